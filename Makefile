@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine: `make up` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check format e2e bench docs clean
+
+help:            ## this list
+	@grep -hE '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "setting up $(VENV), about a minute ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+up: $(VENV)/.ready      ## the main job on this machine: bus, workers, live view; Ctrl-C ends it
+	@exec $(BIN)/tas up --policies deploy/policies
+
+test: $(VENV)/.ready    ## every test this machine can run, against a real nats-server
+	$(BIN)/pytest
+
+check: $(VENV)/.ready   ## format, lint, types, import contracts, generated docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m workers.cli docs --check
+
+format: $(VENV)/.ready  ## rewrite what a tool can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.ready    ## write docs/settings.md anew from the settings
+	$(BIN)/python -m workers.cli docs
+
+e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go once, to build it)
+	$(BIN)/python -m tests.e2e.binaries
+	$(BIN)/pytest tests/e2e
+
+bench: $(VENV)/.ready   ## the budgets, each beside its floor, as a table and as JSON
+	$(BIN)/python -m tests.bench
+
+clean:           ## remove what these commands made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results

@@ -1,0 +1,319 @@
+"""The API over HTTP: paths to verbs, forms of answers, lists in pieces, and watches."""
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+
+from sandbox.cluster import Cluster
+from sandbox.discovery import discover, root
+from sandbox.errors import REASONS, Cause, PageNotFoundError, StatusError, invalid, method_not_allowed
+from sandbox.faults import Call, Drop, Faults
+from sandbox.resources import CRDS, PODS, RESOURCES, Object, Resource
+from sandbox.selectors import Matches, parse_selectors
+from sandbox.store import ForgottenError, encode, partial, whole
+from sandbox.watch import Form, Watch
+
+MERGE_PATCH = "application/merge-patch+json"
+MAX_BODY_BYTES = 3 * 1024 * 1024
+"""The API server's own limit."""
+WATCH_SECONDS = 1800
+"""How long a watch lasts that does not say; the API server takes a random time from here to twice that."""
+
+UNKNOWN_FORM = "the body of the request was in an unknown format - accepted media types include: "
+CONTINUE_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+
+
+class Api:
+    """Answers requests, and keeps what was asked."""
+
+    def __init__(self, cluster: Cluster, faults: Faults, *, bookmark_seconds: float) -> None:
+        self._cluster = cluster
+        self._faults = faults
+        self._bookmark_seconds = bookmark_seconds
+        self._closing = False
+        self._watching: set[asyncio.Transport] = set()
+        self.calls: list[Call] = []
+
+    def application(self) -> web.Application:
+        """Everything under one handler: paths follow from the table of resources."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+    @property
+    def watches(self) -> int:
+        """How many watches are under way."""
+        return len(self._watching)
+
+    def cut_watches(self) -> None:
+        """Drops the connection of every watch, as a server does that dies."""
+        for transport in self._watching:
+            transport.abort()
+
+    def end_watches(self) -> None:
+        """Ends every watch in good order, and those to come at once: the server stops."""
+        self._closing = True
+        self._cluster.store.wake()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        call, resource = _call(request)
+        self.calls.append(call)
+        fault = self._faults.take(call)
+        if fault is not None:
+            await asyncio.sleep(fault.delay_seconds)
+            if fault.status is not None:
+                call.status = fault.status
+                return _fault_response(fault.status, fault.retry_after)
+            if fault.drop is Drop.BEFORE:
+                return _dropped(request)
+        response = await self._respond(request, call, resource)
+        call.status = response.status
+        return _dropped(request) if fault is not None and fault.drop is Drop.AFTER else response
+
+    async def _respond(self, request: web.Request, call: Call, resource: Resource | None) -> web.StreamResponse:
+        try:
+            if resource is None:
+                return self._discover(request.path)
+            self._cluster.must_serve(resource)
+            form = _form(request.headers.get("Accept", ""), verb=call.verb)
+            if call.verb == "watch":
+                return await self._watch(request, call, resource, form)
+            if call.verb == "list":
+                return _json(self._list(request.query, call, resource, form))
+            return await self._act(request, call, resource, form)
+        except StatusError as error:
+            return _json(error.to_object(), error.code)
+        except PageNotFoundError:
+            return web.Response(status=404, text="404 page not found\n")
+
+    def _discover(self, path: str) -> web.Response:
+        if path in ("/healthz", "/livez", "/readyz"):
+            return web.Response(text="ok")
+        document = discover(path.rstrip("/"), [each for each in RESOURCES if self._cluster.serves(each)])
+        if document is None:
+            if path.startswith("/api/v1/"):
+                raise StatusError(404, "the server could not find the requested resource", details={})
+            raise PageNotFoundError
+        return _json(document)
+
+    async def _act(self, request: web.Request, call: Call, resource: Resource, form: Form) -> web.Response:
+        """The verbs on one object."""
+        cluster, namespace, name = self._cluster, call.namespace, call.name
+        agent = call.user_agent.partition("/")[0]
+        manager = request.query.get("fieldManager") or agent or "unknown"
+        done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        match call.verb, call.subresource:
+            case "get", "" | "status":
+                answer = cluster.get(resource, namespace, name)
+            case "create", "":
+                answer = cluster.create(resource, namespace, await _body(request), manager=manager)
+                return _json(whole(resource, answer) if form is Form.WHOLE else partial(answer), 201)
+            case "create", "binding":
+                cluster.bind(namespace, name, await _body(request), manager=manager)
+                return _json(done | {"code": 201}, 201)
+            case "create", "eviction":
+                cluster.evict(namespace, name)
+                return _json(done | {"code": 201}, 201)
+            case "patch", "" | "status" as below:
+                if request.content_type != MERGE_PATCH:
+                    raise StatusError(415, UNKNOWN_FORM + MERGE_PATCH)
+                patch = await _body(request)
+                answer = cluster.patch(resource, namespace, name, patch, manager=manager, status=below == "status")
+            case "delete", "":
+                options = await _body(request) if request.can_read_body else {}
+                uid = options.get("preconditions", {}).get("uid") if isinstance(options, dict) else None
+                answer = cluster.delete(resource, namespace, name, uid=uid)
+                if resource not in (PODS, CRDS):
+                    details = {"name": name} | ({"group": resource.group} if resource.group else {})
+                    details |= {"kind": resource.plural, "uid": answer["metadata"]["uid"]}
+                    return _json(done | {"details": details})
+            case _:
+                raise method_not_allowed()
+        return _json(whole(resource, answer) if form is Form.WHOLE else partial(answer))
+
+    def _list(self, query: Mapping[str, str], call: Call, resource: Resource, form: Form) -> Object:
+        store = self._cluster.store
+        matches = _selectors(resource, query)
+        version, start = store.version, ""
+        if token := query.get("continue"):
+            version, start = _read_token(token)
+        elif _version(query.get("resourceVersion", "")) > version:
+            asked = query["resourceVersion"]
+            raise StatusError(504, f"Timeout: Too large resource version: {asked}, current: {version}")
+        try:
+            found = store.items_at(resource, call.namespace, version)
+        except ForgottenError as error:
+            raise StatusError(410, CONTINUE_EXPIRED) from error
+        found = [each for each in found if matches(each) and _place(each) > start]
+        # Of what a cache may answer (resourceVersion 0), the API server always gives all.
+        limit = 0 if query.get("resourceVersion") == "0" else int(query.get("limit") or 0)
+        metadata: Object = {"resourceVersion": str(version)}
+        if 0 < limit < len(found):
+            metadata |= {"continue": _token(version, _place(found[limit - 1]))}
+            if not query.get("labelSelector") and not query.get("fieldSelector"):
+                metadata |= {"remainingItemCount": len(found) - limit}
+            found = found[:limit]
+        if form is Form.PARTIAL:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
+            return head | {"metadata": metadata, "items": [partial(each) for each in found]}
+        items = [whole(resource, each) for each in found] if resource.is_custom else found
+        head = {"kind": f"{resource.kind}List", "apiVersion": resource.group_version}
+        return head | {"metadata": metadata, "items": items}
+
+    async def _watch(self, request: web.Request, call: Call, resource: Resource, form: Form) -> web.StreamResponse:
+        watch = Watch(
+            self._cluster,
+            resource,
+            namespace=call.namespace,
+            matches=_selectors(resource, request.query),
+            form=form,
+            wants_bookmarks=request.query.get("allowWatchBookmarks") in ("true", "1"),
+        )
+        if "sendInitialEvents" in request.query:  # clients then list first, as with a server that has no WatchList
+            why = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+            cause = Cause(field="sendInitialEvents", message=why, reason="FieldValueForbidden")
+            raise invalid(resource, "", [cause])
+        asked = _version(request.query.get("resourceVersion", ""))
+        seconds = float(request.query.get("timeoutSeconds") or 0) or WATCH_SECONDS
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        call.status = 200
+        if (transport := request.transport) is None:
+            return response  # gone already
+        self._watching.add(transport)
+        # Of a connection that went, aiohttp cancels the handler, unless a write notices first.
+        with suppress(ConnectionError):
+            try:
+                async for lines in watch.lines(asked, seconds=seconds, bookmark_seconds=self._bookmark_seconds):
+                    await response.write(lines)
+                    if self._closing:
+                        break
+                await response.write_eof()
+            finally:
+                self._watching.discard(transport)
+        return response
+
+
+def _call(request: web.Request) -> tuple[Call, Resource | None]:
+    """What is asked for, and of which resource; None where no object is meant."""
+    call = Call(verb=request.method, path=request.path_qs, user_agent=request.headers.get("User-Agent", ""))
+    for resource in RESOURCES:
+        if not request.path.startswith(f"{root(resource)}/"):
+            continue
+        parts = request.path.removeprefix(f"{root(resource)}/").rstrip("/").split("/")
+        if resource.is_namespaced and len(parts) > 2 and parts[0] == "namespaces":
+            call.namespace, parts = parts[1], parts[2:]
+        elif resource.is_namespaced and len(parts) > 1:
+            continue  # only lists go over all namespaces
+        if parts[0] != resource.plural or len(parts) > 3 or (len(parts) == 3 and parts[2] not in resource.subresources):
+            call.namespace = ""
+            continue
+        call.resource = resource.plural
+        call.name, call.subresource = [*parts[1:], "", ""][:2]
+        call.verb = _verb(request, call)
+        return call, resource
+    return call, None
+
+
+def _verb(request: web.Request, call: Call) -> str:
+    match request.method:
+        case "GET" if call.name:
+            return "get"
+        case "GET":
+            return "watch" if request.query.get("watch") in ("true", "1") else "list"
+        case "POST" if not call.name or call.subresource:
+            return "create"
+        case "PATCH" | "DELETE" if call.name:
+            return request.method.lower()
+        case _:
+            return request.method
+
+
+async def _body(request: web.Request) -> object:
+    if request.content_type.endswith("protobuf"):
+        raise StatusError(415, UNKNOWN_FORM + "application/json")
+    try:
+        body: object = json.loads(await request.read())
+    except ValueError as error:
+        raise StatusError(400, f"error decoding the body of the request: {error}") from error
+    return body
+
+
+def _form(accept: str, *, verb: str) -> Form:
+    """The form an answer is wanted in: of a watch that asks for partial lists, nothing fits into it (tried on 1.36).
+
+    Tables, in which kubectl likes its lists, are not made here: it takes the next thing it names.
+    """
+    for asked in accept.split(","):
+        media, *rest = [part.strip() for part in asked.split(";")]
+        parameters = dict(part.split("=", 1) for part in rest if "=" in part)
+        wanted = parameters.get("as", "")
+        if media not in ("", "*/*", "application/*", "application/json") or wanted == "Table":
+            continue
+        if not wanted:
+            return Form.WHOLE
+        if wanted == ("PartialObjectMetadataList" if verb == "list" else "PartialObjectMetadata"):
+            return Form.PARTIAL
+        if wanted == "PartialObjectMetadataList" and verb == "watch":
+            return Form.NOTHING
+    raise StatusError(406, "406: Not Acceptable\n\nAvailable representations: application/json", details={})
+
+
+def _selectors(resource: Resource, query: Mapping[str, str]) -> Matches:
+    return parse_selectors(resource, labels=query.get("labelSelector", ""), fields=query.get("fieldSelector", ""))
+
+
+def _version(text: str) -> int:
+    if text and not text.isdigit():
+        message = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise StatusError(500, message, reason="")
+    return int(text or 0)
+
+
+def _place(stored: Object) -> str:
+    """Where an object stands in a list."""
+    return f"{stored['metadata'].get('namespace', '')}/{stored['metadata']['name']}"
+
+
+def _token(version: int, start: str) -> str:
+    return base64.urlsafe_b64encode(encode({"rv": version, "start": start})).decode()
+
+
+def _read_token(token: str) -> tuple[int, str]:
+    try:
+        said: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token))
+        return int(said["rv"]), str(said["start"])
+    except (binascii.Error, ValueError, KeyError) as error:
+        raise StatusError(400, f"invalid continue token: continue key is not valid: {error}") from error
+
+
+def _json(answer: Object, status: int = 200) -> web.Response:
+    return web.Response(body=encode(answer), status=status, content_type="application/json")
+
+
+def _fault_response(status: int, retry_after: int | None) -> web.Response:
+    if status == 404:
+        return web.Response(status=404, text="404 page not found\n")
+    details = {} if retry_after is None else {"retryAfterSeconds": retry_after}
+    error = StatusError(status, f"the sandbox was told to answer {status} {REASONS.get(status, '')}", details=details)
+    response = _json(error.to_object(), status)
+    if retry_after is not None:
+        response.headers["Retry-After"] = str(retry_after)
+    return response
+
+
+def _dropped(request: web.Request) -> web.Response:
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=500)  # goes nowhere

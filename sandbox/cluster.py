@@ -1,0 +1,282 @@
+"""The verbs on objects, with the guards of the API server: used by HTTP, by the scheduler, and by tests directly."""
+
+import copy
+import random
+import string
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from sandbox.errors import (
+    Cause,
+    PageNotFoundError,
+    StatusError,
+    already_exists,
+    conflict,
+    invalid,
+    not_found,
+    uid_conflict,
+)
+from sandbox.managed_fields import managed_fields
+from sandbox.resources import CRDS, NAMESPACES, NODES, PODS, TASPOLICIES, Object, Resource
+from sandbox.store import Store
+from sandbox.validation import check, must_be_object
+
+Clock = Callable[[], datetime]
+
+CRD_NAME = TASPOLICIES.qualified
+WRITABLE = ("labels", "annotations", "ownerReferences", "finalizers")
+"""What a writer may say of an object's metadata; the rest is the server's."""
+POD_SPEC_IS_FIXED = (
+    "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
+    "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def utc_now() -> datetime:
+    """The time of day."""
+    return datetime.now(UTC)
+
+
+class Cluster:
+    """Objects, and what may be done to them. Every method raises StatusError as the API server would answer."""
+
+    def __init__(self, *, now: Clock = utc_now) -> None:
+        self.store = Store()
+        self._now = now
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        """The object; 404 NotFound if there is none."""
+        self.must_serve(resource)
+        found = self.store.get(resource, namespace, name)
+        if found is None:
+            raise not_found(resource, name)
+        return found
+
+    def create(self, resource: Resource, namespace: str, body: object, *, manager: str) -> Object:
+        """The new object; 409 AlreadyExists, 422 Invalid, 404 if its namespace is not there."""
+        self.must_serve(resource)
+        sent = must_be_object(copy.deepcopy(body))
+        _must_be_of_kind(resource, sent)
+        metadata = must_be_object(sent.get("metadata") or {})
+        if metadata.get("namespace", namespace) != namespace:
+            message = "the namespace of the provided object does not match the namespace sent on the request"
+            raise StatusError(400, message)
+        if namespace and self.store.get(NAMESPACES, "", namespace) is None:
+            raise not_found(NAMESPACES, namespace)
+        name = str(metadata.get("name") or _generated(metadata.get("generateName")))
+        new: Object = {"metadata": self._new_metadata(resource, namespace, name)}
+        new["metadata"] |= {key: metadata[key] for key in WRITABLE if metadata.get(key)}
+        new |= {key: value for key, value in sent.items() if key not in ("kind", "apiVersion", "metadata")}
+        self._complete(resource, new)
+        check(resource, new)
+        if self.store.get(resource, namespace, name) is not None:
+            raise already_exists(resource, name)
+        self._sign(resource, {"metadata": {}}, new, manager=manager, status=False)
+        return self.store.put(resource, new)
+
+    def patch(
+        self, resource: Resource, namespace: str, name: str, patch: object, *, manager: str, status: bool = False
+    ) -> Object:
+        """The object after a merge patch (RFC 7386), of its status if asked; unchanged if nothing differs.
+
+        409 if the patch names another resourceVersion, else 422 if it names another uid or the outcome is invalid.
+        """
+        old = self.get(resource, namespace, name)
+        if not isinstance(patch, dict):
+            raise StatusError(400, "error decoding patch: json: cannot unmarshal into a map")
+        wished = merge_patch(old, patch)
+        metadata = must_be_object(wished.get("metadata"))
+        # The server takes nothing of the metadata but the version in a patch of a custom resource's status.
+        self._guard(resource, old, metadata, uid=not (status and resource.is_custom))
+        new = _outcome(resource, old, wished, status=status)
+        check(resource, new)
+        if resource is PODS and new["spec"] != old["spec"]:
+            raise invalid(
+                resource, name, [Cause(field="spec", message=POD_SPEC_IS_FIXED, reason="FieldValueForbidden")]
+            )
+        if new == old:
+            return old
+        if resource.has_generation and new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] += 1
+        self._sign(resource, old, new, manager=manager, status=status)
+        return self.store.put(resource, new)
+
+    def delete(self, resource: Resource, namespace: str, name: str, *, uid: str | None = None) -> Object:
+        """Deletes at once and gives the last state; 409 if another uid was meant.
+
+        With a namespace goes what is in it, and with the CustomResourceDefinition all objects of its kind.
+        """
+        old = self.get(resource, namespace, name)
+        if uid is not None and uid != old["metadata"]["uid"]:
+            raise uid_conflict(resource, name, asked=uid, found=old["metadata"]["uid"])
+        if resource is NAMESPACES:
+            for content in (PODS, TASPOLICIES):
+                self._delete_all(content, name)
+        if resource is CRDS and name == CRD_NAME:
+            self._delete_all(TASPOLICIES)
+        return self.store.remove(resource, old)
+
+    def bind(self, namespace: str, name: str, body: object, *, manager: str) -> None:
+        """Puts a pod on a node, where it runs at once: here is no kubelet to wait for."""
+        pod = self.get(PODS, namespace, name)
+        binding = must_be_object(body)
+        if binding.get("metadata", {}).get("name") != name:
+            raise StatusError(400, "name in URL does not match name in Binding object")
+        if taken := pod["spec"].get("nodeName"):
+            message = f'pod {name} is already assigned to node "{taken}"'
+            error = conflict(PODS, name, message)
+            error.message = error.message.replace("on pods", "on pods/binding", 1)
+            raise error
+        spec = pod["spec"] | {"nodeName": binding["target"]["name"]}
+        bound = pod | {"spec": spec, "status": with_condition(pod["status"], self._condition("PodScheduled"))}
+        bound["metadata"] = dict(bound["metadata"])
+        self._sign(PODS, pod, bound, manager=manager, status=False)
+        bound = self.store.put(PODS, bound)
+        status = bound["status"] | {"phase": "Running", "startTime": self.time()}
+        for kind in ("Initialized", "Ready", "ContainersReady"):
+            status = with_condition(status, self._condition(kind))
+        self.store.put(PODS, bound | {"status": status})
+
+    def evict(self, namespace: str, name: str) -> None:
+        """Deletes a pod at once; nothing here has a disruption budget."""
+        self.delete(PODS, namespace, name)
+
+    def serves(self, resource: Resource) -> bool:
+        """False for objects whose CustomResourceDefinition is away."""
+        return not resource.is_custom or self.store.get(CRDS, "", CRD_NAME) is not None
+
+    def must_serve(self, resource: Resource) -> None:
+        """Raises PageNotFoundError for objects whose CustomResourceDefinition is away."""
+        if not self.serves(resource):
+            raise PageNotFoundError
+
+    def time(self) -> str:
+        """Now, as timestamps of objects have it."""
+        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def micro_time(self) -> str:
+        """Now, as `eventTime` has it: clients drop events whose time has another form."""
+        return self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def _delete_all(self, resource: Resource, namespace: str = "") -> None:
+        for each in self.store.items(resource, namespace):
+            self.store.remove(resource, each)
+
+    def _new_metadata(self, resource: Resource, namespace: str, name: str) -> Object:
+        metadata: Object = {"name": name}
+        if namespace:
+            metadata["namespace"] = namespace
+        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": self.time()}
+        return metadata | ({"generation": 1} if resource.has_generation else {})
+
+    def _complete(self, resource: Resource, new: Object) -> None:
+        """What the server adds to a new object, as far as somebody here reads it."""
+        if resource is NODES:
+            new.setdefault("spec", {})
+            status = new.setdefault("status", {})
+            status.setdefault("capacity", {})
+            status["allocatable"] = dict(status["capacity"]) | status.get("allocatable", {})
+            new["status"] = with_condition(status, self._condition("Ready", reason="KubeletReady"))
+        elif resource is PODS:
+            new["spec"] = {"schedulerName": "default-scheduler", "restartPolicy": "Always"} | new.get("spec", {})
+            for container in new["spec"].get("containers") or []:
+                resources = container.get("resources", {})
+                if "limits" in resources:
+                    resources["requests"] = resources["limits"] | resources.get("requests", {})
+            new["status"] = {"phase": "Pending"}
+        elif resource is NAMESPACES:
+            name = {"kubernetes.io/metadata.name": new["metadata"]["name"]}
+            new["metadata"]["labels"] = new["metadata"].get("labels", {}) | name
+            new |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+        elif resource is CRDS:
+            new["status"] = with_condition({}, self._condition("Established", reason="InitialNamesAccepted"))
+        elif resource.has_status:
+            new.pop("status", None)
+
+    def _guard(self, resource: Resource, old: Object, wished: Object, *, uid: bool) -> None:
+        """Refuses a patch whose metadata names another object or version. What it leaves out or nulls, it allows."""
+        name = old["metadata"]["name"]
+        if wished.get("name") != name:
+            message = f"the name of the object ({wished.get('name')}) does not match the name on the URL ({name})"
+            raise StatusError(400, message)
+        version = wished.get("resourceVersion")
+        if version is not None and version != old["metadata"]["resourceVersion"]:
+            if not str(version).isdigit():
+                raise StatusError(500, f'strconv.ParseUint: parsing "{version}": invalid syntax', reason="")
+            raise conflict(resource, name)
+        if uid and wished.get("uid") not in (None, old["metadata"]["uid"]):
+            message = f'Invalid value: "{wished["uid"]}": field is immutable'
+            raise invalid(resource, name, [Cause(field="metadata.uid", message=message)])
+
+    def _sign(self, resource: Resource, old: Object, new: Object, *, manager: str, status: bool) -> None:
+        entries = managed_fields(
+            old, new, manager=manager, api_version=resource.group_version, time=self.time(), status=status
+        )
+        new["metadata"]["managedFields"] = entries
+
+    def _condition(self, kind: str, *, reason: str = "") -> Object:
+        condition = {"type": kind, "status": "True", "lastTransitionTime": self.time()}
+        return condition | ({"reason": reason} if reason else {})
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7386: maps are merged, null removes, anything else replaces. Neither argument is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+def with_condition(status: Object, condition: Object) -> Object:
+    """The status with this condition in place of the one of its type."""
+    others = [other for other in status.get("conditions", []) if other["type"] != condition["type"]]
+    return status | {"conditions": [*others, condition]}
+
+
+def _outcome(resource: Resource, old: Object, wished: Object, *, status: bool) -> Object:
+    """What of a patch counts: the status, or all but the status. Labels count in both, except for custom resources."""
+    metadata = dict(old["metadata"])
+    if not (status and resource.is_custom):
+        for key in WRITABLE:
+            metadata.pop(key, None)
+            if value := wished["metadata"].get(key):
+                metadata[key] = value
+    new = copy.deepcopy(old if status else wished)
+    for key in ("kind", "apiVersion"):
+        new.pop(key, None)
+    if resource.has_status:
+        new.pop("status", None)
+        source = wished if status else old
+        if "status" in source:
+            new["status"] = copy.deepcopy(source["status"])
+    return new | {"metadata": copy.deepcopy(metadata)}
+
+
+def _must_be_of_kind(resource: Resource, sent: Object) -> None:
+    """A custom resource has to say what it is; of others it follows from where they are sent."""
+    kind, version = sent.get("kind"), sent.get("apiVersion")
+    if resource.is_custom and not (kind and version):
+        missing = "Kind" if not kind else "apiVersion"
+        message = (
+            f"the object provided is unrecognized (must be of type {resource.kind}): Object '{missing}' is missing"
+        )
+        raise StatusError(400, message)
+    if resource.is_custom and kind != resource.kind:
+        name = str(must_be_object(sent.get("metadata") or {}).get("name", ""))
+        raise invalid(
+            resource, name, [Cause(field="kind", message=f'Invalid value: "{kind}": must be {resource.kind}')]
+        )
+    if kind not in (None, resource.kind) or version not in (None, resource.group_version):
+        raise StatusError(400, f"{kind} in version {version!r} cannot be handled as a {resource.kind}")
+
+
+def _generated(prefix: object) -> str:
+    return f"{prefix}{''.join(random.choices(string.ascii_lowercase, k=5))}" if prefix else ""  # noqa: S311

@@ -1,0 +1,67 @@
+"""What a client asks first: which versions, groups and resources there are."""
+
+from collections.abc import Collection
+from typing import Any
+
+from sandbox.resources import Object, Resource
+
+VERBS = ("create", "delete", "get", "list", "patch", "watch")
+
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0+sandbox", "platform": "linux/amd64"}
+
+
+def discover(path: str, resources: Collection[Resource]) -> Object | None:
+    """The document under this path for what is served, None if there is none.
+
+    Clients that would like it all in one (aggregated discovery) get the separate documents, and take them.
+    """
+    if path == "/version":
+        return dict(VERSION)
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    groups = {resource.group: resource for resource in resources if resource.group}
+    if path == "/apis":
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(each) for each in groups.values()]}
+    for group, resource in groups.items():
+        if path == f"/apis/{group}":
+            return {"kind": "APIGroup", "apiVersion": "v1"} | _group(resource)
+    members = [resource for resource in resources if path == root(resource)]
+    if not members:
+        return None
+    listed = [entry for resource in members for entry in _entries(resource)]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": members[0].group_version,
+        "resources": listed,
+    }
+
+
+def root(resource: Resource) -> str:
+    """The path of its group and version."""
+    return f"/apis/{resource.group_version}" if resource.group else f"/api/{resource.version}"
+
+
+def _group(resource: Resource) -> Object:
+    version = {"groupVersion": resource.group_version, "version": resource.version}
+    return {"name": resource.group, "versions": [version], "preferredVersion": version}
+
+
+def _entries(resource: Resource) -> list[Object]:
+    entry: dict[str, Any] = {
+        "name": resource.plural,
+        "singularName": resource.singular,
+        "namespaced": resource.is_namespaced,
+        "kind": resource.kind,
+        "verbs": list(VERBS),
+    }
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    below = entry | {"singularName": ""}
+    entries = [entry]
+    if resource.has_status:
+        entries.append(below | {"name": f"{resource.plural}/status", "verbs": ["get", "patch"]})
+    for name, (group, version, kind) in resource.further_subresources.items():
+        posted = {"name": f"{resource.plural}/{name}", "kind": kind, "verbs": ["create"]}
+        entries.append(below | posted | ({"group": group, "version": version} if group else {}))
+    return entries

@@ -1,0 +1,105 @@
+"""What is served: one entry for each kind of object, and nothing that nobody here uses."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON has it, without `kind` and `apiVersion`, which follow from its resource."""
+
+TELEMETRY_GROUP = "telemetry.intel.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One kind of object: its names, and how it differs from the others."""
+
+    plural: str
+    singular: str
+    kind: str
+    group: str = ""
+    version: str = "v1"
+    is_namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    selectable: frozenset[str] = frozenset()
+    """Paths that a field selector may name, besides `metadata.name` and `metadata.namespace`."""
+    has_status: bool = False
+    """Whether `/status` is a resource of its own, whose fields the object itself does not let through."""
+    has_generation: bool = False
+    is_custom: bool = False
+    """Defined by a CustomResourceDefinition: served only while that is there, and stored as it was sent."""
+    further_subresources: dict[str, tuple[str, str, str]] = field(default_factory=dict, hash=False)
+    """Group, version and kind of what is posted there."""
+
+    @property
+    def subresources(self) -> frozenset[str]:
+        """What may follow an object's name in a path."""
+        return frozenset({*self.further_subresources, *({"status"} if self.has_status else ())})
+
+    @property
+    def group_version(self) -> str:
+        """As in `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """As messages and CustomResourceDefinitions name it: `taspolicies.telemetry.intel.com`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def qualified_kind(self) -> str:
+        """As messages about invalid objects name it: `TASPolicy.telemetry.intel.com`."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+
+NAMESPACES = Resource(
+    plural="namespaces", singular="namespace", kind="Namespace", is_namespaced=False, short_names=("ns",)
+)
+NODES = Resource(
+    plural="nodes",
+    singular="node",
+    kind="Node",
+    is_namespaced=False,
+    short_names=("no",),
+    selectable=frozenset({"spec.unschedulable"}),
+    has_status=True,
+)
+PODS = Resource(
+    plural="pods",
+    singular="pod",
+    kind="Pod",
+    short_names=("po",),
+    selectable=frozenset({"spec.nodeName", "spec.schedulerName", "status.phase"}),
+    has_status=True,
+    has_generation=True,
+    further_subresources={"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction")},
+)
+EVENTS = Resource(
+    plural="events",
+    singular="event",
+    kind="Event",
+    short_names=("ev",),
+    selectable=frozenset(
+        {"reason", "type", *(f"involvedObject.{key}" for key in ("kind", "namespace", "name", "uid"))}
+    ),
+)
+CRDS = Resource(
+    group="apiextensions.k8s.io",
+    plural="customresourcedefinitions",
+    singular="customresourcedefinition",
+    kind="CustomResourceDefinition",
+    is_namespaced=False,
+    short_names=("crd", "crds"),
+    has_generation=True,
+)
+TASPOLICIES = Resource(
+    group=TELEMETRY_GROUP,
+    version="v1alpha1",
+    plural="taspolicies",
+    singular="taspolicy",
+    kind="TASPolicy",
+    has_status=True,
+    has_generation=True,
+    is_custom=True,
+)
+
+RESOURCES = (NAMESPACES, NODES, PODS, EVENTS, CRDS, TASPOLICIES)

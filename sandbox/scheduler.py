@@ -1,0 +1,297 @@
+"""A small scheduler: places pods as kube-scheduler would, as far as labels and extenders decide.
+
+One pod at a time: required node affinity and node selector, then the extenders' filter and prioritize, then the node
+with the highest total, of equals the one with the fewest pods. A pod that fits nowhere stays until something happens
+that may help (a node's label, annotation, taint, condition or allocatable changes, a node comes, a placed pod goes),
+or until the flush of every five minutes; one whose attempt failed is tried again after 1 to 10 s.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from sandbox.cluster import Cluster, with_condition
+from sandbox.errors import StatusError
+from sandbox.extender import Extender, ExtenderError
+from sandbox.resources import EVENTS, NODES, PODS, Object
+from sandbox.store import Change, ForgottenError, Key, key_of
+
+NAME = "default-scheduler"
+MANAGER = "kube-scheduler"
+FLUSH_SECONDS = 300.0
+BACKOFF_SECONDS = (1.0, 10.0)
+"""After a failed attempt, at first and at most; a pod that merely fits nowhere does not wait once it is woken."""
+
+NO_AFFINITY = "node(s) didn't match Pod's node affinity/selector"
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
+NO_VICTIMS = "No preemption victims found for incoming pod"
+
+
+@dataclass(slots=True)
+class Unfit:
+    """Why each node that cannot have a pod cannot."""
+
+    failed: dict[str, str]
+    unresolvable: dict[str, str]
+
+    def message(self, nodes: int) -> str:
+        """As kube-scheduler words it: reasons counted, alike or not."""
+        counted = Counter([*self.failed.values(), *self.unresolvable.values()])
+        available = f"0/{nodes} nodes are available:"
+        said = f"{available} {_listed(counted)}." if counted else available
+        helpless = Counter({NOT_HELPFUL: nodes - len(self.failed), NO_VICTIMS: len(self.failed)})
+        return f"{said} no new claims to deallocate, preemption: {available} {_listed(+helpless)}."
+
+
+class Scheduler:
+    """Follows the pods that name no other scheduler."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        session: aiohttp.ClientSession,
+        extenders: Sequence[Extender],
+        *,
+        flush_seconds: float = FLUSH_SECONDS,
+    ) -> None:
+        self._cluster = cluster
+        self._session = session
+        self._extenders = extenders
+        self._flush_seconds = flush_seconds
+        self._active: dict[Key, None] = {}
+        self._due: dict[Key, float] = {}
+        """When a pod is tried that is not active, on the loop's clock: the flush, or the end of its back-off."""
+        self._failures: Counter[Key] = Counter()
+        """Failed attempts in a row; of a pod that merely fits nowhere, none."""
+
+    async def run(self) -> None:
+        """Schedules until cancelled."""
+        loop, store = asyncio.get_running_loop(), self._cluster.store
+        version = store.version
+        self._activate(store.items(PODS))
+        while True:
+            version = self._follow(version)
+            due = [key for key, when in self._due.items() if when <= loop.time()]
+            for key in due:
+                self._wake(key)
+            if self._active:
+                key = next(iter(self._active))
+                del self._active[key]
+                await self._attempt(key)
+                continue
+            try:
+                async with asyncio.timeout_at(min(self._due.values(), default=None)):
+                    await store.wait_beyond(version)
+            except TimeoutError:
+                continue
+
+    def _follow(self, version: int) -> int:
+        """Takes in what has happened since this version and gives the one it has come to."""
+        store = self._cluster.store
+        try:
+            changes = [*store.changes_after(NODES, version), *store.changes_after(PODS, version)]
+        except ForgottenError:
+            self._activate(store.items(PODS))
+            changes = []
+        for change in changes:
+            if _may_help(change):
+                for key in [key for key in self._due if not self._failures[key]]:
+                    self._wake(key)
+            if change.resource is PODS and change.type == "DELETED":
+                self._forget(change.key)
+            elif change.resource is PODS and (change.before is None or _differs(change, "labels")):
+                self._activate([change.now])
+        return store.version
+
+    def _activate(self, pods: Iterable[Object]) -> None:
+        for pod in pods:
+            if _waits(pod):
+                self._wake(key_of(pod))
+
+    def _wake(self, key: Key) -> None:
+        self._due.pop(key, None)
+        self._active[key] = None
+
+    def _forget(self, key: Key) -> None:
+        self._active.pop(key, None)
+        self._due.pop(key, None)
+        del self._failures[key]
+
+    async def _attempt(self, key: Key) -> None:
+        """Places one pod, or says why not and puts it aside."""
+        pod = self._cluster.store.get(PODS, *key)
+        if pod is None or not _waits(pod):
+            return
+        now = asyncio.get_running_loop().time()
+        nodes = self._cluster.store.items(NODES)
+        try:
+            feasible, unfit = await self._filter(pod, nodes)
+            if feasible:
+                best = feasible[0] if len(feasible) == 1 else await self._best(pod, feasible)
+                if not self._is_current(pod):
+                    return  # deleted meanwhile; one of the same name has its own turn
+                binding = {"metadata": {"name": key[1]}, "target": {"kind": "Node", "name": best}}
+                self._cluster.bind(*key, binding, manager=MANAGER)
+                self._tell(pod, "Normal", "Scheduled", f"Successfully assigned {key[0]}/{key[1]} to {best}")
+                self._forget(key)
+                return
+            reason, message = "Unschedulable", unfit.message(len(nodes))
+            self._failures[key] = 0
+            self._due[key] = now + self._flush_seconds
+        except ExtenderError as error:
+            reason, message = "SchedulerError", str(error)
+            first, most = BACKOFF_SECONDS
+            self._due[key] = now + min(first * 2 ** self._failures[key], most)
+            self._failures[key] += 1
+        except StatusError:
+            return  # somebody deleted or bound it meanwhile
+        self._reject(key, pod, reason, message)
+
+    async def _filter(self, pod: Object, nodes: list[Object]) -> tuple[list[str], Unfit]:
+        names = [node["metadata"]["name"] for node in nodes]
+        feasible = [node["metadata"]["name"] for node in nodes if fits(pod, node)]
+        unfit = Unfit({}, {name: NO_AFFINITY for name in names if name not in feasible})
+        for extender in self._extenders:
+            if not feasible:
+                break
+            if not extender.filter_verb or not extender.is_interested(pod):
+                continue
+            try:
+                filtered = await extender.filter(self._session, pod, feasible)
+            except ExtenderError:
+                if extender.ignorable:
+                    continue
+                raise
+            feasible = filtered.feasible
+            unfit.failed |= filtered.failed
+            unfit.unresolvable |= filtered.unresolvable
+        return feasible, unfit
+
+    async def _best(self, pod: Object, feasible: list[str]) -> str:
+        asked = [each for each in self._extenders if each.prioritize_verb and each.is_interested(pod)]
+        answers = await asyncio.gather(*(each.prioritize(self._session, pod, feasible) for each in asked))
+        taken = Counter(other["spec"].get("nodeName", "") for other in self._cluster.store.items(PODS))
+
+        def place(name: str) -> tuple[int, int, str]:
+            return -sum(scores.get(name, 0) for scores in answers), taken[name], name
+
+        return min(feasible, key=place)
+
+    def _reject(self, key: Key, pod: Object, reason: str, message: str) -> None:
+        """Says in the pod's condition and in an event why it waits."""
+        if not self._is_current(pod):
+            return
+        current = self._cluster.get(PODS, *key)
+        condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+        since = [
+            old["lastTransitionTime"]
+            for old in current["status"].get("conditions", [])
+            if (old["type"], old["status"]) == ("PodScheduled", "False")
+        ]
+        condition["lastTransitionTime"] = since[0] if since else self._cluster.time()
+        status = with_condition(current["status"], condition)
+        self._cluster.patch(PODS, *key, {"status": status}, manager=MANAGER, status=True)
+        self._tell(pod, "Warning", "FailedScheduling", message)
+
+    def _is_current(self, pod: Object) -> bool:
+        current = self._cluster.store.get(PODS, *key_of(pod))
+        return current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"]
+
+    def _tell(self, pod: Object, kind: str, reason: str, message: str) -> None:
+        namespace, name = key_of(pod)
+        about = {"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": name}
+        event = {
+            "metadata": {"name": f"{name}.{uuid.uuid4().hex[:16]}"},
+            "involvedObject": about | {"uid": pod["metadata"]["uid"]},
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "action": "Scheduling" if kind == "Warning" else "Binding",
+            "eventTime": self._cluster.micro_time(),
+            "reportingComponent": NAME,
+        }
+        self._cluster.create(EVENTS, namespace, event, manager=MANAGER)
+
+
+@asynccontextmanager
+async def scheduling(
+    cluster: Cluster, entries: Sequence[Mapping[str, Any]], *, flush_seconds: float = FLUSH_SECONDS
+) -> AsyncIterator[None]:
+    """Runs a scheduler that asks these extenders, entries of a scheduler's configuration, until left."""
+    extenders = [Extender.from_entry(entry) for entry in entries]
+    async with aiohttp.ClientSession() as session:
+        task = asyncio.create_task(Scheduler(cluster, session, extenders, flush_seconds=flush_seconds).run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()  # it has no end of its own: raises what stopped it
+
+
+def fits(pod: Object, node: Object) -> bool:
+    """Whether a node has the labels that the pod requires."""
+    labels: dict[str, str] = node["metadata"].get("labels", {})
+    spec = pod["spec"]
+    if not (spec.get("nodeSelector") or {}).items() <= labels.items():
+        return False
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
+        return True
+    terms = [term.get("matchExpressions") or [] for term in required["nodeSelectorTerms"]]
+    return any(term and all(_meets(labels, each) for each in term) for term in terms)  # an empty term matches nothing
+
+
+def _meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
+    key, values = expression["key"], expression.get("values") or ()
+    match expression["operator"]:
+        case "In":
+            return key in labels and labels[key] in values
+        case "NotIn":
+            return key not in labels or labels[key] not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case other:
+            raise ValueError(f"operator {other!r} of node affinity is not among those of the sandbox")
+
+
+def _waits(pod: Object) -> bool:
+    """Whether it is ours to place."""
+    spec = pod["spec"]
+    return not spec.get("nodeName") and not spec.get("schedulingGates") and spec["schedulerName"] == NAME
+
+
+def _may_help(change: Change) -> bool:
+    """Whether a pod that fits nowhere may fit somewhere now (kubernetes PR #122022)."""
+    if change.resource is PODS:
+        return change.type == "DELETED" and bool(change.now["spec"].get("nodeName"))
+    if change.before is None:
+        return True
+    if change.type == "DELETED":
+        return False
+    return _differs(change, "labels") or _differs(change, "annotations") or _offer(change.now) != _offer(change.before)
+
+
+def _differs(change: Change, key: str) -> bool:
+    before = change.before or {"metadata": {}}
+    return bool(change.now["metadata"].get(key) != before["metadata"].get(key))
+
+
+def _offer(node: Object) -> tuple[Any, ...]:
+    status = node.get("status", {})
+    conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+    return node.get("spec"), status.get("allocatable"), conditions
+
+
+def _listed(counted: Counter[str]) -> str:
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in counted.items()))

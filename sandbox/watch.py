@@ -1,0 +1,106 @@
+"""A watch: the changes of one selection of objects, as the lines of its stream."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from enum import Enum
+
+from sandbox.cluster import Cluster
+from sandbox.errors import StatusError
+from sandbox.resources import Object, Resource
+from sandbox.selectors import Matches
+from sandbox.store import Change, ForgottenError, encode, partial, whole
+
+
+class Form(Enum):
+    """How objects are shown."""
+
+    WHOLE = "whole"
+    PARTIAL = "partial"
+    """Their metadata alone."""
+    NOTHING = "nothing"
+    """Not at all."""
+
+
+class Watch:
+    """One client's watch."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource,
+        *,
+        namespace: str,
+        matches: Matches,
+        form: Form,
+        wants_bookmarks: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._store = cluster.store
+        self._resource = resource
+        self._namespace = namespace
+        self._matches = matches
+        self._form = form
+        self._wants_bookmarks = wants_bookmarks
+
+    async def lines(self, version: int, *, seconds: float, bookmark_seconds: float) -> AsyncIterator[bytes]:
+        """The events after this version, some lines at a time; without lines after every wake-up of the store.
+
+        With version 0 it begins with what there is. Ends after `seconds`, with an error event if the history was
+        forgotten, and when the objects are no longer served.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + seconds
+        if version == 0:
+            yield b"".join(self._present())
+            version = self._store.version
+        told = version
+        while True:
+            try:
+                changes = self._store.changes_after(self._resource, version)
+            except ForgottenError as error:
+                yield _line("ERROR", encode(StatusError(410, str(error)).to_object()))
+                return
+            version = max(version, self._store.version)
+            if events := b"".join(self._events(changes)):
+                told = version
+            yield events
+            if not self._cluster.serves(self._resource):
+                return
+            try:
+                async with asyncio.timeout(min(ends - loop.time(), bookmark_seconds)):
+                    await self._store.wait_beyond(version)
+            except TimeoutError:
+                if loop.time() >= ends:
+                    return
+                if self._wants_bookmarks and version > told:
+                    told = version
+                    yield _line("BOOKMARK", encode(self._bookmark(version)))
+
+    def _present(self) -> Iterator[bytes]:
+        if self._form is not Form.NOTHING:
+            for each in self._store.items(self._resource, self._namespace):
+                if self._matches(each):
+                    yield _line("ADDED", self._encoded(Change(0, "ADDED", self._resource, each, None)))
+
+    def _events(self, changes: Iterable[Change]) -> Iterator[bytes]:
+        """What comes into the selection is added, what leaves it deleted, with the state it left in."""
+        for change in changes:
+            if self._namespace not in ("", change.key[0]) or self._form is Form.NOTHING:
+                continue
+            was = change.before is not None and self._matches(change.before)
+            is_now = change.type != "DELETED" and self._matches(change.now)
+            if is_now:
+                yield _line("MODIFIED" if was else "ADDED", self._encoded(change))
+            elif was:
+                yield _line("DELETED", self._encoded(change.as_deletion()))
+
+    def _encoded(self, change: Change) -> bytes:
+        return change.partial if self._form is Form.PARTIAL else change.whole
+
+    def _bookmark(self, version: int) -> Object:
+        empty = {"metadata": {"resourceVersion": str(version)}}
+        return partial(empty) if self._form is Form.PARTIAL else whole(self._resource, empty)
+
+
+def _line(kind: str, encoded: bytes) -> bytes:
+    return b'{"type":"%s","object":%s}\n' % (kind.encode(), encoded)

@@ -1,0 +1,121 @@
+"""Why a node is as it is: every rule with the value it saw, how old, from which source, and what follows.
+
+It reads the samples themselves, not the indices that answers come from, so that the two can be held against each other.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tas.policy import LogicalOperator, Policy, Strategy, StrategyType
+from tas.quantity import format_quantity
+from tas.rules import State, combined, rule_state
+from tas.sample import newest
+from tas.view import View
+
+
+class RuleExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule for one node; `value`, `age_seconds` and `source` are those of the newest sample, fresh or not.
+
+    `state` is None in `scheduleonmetric`, which compares nodes with each other.
+    """
+
+    rule: str
+    state: State | None
+    value: str | None
+    age_seconds: float | None
+    source: str | None
+    fresh: bool
+
+
+class StrategyExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """One strategy for one node; `state` is None for `scheduleonmetric`."""
+
+    type: StrategyType
+    logical_operator: LogicalOperator
+    state: State | None
+    on_stale: str
+    rules: Sequence[RuleExplanation]
+
+
+class PolicyExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy for one node. `selected` is None where the node's labels are not known."""
+
+    policy: str
+    stale_after_seconds: float
+    suspended: bool
+    dry_run: bool
+    selected: bool | None
+    strategies: Sequence[StrategyExplanation]
+
+
+class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Every policy for one node. `known` is false for a node that nobody ever spoke of."""
+
+    node: str
+    known: bool
+    policies: Sequence[PolicyExplanation]
+
+
+def explain_node(view: View, node: str, now: float) -> NodeExplanation:
+    """What every policy says of `node` at `now`, policies by name."""
+    policies = [view.policies[key].policy for key in sorted(view.policies)]
+    return NodeExplanation(
+        node=node,
+        known=bool(view.samples(node)) or view.labels(node) is not None,
+        policies=[_explain_policy(view, policy, node, now) for policy in policies],
+    )
+
+
+def _explain_policy(view: View, policy: Policy, node: str, now: float) -> PolicyExplanation:
+    labels = view.labels(node)
+    selected: bool | None = True
+    if policy.node_selector is not None:
+        selected = None if labels is None else policy.node_selector.matches(labels)
+    return PolicyExplanation(
+        policy=str(policy.key),
+        stale_after_seconds=view.stale_after(policy),
+        suspended=policy.suspend,
+        dry_run=policy.dry_run,
+        selected=selected,
+        strategies=[
+            _explain_strategy(view, policy, strategy, node, now, selected=selected)
+            for _, strategy in sorted(policy.strategies.items())
+        ],
+    )
+
+
+def _explain_strategy(
+    view: View, policy: Policy, strategy: Strategy, node: str, now: float, *, selected: bool | None
+) -> StrategyExplanation:
+    rules: list[RuleExplanation] = []
+    states: list[State] = []
+    stale_after = view.stale_after(policy)
+    compares = strategy.type is StrategyType.SCHEDULEONMETRIC
+    for rule, text in zip(strategy.rules, strategy.rule_texts, strict=True):
+        scrape = newest(view.samples(node), rule.metric, rule.source)
+        value = None if scrape is None else scrape.metrics[rule.metric]
+        fresh = scrape is not None and now < scrape.time + stale_after
+        states.append(rule_state(rule, value if fresh else None))
+        rules.append(
+            RuleExplanation(
+                rule=text,
+                state=None if compares else states[-1],
+                value=None if value is None else format_quantity(value),
+                age_seconds=None if scrape is None else max(0.0, now - scrape.time),
+                source=None if scrape is None else scrape.source,
+                fresh=fresh,
+            )
+        )
+    state: State | None = combined(strategy.logical_operator, states)
+    if compares:
+        state = None
+    elif strategy.rules and selected is not True:
+        state = State.UNKNOWN if selected is None else State.MET
+    return StrategyExplanation(
+        type=strategy.type,
+        logical_operator=strategy.logical_operator,
+        state=state,
+        on_stale=strategy.on_stale.value,
+        rules=rules,
+    )

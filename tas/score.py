@@ -1,0 +1,117 @@
+"""Values into scores: integers from 0 to 10, equal values equal scores, whatever the order of the candidates.
+
+kube-scheduler does not clamp what an extender answers (protocol c25), so the bounds are ours to keep. All arithmetic
+is of exact integers. An answer scores every candidate on the way of a pod, 5,000 of them at worst, so what is done for
+each of them is left to loops in C: scores are computed for the distinct values, and looked up.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import cast
+
+from tas.policy import OnStale, Operator, Rule, ScoreMode, Strategy
+from tas.quantity import Quantity
+
+MAX_SCORE = 10
+NEUTRAL_SCORE = 5
+
+_Scores = dict[Quantity | None, int]
+"""The score of each distinct value, and of none."""
+
+
+def rule_scores(rule: Rule, mode: ScoreMode, values: Mapping[str, Quantity]) -> dict[str, int]:
+    """The score of each node that has a value; of none if the rule cannot be read.
+
+    `rank`: the best distinct value gets 10, the next 9, and so on while 11 ranks suffice, else the ranks are spread
+    evenly down to 0. `proportional`: the value's place between the worst and the best, rounded half up; all equal: 10.
+    `Equals`: 10 where the value is the target, else 0 (tas.md D3).
+    """
+    if not rule.readable or not values:
+        return {}
+    scores = _scores_by_value(rule, mode, set(values.values()))
+    return {node: scores[value] for node, value in values.items()}
+
+
+def strategy_scores(
+    strategy: Strategy, values: Iterable[Mapping[str, Quantity]], candidates: Iterable[str]
+) -> dict[str, int]:
+    """The score of every candidate; `values` holds for each rule of the strategy, in order, node to fresh value.
+
+    Only the first rule counts, unless rules carry a weight: then the score is the sum of weight times proportional
+    score over the sum of weights, rounded half up; rules without a weight do not count. A candidate without a fresh
+    value counts as `onStale` says: 0 (lowest) or 5 (neutral), per rule. Without rules nobody has a score.
+
+    Only candidates are compared with each other: what else has a value does not matter (tas.md P3).
+    """
+    nodes = list(candidates)
+    missing = NEUTRAL_SCORE if strategy.on_stale is OnStale.NEUTRAL else 0
+    rules = list(zip(strategy.rules, values, strict=True))
+    weighted = [(rule, rule.weight, of) for rule, of in rules if rule.weight is not None]
+    if weighted:
+        columns = [_column(rule, ScoreMode.PROPORTIONAL, of, nodes, missing) for rule, _, of in weighted]
+        return dict(zip(nodes, _combined([weight for _, weight, _ in weighted], columns), strict=True))
+    if not rules:
+        return {}
+    rule, of = rules[0]
+    return dict(zip(nodes, _column(rule, strategy.score_mode, of, nodes, missing), strict=True))
+
+
+def _column(
+    rule: Rule, mode: ScoreMode, values: Mapping[str, Quantity], nodes: Sequence[str], missing: int
+) -> list[int]:
+    """The score of each of `nodes`, in their order."""
+    found = list(map(values.get, nodes))
+    distinct = set(found)
+    distinct.discard(None)
+    if not rule.readable or not distinct:
+        return [missing] * len(nodes)
+    scores = _scores_by_value(rule, mode, cast("set[Quantity]", distinct))
+    scores[None] = missing
+    return list(map(scores.__getitem__, found))
+
+
+def _scores_by_value(rule: Rule, mode: ScoreMode, distinct: Collection[Quantity]) -> _Scores:
+    """The score of each of some distinct values, by a rule that can be read."""
+    if rule.operator is Operator.EQUALS:
+        return {value: MAX_SCORE if value == rule.target else 0 for value in distinct}
+    more_is_better = rule.operator is Operator.GREATER_THAN
+    if mode is ScoreMode.RANK:
+        return _ranked(sorted(distinct, reverse=more_is_better))
+    return _proportional(distinct, more_is_better=more_is_better)
+
+
+def _ranked(best_first: Sequence[Quantity]) -> _Scores:
+    """Scores by rank: one step a rank while the steps suffice, else each score for an equal share of the ranks."""
+    count = len(best_first)
+    steps = MAX_SCORE + 1
+    if count <= steps:
+        return {value: MAX_SCORE - rank for rank, value in enumerate(best_first)}
+    scores: _Scores = {}
+    for step in range(steps):  # the ranks for which rank * steps // count == step
+        share = best_first[-(-step * count // steps) : -(-(step + 1) * count // steps)]
+        scores.update(zip(share, repeat(MAX_SCORE - step), strict=False))
+    return scores
+
+
+def _proportional(distinct: Collection[Quantity], *, more_is_better: bool) -> _Scores:
+    """Scores by place between worst and best, as the number of places passed from which on one more is earned."""
+    lowest, highest = min(distinct), max(distinct)
+    span = highest - lowest
+    if span == 0:
+        return {lowest: MAX_SCORE}
+    # A value at a distance d from the worst earns `score` if 10 * d / span >= score - 1/2, so from this distance on:
+    distances = [-(-(2 * score - 1) * span // (2 * MAX_SCORE)) for score in range(1, MAX_SCORE + 1)]
+    if more_is_better:
+        ascending = [lowest + distance for distance in distances]
+        return dict(zip(distinct, map(bisect_right, repeat(ascending), distinct), strict=False))
+    ascending = [highest - distance for distance in reversed(distances)]
+    missed = map(bisect_left, repeat(ascending), distinct)
+    return dict(zip(distinct, map(MAX_SCORE.__sub__, missed), strict=False))
+
+
+def _combined(weights: Sequence[int], columns: Sequence[Sequence[int]]) -> list[int]:
+    """The weighted mean of the scores of several rules, for each node, rounded half up."""
+    total = sum(weights)
+    weighed = [[weight * score for score in column] for weight, column in zip(weights, columns, strict=True)]
+    return [(2 * of_node + total) // (2 * total) for of_node in map(sum, zip(*weighed, strict=True))]

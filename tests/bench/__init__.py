@@ -1,0 +1,1 @@
+"""The budgets, each measured beside its floor in one run: `python -m tests.bench`."""

@@ -1,0 +1,76 @@
+"""`python -m tests.bench`: measures, prints, and writes down. Never a test: the exit code says only whether it ran."""
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from tests.bench import change, load, machine, memory, names, nodes, start, view
+from tests.bench.machine import Noise, NoiseMeter
+from tests.bench.report import print_results, write_json
+from tests.bench.rows import Results
+from tests.bench.stand import REPOSITORY, Stand
+from workers.logs import LogFormat, LogLevel, configure_logging
+
+WIDTH = 160
+"""Columns where nobody looks at a terminal: enough for each row to stay on one line."""
+
+FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
+    family.NAME: family.measure for family in (names, nodes, load, change, view, memory, start)
+}
+
+
+def main() -> int:
+    """Reads the arguments and runs; Ctrl-C and SIGTERM end everything that was started."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="The budgets, each beside its floor.")
+    parser.add_argument("--quick", action="store_true", help="a minute or two: the order of things, a coarse p99")
+    parser.add_argument("--only", action="append", choices=FAMILIES, metavar="ROW", help=f"of {', '.join(FAMILIES)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures; else bench-results/")
+    arguments = parser.parse_args()
+    taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    path = arguments.json or REPOSITORY / "bench-results" / f"{taken}.json"
+    configure_logging(LogFormat.AUTO, LogLevel.WARNING)
+    try:
+        failed = asyncio.run(_run(arguments.only or list(FAMILIES), path, quick=arguments.quick))
+    except asyncio.CancelledError:
+        return 130
+    return 1 if failed else 0
+
+
+async def _run(families: list[str], path: Path, *, quick: bool) -> list[str]:
+    """Measures and tells; returns what could not be measured."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    found = machine.facts() | {"quick": quick}
+    results = Results()
+    noise: dict[str, Noise] = {}
+    failed = []
+    with TemporaryDirectory(prefix="tas-bench-") as folder:
+        stand = Stand(folder=Path(folder), quick=quick)
+        for family in families:
+            console.print(f"measuring {family} …", style="dim")
+            meter = NoiseMeter()
+            try:
+                results.add(await FAMILIES[family](stand))
+            except Exception as error:  # noqa: BLE001 - one row that cannot be measured does not cost the others
+                console.print(f"{family} failed: {error}", style="bold red", markup=False)
+                failed.append(family)
+            noise[family] = meter.read()
+    write_json(path, results, noise, found)
+    console.print()
+    print_results(console, results, noise)
+    console.print(f"written to {path}", style="dim", soft_wrap=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""How soon a sample changes an answer."""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Sequence
+from itertools import cycle, islice
+
+import orjson
+
+from bus.buckets import SAMPLES
+from bus.messages import encode_samples
+from bus.subjects import samples_subject
+from tas.quantity import parse_quantity
+from tests.bench import cluster
+from tests.bench.client import Client
+from tests.bench.measure import ROUND_SECONDS, no_collection
+from tests.bench.rows import Budget, Results, quantile_rows
+from tests.bench.stand import FILTER, CpuMeter, Server, Stand, StandingBus
+from tests.bench.traffic import traffic
+
+NAME = "change"
+NODES = 5000
+RATE = 1500.0
+BUDGETS = {"p99": Budget(10.0)}
+
+PROBES = 50
+"""Nodes that nobody else reports; each keeps its state until its turn comes again."""
+
+POLICY = 0
+POLL_SECONDS = 0.0002
+"""Between two looks: they take processor time from those they wait for."""
+
+CHANGE_SECONDS = 5.0
+"""After which it is not waited any longer: a change that takes more counts as this."""
+
+
+async def measure(stand: Stand) -> Results:
+    """From before the sample is published until a filter's other answer is there."""
+    names = cluster.node_names(NODES + PROBES)
+    async with stand.bus(names) as standing:
+        with stand.extender(standing.server.url) as extender, Client(extender.port) as client:
+            async with traffic(stand, standing, rate=RATE, nodes=NODES, extender=extender) as flow:
+                probes = [_Probe(standing, client, extender, name) for name in names[NODES:]]
+                for probe in probes:
+                    await probe.report(bad=False)
+                meter = CpuMeter("the change", flow.pids | {"extender": extender.process.pid, "client": os.getpid()})
+                chance = random.Random(0)
+                with no_collection():
+                    times = [await _round(probes, chance, changes=stand.some(400, 200)) for _ in range(stand.rounds)]
+                cpu = meter.read()
+    rows = quantile_rows(f"sample to answer, {RATE:,.0f} messages/s", times, budgets=BUDGETS)
+    return Results(rows=[*rows, *flow.rows], cpu=cpu)
+
+
+async def _round(probes: Sequence["_Probe"], chance: random.Random, *, changes: int) -> list[float]:
+    ends = time.perf_counter() + ROUND_SECONDS
+    found: list[float] = []
+    for probe in islice(cycle(probes), changes):
+        found.append(await probe.change(chance))
+        if time.perf_counter() > ends:
+            break
+    return found
+
+
+class _Probe:
+    """A node that is well or unwell by turns."""
+
+    def __init__(self, standing: StandingBus, client: Client, extender: Server, name: str) -> None:
+        self._bus = standing.bus
+        self._client = client
+        self._name = name
+        self._request = extender.request(cluster.names_only(POLICY, [name]), FILTER)
+        self._bad = False
+
+    async def report(self, *, bad: bool) -> None:
+        """Publishes a sample of every metric, of which one is the policy's."""
+        values = dict.fromkeys(cluster.METRIC_NAMES, parse_quantity("0"))
+        values[cluster.METRIC_NAMES[POLICY]] = parse_quantity(str(cluster.VALUES if bad else 0))
+        payload = encode_samples(cluster.scrape(values, time.time()))
+        await self._bus.publish(SAMPLES, samples_subject(self._name, cluster.SOURCE), payload)
+        self._bad = bad
+
+    async def change(self, chance: random.Random) -> float:
+        """Reports the opposite, and returns the seconds until it counts."""
+        await asyncio.sleep(chance.uniform(0, 0.01))  # in step with nothing else that is periodic
+        began = time.perf_counter()
+        await self.report(bad=not self._bad)
+        return self._wait_until_counted(began) - began
+
+    def _wait_until_counted(self, began: float) -> float:
+        """Looks until the answer is what the last report makes of it; blocking, so that nothing comes in between."""
+        while self._passes() is self._bad and time.perf_counter() - began < CHANGE_SECONDS:
+            time.sleep(POLL_SECONDS)
+        return time.perf_counter()
+
+    def _passes(self) -> bool:
+        return bool(orjson.loads(self._client.ask(self._request))["NodeNames"])

@@ -1,0 +1,29 @@
+"""The floor: what it costs to take a request's bytes and give them back, with the same server and nothing else.
+
+`python -m tests.bench.echo --listen HOST:PORT`, as the extender takes it.
+"""
+
+import asyncio
+import sys
+
+import uvloop
+from aiohttp import web
+
+from workers.runtime import Address, listening
+
+MAX_BODY_BYTES = 1 << 30
+
+
+async def _echo(request: web.Request) -> web.Response:
+    return web.Response(body=await request.read(), headers={"Content-Type": "application/json"})
+
+
+async def _serve(address: Address) -> None:
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.add_routes([web.post("/", _echo)])
+    async with listening(app, address, purpose="echo"):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(Address.parse(sys.argv[2])))

@@ -1,0 +1,80 @@
+"""Taking time on a machine that others use too: interleaved, in rounds, so that a slow second slows both sides."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from math import log2
+
+from tests.bench.rows import Row
+
+Timed = Callable[[], float]
+"""Does a thing once and returns the seconds it took."""
+
+
+ROUND_SECONDS = 8.0
+"""After which a round ends, however few repetitions it had: on a machine that cannot keep up nothing takes for ever."""
+
+
+async def interleaved(
+    calls: Mapping[str, Timed], *, rounds: int, repetitions: int, period: float = 0.0
+) -> dict[str, list[list[float]]]:
+    """Seconds by name, round and repetition: within a round the calls take turns (A B C, A B C, …).
+
+    A repetition begins at least `period` seconds after the one before.
+    """
+    times: dict[str, list[list[float]]] = {name: [] for name in calls}
+    for call in calls.values():  # connections, caches and code paths are warm before anything counts
+        call()
+    with no_collection():
+        for _ in range(rounds):
+            for name in calls:
+                times[name].append([])
+            began = time.perf_counter()
+            for number in range(1, repetitions + 1):
+                for name, call in calls.items():
+                    times[name][-1].append(call())
+                now = time.perf_counter()
+                if now > began + ROUND_SECONDS:
+                    break
+                # Even without a period: our own connection to the bus is kept alive, and Ctrl-C is heard.
+                await asyncio.sleep(max(0.0, began + number * period - now))
+    return times
+
+
+def processor_timed(action: Callable[[], object]) -> Timed:
+    """`action` with the processor seconds it takes: others who want the processor make it no longer."""
+
+    def seconds() -> float:
+        began = time.thread_time()
+        result = action()
+        took = time.thread_time() - began
+        del result  # to free a large one is no part of it, on either side
+        return took
+
+    return seconds
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Nothing of this process's own is collected within the body: it is not what is measured."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def growth(rows: Sequence[Row]) -> Iterator[tuple[Row, Row, float]]:
+    """For neighbouring sizes of a series: the smaller row, the larger, and the factor of each doubling in between."""
+    series: dict[tuple[str, str], dict[int, Row]] = {}
+    for row in rows:
+        if row.size is not None:
+            series.setdefault((row.series, row.statistic), {})[row.size.count] = row
+    for found in series.values():
+        for smaller, larger in pairwise(sorted(found)):
+            factor = found[larger].measured / found[smaller].measured
+            yield found[smaller], found[larger], factor ** (1 / log2(larger / smaller))

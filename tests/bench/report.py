@@ -1,0 +1,98 @@
+"""What a run found, as tables for a person and as JSON for a program."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.machine import Noise
+from tests.bench.measure import growth
+from tests.bench.rows import Of, Results, Row
+
+
+def print_results(console: Console, results: Results, noise: Mapping[str, Noise]) -> None:
+    """Every row with its budget, then what grows with what, who used the processor, and how noisy it was."""
+    for table in (_rows(results), _growth(results), _cpu(results), _noise(noise)):
+        if table.row_count:
+            console.print(table)
+            console.print()
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number > 0)
+    return table
+
+
+def _rows(results: Results) -> Table:
+    table = _table("Budgets", "row", "of", "measured", "floor", "", "ratio", "rounds", "budget", "met")
+    for row in results.rows:
+        table.add_row(
+            row.name,
+            row.statistic,
+            _figure(row.measured, row.unit),
+            "" if row.floor is None else _figure(row.floor, row.unit),
+            row.floor_name,
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+            f"{min(row.rounds):.2f}–{max(row.rounds):.2f}" if len(row.rounds) > 1 else "",
+            _budget(row),
+            {True: "[green]yes[/]", False: "[bold red]no[/]", None: ""}[row.met],
+        )
+    return table
+
+
+def _budget(row: Row) -> str:
+    if row.budget is None:
+        return ""
+    if row.budget.of is Of.RATIO:
+        return f"≤ {row.budget.limit:g}×"
+    return f"≤ {_figure(row.budget.limit, row.unit)}"
+
+
+def _figure(value: float, unit: str) -> str:
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:,.{digits}f} {unit}".rstrip()
+
+
+def _growth(results: Results) -> Table:
+    table = _table("What twice the size costs (1: nothing more, 2: twice)", "row", "of", "from", "to", "factor")
+    for smaller, larger, factor in growth(results.rows):
+        if smaller.statistic == "p99":  # grows as p50 does, with more noise
+            continue
+        table.add_row(smaller.series, smaller.statistic, str(smaller.size), str(larger.size), f"{factor:.2f}")
+    return table
+
+
+def _cpu(results: Results) -> Table:
+    table = _table("Processor seconds", "during", "process", "CPU s", "of s", "of one core")
+    for use in results.cpu:
+        share = use.cpu_seconds / use.seconds
+        table.add_row(use.during, use.process, f"{use.cpu_seconds:.2f}", f"{use.seconds:.1f}", f"{share:.0%}")
+    return table
+
+
+def _noise(noise: Mapping[str, Noise]) -> Table:
+    table = _table("Noise", "while", "others used", "stolen", "load")
+    for family, found in noise.items():
+        table.add_row(family, f"{found.foreign:.0%} of the machine", f"{found.stolen:.0%}", f"{found.load:.1f}")
+    return table
+
+
+def write_json(path: Path, results: Results, noise: Mapping[str, Noise], machine: Mapping[str, object]) -> None:
+    """Everything that was found, unrounded."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {
+        "machine": machine,
+        "rows": [{"name": row.name, "row": row, "met": row.met} for row in results.rows],
+        "growth": [
+            {"series": smaller.series, "statistic": smaller.statistic, "from": smaller.size, "to": larger.size}
+            | {"factor_per_doubling": factor}
+            for smaller, larger, factor in growth(results.rows)
+        ],
+        "cpu": results.cpu,
+        "noise": noise,
+    }
+    path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

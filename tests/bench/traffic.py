@@ -1,0 +1,63 @@
+"""Node messages at an even rate through the whole of it: publisher, server, materialize, extender."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bus.buckets import NODES
+from tests.bench.publisher import Published
+from tests.bench.rows import Row, row
+from tests.bench.stand import Server, Stand, StandingBus, module, product
+from tests.e2e.processes import Process
+
+SETTLE_SECONDS = 1.0
+FLOWING_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What flows. `rows` tells how much did, once the body of `traffic` was left."""
+
+    pids: dict[str, int]
+    rows: list[Row] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def traffic(
+    stand: Stand, standing: StandingBus, *, rate: float, nodes: int, extender: Server
+) -> AsyncIterator[Traffic]:
+    """`rate` messages a second, of all metrics of one of `nodes` nodes each, once they arrive in NODES."""
+    url = standing.server.url
+    with (
+        stand.process("materialize", product("materialize", url)) as materialize,
+        stand.process("publisher", [*module("tests.bench.publisher"), url, str(rate), str(nodes)]) as publisher,
+    ):
+        await _flowing(standing, materialize, publisher)
+        pids = {"nats-server": standing.server.pid, "materialize": materialize.pid, "publisher": publisher.pid}
+        found = Traffic(pids=pids | {"extender": extender.process.pid})
+        began, first = time.monotonic(), (await standing.bus.epoch(NODES)).last_sequence
+        yield found
+        last, ended = (await standing.bus.epoch(NODES)).last_sequence, time.monotonic()
+        behind = extender.metric('tas_view_lag{bucket="NODES"}')
+        materialize.must_run()
+        publisher.stop()
+        published = msgspec.json.decode(publisher.log.read_bytes().splitlines()[-1], type=Published)
+        series = f"load of {rate:,.0f} messages/s"
+        for what, measured in (("published", published.rate), ("written to NODES", (last - first) / (ended - began))):
+            found.rows.append(row(series, what, [measured], [rate], unit="/s", floor_name="wished"))
+        found.rows.append(row(series, "entries the extender is behind", [behind], unit=""))
+
+
+async def _flowing(standing: StandingBus, *processes: Process) -> None:
+    """Waits until what is published is written to NODES, and what had to wait for that is gone."""
+    first = (await standing.bus.epoch(NODES)).last_sequence
+    async with asyncio.timeout(FLOWING_SECONDS):
+        while (await standing.bus.epoch(NODES)).last_sequence == first:
+            for process in processes:
+                process.must_run()
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(SETTLE_SECONDS)

@@ -1,0 +1,208 @@
+"""The page for strangers: its programs run, its messages are the sample files."""
+
+import asyncio
+import base64
+import json
+import re
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from bus.buckets import ALL, POLICIES, SAMPLES, SYNCED
+from bus.connection import Bus
+from bus.errors import RefusedError
+from bus.messages import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples
+from bus.server import MINIMUM_VERSION, EmbeddedServer
+from bus.subjects import policy_key
+from tas.policy import PolicyKey
+from tas.quantity import parse_quantity
+from tas.sample import MAX_METRICS_PER_NODE
+from tests.integration.servers import eventually
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "contract" / "golden" / "bus"
+PAGE = (ROOT / "docs" / "bus.md").read_text()
+PUBLISH, WATCH = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with EmbeddedServer.start(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def bus(server: EmbeddedServer) -> AsyncIterator[Bus]:
+    async with Bus.connect(server.url, name="test") as bus:
+        await asyncio.wait_for(bus.wait_connected(), 10)
+        yield bus
+
+
+@asynccontextmanager
+async def running(program: str, url: str) -> AsyncIterator[asyncio.StreamReader]:
+    """The program's output, as long as the body reads it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line(output: asyncio.StreamReader) -> str:
+    return (await asyncio.wait_for(output.readline(), 20)).decode().strip()
+
+
+async def test_the_program_that_publishes_is_understood(server: EmbeddedServer, bus: Bus) -> None:
+    async with running(PUBLISH, server.url) as output:
+        sequence = int((await line(output)).removeprefix("stored as "))
+    message = (await bus.api("STREAM.MSG.GET.SAMPLES", {"seq": sequence}))["message"]
+    node, scrape, refused = decode_samples(message["subject"], as_sent(message), arrived=time.time(), sequence=sequence)
+    assert (node, refused) == ("ip-10-0-0-1.ec2.internal", ())
+    assert scrape is not None
+    assert scrape.source == "my-agent"
+    assert scrape.metrics == {"health_metric": parse_quantity("2"), "load1": parse_quantity("0.5")}
+
+
+def as_sent(message: dict[str, Any]) -> bytes:
+    return base64.b64decode(message["data"])
+
+
+async def test_the_program_that_watches_shows_policies_come_and_go(server: EmbeddedServer, bus: Bus) -> None:
+    key = policy_key(PolicyKey("default", "demo.v2"))
+    value = (GOLDEN / "policy.json").read_bytes()
+    revision = await bus.put(POLICIES, key, value, revision=0, read_at=time.monotonic())
+    async with running(WATCH, server.url) as output:
+        assert await line(output) == f"default.demo_v2 {json.loads(value)['spec']}"
+        assert await line(output) == "that is all for now"
+        await bus.put(POLICIES, SYNCED, (GOLDEN / "synced.json").read_bytes(), revision=0, read_at=time.monotonic())
+        assert await line(output) == "the list is complete"
+        await bus.delete(POLICIES, key, revision=revision, read_at=time.monotonic())
+        assert await line(output) == "default.demo_v2 is gone"
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[str]:
+    async with serving(tmp_path, PAGE) as address:
+        yield address
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, page: str) -> AsyncIterator[str]:
+    """The address, without a user, of a server that lets in those of the page, and `tas`, who may do everything."""
+    (users,) = re.findall(r"^```\n(authorization .*?)^```", page, re.DOTALL | re.MULTILINE)
+    config = re.sub(r'password: ".*?"', 'password: "secret"', users).replace(
+        "users: [", 'users: [ {user: "tas", password: "secret"}', 1
+    )
+    store = json.dumps(str(tmp_path))
+    (tmp_path / "nats.conf").write_text(
+        f'listen: "127.0.0.1:-1"\nports_file_dir: {store}\njetstream {{ store_dir: {store} }}\n{config}'
+    )
+    binary = Path(sys.executable).parent / "nats-server"
+    process = await asyncio.create_subprocess_exec(
+        str(binary), "--config", str(tmp_path / "nats.conf"), stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await eventually(lambda: address_of(tmp_path) is not None)
+        yield str(address_of(tmp_path))
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def address_of(store: Path) -> str | None:
+    """What a server that has begun to serve wrote of itself."""
+    for ports in store.glob("*.ports"):
+        with suppress(ValueError):
+            return str(json.loads(ports.read_bytes())["nats"][0]).removeprefix("nats://")
+    return None
+
+
+async def test_the_rights_shown_suffice_and_give_no_more(guarded: str) -> None:
+    async with Bus.connect(f"nats://tas:secret@{guarded}", name="tas") as bus:
+        await asyncio.wait_for(bus.wait_connected(), 10)
+        revision = await bus.put(POLICIES, "default.demo", b"{}", revision=0, read_at=time.monotonic())
+    own_streams: dict[str, Any] = {"streams": [POLICIES]}
+    async with Bus.connect(f"nats://reader:secret@{guarded}", name="reader", **own_streams) as reader:
+        await asyncio.wait_for(reader.wait_connected(), 10)
+        assert [entry.key for entry in await reader.entries(POLICIES)] == ["default.demo"]
+        entry = await reader.get(POLICIES, "default.demo")
+        assert entry is not None
+        assert entry.revision == revision
+        with pytest.raises(RefusedError, match="right"):
+            await reader.put(POLICIES, "default.demo", b"{}", revision=revision, read_at=time.monotonic())
+    async with Bus.connect(f"nats://agent:secret@{guarded}", name="agent", streams=[]) as agent:
+        await asyncio.wait_for(agent.wait_connected(), 10)
+        assert await agent.publish(SAMPLES, "tas.samples.node-1.my-agent", b"{}")
+        with pytest.raises(RefusedError, match="right"):
+            await agent.publish(SAMPLES, "tas.samples.node-2.my-agent", b"{}")
+
+
+async def test_the_rights_shown_suffice_for_the_functions_of_a_client_library(guarded: str) -> None:
+    async with Bus.connect(f"nats://tas:secret@{guarded}", name="tas") as bus:
+        await asyncio.wait_for(bus.wait_connected(), 10)
+        await bus.put(POLICIES, "default.demo", b"{}", revision=0, read_at=time.monotonic())
+    client = await nats.connect(f"nats://reader:secret@{guarded}", inbox_prefix=b"_INBOX_reader")
+    try:
+        policies = await client.jetstream().key_value("POLICIES")
+        assert (await policies.get("default.demo")).value == b"{}"
+        assert await policies.keys() == ["default.demo"]
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_tas_publish_needs_the_inbox_that_the_page_names(tmp_path: Path, allowed: bool) -> None:
+    (inbox,) = re.findall(r'needs `subscribe: \["(.*?)"\]`', PAGE)
+    page = PAGE.replace("_INBOX_agent.>", inbox) if allowed else PAGE
+    async with serving(tmp_path, page) as address:
+        async with Bus.connect(f"nats://tas:secret@{address}", name="tas") as bus:
+            await asyncio.wait_for(bus.wait_connected(), 10)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "workers.cli", "publish", "node-1", "load1=1", "--source", "my-agent"),
+            *("--bus", f"nats://agent:secret@{address}"),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert (await asyncio.wait_for(process.wait(), 60) == 0) is allowed
+
+
+def test_every_message_shown_is_a_sample_file() -> None:
+    blocks = re.findall(r"^ *```json\n(.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE)
+    shown = [json.loads(textwrap.dedent(block)) for block in blocks]
+    files = [json.loads(path.read_bytes()) for path in GOLDEN.glob("*.json")]
+    assert len(shown) == len(files)
+    assert all(each in files for each in shown)
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    assert f"{MAX_SAMPLES_BYTES >> 10} KiB, {MAX_SAMPLES_METRICS:,} metrics" in PAGE
+    assert f"{MAX_METRICS_PER_NODE:,} pairs" in PAGE
+    assert f"{SAMPLES.max_age_seconds / 60:g} minutes, {SAMPLES.max_bytes >> 30} GiB" in PAGE
+    assert ".".join(map(str, MINIMUM_VERSION)) in PAGE
+
+
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.name)
+def test_everything_on_the_bus_has_its_row(of: Any) -> None:
+    assert f"| `{of.name}` |" in PAGE
+
+
+def test_every_link_leads_somewhere() -> None:
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
+    } | set(re.findall(r'<a id="(.*?)">', PAGE))
+    for target in re.findall(r"\]\((?!https)(.*?)\)", PAGE):
+        path, _, anchor = target.partition("#")
+        assert (ROOT / "docs" / path).exists() if path else anchor in headings

@@ -1,0 +1,223 @@
+"""The messages of the bus against sample files: what others write is read, and what we write is what others read."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.messages import (
+    NodeFacts,
+    PodRecord,
+    PolicyRecord,
+    Synced,
+    decode_node_facts,
+    decode_node_samples,
+    decode_pod,
+    decode_policy,
+    decode_samples,
+    decode_synced,
+    decode_verdict,
+    encode_node_facts,
+    encode_node_samples,
+    encode_pod,
+    encode_policy,
+    encode_samples,
+    encode_synced,
+    encode_verdict,
+)
+from tas.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
+from tas.quantity import parse_quantity
+from tas.rules import State
+from tas.sample import Scrape
+from tas.verdict import ABSENT, HOLD, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict, Wish, WishKind
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bus"
+YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+KEY = PolicyKey("default", "demo")
+
+SAMPLE = Scrape(
+    source="my-agent",
+    measured=YEAR,
+    arrived=YEAR + 1,
+    sequence=1767225600000043,
+    window=60,
+    metrics={
+        "health_metric": parse_quantity("2"),
+        "load1": parse_quantity("0.5"),
+        "memory_available_bytes": parse_quantity("2Gi"),
+    },
+)
+SCRAPES = (
+    Scrape(
+        source="machine",
+        measured=YEAR + 0.25,
+        arrived=YEAR + 0.2515,
+        sequence=1767225600000042,
+        metrics={"cpu_ratio": parse_quantity("0.125"), "load1": parse_quantity("0.73")},
+    ),
+    Scrape(
+        source="my-agent",
+        measured=YEAR,
+        arrived=YEAR + 1,
+        sequence=1767225600000043,
+        window=60,
+        metrics={"health_metric": parse_quantity("2"), "memory_available_bytes": parse_quantity("2Gi")},
+    ),
+)
+FACTS = NodeFacts(
+    uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
+    labels={"kubernetes.io/hostname": "ip-10-0-0-1.ec2.internal", "topology.kubernetes.io/zone": "eu-1a"},
+)
+POD = PodRecord(
+    policy="demo-policy", uid="7d0f5c1a-3f4e-4d55-8a41-1f0c5e9b2a60", waiting_since=YEAR, resource_version="4711"
+)
+SYNCED = Synced(epoch="2026-01-01T00:00:00.123456789Z", count=12, time=YEAR + 5, by="directory", cluster=False)
+POLICY = PolicyRecord(
+    policy=Policy(
+        key=KEY,
+        stale_after=30,
+        strategies={
+            StrategyType.DONTSCHEDULE: Strategy(
+                type=StrategyType.DONTSCHEDULE,
+                on_stale=OnStale.PASS,
+                rules=(
+                    Rule(metric="health_metric", operator=Operator.EQUALS, target=parse_quantity("1")),
+                    Rule(metric="cpu_ratio", operator=Operator.GREATER_THAN, target=parse_quantity("0.9")),
+                ),
+            ),
+            StrategyType.SCHEDULEONMETRIC: Strategy(
+                type=StrategyType.SCHEDULEONMETRIC,
+                on_stale=OnStale.LOWEST,
+                rules=(Rule(metric="load1", operator=Operator.LESS_THAN, target=parse_quantity("0")),),
+            ),
+        },
+    ),
+    uid="5e1c3f39-4b5c-5ad1-8f8a-2d2f0c4b7e10",
+    generation=3,
+    origin="demo.yaml",
+    problems=(
+        Problem(
+            field="spec.strategies.dontshedule",
+            value="{}",
+            reason="no strategy of this name, ignored; did you mean dontschedule?",
+            refused=False,
+        ),
+    ),
+)
+VERDICT = NodeVerdict(
+    node_uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
+    nodes_revision=1767225600000107,
+    policies_revision=1767225600000012,
+    time=YEAR + 0.25,
+    policies={
+        KEY: PolicyVerdict(
+            uid="5e1c3f39-4b5c-5ad1-8f8a-2d2f0c4b7e10",
+            generation=3,
+            strategies={
+                StrategyType.DONTSCHEDULE: StrategyVerdict(state=State.MET, changed=YEAR, value="0"),
+                StrategyType.DESCHEDULE: StrategyVerdict(
+                    state=State.VIOLATED,
+                    changed=YEAR + 0.25,
+                    value="2",
+                    labels={
+                        "demo": LabelVerdict(
+                            state=State.VIOLATED, wish=Wish(WishKind.SET, "violating"), violated_since=YEAR + 0.25
+                        )
+                    },
+                    sampled=("health_metric",),
+                ),
+                StrategyType.LABELING: StrategyVerdict(
+                    state=State.UNKNOWN,
+                    changed=YEAR,
+                    labels={
+                        "telemetry.aware.scheduling.demo/card0": LabelVerdict(
+                            state=State.MET, wish=ABSENT, met_since=YEAR
+                        ),
+                        "telemetry.aware.scheduling.demo/card1": LabelVerdict(state=State.UNKNOWN, wish=HOLD),
+                    },
+                    sampled=("card0_celsius", "card1_celsius@my-agent"),
+                ),
+            },
+            holds_prefix=True,
+        )
+    },
+)
+
+KEPT: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
+    ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
+    ("node-facts.json", FACTS, encode_node_facts, decode_node_facts),
+    ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
+    ("pod.json", POD, encode_pod, decode_pod),
+    ("synced.json", SYNCED, encode_synced, decode_synced),
+    ("verdict.json", VERDICT, encode_verdict, decode_verdict),
+]
+
+
+def golden(name: str) -> Any:
+    return json.loads((GOLDEN / name).read_bytes())
+
+
+def decode_sample(data: bytes) -> Scrape | None:
+    node, scrape, refused = decode_samples(
+        "tas.samples.ip-10-0-0-1_ec2_internal.my-agent", data, arrived=YEAR + 1, sequence=SAMPLE.sequence
+    )
+    assert (node, refused) == ("ip-10-0-0-1.ec2.internal", ())
+    return scrape
+
+
+def objects_within(document: Any) -> Iterator[dict[str, Any]]:
+    """Every object whose fields are ours, and not names of metrics, labels or strategies."""
+    if isinstance(document, dict):
+        yield document
+        for field, value in document.items():
+            if field not in ("metrics", "labels", "spec"):
+                yield from objects_within(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from objects_within(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "encode", "decode"), KEPT, ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_it_is_written_and_read_so(
+    name: str, value: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+) -> None:
+    assert json.loads(encode(value)) == golden(name)
+    assert b"\n" not in encode(value)
+    assert decode((GOLDEN / name).read_bytes()) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "encode", "decode"), KEPT, ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_fields_of_later_versions_are_ignored(
+    name: str, value: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+) -> None:
+    document = golden(name)
+    for each in list(objects_within(document)):
+        each["later"] = {"any": ["thing"]}
+    assert decode(json.dumps(document).encode()) == value
+
+
+def test_a_sample_is_read_so() -> None:
+    assert decode_sample((GOLDEN / "sample.json").read_bytes()) == SAMPLE
+    assert decode_sample(json.dumps(golden("sample.json") | {"later": 1}).encode()) == SAMPLE
+
+
+def test_a_sample_needs_nothing_but_its_metrics() -> None:
+    scrape = decode_sample(json.dumps({"metrics": golden("sample.json")["metrics"]}).encode())
+    assert scrape is not None
+    assert (scrape.metrics, scrape.measured, scrape.window) == (SAMPLE.metrics, YEAR + 1, None)
+
+
+def test_a_sample_is_written_so() -> None:
+    assert json.loads(encode_samples(SAMPLE)) == {
+        "metrics": {"health_metric": "2", "load1": "0.5", "memory_available_bytes": "2147483648"},
+        "measured": "2026-01-01T00:00:00Z",
+        "window": 60.0,
+    }
+    assert decode_sample(encode_samples(SAMPLE)) == SAMPLE

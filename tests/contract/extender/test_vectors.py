@@ -1,0 +1,255 @@
+"""The vectors F and P of tas.md, section 14: from a request's bytes to an answer's, by telemetry's own view."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tas.errors import InvalidInputError
+from tas.extender.decision import Outcome
+from tas.extender.telemetry import TelemetryDecider
+from tas.extender.verbs import Answer, answer_filter, answer_prioritize
+from tas.manifest import parse_policy
+from tas.policy import PolicyKey
+from tas.quantity import parse_quantity
+from tas.sample import Scrape
+from tas.view import View
+from tests.contract.extender.scheduler import ExtenderError, Feasible, read_filter_result, read_host_priorities
+
+NOW = 1_800_000_000.0
+DONTSCHEDULE = {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 40}]}
+POD = {"metadata": {"name": "p", "namespace": "default", "labels": {"telemetry-policy": "test-policy"}}}
+REASON = "Node violates test-policy: m GreaterThan 40"
+FORMS = pytest.mark.parametrize("names_only", [True, False], ids=["names", "nodes"])
+
+
+def scoring(*rules: tuple[str, str, int], **more: Any) -> dict[str, Any]:
+    return {"rules": [{"metricname": m, "operator": op, "target": target} for m, op, target in rules], **more}
+
+
+def decider(
+    samples: Mapping[str, Mapping[str, str]],
+    strategies: Mapping[str, Any] | None = None,
+    *,
+    namespace: str = "default",
+    unknown_policy_fails: bool = False,
+) -> TelemetryDecider:
+    """`samples` holds for each metric each node's value, just measured."""
+    view = View()
+    if strategies is None:
+        strategies = {"dontschedule": DONTSCHEDULE, "scheduleonmetric": scoring(("m", "GreaterThan", 0))}
+    policy, problems = parse_policy(PolicyKey(namespace, "test-policy"), {"strategies": strategies})
+    assert not [problem for problem in problems if problem.refused]
+    view.set_policy(policy, NOW)
+    for metric, values in samples.items():
+        for node, value in values.items():
+            metrics = {metric: parse_quantity(value)}
+            scrape = Scrape(source="s", measured=NOW, arrived=NOW, sequence=1, metrics=metrics)
+            view.add_samples(node, [scrape], NOW)
+    return TelemetryDecider(view, unknown_policy_fails=unknown_policy_fails)
+
+
+def request(nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD) -> bytes:
+    items = {"metadata": {}, "items": [{"metadata": {"name": name}, "spec": {}, "status": {}} for name in nodes]}
+    return json.dumps(
+        {"Pod": pod, "Nodes": None if names_only else items, "NodeNames": nodes if names_only else None},
+        separators=(",", ":"),
+    ).encode()
+
+
+def ask_filter(
+    decide: TelemetryDecider, nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD
+) -> tuple[Feasible, Answer]:
+    body, answer = answer_filter(decide, request(nodes, names_only=names_only, pod=pod), NOW)
+    return read_filter_result(body, nodes, node_cache_capable=names_only), answer
+
+
+def ask_prioritize(
+    decide: TelemetryDecider, nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD
+) -> tuple[dict[str, int], Answer]:
+    body, answer = answer_prioritize(decide, request(nodes, names_only=names_only, pod=pod), NOW)
+    return read_host_priorities(body, nodes), answer
+
+
+@dataclass(frozen=True)
+class FilterCase:
+    """Nodes a and b unless told otherwise."""
+
+    samples: Mapping[str, str]
+    passed: list[str]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    outcome: Outcome = Outcome.DECIDED
+    strategies: Mapping[str, Any] | None = None
+    namespace: str = "default"
+    labels: Mapping[str, str] = field(default_factory=lambda: {"telemetry-policy": "test-policy"})
+    asked: tuple[str, ...] = ("a", "b")
+
+
+FILTER = {
+    "F1": FilterCase({"a": "10", "b": "30"}, passed=["a", "b"]),
+    "F2": FilterCase({"a": "50", "b": "30"}, passed=["b"], failed={"a": REASON}),
+    "F3": FilterCase({"a": "50", "b": "60"}, passed=[], failed={"a": REASON, "b": REASON}),
+    "F4": FilterCase({"a": "40", "b": "40"}, passed=["a", "b"]),
+    "F5": FilterCase({"a": "50"}, passed=["b"], failed={"a": REASON}),
+    "F5_fails": FilterCase(
+        {"a": "50"},
+        passed=[],
+        failed={"a": REASON, "b": "Node violates test-policy: no fresh sample of m"},
+        strategies={"dontschedule": {**DONTSCHEDULE, "onStale": "fail"}},
+    ),
+    "F6": FilterCase(
+        {"a": "50"},
+        passed=["a", "b"],
+        outcome=Outcome.NO_RULES,
+        strategies={"scheduleonmetric": scoring(("m", "GreaterThan", 0))},
+    ),
+    "F7": FilterCase({"a": "50"}, passed=["a", "b"], outcome=Outcome.NO_POLICY, labels={}),
+    "F8_missing": FilterCase(
+        {"a": "50"}, passed=["a", "b"], outcome=Outcome.POLICY_NOT_FOUND, labels={"telemetry-policy": "another"}
+    ),
+    "F8_namespace": FilterCase({"a": "50"}, passed=["a", "b"], outcome=Outcome.POLICY_NOT_FOUND, namespace="elsewhere"),
+    "F9": FilterCase({"a": "50"}, passed=[], asked=()),
+    "protocol_c28_one_node": FilterCase({"a": "50", "b": "60"}, passed=[], failed={"b": REASON}, asked=("b",)),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("case", FILTER.values(), ids=FILTER.keys())
+def test_tas_filter(case: FilterCase, *, names_only: bool) -> None:
+    decide = decider({"m": case.samples}, case.strategies, namespace=case.namespace)
+    pod = {"metadata": {"name": "p", "namespace": "default", "labels": case.labels}}
+
+    feasible, answer = ask_filter(decide, list(case.asked), names_only=names_only, pod=pod)
+
+    assert feasible == Feasible(case.passed, {}, dict(case.failed))
+    assert answer.outcome is case.outcome
+
+
+@FORMS
+def test_tas_f8_a_setting_makes_a_missing_policy_an_error(*, names_only: bool) -> None:
+    decide = decider({}, namespace="elsewhere", unknown_policy_fails=True)
+
+    with pytest.raises(ExtenderError, match="policy default/test-policy not found"):
+        ask_filter(decide, ["a"], names_only=names_only)
+
+
+def test_a_pod_without_a_namespace_finds_no_policy() -> None:
+    pod = {"metadata": {"labels": {"telemetry-policy": "test-policy"}}}
+
+    feasible, answer = ask_filter(decider({"m": {"a": "50"}}), ["a"], names_only=True, pod=pod)
+
+    assert (feasible.nodes, answer.outcome) == (["a"], Outcome.POLICY_NOT_FOUND)
+
+
+def test_tas_f10_names_alone_are_enough() -> None:
+    body, _ = answer_filter(decider({"m": {"a": "50", "b": "30"}}), request(["a", "b"], names_only=True), NOW)
+
+    assert json.loads(body)["NodeNames"] == ["b"]
+    assert json.loads(body)["Nodes"] is None
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"Pod":null,"NodeNames":["a"]}'], ids=["F11", "F13"])
+def test_tas_filter_refuses(body: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        answer_filter(decider({}), body, NOW)
+
+
+@FORMS
+def test_tas_f12_lower_case_keys(*, names_only: bool) -> None:
+    body = request(["a", "b"], names_only=names_only)
+    for key in (b"Pod", b"NodeNames", b"Nodes"):
+        body = body.replace(b'"%b":' % key, b'"%b":' % key.lower())
+
+    answer, _ = answer_filter(decider({"m": {"a": "50", "b": "30"}}), body, NOW)
+
+    assert read_filter_result(answer, ["a", "b"], node_cache_capable=names_only) == Feasible(["b"], {}, {"a": REASON})
+
+
+def test_protocol_c20_reasons_are_few_and_hold_no_value() -> None:
+    nodes = [f"n{number}" for number in range(100)]
+    decide = decider({"m": {node: str(41 + number) for number, node in enumerate(nodes)}})
+
+    feasible, _ = ask_filter(decide, nodes, names_only=True)
+
+    assert set(feasible.unresolvable.values()) == {REASON}
+
+
+def test_protocol_c21_the_answer_is_about_the_sample_of_nodes_that_was_asked() -> None:
+    decide = decider({"m": {f"n{number}": "50" for number in range(200)}})
+
+    feasible, _ = ask_filter(decide, ["n7", "x"], names_only=True)
+
+    assert feasible == Feasible(["x"], {}, {"n7": REASON})
+
+
+def test_protocol_c28_the_same_call_twice_gives_the_same_answer() -> None:
+    decide = decider({"m": {"a": "50", "b": "30"}})
+
+    assert [ask_filter(decide, ["a", "b"], names_only=True)[0] for _ in range(2)] == [
+        Feasible(["b"], {}, {"a": REASON})
+    ] * 2
+
+
+@dataclass(frozen=True)
+class ScoreCase:
+    rules: Mapping[str, Any]
+    samples: Mapping[str, Mapping[str, str]]
+    scores: Mapping[str, int]
+    asked: tuple[str, ...] = ("a", "b")
+    labels: Mapping[str, str] = field(default_factory=lambda: {"telemetry-policy": "test-policy"})
+
+
+MORE_IS_BETTER = scoring(("m", "GreaterThan", 0))
+
+PRIORITIZE = {
+    "P1": ScoreCase(MORE_IS_BETTER, {"m": {"a": "100", "b": "90"}}, {"a": 10, "b": 9}),
+    "P2": ScoreCase(
+        scoring(("m", "LessThan", 0)),
+        {"m": {"a": "100", "b": "200", "c": "10"}},
+        {"c": 10, "a": 9, "b": 8},
+        asked=("a", "b", "c"),
+    ),
+    "P3": ScoreCase(
+        MORE_IS_BETTER,
+        {"m": {"a": "2", "b": "1", "d": "9"}},
+        {"a": 10, "b": 9, "c": 0},
+        asked=("a", "b", "c"),
+    ),
+    "P5": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "5"}}, {"a": 10, "b": 10}),
+    "P6": ScoreCase(scoring(("m", "Equals", 5)), {"m": {"a": "5", "b": "6"}}, {"a": 10, "b": 0}),
+    "P7_no_rules": ScoreCase({"rules": []}, {"m": {"a": "5"}}, {}),
+    "P7_unknown_metric": ScoreCase(MORE_IS_BETTER, {"other": {"a": "5"}}, {}),
+    "P8": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, labels={}),
+    "P9": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, asked=()),
+    "P10": ScoreCase(
+        scoring(("m", "GreaterThan", 0), ("k", "LessThan", 0)),
+        {"m": {"a": "2", "b": "1"}, "k": {"a": "2", "b": "1"}},
+        {"a": 10, "b": 9},
+    ),
+    "protocol_c28_one_node": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "6"}}, {"a": 10}, asked=("a",)),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("case", PRIORITIZE.values(), ids=PRIORITIZE.keys())
+def test_tas_prioritize(case: ScoreCase, *, names_only: bool) -> None:
+    decide = decider(case.samples, {"scheduleonmetric": case.rules})
+    pod = {"metadata": {"name": "p", "namespace": "default", "labels": case.labels}}
+
+    scores, _ = ask_prioritize(decide, list(case.asked), names_only=names_only, pod=pod)
+
+    assert scores == case.scores
+
+
+@FORMS
+def test_tas_p4_twelve_values_stay_within_bounds_and_in_order(*, names_only: bool) -> None:
+    nodes = [f"n{number:02d}" for number in range(12)]
+    decide = decider({"m": {node: str(100 - place) for place, node in enumerate(nodes)}})
+
+    scores, _ = ask_prioritize(decide, nodes, names_only=names_only)
+
+    ordered = [scores[node] for node in nodes]
+    assert ordered == sorted(ordered, reverse=True)
+    assert set(ordered) == set(range(11))

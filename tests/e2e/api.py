@@ -1,0 +1,80 @@
+"""The API server over plain HTTPS: no client library, so nothing caches or retries behind a test's back."""
+
+import http.client
+import json
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+Object = dict[str, Any]
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """The API server answered with something else than success."""
+
+    def __init__(self, method: str, path: str, status: int, body: str) -> None:
+        super().__init__(f"{method} {path}: {status} {body[:500]}")
+        self.status = status
+
+
+class Api:
+    """One identity's connection to the API server, kept open between requests."""
+
+    def __init__(self, port: int, *, authority: Path, certificate: Path, key: Path) -> None:
+        context = ssl.create_default_context(cafile=str(authority))
+        context.load_cert_chain(certificate, key)
+        self._lock = threading.Lock()  # an extender under test may bind pods from its own thread
+        self._connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+
+    def get(self, path: str, **query: str) -> Object:
+        """The object or list at this path."""
+        return self.request("GET", f"{path}?{urlencode(query)}" if query else path)
+
+    def create(self, path: str, body: Object) -> Object:
+        """The new object as the API server completed it."""
+        return self.request("POST", path, body)
+
+    def patch(self, path: str, body: Object) -> Object:
+        """The object after a JSON merge patch."""
+        return self.request("PATCH", path, body, content_type=MERGE_PATCH)
+
+    def delete(self, path: str) -> None:
+        """Deletes at once, without a grace period; a collection's path deletes all that is in it."""
+        self.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+
+    def request(
+        self, method: str, path: str, body: Object | None = None, *, content_type: str = "application/json"
+    ) -> Object:
+        """The decoded answer; text that is not JSON, as of /readyz, comes under the key `text`.
+
+        Raises:
+            ApiError: if the status is not 2xx; OSError if the server cannot be reached.
+        """
+        payload = None if body is None else json.dumps(body)
+        with self._lock:
+            response, text = self._exchange(method, path, payload, content_type)
+        if not 200 <= response.status < 300:
+            raise ApiError(method, path, response.status, text)
+        if response.getheader("Content-Type", "").startswith("application/json"):
+            answer: Object = json.loads(text)
+            return answer
+        return {"text": text}
+
+    def _exchange(
+        self, method: str, path: str, payload: str | None, content_type: str
+    ) -> tuple[http.client.HTTPResponse, str]:
+        try:
+            self._connection.request(method, path, body=payload, headers={"Content-Type": content_type})
+            response = self._connection.getresponse()
+            text = response.read().decode()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()  # the next request opens it anew
+            raise
+        return response, text
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._connection.close()

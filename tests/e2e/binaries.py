@@ -1,0 +1,190 @@
+"""The binaries of a control plane, built once from their Go modules and kept outside the repository.
+
+`python -m tests.e2e.binaries` builds what is missing and says where it is. The versions are those of
+`tools/*/go.mod`: change one there and the next run builds it anew, beside the old one.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+TOOLS = Path(__file__).parent / "tools"
+LDFLAGS = "-s -w"
+MISSING = "no control plane to test against: `make e2e` builds one with Go >= 1.26 (once, about 8 CPU minutes)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """One upstream project: the folder with its go.mod, and the package of each binary we want of it."""
+
+    name: str
+    packages: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return TOOLS / self.name
+
+    def digest(self) -> str:
+        """Names the sources and how they are built, in 12 hex digits."""
+        parts = [(self.folder / "go.mod").read_bytes(), (self.folder / "go.sum").read_bytes(), LDFLAGS.encode()]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+
+
+MODULES = (
+    Module(name="etcd", packages={"etcd": "go.etcd.io/etcd/server/v3"}),
+    Module(
+        name="kubernetes",
+        packages={
+            name: f"k8s.io/kubernetes/cmd/{name}"
+            for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+        },
+    ),
+    Module(name="kwok", packages={"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
+)
+
+
+class BuildError(Exception):
+    """A binary could not be built; the message ends with what Go said."""
+
+
+def cache_folder() -> Path:
+    """`$TAS_E2E_CACHE`, else `tas-e2e` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    if own := os.environ.get("TAS_E2E_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tas-e2e"
+
+
+def find() -> dict[str, Path] | None:
+    """Every binary by name, if all are there; None if one is missing. Builds nothing, needs no Go.
+
+    Without Go a build by any Go version will do: only the sources have to be the same.
+    """
+    found: dict[str, Path] = {}
+    for module in MODULES:
+        complete = [folder for folder in _build_folders(module) if _holds_all(folder, module)]
+        if not complete:
+            return None
+        found |= {name: complete[-1] / name for name in module.packages}
+    return found
+
+
+def ensure(say: Callable[[str], None]) -> dict[str, Path]:
+    """Builds what is missing, telling `say` about each module and its time, and gives every binary by name.
+
+    Raises:
+        BuildError: if there is no Go to build with, or a build failed.
+    """
+    if (found := find()) is not None:
+        return found
+    if _go_version() is None:
+        raise BuildError(MISSING)
+    with _only_builder(say):
+        for module in MODULES:
+            _build(module, say)
+    found = find()
+    if found is None:
+        raise BuildError(f"a build ended well, but its binaries are not in {cache_folder()}")
+    return found
+
+
+def _build(module: Module, say: Callable[[str], None]) -> None:
+    target = _build_folders(module)[-1]
+    if _holds_all(target, module):
+        return
+    say(f"building {', '.join(module.packages)} ...")
+    began = time.monotonic()
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=target) as unfinished:
+        # One call for all packages: they share most of what is compiled. Without cgo no C compiler is needed.
+        # Politely: whoever works on this machine meanwhile comes first.
+        command = ["go", "build", "-mod=readonly", "-trimpath", "-ldflags", LDFLAGS, "-o", unfinished + os.sep]
+        built = subprocess.run(
+            [*_nice(), *command, *module.packages.values()],
+            cwd=module.folder,
+            env=os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if built.returncode != 0:
+            raise BuildError(f"building {module.name} failed:\n{built.stdout[-4000:]}")
+        for name, package in module.packages.items():
+            (Path(unfinished) / _go_name(package)).rename(target / name)
+    say(f"built {', '.join(module.packages)} in {time.monotonic() - began:.0f} s: {target}")
+
+
+def _go_name(package: str) -> str:
+    """What `go build` calls a package's binary: its last element that is not a major version."""
+    *_, parent, last = package.split("/")
+    return parent if last.startswith("v") and last[1:].isdigit() else last
+
+
+def _build_folders(module: Module) -> list[Path]:
+    """Where builds of these sources live, the one to prefer last: that of the Go at hand, else any."""
+    stem = f"{module.name}-{module.digest()}-{sys.platform}-{platform.machine()}"
+    if (version := _go_version()) is not None:
+        return [cache_folder() / f"{stem}-{version}"]
+    return sorted(cache_folder().glob(f"{stem}-go*"))
+
+
+def _holds_all(folder: Path, module: Module) -> bool:
+    return all(os.access(folder / name, os.X_OK) for name in module.packages)
+
+
+def _go_version() -> str | None:
+    if shutil.which("go") is None:
+        return None
+    asked = subprocess.run(
+        ["go", "env", "GOVERSION"],
+        env=os.environ | {"GOTOOLCHAIN": "local"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.split()[0] if asked.returncode == 0 and asked.stdout.strip() else None
+
+
+def _nice() -> list[str]:
+    return ["nice"] if shutil.which("nice") else []
+
+
+@contextmanager
+def _only_builder(say: Callable[[str], None]) -> Iterator[None]:
+    """Two test runs at once build once: the second waits for the first."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another build is under way: waiting for it ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    """Builds what is missing. A machine without Go is told how to get on, and is no failure."""
+    if find() is None and _go_version() is None:
+        print(MISSING)
+        return 0
+    try:
+        for name, path in sorted(ensure(lambda line: print(line, flush=True)).items()):
+            print(f"{name:24} {path}")
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""What a test does to a cluster: nodes, pods, a scheduler of its own, and waiting for what comes of it."""
+
+import subprocess
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+from .api import Api, ApiError, Object
+from .controlplane import AuditLog, ControlPlane
+from .processes import Process, clean_environment, until
+
+NODES = ("node-1", "node-2", "node-3")
+"""Those that every test finds."""
+
+RESOURCE = "telemetry/scheduling"
+POLICY_LABEL = "telemetry-policy"
+
+
+def extender(url: str, *, names_only: bool, **overrides: object) -> Object:
+    """An entry of `extenders` in a scheduler's configuration, as we tell users to write it.
+
+    Args:
+        url: where the extender listens, without a path.
+        names_only: `nodeCacheCapable`: nodes are sent by name alone, else whole.
+        overrides: other fields of the entry, or these with another value.
+    """
+    return {
+        "urlPrefix": url,
+        "filterVerb": "scheduler/filter",
+        "prioritizeVerb": "scheduler/prioritize",
+        "weight": 100,  # the in-tree plugins add up to 1,200 points, one step of ours is weight * 10
+        "nodeCacheCapable": names_only,
+        "enableHTTPS": False,
+        "httpTimeout": "10s",
+        "ignorable": False,
+        "managedResources": [{"name": RESOURCE, "ignoredByScheduler": True}],
+    } | overrides
+
+
+class Cluster:
+    """The one thing a test needs: a running control plane and what can be done to it."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._namespaces = 0
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig of an administrator."""
+        return self._plane.admin
+
+    @property
+    def api(self) -> Api:
+        """The API server, as an administrator."""
+        return self._plane.api
+
+    @property
+    def audit(self) -> AuditLog:
+        """Every call the API server answered."""
+        return self._plane.audit
+
+    @property
+    def folder(self) -> Path:
+        """Where everything of this run lives; what is written to `logs` in it is kept if a test fails."""
+        return self._plane.folder
+
+    @property
+    def processes(self) -> list[Process]:
+        """Every process started so far, also those that have ended."""
+        return self._plane.started
+
+    def kubeconfig_for(self, user: str, *groups: str) -> Path:
+        """A kubeconfig for another user, with the rights RBAC gives."""
+        return self._plane.kubeconfig(user, *groups)
+
+    def scheduler(self, *extenders: Mapping[str, object]) -> AbstractContextManager[Process]:
+        """A kube-scheduler that asks these extenders, ready on entering and gone on leaving."""
+        return self._plane.scheduler(extenders)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """What kubectl prints, as an administrator.
+
+        Raises:
+            RuntimeError: with what it complained of.
+        """
+        done = subprocess.run(
+            [str(self._plane.binaries["kubectl"]), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=clean_environment(HOME=str(self.folder), KUBECONFIG=str(self.kubeconfig)),
+            timeout=60,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr}")
+        return done.stdout
+
+    def apply(self, manifest: str | Path) -> None:
+        """Applies YAML or JSON, given as text or as a file; any number of objects."""
+        self.kubectl("apply", "-f", "-", stdin=manifest.read_text() if isinstance(manifest, Path) else manifest)
+
+    def create_nodes(self, *names: str, labels: Mapping[str, str] | None = None) -> None:
+        """Fake nodes of equal size, Ready when this returns."""
+        capacity = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        for name in names:
+            self.api.create(
+                "/api/v1/nodes",
+                {
+                    "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | dict(labels or {})},
+                    "status": {"capacity": capacity, "allocatable": capacity},
+                },
+            )
+        for name in names:
+            until(partial(self._is_ready, name), f"node {name} is Ready")
+
+    def delete_nodes(self, *names: str) -> None:
+        """Deletes nodes and what ran on them."""
+        for name in names:
+            self.api.delete(f"/api/v1/nodes/{name}")
+
+    def create_namespace(self, name: str | None = None) -> str:
+        """A namespace that takes pods, of this name or one of its own."""
+        self._namespaces += 1
+        name = name or f"e2e-{self._namespaces}"
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        until(lambda: self._exists(f"/api/v1/namespaces/{name}/serviceaccounts/default"), f"{name} takes pods")
+        return name
+
+    def create_pod(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        policy: str | None = None,
+        managed: bool = True,
+        **spec: object,
+    ) -> Object:
+        """A pod for the scheduler.
+
+        Args:
+            policy: the telemetry policy it is labelled with.
+            managed: whether it has the limit that makes the scheduler ask the extender.
+            spec: further fields of its spec.
+        """
+        container: Object = {"name": "main", "image": "pause"}
+        if managed:
+            container["resources"] = {"limits": {RESOURCE: "1"}}
+        metadata: Object = {"name": name}
+        if policy is not None:
+            metadata["labels"] = {POLICY_LABEL: policy}
+        return self.api.create(
+            f"/api/v1/namespaces/{namespace}/pods", {"metadata": metadata, "spec": {"containers": [container]} | spec}
+        )
+
+    def bind(self, namespace: str, pod: str, node: str) -> None:
+        """Puts a pod on a node, as a scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        self.api.create(
+            f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", {"metadata": {"name": pod}, "target": target}
+        )
+
+    def delete_pods(self, namespace: str) -> None:
+        """Deletes every pod of a namespace and what would make new ones, so that no later scheduler meets them."""
+        kinds = ("apis/apps/v1/{}/deployments", "apis/apps/v1/{}/replicasets", "api/v1/{}/pods")
+        for kind in kinds:
+            path = "/" + kind.format(f"namespaces/{namespace}")
+            self.api.delete(path)
+            until(partial(self._is_empty, path), f"{path} is empty")
+
+    def placed(self, namespace: str, pod: str, *, timeout: float = 20.0) -> str:
+        """The node the scheduler chose, waiting until it has."""
+        what = f"pod {namespace}/{pod} is placed"
+        try:
+            return until(lambda: self.node_of(namespace, pod), what, timeout=timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; its condition says {self.why_pending(namespace, pod)!r}") from error
+
+    def rejected(self, namespace: str, pod: str, *, containing: str = "", timeout: float = 20.0) -> str:
+        """Why the scheduler has not placed a pod, waiting until it says so in words that contain these.
+
+        The words are those of the pod's condition, which are always the newest. Events have them too, but a repeated
+        event only raises a count, with the words of the first.
+        """
+        what = f"pod {namespace}/{pod} is rejected with {containing!r}"
+
+        def reason() -> str | None:
+            words = self.why_pending(namespace, pod)
+            return words if containing in words else None
+
+        try:
+            return until(reason, what, timeout=timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; its condition says {self.why_pending(namespace, pod)!r}") from error
+
+    def why_pending(self, namespace: str, pod: str) -> str:
+        """What the pod's condition says now; empty if the scheduler has not turned it away."""
+        for condition in self._pod(namespace, pod)["status"].get("conditions", []):
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return str(condition["message"])
+        return ""
+
+    def events(self, namespace: str, pod: str, *, reason: str) -> list[str]:
+        """The messages of a pod's events with this reason, waiting until there is one."""
+
+        def messages() -> list[str]:
+            selector = f"involvedObject.name={pod},reason={reason}"
+            found = self.api.get(f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector)
+            return [str(event["message"]) for event in found["items"]]
+
+        return until(messages, f"pod {namespace}/{pod} has an event {reason}")
+
+    def node_of(self, namespace: str, pod: str) -> str | None:
+        """The node a pod is on now, None if on none."""
+        node: str | None = self._pod(namespace, pod)["spec"].get("nodeName")
+        return node
+
+    def touch_node(self, name: str, note: str) -> None:
+        """Really changes a node, which makes the scheduler try the pods again that an extender rejected."""
+        self.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {"e2e/touched": note}}})
+
+    def _pod(self, namespace: str, pod: str) -> Object:
+        return self.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
+
+    def _is_ready(self, node: str) -> bool:
+        conditions = self.api.get(f"/api/v1/nodes/{node}")["status"].get("conditions", [])
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+    def _is_empty(self, collection: str) -> bool:
+        return not self.api.get(collection)["items"]
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self.api.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True

@@ -1,0 +1,117 @@
+"""The fixture `cluster`: one control plane for the whole session, its logs kept if a test fails."""
+
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import bus, server
+from tests.kubernetes.fixtures import admin, client, node
+from workers.kubernetes.crd import crd_manifest
+
+from . import binaries
+from .cluster import NODES, Cluster
+from .controlplane import control_plane
+
+__all__ = ["admin", "bus", "client", "node", "server"]
+
+LOGS = {"logs", "audit.log"}
+
+_cluster_key = pytest.StashKey[Cluster]()
+_folder_key = pytest.StashKey[Path]()
+_booted_key = pytest.StashKey[int]()
+_started_key = pytest.StashKey[int]()
+
+
+find_binaries = functools.cache(binaries.find)
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """A running cluster with three equal nodes and no scheduler; see `Cluster` for what it can do."""
+    found = find_binaries()
+    assert found is not None, "tests with this fixture were to be skipped"
+    folder = Path(tempfile.mkdtemp(prefix="tas-e2e-"))
+    pytestconfig.stash[_folder_key] = folder
+    try:
+        with control_plane(folder, found) as plane:
+            cluster = Cluster(plane)
+            pytestconfig.stash[_cluster_key] = cluster
+            cluster.create_nodes(*NODES)
+            pytestconfig.stash[_booted_key] = len(cluster.processes)
+            yield cluster
+    finally:
+        # Keys and data go, whatever happened; what becomes of the logs is known at the end of the session.
+        for path in folder.iterdir():
+            if path.is_dir() and path.name not in LOGS:
+                shutil.rmtree(path)
+            elif path.name not in LOGS:
+                path.unlink()
+
+
+@pytest.fixture(scope="session")
+def crd(cluster: Cluster) -> None:
+    """TASPolicies are served."""
+    cluster.kubectl("apply", "-f", "-", stdin=crd_manifest())
+    cluster.kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=20s")
+
+
+@pytest.fixture
+def kubeconfig(cluster: Cluster, crd: None) -> Path:
+    """An administrator's, for the scenarios of `tests.kubernetes`."""
+    return cluster.kubeconfig
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace for one test, its pods gone afterwards."""
+    name = cluster.create_namespace()
+    yield name
+    cluster.delete_pods(name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what needs a cluster if its binaries were never built: here, so that all share one line of the summary."""
+    if isinstance(item, pytest.Function) and "cluster" in item.fixturenames and find_binaries() is None:
+        pytest.skip(binaries.MISSING)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Notes what ran before the test began."""
+    cluster = item.config.stash.get(_cluster_key, None)
+    item.stash[_started_key] = len(cluster.processes) if cluster else 0
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows beside a failure what the processes wrote last that this test started or found running."""
+    report = yield
+    cluster = item.config.stash.get(_cluster_key, None)
+    if report.failed and cluster is not None:
+        booted = item.config.stash.get(_booted_key, 0)
+        for number, process in enumerate(cluster.processes):
+            if number >= booted and (number >= item.stash[_started_key] or process.is_running):
+                report.sections.append((f"log of {process.name}: {process.log}", process.tail()))
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Keeps the logs of a session that failed, or if TAS_E2E_KEEP is set."""
+    folder = session.config.stash.get(_folder_key, None)
+    if folder is not None and exitstatus == 0 and not os.environ.get("TAS_E2E_KEEP"):
+        shutil.rmtree(folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says where the logs are that were kept."""
+    folder = terminalreporter.config.stash.get(_folder_key, None)
+    if folder is not None and folder.exists():
+        terminalreporter.write_line(f"logs of the control plane: {folder}")

@@ -1,0 +1,298 @@
+"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager and kwok, up in seconds.
+
+Everything lives in one folder and every process is a child of ours, so that leaving the context leaves nothing
+running. The scheduler is not part of it: a test starts its own, with the extenders it is about.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+
+from .api import Api, ApiError
+from .certificates import Authority, private_key, private_pem, public_pem
+from .processes import Process, free_ports, running, until
+
+# What Deployments, evictions and service accounts need. The node lifecycle is kwok's.
+CONTROLLERS = (
+    "serviceaccount-token-controller",
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "namespace-controller",
+    "garbage-collector-controller",
+    "pod-garbage-collector-controller",
+    "deployment-controller",
+    "replicaset-controller",
+    "disruption-controller",
+)
+FRONT_PROXY_USER = "front-proxy-client"
+ADMIN_GROUP = "system:masters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request to the API server, as its audit log has it."""
+
+    user: str
+    verb: str
+    uri: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLog:
+    """Every request the API server answered: who asked for what. An entry is written before its answer is sent."""
+
+    path: Path
+
+    def mark(self) -> int:
+        """A place in the log, for `calls`."""
+        return self.path.stat().st_size
+
+    def calls(self, since: int = 0, *, user: str | None = None) -> list[Call]:
+        """The requests after a mark, of one user if asked. A watch counts once, from when it is under way."""
+        with self.path.open("rb") as log:
+            log.seek(since)
+            lines = log.read().splitlines(keepends=True)
+        calls: dict[str, Call] = {}
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break  # still being written
+            entry = json.loads(line)
+            calls[entry["auditID"]] = Call(
+                user=entry["user"]["username"],
+                verb=entry["verb"],
+                uri=entry["requestURI"],
+                status=entry.get("responseStatus", {}).get("code", 0),
+            )
+        return [call for call in calls.values() if user is None or call.user == user]
+
+
+@dataclass(slots=True, kw_only=True)
+class ControlPlane:
+    """The running control plane: where it is, who may enter, and what runs."""
+
+    folder: Path
+    binaries: Mapping[str, Path]
+    url: str
+    authority: Authority
+    admin: Path
+    api: Api
+    audit: AuditLog
+    started: list[Process] = field(default_factory=list)
+    _count: int = 0
+
+    def kubeconfig(self, user: str, *groups: str) -> Path:
+        """A kubeconfig for this user, who is a member of these groups and has what rights RBAC gives."""
+        pair = self.authority.client(user, groups=groups)
+        path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+        cluster = {"server": self.url, "certificate-authority-data": _base64(self.authority.certificate)}
+        credentials = {
+            "client-certificate-data": _base64(pair.certificate),
+            "client-key-data": _base64(pair.key),
+        }
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "e2e", "cluster": cluster}],
+            "users": [{"name": user, "user": credentials}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": user}}],
+            "current-context": "e2e",
+        }
+        path.write_text(json.dumps(config, indent=1))
+        path.chmod(0o600)
+        return path
+
+    @contextmanager
+    def scheduler(self, extenders: Sequence[Mapping[str, object]]) -> Iterator[Process]:
+        """A kube-scheduler that asks these extenders (entries of its configuration file) and is ready."""
+        self._count += 1
+        name = f"kube-scheduler-{self._count}"
+        (port,) = free_ports(1)
+        kubeconfig = self.kubeconfig("system:kube-scheduler")
+        config = self.folder / f"{name}.json"
+        config.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "kubescheduler.config.k8s.io/v1",
+                    "kind": "KubeSchedulerConfiguration",
+                    "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 5000},
+                    "leaderElection": {"leaderElect": False},
+                    "extenders": list(extenders),
+                },
+                indent=1,
+            )
+        )
+        command: list[str | Path] = [
+            self.binaries["kube-scheduler"],
+            f"--config={config}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--tls-cert-file={self.folder / 'server.crt'}",
+            f"--tls-private-key-file={self.folder / 'server.key'}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--v=2",
+        ]
+        with running(name, command, folder=self.folder) as process:
+            self.started.append(process)
+            server = _client(self.folder, port)
+            until(lambda: _ready(server, process), f"{name} is ready")
+            server.close()
+            yield process
+
+
+@contextmanager
+def control_plane(folder: Path, binaries: Mapping[str, Path]) -> Iterator[ControlPlane]:
+    """Boots a control plane in an empty folder and gives it when it is ready for nodes and pods."""
+    with ExitStack() as stack:
+        authority = _write_certificates(folder)
+        client_port, peer_port, port = free_ports(3)
+        plane = ControlPlane(
+            folder=folder,
+            binaries=binaries,
+            url=f"https://127.0.0.1:{port}",
+            authority=authority,
+            admin=folder / "admin.kubeconfig",
+            api=_client(folder, port),
+            audit=AuditLog(folder / "audit.log"),
+        )
+        stack.callback(plane.api.close)
+        plane.kubeconfig("admin", ADMIN_GROUP)
+
+        def start(name: str, *flags: str) -> Process:
+            process = stack.enter_context(running(name, [binaries[name], *flags], folder=folder))
+            plane.started.append(process)
+            return process
+
+        etcd_url = f"http://127.0.0.1:{client_port}"
+        start("etcd", *_etcd_flags(folder, etcd_url, f"http://127.0.0.1:{peer_port}"))
+        server = start("kube-apiserver", *_api_server_flags(folder, etcd_url, port))
+        until(lambda: _ready(plane.api, server), "kube-apiserver is ready", timeout=60)
+        start("kube-controller-manager", *_controller_manager_flags(folder, plane))
+        start("kwok", *_kwok_flags(plane))
+        yield plane
+
+
+def _ready(server: Api, process: Process) -> bool:
+    process.must_run()
+    # Not yet listening, or the readiness check says no.
+    with suppress(OSError, HTTPException, ApiError):
+        server.get("/readyz")
+        return True
+    return False
+
+
+def _client(folder: Path, port: int) -> Api:
+    """The test's own way in; every server here shows a certificate of the same authority."""
+    return Api(port, authority=folder / "ca.crt", certificate=folder / "admin.crt", key=folder / "admin.key")
+
+
+def _write_certificates(folder: Path) -> Authority:
+    authority, front_proxy = Authority("e2e"), Authority("e2e-front-proxy")
+    server = authority.server("e2e", dns=("localhost", "kubernetes.default.svc"))
+    admin = authority.client("admin", groups=(ADMIN_GROUP,))
+    proxy = front_proxy.client(FRONT_PROXY_USER)
+    accounts = private_key()
+    files = {
+        "ca.crt": authority.certificate,
+        "front-proxy-ca.crt": front_proxy.certificate,
+        "server.crt": server.certificate,
+        "server.key": server.key,
+        "admin.crt": admin.certificate,
+        "admin.key": admin.key,
+        "front-proxy.crt": proxy.certificate,
+        "front-proxy.key": proxy.key,
+        "accounts.pub": public_pem(accounts),
+        "accounts.key": private_pem(accounts),
+    }
+    for name, content in files.items():
+        path = folder / name
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+    return authority
+
+
+def _etcd_flags(folder: Path, client: str, peer: str) -> list[str]:
+    return [
+        f"--data-dir={folder / 'etcd'}",
+        "--unsafe-no-fsync",  # it need not outlive the test
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--log-level=error",
+    ]
+
+
+def _api_server_flags(folder: Path, etcd: str, port: int) -> list[str]:
+    policy = folder / "audit-policy.json"
+    policy.write_text(
+        json.dumps(
+            {
+                "apiVersion": "audit.k8s.io/v1",
+                "kind": "Policy",
+                "omitStages": ["RequestReceived"],
+                "rules": [{"level": "Metadata"}],
+            }
+        )
+    )
+    return [
+        f"--etcd-servers={etcd}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--tls-cert-file={folder / 'server.crt'}",
+        f"--tls-private-key-file={folder / 'server.key'}",
+        f"--client-ca-file={folder / 'ca.crt'}",
+        "--authorization-mode=RBAC",
+        "--endpoint-reconciler-type=none",  # endpoints may not be on loopback
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={folder / 'accounts.pub'}",
+        f"--service-account-signing-key-file={folder / 'accounts.key'}",
+        f"--requestheader-client-ca-file={folder / 'front-proxy-ca.crt'}",
+        f"--requestheader-allowed-names={FRONT_PROXY_USER}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={folder / 'front-proxy.crt'}",
+        f"--proxy-client-key-file={folder / 'front-proxy.key'}",
+        "--disable-admission-plugins=TaintNodesByCondition",  # only the node lifecycle controller would lift the taint
+        f"--audit-policy-file={policy}",
+        f"--audit-log-path={folder / 'audit.log'}",
+        "--audit-log-mode=blocking",
+    ]
+
+
+def _controller_manager_flags(folder: Path, plane: ControlPlane) -> list[str]:
+    return [
+        # All controllers act as this one user, whose built-in role is too small for that.
+        f"--kubeconfig={plane.kubeconfig('system:kube-controller-manager', ADMIN_GROUP)}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        f"--service-account-private-key-file={folder / 'accounts.key'}",
+        f"--root-ca-file={folder / 'ca.crt'}",
+        f"--controllers={','.join(CONTROLLERS)}",
+        "--kube-api-qps=500",
+        "--kube-api-burst=500",
+    ]
+
+
+def _kwok_flags(plane: ControlPlane) -> list[str]:
+    return [
+        f"--kubeconfig={plane.kubeconfig('kwok', ADMIN_GROUP)}",
+        f"--config={Path(__file__).with_name('stages.yaml')}",
+        "--manage-all-nodes=true",
+        "--node-lease-duration-seconds=0",  # nobody here judges a node by its lease
+        "--node-ip=127.0.0.1",
+        "--cidr=10.0.0.0/16",
+    ]
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

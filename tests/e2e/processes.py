@@ -1,0 +1,141 @@
+"""Child processes that end with their test, free ports, and waiting that is bounded."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+TETHER = Path(__file__).with_name("tether.py")
+# Below what Linux hands out to outgoing connections, which would otherwise take a port between choice and use.
+PORTS = range(20_000, 32_000)
+
+
+def until(probe: Callable[[], T | None], what: str, *, timeout: float = 20.0) -> T:
+    """Asks `probe` until it gives something true, and gives that.
+
+    Raises:
+        TimeoutError: naming `what` and the last answer, if there was none within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = probe()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {timeout:g} s, last answer {answer!r}")
+        time.sleep(0.02)
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody listens on."""
+    free: list[int] = []
+    for port in random.sample(PORTS, k=len(PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise RuntimeError(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """Ours, without what would send a Go client into another cluster or through a proxy."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("KUBERNETES_") and not name.upper().endswith("_PROXY") and name != "KUBECONFIG"
+    } | extra
+
+
+class Process:
+    """One running child, with its output in a file."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        log: Path,
+        env: Mapping[str, str],
+        cwd: Path,
+        death_signal: signal.Signals,
+    ) -> None:
+        self.name = name
+        self.log = log
+        tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(int(death_signal))]
+        with log.open("ab") as output:
+            self._child = subprocess.Popen(
+                [*tether, *map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,  # Ctrl-C is for the test, which then ends its children in order
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._child.poll() is None
+
+    def must_run(self) -> None:
+        """Raises RuntimeError with the end of the log if the process has ended."""
+        if (code := self._child.poll()) is not None:
+            raise RuntimeError(f"{self.name} ended with {code}; the end of {self.log}:\n{self.tail()}")
+
+    def tail(self, lines: int = 25) -> str:
+        """The end of what it wrote."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._child.kill()
+        self._child.wait()
+
+    def stop(self, *, patience: float = 10.0) -> int:
+        """Asks it to end, insists after `patience` seconds, ends what it left behind, and gives its exit code."""
+        self._child.terminate()
+        try:
+            return self._child.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            return self._child.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+@contextmanager
+def running(
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    death_signal: signal.Signals = signal.SIGKILL,
+) -> Iterator[Process]:
+    """Runs `command` in `folder`, its output in `folder/logs/NAME.log`, and ends it on leaving.
+
+    Call it from the main thread: on Linux the child gets `death_signal` when the thread that started it ends.
+    """
+    log = folder / "logs" / f"{name}.log"
+    log.parent.mkdir(exist_ok=True)
+    environment = clean_environment(HOME=str(folder)) if env is None else env
+    process = Process(name, command, log=log, env=environment, cwd=folder, death_signal=death_signal)
+    try:
+        yield process
+    finally:
+        process.stop()

@@ -1,0 +1,128 @@
+"""The product as a user runs it: `tas run all` with its own bus, a folder of policies, and `tas publish`."""
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from .cluster import POLICY_LABEL, Cluster
+from .processes import Process, clean_environment, free_ports, running, until
+
+TAS = [sys.executable, "-m", "workers.cli"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Without settings of whoever runs the tests, and without sight of a bus that they run themselves."""
+    ours = clean_environment(XDG_RUNTIME_DIR=str(folder))
+    return {name: value for name, value in ours.items() if not name.startswith("TAS_")}
+
+
+class Product:
+    """A running `tas run all`, and what a user does to it."""
+
+    def __init__(self, process: Process, *, folder: Path, port: int, bus_port: int) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+        self.bus = f"nats://127.0.0.1:{bus_port}"
+        self.policies = folder / "policies"
+        self._port = port
+        self._env = environment(folder)
+
+    @contextmanager
+    def policy(self, namespace: str, name: str, strategies: Mapping[str, object]) -> Iterator[None]:
+        """A policy's file in the folder, put there as one piece and removed on leaving."""
+        policy = {
+            "apiVersion": "telemetry.intel.com/v1alpha1",
+            "kind": "TASPolicy",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"strategies": strategies},
+        }
+        unfinished = self.policies / f".{namespace}-{name}"
+        unfinished.write_text(json.dumps(policy))
+        file = unfinished.rename(self.policies / f"{namespace}-{name}.yaml")
+        yield
+        file.unlink()
+
+    def publish(self, samples: Mapping[str, Mapping[str, int]]) -> None:
+        """Publishes samples, measured now: the value of each metric of each node."""
+        commands = [
+            [*TAS, "publish", node, *(f"{metric}={value}" for metric, value in metrics.items()), "--bus", self.bus]
+            for node, metrics in samples.items()
+        ]
+        # At once, since most of the time of such a command goes into starting Python.
+        children = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env)
+            for command in commands
+        ]
+        for command, child in zip(commands, children, strict=True):
+            said, _ = child.communicate(timeout=30)
+            if child.returncode != 0:
+                raise RuntimeError(f"{' '.join(command[2:])} ended with {child.returncode}: {said}")
+
+    def passes(self, namespace: str, policy: str, names: Iterable[str]) -> set[str]:
+        """The nodes that filter lets through for a pod of this policy."""
+        answer = self._ask("filter", namespace, policy, names)
+        assert isinstance(answer, dict)
+        return set(answer["NodeNames"])
+
+    def scores(self, namespace: str, policy: str, names: Iterable[str]) -> dict[str, int]:
+        """What prioritize gives to each node."""
+        answer = self._ask("prioritize", namespace, policy, names)
+        assert isinstance(answer, list)
+        return {item["Host"]: item["Score"] for item in answer}
+
+    def _ask(self, verb: str, namespace: str, policy: str, names: Iterable[str]) -> object:
+        pod = {"metadata": {"name": "asked", "namespace": namespace, "labels": {POLICY_LABEL: policy}}}
+        body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)})
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        try:
+            connection.request("POST", f"/scheduler/{verb}", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read()
+            assert response.status == 200, text
+            answer: object = json.loads(text)
+            return answer
+        finally:
+            connection.close()
+
+
+@contextmanager
+def product(cluster: Cluster, folder: Path, *flags: str, kubeconfig: Path | None = None) -> Iterator[Product]:
+    """Runs the product in one process and gives it when it is ready; `flags` go to `tas run all`.
+
+    With `kubeconfig` policies and nodes come from the API server, else policies from a folder.
+    """
+    port, health_port, bus_port = free_ports(3)
+    for name in ("policies", "store"):
+        (folder / name).mkdir()
+    command = [
+        *TAS,
+        *("run", "all", "--bus", "embedded", "--embedded-port", str(bus_port)),
+        *(("--policies", str(folder / "policies")) if kubeconfig is None else ("--kubeconfig", str(kubeconfig))),
+        *("--store", str(folder / "store")),
+        *("--listen", f"127.0.0.1:{port}"),
+        *("--health-listen", f"127.0.0.1:{health_port}"),
+        *flags,
+    ]
+    name = f"tas-{len(cluster.processes)}"
+    # Ended politely also when the test is killed: its bus is a child of its own.
+    with running(name, command, folder=cluster.folder, env=environment(folder), death_signal=signal.SIGTERM) as process:
+        cluster.processes.append(process)
+        until(lambda: _ready(process, health_port), "tas is ready")
+        yield Product(process, folder=folder, port=port, bus_port=bus_port)
+
+
+def _ready(process: Process, port: int) -> bool:
+    process.must_run()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False  # not yet listening
+    finally:
+        connection.close()

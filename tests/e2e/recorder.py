@@ -1,0 +1,143 @@
+"""An extender of the tests' own: it answers as it is told, or passes on, and keeps what it was asked."""
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+FILTER = "filter"
+PRIORITIZE = "prioritize"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the scheduler gets: a status and the bytes of a body."""
+
+    status: int
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        """Decoded: an object or a list, as the verb has it."""
+        return json.loads(self.raw)
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """One request of the scheduler, and what it was answered."""
+
+    verb: str
+    headers: Mapping[str, str]
+    raw: bytes
+    answered: Answered = field(init=False)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        decoded: dict[str, Any] = json.loads(self.raw)
+        return decoded
+
+    @property
+    def pod(self) -> str:
+        """The name of the pod it is about."""
+        body = self.body
+        return str(body["PodName"] if "PodName" in body else body["Pod"]["metadata"]["name"])
+
+    @property
+    def names(self) -> list[str]:
+        """The candidate nodes, in whichever form they came."""
+        body = self.body
+        if body["NodeNames"] is not None:
+            return list(body["NodeNames"])
+        return [node["metadata"]["name"] for node in body["Nodes"]["items"]]
+
+
+Answer = Callable[[Asked], Answered]
+
+
+def say(body: object, status: int = 200) -> Answered:
+    """An answer with this body as JSON."""
+    return Answered(status, json.dumps(body).encode())
+
+
+def passing(asked: Asked, names: Iterable[str], *, failed: str = "FailedNodes", reason: str = "not wanted") -> Answered:
+    """The answer to filter that lets through these names, in the form that was asked, and fails the others."""
+    wanted, body = set(names), asked.body
+    answer: dict[str, object] = {"Nodes": None, "NodeNames": None, "Error": ""}
+    if body["NodeNames"] is not None:
+        answer["NodeNames"] = [name for name in body["NodeNames"] if name in wanted]
+    else:
+        answer["Nodes"] = {"items": [node for node in body["Nodes"]["items"] if node["metadata"]["name"] in wanted]}
+    answer[failed] = {name: reason for name in asked.names if name not in wanted}
+    return say(answer)
+
+
+def scoring(scores: Mapping[str, int]) -> Answered:
+    """The answer to prioritize with these scores by node."""
+    return say([{"Host": host, "Score": score} for host, score in scores.items()])
+
+
+def forwarding(url: str) -> Answer:
+    """Passes every request on to the extender at `url` and its answer back, byte for byte."""
+    address = url.removeprefix("http://")
+
+    def forward(asked: Asked) -> Answered:
+        connection = http.client.HTTPConnection(address, timeout=10)
+        try:
+            connection.request(
+                "POST", f"/scheduler/{asked.verb}", asked.raw, {"Content-Type": asked.headers["Content-Type"]}
+            )
+            response = connection.getresponse()
+            return Answered(response.status, response.read())
+        finally:
+            connection.close()
+
+    return forward
+
+
+class Recorder:
+    """A running extender and what it was asked so far, oldest first."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.asked: list[Asked] = []
+
+    def about(self, pod: str, verb: str | None = None) -> list[Asked]:
+        """The requests about one pod."""
+        return [asked for asked in list(self.asked) if asked.pod == pod and verb in (None, asked.verb)]
+
+
+@contextmanager
+def recording(answer: Answer) -> Iterator[Recorder]:
+    """An extender on a free port of 127.0.0.1 that answers what `answer` says and records every request."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            asked = Asked(verb=self.path.removeprefix("/scheduler/"), headers=dict(self.headers), raw=raw)
+            recorder.asked.append(asked)
+            given = asked.answered = answer(asked)
+            self.send_response(given.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(given.raw)))
+            self.end_headers()
+            self.wfile.write(given.raw)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing: what came is in the recording."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    recorder = Recorder(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield recorder
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,7 @@
+"""The client of the API server over a real one."""
+
+from tests.kubernetes.client_scenarios import ClientScenarios
+
+
+class TestClient(ClientScenarios):
+    pass

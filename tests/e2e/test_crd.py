@@ -1,0 +1,166 @@
+"""The CRD on a real API server: what the original accepts, what we add, and what is refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.admin import Admin, AdminError
+
+from .cluster import Cluster
+
+RULE = {"metricname": "health_metric", "operator": "Equals", "target": 1}
+
+ORIGINAL: dict[str, dict[str, Any]] = {
+    "no-spec": {},
+    "no-strategies": {"spec": {"strategies": {}}},
+    "no-rules": {"spec": {"strategies": {"deschedule": {"rules": []}}}},
+    "the-four": {
+        "spec": {
+            "strategies": {
+                "dontschedule": {"rules": [RULE, {"metricname": "other_1-x", "operator": "GreaterThan", "target": -5}]},
+                "scheduleonmetric": {"rules": [{"metricname": "load", "operator": "LessThan"}]},
+                "deschedule": {"logicalOperator": "allOf", "policyName": "another", "rules": [RULE]},
+                "labeling": {"logicalOperator": "anyOf", "rules": [{**RULE, "labels": ["card0=true", "no pair"]}]},
+            }
+        }
+    },
+    "any-strategy": {"spec": {"strategies": {"Whatever It Is": {"rules": [RULE]}}}},
+    "largest-target": {"spec": {"strategies": {"dontschedule": {"rules": [{**RULE, "target": 2**63 - 1}]}}}},
+    "labels-elsewhere": {"spec": {"strategies": {"dontschedule": {"rules": [{**RULE, "labels": []}]}}}},
+}
+
+OURS = {
+    "suspend": True,
+    "dryRun": False,
+    "staleAfter": "1m30s",
+    "nodeSelector": {
+        "matchLabels": {"zone": "a"},
+        "matchExpressions": [
+            {"key": "gpu", "operator": "NotIn", "values": ["none"]},
+            {"key": "x", "operator": "Exists"},
+        ],
+    },
+    "strategies": {
+        "dontschedule": {
+            "onStale": "fail",
+            "rules": [{"metricname": "a:b", "operator": "LessThan", "target": "1500m", "source": "my-agent"}],
+        },
+        "scheduleonmetric": {
+            "onStale": "neutral",
+            "scoreMode": "proportional",
+            "rules": [{"metricname": "load", "operator": "LessThan", "weight": 100, "target": "2Gi"}],
+        },
+        "deschedule": {"onStale": "clear", "for": "30s", "clearFor": "0", "rules": [RULE]},
+        "labeling": {"onStale": "violate", "for": "1h30m", "rules": [{**RULE, "labels": ["a=b"]}]},
+    },
+}
+
+
+def with_rule(**changes: Any) -> dict[str, Any]:
+    return {"strategies": {"dontschedule": {"rules": [RULE | changes]}}}
+
+
+def with_strategy(**changes: Any) -> dict[str, Any]:
+    return {"strategies": {"deschedule": {"rules": [RULE]} | changes}}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "operator": (with_rule(operator="Equal"), "Unsupported value"),
+    "operator-empty": (with_rule(operator=""), "Unsupported value"),
+    "target-fraction": (with_rule(target=1.5), "target"),
+    "target-words": (with_rule(target="much"), "target"),
+    "target-boolean": (with_rule(target=True), "target"),
+    "metric-dots": (with_rule(metricname="a.b"), "metricname"),
+    "metric-empty": (with_rule(metricname=""), "metricname"),
+    "label-number": (with_rule(labels=[1]), "labels"),
+    "weight-0": (with_rule(weight=0), "weight"),
+    "weight-101": (with_rule(weight=101), "weight"),
+    "source": (with_rule(source="My Agent"), "source"),
+    "rule-without-operator": ({"strategies": {"deschedule": {"rules": [{"metricname": "a"}]}}}, "operator"),
+    "rule-without-metric": ({"strategies": {"deschedule": {"rules": [{"operator": "Equals"}]}}}, "metricname"),
+    "strategy-without-rules": ({"strategies": {"deschedule": {}}}, "rules"),
+    "spec-without-strategies": ({"suspend": True}, "strategies"),
+    "logical-operator": (with_strategy(logicalOperator="all"), "logicalOperator"),
+    "on-stale": (with_strategy(onStale="ignore"), "onStale"),
+    "score-mode": (with_strategy(scoreMode="best"), "scoreMode"),
+    "for": (with_strategy(**{"for": "soon"}), "for"),
+    "clear-for": (with_strategy(clearFor="5"), "clearFor"),
+    "stale-after": (with_strategy() | {"staleAfter": "60"}, "staleAfter"),
+    "suspend": (with_strategy() | {"suspend": "yes"}, "suspend"),
+    "selector-operator": (
+        with_strategy() | {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt"}]}},
+        "nodeSelector",
+    ),
+}
+
+
+def test_tas_crd_prints_what_kubectl_installs(cluster: Cluster, tmp_path: Path) -> None:
+    printed = subprocess.run(
+        [sys.executable, "-m", "workers.cli", "crd"], capture_output=True, text=True, check=True, cwd=Path.cwd()
+    ).stdout
+    assert "taspolicies.telemetry.intel.com" in cluster.kubectl("apply", "-f", "-", stdin=printed)
+    assert (Path("deploy/crd") / "taspolicies.telemetry.intel.com.yaml").read_text() == printed
+    crd = json.loads(cluster.kubectl("get", "crd", "taspolicies.telemetry.intel.com", "-o", "json"))
+    conditions = {each["type"]: each["status"] for each in crd["status"]["conditions"]}
+    assert conditions["NamesAccepted"] == "True"
+    assert "NonStructuralSchema" not in conditions
+
+
+@pytest.mark.parametrize("case", ORIGINAL)
+async def test_every_policy_of_the_original_is_accepted_as_it_is(admin: Admin, namespace: str, case: str) -> None:
+    body = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "metadata": {"name": case}}
+    created = await admin.create(admin.policies(namespace), body | ORIGINAL[case])
+    assert created.get("spec") == ORIGINAL[case].get("spec")
+
+
+async def test_our_fields_stay(admin: Admin, namespace: str) -> None:
+    created = await admin.create_policy(namespace, "ours", **OURS)
+    assert created["spec"] == OURS
+
+
+async def test_what_nobody_knows_is_dropped_and_not_refused(admin: Admin, namespace: str) -> None:
+    spec = {"later": 1, "strategies": {"deschedule": {"rules": [RULE | {"more": {}}], "extra": True}}}
+    created = await admin.create_policy(namespace, "later", **spec)
+    assert created["spec"] == with_strategy()
+
+
+async def test_a_mistyped_selector_is_kept_for_us_to_refuse(admin: Admin, namespace: str) -> None:
+    """Dropped, what is left of it would select every node."""
+    selector = {"matchLabel": {"zone": "a"}}
+    created = await admin.create_policy(namespace, "typo", nodeSelector=selector, **with_strategy())
+    assert created["spec"]["nodeSelector"] == selector
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_can_never_be_is_refused_by_its_field(admin: Admin, namespace: str, case: str) -> None:
+    spec, told = REFUSED[case]
+    with pytest.raises(AdminError, match=told) as caught:
+        await admin.create_policy(namespace, case, **spec)
+    assert caught.value.status == 422
+
+
+async def test_status_is_written_by_itself(admin: Admin, namespace: str) -> None:
+    await admin.create_policy(namespace, "one", **with_strategy())
+    path = f"{admin.policies(namespace)}/one"
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "reason": "Accepted",
+        "message": "",
+    }
+    status = {"compliance": "c", "message": "m", "observedGeneration": 1, "conditions": [condition]}
+    patched = await admin.patch(f"{path}/status", {"status": status, "spec": {"suspend": True}})
+    assert patched["status"] == status
+    assert "suspend" not in patched["spec"]
+    assert patched["metadata"]["generation"] == 1
+
+
+def test_the_examples_are_accepted(cluster: Cluster, namespace: str) -> None:
+    for file in sorted(Path("deploy/policies").glob("*.yaml")):
+        cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(file))

@@ -1,0 +1,74 @@
+"""What policies say is written back: nodes are labelled and waiting pods are woken, by the whole product."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .cluster import NODES, Cluster, extender
+from .processes import until
+from .product import Product, product
+
+POLICY = "demo-policy"
+MANIFEST = """
+apiVersion: telemetry.intel.com/v1alpha1
+kind: TASPolicy
+metadata:
+  name: {name}
+  namespace: {namespace}
+spec:
+  strategies:
+    dontschedule:
+      rules:
+        - {{metricname: health_metric, operator: GreaterThan, target: 0}}
+    deschedule:
+      rules:
+        - {{metricname: health_metric, operator: Equals, target: 2}}
+"""
+
+
+@pytest.fixture
+def tas(cluster: Cluster, kubeconfig: Path, tmp_path: Path, namespace: str) -> Iterator[Product]:
+    """The product on the cluster, with a policy that kubectl applied."""
+    with product(cluster, tmp_path, kubeconfig=kubeconfig) as running:
+        cluster.apply(MANIFEST.format(name=POLICY, namespace=namespace))
+        yield running
+        cluster.kubectl("delete", "taspolicy", POLICY, "--namespace", namespace)
+        until(lambda: not labelled(cluster), "no label is left of a policy that is deleted")
+
+
+def labelled(cluster: Cluster) -> set[str]:
+    """The nodes that the policy's label stands on."""
+    nodes = cluster.api.get("/api/v1/nodes", labelSelector=f"{POLICY}=violating")["items"]
+    return {node["metadata"]["name"] for node in nodes}
+
+
+def test_labels_follow_samples_and_go_with_the_policy(cluster: Cluster, namespace: str, tas: Product) -> None:
+    tas.publish({"node-1": {"health_metric": 2}, "node-2": {"health_metric": 1}, "node-3": {"health_metric": 0}})
+    until(lambda: labelled(cluster) == {"node-1"}, "the node that violates is labelled")
+    tas.publish({"node-1": {"health_metric": 0}, "node-2": {"health_metric": 2}})
+    until(lambda: labelled(cluster) == {"node-2"}, "the label follows")
+
+    def told() -> bool:
+        table = cluster.kubectl("get", "taspolicies", "--namespace", namespace, "--no-headers")
+        return table.split()[:4] == [POLICY, "True", "True", "1"]
+
+    until(told, "the status says so", timeout=20)
+    # On leaving the policy is deleted, and its label with it.
+
+
+def test_a_pod_that_was_rejected_everywhere_is_woken_by_a_recovery(
+    cluster: Cluster, namespace: str, tas: Product, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tas.publish({node: {"health_metric": 1} for node in NODES})
+    until(lambda: tas.passes(namespace, POLICY, NODES) == set(), "no node is good enough")
+    with cluster.scheduler(extender(tas.url, names_only=True)):
+        cluster.create_pod(namespace, "waits", policy=POLICY)
+        cluster.rejected(namespace, "waits", containing="health_metric")
+        began = time.monotonic()
+        tas.publish({"node-2": {"health_metric": 0}})
+        # By itself the scheduler would look again after 5 minutes.
+        assert cluster.placed(namespace, "waits", timeout=30) == "node-2"
+        with capsys.disabled():
+            print(f"\nplaced {time.monotonic() - began:.2f} s after the recovery was published")

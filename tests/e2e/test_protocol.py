@@ -1,0 +1,274 @@
+"""A real scheduler and an extender with fixed answers: that the harness works, and facts of the protocol.
+
+Each fact binds what our own answers may be. `cN` is the number of the fact in the scheduler's extender protocol.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from . import golden
+from .cluster import NODES, Cluster, extender
+from .processes import until
+from .recorder import FILTER, PRIORITIZE, Answer, Answered, Asked, passing, recording, say, scoring
+
+both_forms = pytest.mark.parametrize("names_only", [True, False], ids=["names", "nodes"])
+ZERO = dict.fromkeys(NODES, 0)
+
+
+@both_forms
+def test_pods_go_where_the_extender_scores_highest(cluster: Cluster, namespace: str, names_only: bool) -> None:
+    """Each node in its turn, so that no in-tree score can be what decides."""
+
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, NODES) if asked.verb == FILTER else scoring(ZERO | {asked.pod: 10})
+
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=names_only)):
+        for name in NODES:
+            cluster.create_pod(namespace, name)
+        assert {name: cluster.placed(namespace, name) for name in NODES} == {name: name for name in NODES}
+
+
+@both_forms
+def test_pods_stay_off_nodes_the_extender_rejects(cluster: Cluster, namespace: str, names_only: bool) -> None:
+    """Whichever single node is left gets the pod, and c22: with one candidate left nobody asks for scores."""
+
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, [asked.pod]) if asked.verb == FILTER else scoring(ZERO)
+
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=names_only)):
+        for name in NODES:
+            cluster.create_pod(namespace, name)
+        assert {name: cluster.placed(namespace, name) for name in NODES} == {name: name for name in NODES}
+        assert {asked.verb for asked in recorder.asked} == {FILTER}
+
+
+@pytest.mark.parametrize("woken_by", ["node", "pod"])
+def test_a_pod_waits_while_all_nodes_are_rejected_and_c29_a_change_wakes_it(
+    cluster: Cluster, namespace: str, woken_by: str
+) -> None:
+    """Of a node, or of the pod itself; its own new condition is such a change, so that a first rejection counts double.
+
+    The reason is counted per node and stands in the event.
+    """
+    allowed: list[str] = []
+
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, allowed, reason="Node violates demo") if asked.verb == FILTER else scoring(ZERO)
+
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
+        cluster.create_pod(namespace, "waiting")
+        assert "0/3 nodes are available: 3 Node violates demo." in cluster.rejected(namespace, "waiting")
+        events = cluster.events(namespace, "waiting", reason="FailedScheduling")
+        assert all("3 Node violates demo." in message for message in events)
+        until(lambda: len(recorder.about("waiting", FILTER)) == 2, "it was tried again because of its condition")
+        allowed.append("node-2")
+        change = {"metadata": {"annotations": {"e2e/changed": namespace}}}
+        pod = f"/api/v1/namespaces/{namespace}/pods/waiting"
+        cluster.api.patch("/api/v1/nodes/node-1" if woken_by == "node" else pod, change)
+        assert cluster.placed(namespace, "waiting") == "node-2"
+        assert len(recorder.about("waiting", FILTER)) == 3
+
+
+def test_c12_only_pods_with_the_managed_resource_are_asked_about(cluster: Cluster, namespace: str) -> None:
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, ["node-3"]) if asked.verb == FILTER else scoring(ZERO)
+
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
+        cluster.create_pod(namespace, "plain", managed=False)
+        cluster.create_pod(namespace, "managed")
+        cluster.placed(namespace, "plain")
+        assert cluster.placed(namespace, "managed") == "node-3"
+        assert {asked.pod for asked in recorder.asked} == {"managed"}
+
+
+@pytest.fixture
+def workers(cluster: Cluster) -> Iterator[list[str]]:
+    """Three nodes that no other test has touched, for what is to be alike from run to run."""
+    names = [f"worker-{number}" for number in (1, 2, 3)]
+    cluster.create_nodes(*names, labels={"pool": "golden"})
+    yield names
+    cluster.delete_nodes(*names)
+
+
+@both_forms
+def test_c14_requests_come_in_the_form_asked_for_and_with_the_golden_fields(
+    cluster: Cluster, workers: list[str], names_only: bool
+) -> None:
+    """c1 and c5 too: the content type, the exact names of the keys, and null for what is absent."""
+
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, workers) if asked.verb == FILTER else scoring({})
+
+    where = cluster.create_namespace(f"golden-{'names' if names_only else 'nodes'}")
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=names_only)):
+        cluster.create_pod(where, "web", policy="demo-policy", nodeSelector={"pool": "golden"})
+        cluster.placed(where, "web")
+    cluster.delete_pods(where)
+    asked = {verb: recorder.about("web", verb) for verb in (FILTER, PRIORITIZE)}
+    for verb, (request,) in asked.items():
+        assert request.headers["Content-Type"] == "application/json"
+        assert request.body.keys() == {"Pod", "Nodes", "NodeNames"}
+        assert request.body["Nodes" if names_only else "NodeNames"] is None
+        assert sorted(request.names) == workers
+        golden.check(f"{verb}-{'names' if names_only else 'nodes'}", request.body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        pytest.param(Answered(201, b'{"NodeNames": ["node-1"]}'), "code 201", id="c3-created"),
+        pytest.param(Answered(200, b""), "EOF", id="c4-empty"),
+        pytest.param(
+            say({"NodeNames": ["node-1", "stranger"]}), 'claims a filtered node "stranger"', id="c15-unknown-name"
+        ),
+        pytest.param(say({"NodeNames": [""]}), 'claims a filtered node ""', id="c15-no-name"),
+        pytest.param(say({"NodeNames": ["node-1"], "Error": "out of order"}), "out of order", id="c17-error"),
+    ],
+)
+def test_a_bad_answer_to_filter_stops_the_pod_or_c18_is_skipped_if_ignorable(
+    cluster: Cluster, namespace: str, answer: Answered, complaint: str
+) -> None:
+    with recording(lambda _: answer) as recorder:
+        entry = extender(recorder.url, names_only=True)
+        with cluster.scheduler(entry):
+            cluster.create_pod(namespace, "stopped")
+            assert complaint in cluster.rejected(namespace, "stopped")
+            assert cluster.node_of(namespace, "stopped") is None
+        cluster.delete_pods(namespace)
+        with cluster.scheduler(entry | {"ignorable": True}):
+            cluster.create_pod(namespace, "passed")
+            assert cluster.placed(namespace, "passed") in NODES
+        assert recorder.about("passed", FILTER)
+
+
+@both_forms
+def test_c16_an_empty_object_rejects_every_node(cluster: Cluster, namespace: str, names_only: bool) -> None:
+    """Even of an ignorable extender: it is no error."""
+    entry = {"ignorable": True}
+    with recording(lambda _: say({})) as recorder:
+        with cluster.scheduler(extender(recorder.url, names_only=names_only, **entry)):
+            cluster.create_pod(namespace, "rejected")
+            assert "0/3 nodes are available" in cluster.rejected(namespace, "rejected")
+            assert cluster.node_of(namespace, "rejected") is None
+        assert {asked.verb for asked in recorder.asked} == {FILTER}
+
+
+@pytest.mark.parametrize(
+    ("field", "verdict"),
+    [
+        ("FailedNodes", "3 No preemption victims found for incoming pod."),
+        ("FailedAndUnresolvableNodes", "3 Preemption is not helpful for scheduling."),
+    ],
+)
+def test_c19_preemption_is_tried_for_failed_nodes_but_not_for_unresolvable_ones(
+    cluster: Cluster, namespace: str, field: str, verdict: str
+) -> None:
+    with (
+        recording(lambda asked: passing(asked, [], failed=field)) as recorder,
+        cluster.scheduler(extender(recorder.url, names_only=True)),
+    ):
+        cluster.create_pod(namespace, "rejected")
+        assert verdict in cluster.rejected(namespace, "rejected")
+
+
+def test_c19_a_node_left_out_without_a_reason_counts_as_unresolvable(cluster: Cluster, namespace: str) -> None:
+    with (
+        recording(lambda _: say({"NodeNames": []})) as recorder,
+        cluster.scheduler(extender(recorder.url, names_only=True)),
+    ):
+        cluster.create_pod(namespace, "rejected")
+        assert "3 Preemption is not helpful for scheduling." in cluster.rejected(namespace, "rejected")
+
+
+def test_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespace: str) -> None:
+    def answer(asked: Asked) -> Answered:
+        return say({"nodenames": ["node-1", "node-3"]} if asked.verb == FILTER else [{"host": "node-3", "score": 10}])
+
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
+        cluster.create_pod(namespace, "web")
+        assert cluster.placed(namespace, "web") == "node-3"
+
+
+@pytest.mark.parametrize(
+    ("scores", "winner"),
+    [
+        pytest.param([("node-2", 1)], "node-2", id="left-out-is-0"),
+        pytest.param([("node-1", 5), ("node-2", 9), ("node-1", 5)], "node-1", id="twice-is-the-sum"),
+        pytest.param([("stranger", 10), ("node-3", 1)], "node-3", id="strangers-are-ignored"),
+        pytest.param([("node-1", -1), ("node-2", 50), ("node-3", 10)], "node-2", id="c25-no-clamp"),
+    ],
+)
+def test_c26_how_scores_are_read(cluster: Cluster, namespace: str, scores: list[tuple[str, int]], winner: str) -> None:
+    def answer(asked: Asked) -> Answered:
+        if asked.verb == FILTER:
+            return passing(asked, NODES)
+        return say([{"Host": host, "Score": score} for host, score in scores])
+
+    # The weight is such that one point is worth more than all in-tree plugins together.
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True, weight=1000)):
+        cluster.create_pod(namespace, "web")
+        assert cluster.placed(namespace, "web") == winner
+
+
+@pytest.mark.parametrize("bad", ["7.0", '"7"'])
+def test_a_score_that_is_no_integer_costs_the_whole_answer(cluster: Cluster, namespace: str, bad: str) -> None:
+    """c23: the error is ignored, and this extender's scores with it; the other one decides."""
+
+    def spoilt(asked: Asked) -> Answered:
+        if asked.verb == FILTER:
+            return passing(asked, NODES)
+        return Answered(200, b'[{"Host": "node-1", "Score": 10}, {"Host": "node-2", "Score": %s}]' % bad.encode())
+
+    def sound(asked: Asked) -> Answered:
+        return passing(asked, NODES) if asked.verb == FILTER else scoring(ZERO | {"node-3": 1})
+
+    with recording(spoilt) as first, recording(sound) as second:
+        entries = [
+            extender(first.url, names_only=True, weight=1000),
+            extender(second.url, names_only=True, weight=1000, managedResources=[]),
+        ]
+        with cluster.scheduler(*entries):
+            cluster.create_pod(namespace, "web")
+            assert cluster.placed(namespace, "web") == "node-3"
+        assert first.about("web", PRIORITIZE)
+
+
+@pytest.fixture
+def machines(cluster: Cluster) -> Iterator[list[str]]:
+    """Five nodes beside the usual three."""
+    names = [f"machine{number}" for number in range(1, 6)]
+    cluster.create_nodes(*names)
+    yield names
+    cluster.delete_nodes(*names)
+
+
+def test_c32_the_best_machine_of_three_extenders_wins(cluster: Cluster, namespace: str, machines: list[str]) -> None:
+    """Kubernetes' own test of extenders: weights 3, 4 and 10, one asked by name alone and one that binds."""
+
+    def prefers(winner: str, times: int, *fitting: str) -> Answer:
+        def answer(asked: Asked) -> Answered:
+            if asked.verb == FILTER:
+                return passing(asked, fitting)
+            if asked.verb == PRIORITIZE:
+                return scoring({name: (10 if name == winner else 1) * times for name in asked.names})
+            binding = asked.body
+            cluster.bind(binding["PodNamespace"], binding["PodName"], binding["Node"])
+            return say({"Error": ""})
+
+        return answer
+
+    with (
+        recording(prefers("machine2", 1, "machine1", "machine2", "machine3")) as first,
+        recording(prefers("machine3", 1, "machine2", "machine3", "machine5")) as second,
+        recording(prefers("machine2", 5, "machine1", "machine2", "machine3")) as third,
+    ):
+        entries = [
+            extender(first.url, names_only=False, weight=3, managedResources=[]),
+            extender(second.url, names_only=False, weight=4, bindVerb="scheduler/bind"),
+            extender(third.url, names_only=True, weight=10, managedResources=[]),
+        ]
+        with cluster.scheduler(*entries):
+            cluster.create_pod(namespace, "web")
+            assert cluster.placed(namespace, "web") == "machine2"
+    assert [asked.verb for asked in second.asked] == [FILTER, PRIORITIZE, "bind"]

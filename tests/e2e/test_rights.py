@@ -1,0 +1,110 @@
+"""The rights in deploy/rbac suffice for what each worker does, and the worker says which right is missing."""
+
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from bus.connection import Bus
+from tests.integration.servers import eventually
+from tests.integration.workers.running import running
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.watch_scenarios import Watched, strategies
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import ForbiddenError
+from workers.kubernetes.resources import FULL_NODES, NODES, PODS, POLICIES
+from workers.watch import WatchWorker
+
+from .cluster import Cluster
+
+RBAC = Path(__file__).parents[2] / "deploy" / "rbac"
+NAMESPACE = "telemetry-aware-scheduling"
+
+
+def account(cluster: Cluster, name: str) -> Path:
+    """A kubeconfig with exactly the rights of a worker's ServiceAccount."""
+    return cluster.kubeconfig_for(
+        f"system:serviceaccount:{NAMESPACE}:{name}", "system:serviceaccounts", "system:authenticated"
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rights(cluster: Cluster) -> None:
+    cluster.create_namespace(NAMESPACE)
+    for file in sorted(RBAC.glob("*.yaml")):
+        cluster.apply(file)
+
+
+async def test_watch_can_do_its_work_and_no_more(
+    cluster: Cluster, admin: Admin, bus: Bus, namespace: str, node: str
+) -> None:
+    registry = CollectorRegistry()
+    async with KubernetesClient.connect(account(cluster, "tas-watch"), worker="watch") as client:
+        worker = WatchWorker(bus, client, registry=registry)
+        watched = Watched(bus, worker, registry)
+        async with running(worker):
+            await watched.ready()
+            mark = cluster.audit.mark()
+            await admin.create_policy(namespace, "one", strategies=strategies())
+            await watched.has_policy(namespace, "one", lambda _: True)
+            await admin.create_pod(namespace, "web", "one")
+            await watched.has_pod(namespace, "web")
+            await watched.has_facts(node)
+            # Whatever happens in the cluster comes by the three watches that stand: nothing is asked for.
+            asked = cluster.audit.calls(mark, user=f"system:serviceaccount:{NAMESPACE}:tas-watch")
+            assert {call.verb for call in asked} <= {"watch"}
+        patch = {"status": {"message": "well"}}
+        await client.merge_patch(
+            POLICIES, "one", patch, namespace=namespace, subresource="status", field_manager="test"
+        )
+        with pytest.raises(ForbiddenError, match="cannot patch resource"):
+            await client.merge_patch(POLICIES, "one", {"spec": {}}, namespace=namespace, field_manager="test")
+        with pytest.raises(ForbiddenError, match="cannot patch resource"):
+            await client.merge_patch(NODES, node, {"metadata": {"labels": {"a": "b"}}}, field_manager="test")
+
+
+async def test_labels_and_resources_may_patch_what_is_theirs(cluster: Cluster, admin: Admin, node: str) -> None:
+    label = {"metadata": {"labels": {"a": "b"}}}
+    offer = {"status": {"capacity": {"telemetry/scheduling": "1"}}}
+    async with KubernetesClient.connect(account(cluster, "tas-labels"), worker="labels") as client:
+        assert (await client.merge_patch(NODES, node, label, field_manager="test")).metadata.labels["a"] == "b"
+        await client.list(POLICIES)
+        with pytest.raises(ForbiddenError):
+            await client.merge_patch(FULL_NODES, node, offer, subresource="status", field_manager="test")
+        with pytest.raises(ForbiddenError):
+            await client.list(PODS)
+    async with KubernetesClient.connect(account(cluster, "tas-resources"), worker="resources") as client:
+        await client.merge_patch(FULL_NODES, node, offer, subresource="status", field_manager="test")
+        with pytest.raises(ForbiddenError):
+            await client.merge_patch(NODES, node, label, field_manager="test")
+
+
+async def test_a_missing_right_is_named_and_removes_nothing(
+    cluster: Cluster, admin: Admin, bus: Bus, namespace: str
+) -> None:
+    await admin.create_policy(namespace, "one", strategies=strategies())
+    registry = CollectorRegistry()
+    async with KubernetesClient.connect(admin.kubeconfig, worker="watch") as client:
+        worker = WatchWorker(bus, client, registry=registry)
+        async with running(worker):
+            await Watched(bus, worker, registry).ready()
+    registry = CollectorRegistry()
+    with capture_logs() as logs:
+        async with KubernetesClient.connect(cluster.kubeconfig_for("nobody-at-all"), worker="watch") as client:
+            worker = WatchWorker(bus, client, registry=registry)
+            async with running(worker):
+                watched = Watched(bus, worker, registry)
+                await eventually(lambda: "cannot list resource" in (worker.unready() or ""))
+                # Each of the three lists is refused in its own time.
+                everything = {"taspolicies.telemetry.intel.com", "nodes", "pods"}
+                await eventually(lambda: {line["resource"] for line in _refusals(logs)} == everything)
+                assert await watched.policy(namespace, "one") is not None
+    told = _refusals(logs)
+    assert all('User "nobody-at-all" cannot list resource' in line["error"] for line in told)
+
+
+def _refusals(logs: list[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
+    return [line for line in logs if line["event"] == "kubernetes_right_missing"]

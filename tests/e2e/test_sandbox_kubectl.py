@@ -1,0 +1,131 @@
+"""kubectl against the sandbox: what a user of the demo types. The sandbox's own contract is tested elsewhere."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sandbox import Sandbox
+from sandbox.resources import NODES, PODS, TASPOLICIES
+from workers.kubernetes.crd import crd_manifest
+
+from . import binaries
+from .conftest import find_binaries
+from .processes import clean_environment
+
+POLICY = Path(__file__).parents[2] / "deploy" / "policies" / "demo-policy.yaml"
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  nodeSelector: {disk: fast}
+  containers: [{name: main, image: pause}]
+"""
+
+
+@dataclass
+class Kubectl:
+    """kubectl with a kubeconfig of its own, and the sandbox it talks to."""
+
+    binary: Path
+    home: Path
+    kubeconfig: Path
+    sandbox: Sandbox
+
+    async def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """What it prints.
+
+        Raises:
+            RuntimeError: with what it complained of.
+        """
+        process = await asyncio.create_subprocess_exec(
+            str(self.binary),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=clean_environment(HOME=str(self.home), KUBECONFIG=str(self.kubeconfig)),
+        )
+        async with asyncio.timeout(60):
+            printed, complained = await process.communicate(stdin.encode())
+        if process.returncode:
+            raise RuntimeError(complained.decode())
+        return printed.decode()
+
+
+@pytest.fixture
+async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
+    found = find_binaries()
+    if found is None:
+        pytest.skip(binaries.MISSING)
+    async with Sandbox.start(nodes=["node-1", "node-2"]) as sandbox:
+        yield Kubectl(found["kubectl"], tmp_path, sandbox.kubeconfig(tmp_path / "kubeconfig"), sandbox)
+
+
+async def test_nodes_are_shown_and_labelled(kubectl: Kubectl) -> None:
+    assert await kubectl("get", "nodes", "--output=name") == "node/node-1\nnode/node-2\n"
+    assert "node-2" in await kubectl("get", "nodes")
+    await kubectl("label", "node", "node-1", "demo-policy=violating", "other=label")
+    assert await kubectl("get", "nodes", "-l", "demo-policy=violating", "--output=name") == "node/node-1\n"
+    with pytest.raises(RuntimeError, match="--overwrite is false"):
+        await kubectl("label", "node", "node-1", "demo-policy=other")
+    await kubectl("label", "node", "node-1", "demo-policy-", "other=value", "--overwrite")
+    labels = kubectl.sandbox.cluster.get(NODES, "", "node-1")["metadata"]["labels"]
+    assert labels == {"kubernetes.io/hostname": "node-1", "other": "value"}
+    await kubectl("annotate", "node", "node-1", "note=some words")
+    assert await kubectl("get", "node", "node-1", "--output=jsonpath={.metadata.annotations.note}") == "some words"
+
+
+async def test_nodes_are_deleted_and_what_is_not_there_is_named(kubectl: Kubectl) -> None:
+    await kubectl("delete", "node", "node-2")
+    assert await kubectl("get", "nodes", "--output=name") == "node/node-1\n"
+    for verb in ("get", "delete", "describe"):
+        with pytest.raises(RuntimeError, match=r'NotFound.*nodes "node-2" not found'):
+            await kubectl(verb, "node", "node-2")
+
+
+async def test_policies_are_applied_changed_and_deleted(kubectl: Kubectl) -> None:
+    manifest = POLICY.read_text()
+    apply = ("apply", "--validate=false", "--filename=-")
+    assert "demo-policy created" in await kubectl(*apply, stdin=manifest)
+    assert "demo-policy unchanged" in await kubectl(*apply, stdin=manifest)
+    assert "demo-policy configured" in await kubectl(*apply, stdin=manifest.replace("target: 2", "target: 3"))
+    stored = kubectl.sandbox.cluster.get(TASPOLICIES, "default", "demo-policy")
+    assert stored["spec"]["strategies"]["deschedule"]["rules"][0]["target"] == 3
+    assert stored["metadata"]["generation"] == 2
+    assert "demo-policy" in await kubectl("get", "taspolicies", "--all-namespaces")
+    await kubectl("delete", "taspolicy", "demo-policy")
+    with pytest.raises(RuntimeError, match=r'taspolicies.telemetry.intel.com "demo-policy" not found'):
+        await kubectl("get", "taspolicy", "demo-policy")
+    assert await kubectl("get", "taspolicies", "--output=name") == ""
+
+
+async def test_applying_the_definition_changes_nothing_that_matters(kubectl: Kubectl) -> None:
+    await kubectl("apply", "--validate=false", "--filename=-", stdin=POLICY.read_text())
+    await kubectl("apply", "--validate=false", "--filename=-", stdin=crd_manifest())
+    await kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=10s")
+    assert "demo-policy" in await kubectl("get", "taspolicies", "--output=name")
+
+
+async def test_a_pod_waits_with_its_reason_is_placed_and_deleted(kubectl: Kubectl) -> None:
+    async with kubectl.sandbox.scheduler():
+        await kubectl("apply", "--validate=false", "--filename=-", stdin=POD)
+        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=10s")
+        assert "0/2 nodes are available: 2 node(s) didn't match" in await kubectl("describe", "pod", "web")
+        await kubectl("label", "node", "node-2", "disk=fast")
+        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=10s")
+        assert await kubectl("get", "pod", "web", "--output=jsonpath={.spec.nodeName}") == "node-2"
+    await kubectl("delete", "pod", "web")
+    assert kubectl.sandbox.cluster.store.items(PODS) == []
+
+
+async def test_namespaces_come_and_go(kubectl: Kubectl) -> None:
+    namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: mine}}"
+    await kubectl("apply", "--validate=false", "--filename=-", stdin=namespace)
+    await kubectl("apply", "--namespace=mine", "--validate=false", "--filename=-", stdin=POD)
+    assert await kubectl("get", "pods", "--all-namespaces", "--output=name") == "pod/web\n"
+    await kubectl("delete", "namespace", "mine")
+    assert await kubectl("get", "pods", "--all-namespaces", "--output=name") == ""

@@ -1,0 +1,147 @@
+"""The whole way: samples and a policy go in, and a real kube-scheduler puts pods where they say.
+
+An extender weight of 100 makes one step of a score outweigh what the in-tree plugins may think of three equal nodes.
+"""
+
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from .cluster import NODES, Cluster, extender
+from .processes import until
+from .product import Product, product
+from .recorder import FILTER, PRIORITIZE, forwarding, recording
+
+both_forms = pytest.mark.parametrize("names_only", [True, False], ids=["names", "nodes"])
+
+POLICY = "demo-policy"
+# 1 and 2 forbid a node; of the others the one with the most room is best.
+STRATEGIES = {
+    "dontschedule": {
+        "logicalOperator": "anyOf",
+        "rules": [
+            {"metricname": "health_metric", "operator": "Equals", "target": 1},
+            {"metricname": "health_metric", "operator": "Equals", "target": 2},
+        ],
+    },
+    "scheduleonmetric": {"rules": [{"metricname": "room", "operator": "GreaterThan"}]},
+}
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    with product(cluster, tmp_path_factory.mktemp("tas")) as running:
+        yield running
+
+
+@pytest.fixture
+def tas(shared: Product, namespace: str) -> Iterator[Product]:
+    """The product with one policy in the test's namespace, and three healthy nodes of different room."""
+    shared.publish({name: {"health_metric": 0, "room": room} for room, name in enumerate(NODES)})
+    with shared.policy(namespace, POLICY, STRATEGIES):
+        best = {"node-1": 8, "node-2": 9, "node-3": 10}
+        until(lambda: shared.scores(namespace, POLICY, NODES) == best, "policy and room have arrived")
+        until(lambda: shared.passes(namespace, POLICY, NODES) == set(NODES), "health has arrived")
+        yield shared
+
+
+def is_best(tas: Product, namespace: str, node: str) -> bool:
+    """Whether prioritize likes this node most."""
+    return tas.scores(namespace, POLICY, NODES)[node] == 10
+
+
+def is_listening(address: str) -> bool:
+    """Whether somebody accepts connections there."""
+    host, _, port = address.removeprefix("nats://").rpartition(":")
+    with socket.socket() as client:
+        return client.connect_ex((host, int(port))) == 0
+
+
+@both_forms
+def test_a_pod_goes_to_the_best_node_and_the_next_one_to_where_is_best_by_then(
+    cluster: Cluster, namespace: str, tas: Product, names_only: bool
+) -> None:
+    with cluster.scheduler(extender(tas.url, names_only=names_only)):
+        cluster.create_pod(namespace, "first", policy=POLICY)
+        assert cluster.placed(namespace, "first") == "node-3"
+        for best in NODES:
+            tas.publish({best: {"room": 100 + NODES.index(best)}})
+            until(partial(is_best, tas, namespace, best), f"{best} is best")
+            cluster.create_pod(namespace, f"to-{best}", policy=POLICY)
+            assert cluster.placed(namespace, f"to-{best}") == best
+
+
+@both_forms
+def test_a_pod_stays_off_a_node_that_its_policy_forbids(
+    cluster: Cluster, namespace: str, tas: Product, names_only: bool
+) -> None:
+    """Although it would be the best; and the policy binds nobody without its label."""
+    tas.publish({"node-3": {"health_metric": 1}})
+    until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1", "node-2"}, "node-3 is forbidden")
+    with cluster.scheduler(extender(tas.url, names_only=names_only)):
+        cluster.create_pod(namespace, "bound", policy=POLICY)
+        assert cluster.placed(namespace, "bound") == "node-2"
+        cluster.create_pod(namespace, "free", nodeSelector={"kubernetes.io/hostname": "node-3"})
+        assert cluster.placed(namespace, "free") == "node-3"
+
+
+@both_forms
+def test_a_pod_waits_with_the_reason_while_all_nodes_are_forbidden_and_runs_once_one_is_not(
+    cluster: Cluster, namespace: str, tas: Product, names_only: bool
+) -> None:
+    tas.publish({name: {"health_metric": 2} for name in NODES})
+    until(lambda: not tas.passes(namespace, POLICY, NODES), "all nodes are forbidden")
+    with cluster.scheduler(extender(tas.url, names_only=names_only)):
+        cluster.create_pod(namespace, "waiting", policy=POLICY)
+        condition = cluster.rejected(namespace, "waiting")
+        for said in (condition, *cluster.events(namespace, "waiting", reason="FailedScheduling")):
+            # One reason for all three, so that it can be counted; evicting pods would not help (c19, c20).
+            assert said.startswith("0/3 nodes are available: 3 Node violates")
+            assert POLICY in said
+            assert "3 Preemption is not helpful for scheduling." in said
+        assert cluster.node_of(namespace, "waiting") is None
+
+        tas.publish({"node-1": {"health_metric": 0}})
+        until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1"}, "node-1 is allowed again")
+        cluster.touch_node("node-1", namespace)
+        assert cluster.placed(namespace, "waiting") == "node-1"
+
+
+@both_forms
+def test_answers_are_in_the_form_that_was_asked_and_nodes_come_back_as_they_went(
+    cluster: Cluster, namespace: str, tas: Product, names_only: bool
+) -> None:
+    """Seen between the two: every answer of the product to a real scheduler."""
+    tas.publish({"node-3": {"health_metric": 1}})
+    until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1", "node-2"}, "node-3 is forbidden")
+    with (
+        recording(forwarding(tas.url)) as recorder,
+        cluster.scheduler(extender(recorder.url, names_only=names_only)),
+    ):
+        cluster.create_pod(namespace, "web", policy=POLICY)
+        assert cluster.placed(namespace, "web") == "node-2"
+    (filtering,) = recorder.about("web", FILTER)
+    (scoring,) = recorder.about("web", PRIORITIZE)
+    assert {asked.answered.status for asked in (filtering, scoring)} == {200}
+    kept = filtering.answered.body
+    assert kept["FailedAndUnresolvableNodes"].keys() == {"node-3"}
+    if names_only:
+        assert sorted(kept["NodeNames"]) == ["node-1", "node-2"]
+        assert kept["Nodes"] is None
+    else:
+        sent = {node["metadata"]["name"]: node for node in filtering.body["Nodes"]["items"]}
+        returned = {node["metadata"]["name"]: node for node in kept["Nodes"]["items"]}
+        assert returned == {name: sent[name] for name in ("node-1", "node-2")}
+        assert kept["NodeNames"] is None
+    assert {item["Host"]: item["Score"] for item in scoring.answered.body} == {"node-1": 9, "node-2": 10}
+
+
+def test_the_product_leaves_nothing_running(cluster: Cluster, tmp_path: Path) -> None:
+    """Its bus ends with it, also if it is killed."""
+    with product(cluster, tmp_path) as running:
+        assert is_listening(running.bus)
+        running.process.kill()
+        until(lambda: not is_listening(running.bus), "its nats-server has ended")

@@ -1,0 +1,27 @@
+"""The status of TASPolicies over a real API server and a real nats-server, also as kubectl shows it."""
+
+from prometheus_client import CollectorRegistry
+
+from tests.e2e.cluster import Cluster
+from tests.integration.conftest import bus, server
+from tests.kubernetes.fixtures import admin
+from tests.kubernetes.label_fixtures import world
+from tests.kubernetes.status_scenarios import StatusScenarios, says, status
+from tests.kubernetes.world import World, deschedule
+
+__all__ = ["admin", "bus", "server", "status", "world"]
+
+
+class TestStatus(StatusScenarios):
+    async def test_kubectl_shows_it_in_columns(self, cluster: Cluster, world: World, status: CollectorRegistry) -> None:
+        node = await world.node()
+        key = await world.policy(await world.namespace(), world.name(), deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await says(world, key, MetricsSeen=("True", "Fresh"), Violating=("True", "NodesViolate"))
+        table = cluster.kubectl("get", "taspolicies", "--namespace", key.namespace, "--output", "wide")
+        head, row = table.splitlines()
+        assert head.split() == ["NAME", "READY", "METRICS", "VIOLATING", "AGE", "MESSAGE"]
+        name, ready, metrics, violating, _, *message = row.split()
+        assert (name, ready, metrics, violating) == (key.name, "True", "True", "1")
+        assert " ".join(message) == f"1 of 1 nodes violate: {node}"

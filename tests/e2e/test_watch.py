@@ -1,0 +1,48 @@
+"""The worker `watch` over a real API server."""
+
+from pathlib import Path
+
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, watched
+
+from .cluster import NODES, Cluster
+from .processes import until
+from .product import product
+
+__all__ = ["watched"]
+
+POLICY = """
+apiVersion: telemetry.intel.com/v1alpha1
+kind: TASPolicy
+metadata: {{name: demo-policy, namespace: {namespace}}}
+spec:
+  strategies:
+    dontschedule:
+      rules: [{{metricname: health_metric, operator: Equals, target: {target}}}]
+"""
+
+
+class TestWatch(WatchScenarios):
+    async def test_a_pod_waits_when_its_gate_is_lifted(self, admin: Admin, watched: Watched, namespace: str) -> None:
+        created = await admin.create_pod(namespace, "gated", "one", schedulingGates=[{"name": "example.com/later"}])
+        await watched.has_pod(namespace, "gated", lambda pod: pod.waiting_since is None)
+        await admin.patch(f"/api/v1/namespaces/{namespace}/pods/gated", {"spec": {"schedulingGates": None}})
+        await watched.has_pod(namespace, "gated", lambda pod: pod.waiting_since is not None)
+        assert created["spec"]["schedulingGates"]
+
+
+def test_a_policy_that_kubectl_applies_counts(
+    cluster: Cluster, kubeconfig: Path, namespace: str, tmp_path: Path
+) -> None:
+    """`tas run all --kubeconfig`, from `kubectl apply` to the extender's answer and back."""
+    with product(cluster, tmp_path, kubeconfig=kubeconfig) as running:
+        running.publish(
+            {"node-1": {"health_metric": 2}, "node-2": {"health_metric": 1}, "node-3": {"health_metric": 0}}
+        )
+        assert running.passes(namespace, "demo-policy", NODES) == set(NODES)
+        for target, rejected in ((2, "node-1"), (1, "node-2")):
+            cluster.apply(POLICY.format(namespace=namespace, target=target))
+            wished = set(NODES) - {rejected}
+            until(lambda wished=wished: running.passes(namespace, "demo-policy", NODES) == wished, f"{rejected} is out")  # type: ignore[misc]
+        cluster.kubectl("delete", "taspolicy", "demo-policy", f"--namespace={namespace}")
+        until(lambda: running.passes(namespace, "demo-policy", NODES) == set(NODES), "all pass again")

@@ -1,0 +1,59 @@
+"""A watch that remembers everything it was told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from bus.buckets import Bucket, Stream
+from bus.connection import Bus, Entry, Epoch
+from bus.watch import Watch
+from tests.integration.servers import eventually
+
+
+class Follower:
+    """What a watch said, and the view that follows from it."""
+
+    def __init__(self, bus: Bus, bucket: Bucket) -> None:
+        self.epochs: list[Epoch] = []
+        self.entries: list[Entry] = []
+        self.batches = 0
+        self.view: dict[str, bytes] = {}
+        self.watch = Watch(bus, bucket, on_entry=self._entry, on_epoch=self._epoch, on_batch=self._batch)
+
+    def _epoch(self, epoch: Epoch) -> None:
+        self.epochs.append(epoch)
+        self.view = {}
+
+    def _entry(self, entry: Entry) -> None:
+        assert self.epochs, "an entry before its epoch"
+        self.entries.append(entry)
+        if entry.value is None:
+            self.view.pop(entry.key, None)
+        else:
+            self.view[entry.key] = entry.value
+
+    def _batch(self) -> None:
+        self.batches += 1
+
+    async def caught_up(self, within: float = 10.0) -> float:
+        return await eventually(lambda: self.watch.status.caught_up, within=within)
+
+
+@asynccontextmanager
+async def following(bus: Bus, bucket: Bucket) -> AsyncIterator[Follower]:
+    """Runs a watch as long as the body does."""
+    follower = Follower(bus, bucket)
+    task = asyncio.create_task(follower.watch.run())
+    try:
+        yield follower
+        assert not task.done(), f"the watch ended: {task}"
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def consumers(bus: Bus, of: Stream | Bucket) -> int:
+    """How many consumers the server keeps for a stream."""
+    count: int = (await bus.api(f"STREAM.INFO.{of.stream}"))["state"]["consumer_count"]
+    return count

@@ -1,0 +1,181 @@
+"""What one connection does against a server that is well."""
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+
+from bus.buckets import ALL, LEASES, NODES, SAMPLES, Bucket, Stream
+from bus.connection import WRITE_SECONDS, Bus
+from bus.errors import ConflictError, ExpiredError, MisconfiguredError, RefusedError, UnavailableError
+from bus.streams import Standing, ensure
+from tests.integration.servers import Server, eventually
+
+now = time.monotonic
+
+
+async def test_a_value_is_written_read_and_deleted(bus: Bus) -> None:
+    first = await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now())
+    entry = await bus.get(NODES, "a.metrics")
+    assert entry is not None
+    assert (entry.key, entry.value, entry.revision) == ("a.metrics", b"1", first)
+    assert abs(entry.created - time.time()) < 60
+    second = await bus.delete(NODES, "a.metrics", revision=first, read_at=now())
+    marker = await bus.get(NODES, "a.metrics")
+    assert marker is not None
+    assert (marker.value, marker.revision) == (None, second)
+    third = await bus.put(NODES, "a.metrics", b"", revision=second, read_at=now())
+    entry = await bus.get(NODES, "a.metrics")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"", third)
+
+
+async def test_a_key_that_never_was_is_none(bus: Bus) -> None:
+    assert await bus.get(NODES, "a.metrics") is None
+
+
+async def test_of_two_writes_on_one_revision_the_second_conflicts_n7(bus: Bus) -> None:
+    first = await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now())
+    for stale in (0, first - 1, first + 1):
+        with pytest.raises(ConflictError):
+            await bus.put(NODES, "a.metrics", b"2", revision=stale, read_at=now())
+    with pytest.raises(ConflictError):
+        await bus.delete(NODES, "a.metrics", revision=0, read_at=now())
+
+
+async def test_a_write_on_old_reads_is_not_sent(bus: Bus) -> None:
+    with pytest.raises(ExpiredError):
+        await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now() - WRITE_SECONDS - 0.01)
+    assert await bus.get(NODES, "a.metrics") is None
+
+
+async def test_revisions_begin_at_the_time_so_two_lives_never_meet_n34(bus: Bus) -> None:
+    before = (time.time() - 60) * 1e6
+    for of in ALL:
+        assert before < (await bus.epoch(of)).last_sequence < before + 120e6
+    assert before < await bus.put(NODES, "a", b"1", revision=0, read_at=now()) < before + 120e6
+
+
+async def test_publishing_returns_the_sequence(bus: Bus) -> None:
+    first = await bus.publish(SAMPLES, "tas.samples.a.machine", b"{}")
+    assert await bus.publish(SAMPLES, "tas.samples.a.machine", b"{}") == first + 1
+    assert (await bus.epoch(SAMPLES)).last_sequence == first + 1
+
+
+@pytest.mark.parametrize("key", ["", "a b", "a..b", "*", "a.>", ".a", "a.", "a\r\nPUB x 0"])
+async def test_what_is_no_key_is_refused(bus: Bus, key: str) -> None:
+    with pytest.raises(RefusedError):
+        await bus.put(NODES, key, b"", revision=0, read_at=now())
+    with pytest.raises(RefusedError):
+        await bus.get(NODES, key)
+    with pytest.raises(RefusedError):
+        await bus.publish(SAMPLES, key, b"")
+
+
+async def test_what_is_too_large_is_refused_before_it_is_sent(bus: Bus) -> None:
+    with pytest.raises(RefusedError, match="bytes"):
+        await bus.put(NODES, "a", bytes(1 << 20), revision=0, read_at=now())
+    with pytest.raises(RefusedError, match="bytes"):
+        await bus.publish(SAMPLES, "tas.samples.a.machine", bytes((256 << 10) + 1))
+    assert bus.connected
+    await bus.put(NODES, "a", bytes((1 << 20) - 1024), revision=0, read_at=now())
+
+
+async def test_publishing_where_no_stream_listens_is_unavailable(bus: Bus) -> None:
+    with pytest.raises(UnavailableError, match="nobody listens"):
+        await bus.publish(SAMPLES, "tas.other", b"{}")
+
+
+async def test_a_key_with_a_ttl_expires_and_leaves_a_marker_n11(bus: Bus) -> None:
+    revision = await bus.put(LEASES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
+
+    async def expired() -> bool:
+        entry = await bus.get(LEASES, "a")
+        return entry is not None and entry.value is None
+
+    await eventually(expired)
+    marker = await bus.get(LEASES, "a")
+    assert marker is not None
+    with pytest.raises(ConflictError):
+        await bus.put(LEASES, "a", b"2", revision=revision, read_at=now())
+    await bus.put(LEASES, "a", b"2", revision=marker.revision, read_at=now())
+
+
+async def test_many_that_connect_at_once_agree_on_the_streams(server: Server) -> None:
+    async def epochs(name: str) -> list[str]:
+        async with Bus.connect(server.url, name=name) as bus:
+            await asyncio.wait_for(bus.wait_connected(), 10)
+            assert bus.problem is None
+            return [(await bus.epoch(of)).created for of in ALL]
+
+    first, *others = await asyncio.gather(*(epochs(f"test-{number}") for number in range(8)))
+    assert all(other == first for other in others)
+
+
+async def test_a_stream_that_is_not_as_needed_is_reported_and_left_alone(server: Server) -> None:
+    theirs = Bucket(name="B", history=1)
+    async with Bus.connect(server.url, name="theirs", streams=[theirs]) as bus:
+        await bus.wait_connected()
+        before = await bus.epoch(theirs)
+        async with Bus.connect(server.url, name="ours", streams=[Bucket(name="B", history=5)]) as other:
+            await other.wait_connected()
+            assert isinstance(other.problem, MisconfiguredError)
+            assert "KV_B: max_msgs_per_subject is 1, needed is 5" in str(other.problem)
+            assert await other.epoch(theirs) == before
+        assert bus.problem is None
+
+
+async def test_a_stream_for_which_there_is_no_room_is_reported(server: Server) -> None:
+    await server.restart(wiped=True, store_bytes=1 << 20)
+    huge = Stream(name="HUGE", subjects=("huge.>",), max_bytes=1 << 30)
+    async with Bus.connect(server.url, name="test", streams=[huge, NODES]) as bus:
+        await bus.wait_connected()
+        assert isinstance(bus.problem, MisconfiguredError)
+        assert "HUGE cannot be created" in str(bus.problem)
+        await bus.put(NODES, "a", b"1", revision=0, read_at=now())
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:1", "nats://", "nats://a:b:c", "nats://u:secret@:4222"])
+async def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+    with pytest.raises(MisconfiguredError) as caught:
+        async with Bus.connect(url, name="test"):
+            pass
+    assert "secret" not in str(caught.value)
+
+
+async def test_without_a_server_every_call_is_unavailable_at_once() -> None:
+    async with Bus.connect("nats://127.0.0.1:1", name="test") as bus:
+        began = now()
+        assert not bus.connected
+        with pytest.raises(UnavailableError):
+            await bus.get(NODES, "a")
+        with pytest.raises(UnavailableError):
+            await bus.put(NODES, "a", b"", revision=0, read_at=now())
+        assert now() - began < 0.5
+
+
+async def test_a_bug_of_ours_is_seen_and_leaves_nobody_without_a_bus(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = iter([ZeroDivisionError("once")])
+
+    async def fail_once(*arguments: Any, **options: Any) -> Standing:
+        for error in outcomes:
+            raise error
+        return await ensure(*arguments, **options)
+
+    monkeypatch.setattr("bus.connection.ensure", fail_once)
+    monkeypatch.setattr("bus.connection.PROBLEM_SECONDS", 0.2)
+    async with Bus.connect(server.url, name="test") as bus:
+        await eventually(lambda: "once" in str(bus.problem))
+        await eventually(lambda: bus.connected and bus.problem is None)
+
+
+async def test_who_leaves_while_it_connects_is_let_go(server: Server) -> None:
+    """asyncio's `wait_for` in Python 3.11 may swallow the request to end, at moments that only many attempts meet."""
+    chance = random.Random(1)
+    for _ in range(150):
+        async with asyncio.timeout(10), Bus.connect(server.url, name="hasty"):
+            await asyncio.sleep(chance.uniform(0, 0.02))

@@ -1,0 +1,176 @@
+"""Shared durables against a server that is well."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from bus.buckets import SAMPLES
+from bus.connection import Bus
+from bus.consumer import Message, SharedConsumer
+from bus.errors import ConflictError, MisconfiguredError
+from tests.integration.servers import Server, eventually
+
+
+class Handler:
+    """Remembers what it was given; `fail` says what it raises next."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Message]] = []
+        self.fail: list[Exception] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.begun = 0
+
+    async def __call__(self, messages: Sequence[Message]) -> None:
+        self.begun += 1
+        await self.gate.wait()
+        if self.fail:
+            raise self.fail.pop(0)
+        self.batches.append(list(messages))
+
+    @property
+    def sequences(self) -> list[int]:
+        return [message.sequence for batch in self.batches for message in batch]
+
+
+@asynccontextmanager
+async def consuming(bus: Bus, handler: Handler, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:
+    task = asyncio.create_task(SharedConsumer(bus, SAMPLES, "test", handler, **options).run())
+    try:
+        yield task
+    finally:
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def publish(bus: Bus, count: int) -> list[int]:
+    return await asyncio.gather(
+        *(bus.publish(SAMPLES, f"tas.samples.n{number}.machine", b"{}") for number in range(count))
+    )
+
+
+async def pending(bus: Bus) -> tuple[int, int]:
+    """Messages not acknowledged, and not even delivered."""
+    answer = await bus.api("CONSUMER.INFO.SAMPLES.test")
+    return answer["num_ack_pending"], answer["num_pending"]
+
+
+async def nothing_pending(bus: Bus) -> bool:
+    return await pending(bus) == (0, 0)
+
+
+async def test_each_message_comes_once_in_order_and_is_acknowledged(bus: Bus) -> None:
+    before = await publish(bus, 10)
+    handler = Handler()
+    async with consuming(bus, handler):
+        after = await publish(bus, 1000)
+        await eventually(lambda: len(handler.sequences) == 1010)
+        assert handler.sequences == sorted(before + after)
+        assert max(map(len, handler.batches)) <= 256
+        first = handler.batches[0][0]
+        assert (first.subject, first.data, first.deliveries) == ("tas.samples.n0.machine", b"{}", 1)
+        assert abs(first.arrived - time.time()) < 60
+        await eventually(lambda: nothing_pending(bus))
+
+
+async def test_a_message_comes_as_soon_as_it_is_there(bus: Bus) -> None:
+    handler = Handler()
+    async with consuming(bus, handler):
+        await publish(bus, 1)
+        await eventually(lambda: len(handler.sequences) == 1)
+        delays = []
+        for count in range(2, 52):
+            began = time.monotonic()
+            await publish(bus, 1)
+            await eventually(lambda count=count: len(handler.sequences) == count, every=0)  # type: ignore[misc]
+            delays.append(time.monotonic() - began)
+        assert sorted(delays)[len(delays) // 2] < 0.05
+
+
+async def test_replicas_share_the_messages(server: Server, bus: Bus) -> None:
+    handlers = [Handler(), Handler()]
+    async with Bus.connect(server.url, name="other") as other:
+        await other.wait_connected()
+        async with consuming(bus, handlers[0], batch=16), consuming(other, handlers[1], batch=16):
+            sent = await publish(bus, 2000)
+            await eventually(lambda: sum(len(handler.sequences) for handler in handlers) >= 2000)
+            assert sorted(handlers[0].sequences + handlers[1].sequences) == sorted(sent)
+            assert all(handler.sequences for handler in handlers)
+
+
+async def test_after_a_bus_error_the_batch_comes_again_later(bus: Bus) -> None:
+    handler = Handler()
+    handler.fail = [ConflictError("once"), ConflictError("twice")]
+    async with consuming(bus, handler):
+        sent = await publish(bus, 1)
+        await eventually(lambda: handler.sequences == sent)
+        assert handler.batches[0][0].deliveries == 3
+        await eventually(lambda: nothing_pending(bus))
+
+
+async def test_a_bug_in_the_handler_ends_it_loudly_and_nothing_is_acknowledged(bus: Bus) -> None:
+    handler = Handler()
+    handler.fail = [ZeroDivisionError()]
+    async with consuming(bus, handler) as task:
+        await publish(bus, 1)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(asyncio.shield(task), 5)
+        assert await pending(bus) == (1, 0)
+
+
+async def test_when_cancelled_the_batch_in_hand_is_finished_and_the_rest_given_back(bus: Bus) -> None:
+    handler, other = Handler(), Handler()
+    handler.gate.clear()
+    sent = await publish(bus, 20)
+    async with consuming(bus, handler, batch=5, ack_wait_seconds=30) as task:
+        await eventually(lambda: handler.begun == 1)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        handler.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert handler.begun == 1
+    async with consuming(bus, other, ack_wait_seconds=30):
+        await eventually(lambda: sorted(set(handler.sequences + other.sequences)) == sent)
+        await eventually(lambda: nothing_pending(bus))
+    assert len(handler.sequences) + len(other.sequences) == 20
+
+
+async def test_a_handler_that_does_not_end_is_ended_within_its_time(bus: Bus) -> None:
+    handler = Handler()
+    handler.gate.clear()
+    await publish(bus, 1)
+    async with consuming(bus, handler, ack_wait_seconds=0.2) as task:
+        await eventually(lambda: handler.begun == 1)
+        began = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - began < 2
+
+
+async def test_what_was_not_acknowledged_in_time_comes_again(bus: Bus) -> None:
+    handler, other = Handler(), Handler()
+    handler.gate.clear()
+    sent = await publish(bus, 3)
+    async with consuming(bus, handler, ack_wait_seconds=0.5):
+        await eventually(lambda: handler.begun == 1)
+        async with consuming(bus, other, ack_wait_seconds=0.5):
+            await eventually(lambda: sorted(set(other.sequences)) == sent)
+        handler.gate.set()
+
+
+async def test_a_durable_that_is_not_as_needed_is_reported_and_left_alone(bus: Bus) -> None:
+    config = {"durable_name": "test", "name": "test", "ack_policy": "none", "deliver_policy": "all"}
+    await bus.api("CONSUMER.CREATE.SAMPLES.test", {"stream_name": "SAMPLES", "config": config})
+    async with consuming(bus, Handler()):
+        await eventually(lambda: isinstance(bus.problem, MisconfiguredError))
+        assert "ack_policy is none, needed is explicit" in str(bus.problem)
+        assert (await bus.api("CONSUMER.INFO.SAMPLES.test"))["config"]["ack_policy"] == "none"

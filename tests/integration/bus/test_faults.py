@@ -1,0 +1,403 @@
+"""What can befall a bus. Each call ends in its time, nothing leaks, and the view is right afterwards."""
+
+import asyncio
+import itertools
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import LEASES, NODES, POLICIES, SAMPLES, Bucket
+from bus.connection import CALL_SECONDS, Bus
+from bus.errors import BusError, ConflictError, RefusedError, UnavailableError
+from tests.integration.bus.followers import Follower, consumers, following
+from tests.integration.bus.load import Load, load
+from tests.integration.servers import Server, eventually
+
+NOISE_SECONDS = 1.5
+"""What a busy machine may add to the stated time of a call."""
+
+now = time.monotonic
+
+
+async def stopped_and_started(server: Server, bus: Bus) -> None:
+    await server.stop()
+    await server.start()
+
+
+async def killed_and_started(server: Server, bus: Bus) -> None:
+    await server.restart()
+
+
+async def killed_for_a_while(server: Server, bus: Bus) -> None:
+    await server.kill()
+    await asyncio.sleep(3)
+    await server.start()
+
+
+async def paused_shortly(server: Server, bus: Bus) -> None:
+    server.pause()
+    await asyncio.sleep(1.5)
+    server.resume()
+
+
+async def paused_until_it_is_given_up(server: Server, bus: Bus) -> None:
+    server.pause()
+    await eventually(lambda: not bus.connected, within=5)
+    await asyncio.sleep(1)
+    server.resume()
+
+
+async def connection_reset(server: Server, bus: Bus) -> None:
+    bus.link._client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+
+
+async def connection_closed_with_an_error(server: Server, bus: Bus) -> None:
+    """What the server says to a message that is larger than it takes, headers included."""
+    link = bus.link
+    with pytest.raises(UnavailableError):
+        await link.request("tas.other", bytes(link.max_payload), headers={"X": "x" * 2000}, seconds=CALL_SECONDS)
+    await eventually(lambda: not bus.connected or bus.link is not link)
+
+
+async def delete_consumers(bus: Bus, stream: str) -> None:
+    for name in (await bus.api(f"CONSUMER.NAMES.{stream}"))["consumers"]:
+        await bus.api(f"CONSUMER.DELETE.{stream}.{name}")
+
+
+async def durable_deleted(server: Server, bus: Bus) -> None:
+    await delete_consumers(bus, "SAMPLES")
+
+
+async def watch_consumer_deleted(server: Server, bus: Bus) -> None:
+    await delete_consumers(bus, "KV_NODES")
+
+
+async def store_wiped(server: Server, bus: Bus) -> None:
+    await server.restart(wiped=True)
+
+
+async def streams_replaced(server: Server, bus: Bus) -> None:
+    for stream in ("KV_NODES", "SAMPLES"):
+        await bus.api(f"STREAM.DELETE.{stream}")
+
+
+Fault = Callable[[Server, Bus], Awaitable[None]]
+
+KEEPING: list[Fault] = [
+    stopped_and_started,
+    killed_and_started,
+    killed_for_a_while,
+    paused_shortly,
+    paused_until_it_is_given_up,
+    connection_reset,
+    connection_closed_with_an_error,
+    durable_deleted,
+    watch_consumer_deleted,
+]
+LOSING: list[Fault] = [store_wiped, streams_replaced]
+
+
+def named(fault: Fault) -> str:
+    return getattr(fault, "__name__", "")
+
+
+async def view_is_right(running: Load) -> None:
+    """What the watch shows is what stands there; each entry came once, in order."""
+    truth = {entry.key: entry.value for entry in await running.bus.entries(NODES)}
+    await eventually(lambda: running.follower.view == truth, within=5)
+    revisions = [entry.revision for entry in running.follower.entries]
+    assert revisions == sorted(set(revisions))
+
+
+def subscriptions(bus: Bus) -> int:
+    return len(bus.link._client._subs)
+
+
+@pytest.mark.parametrize("fault", KEEPING, ids=named)
+async def test_nothing_is_lost_and_the_view_is_right_after(fault: Fault, server: Server, bus: Bus) -> None:
+    tasks = len(asyncio.all_tasks())
+    async with load(bus) as running:
+        await running.goes_on()
+        await fault(server, bus)
+        await running.goes_on()
+        running.stop()
+        await eventually(lambda: running.published <= running.handled)
+        await view_is_right(running)
+        assert len(running.follower.epochs) == 1
+        for key, revision in running.written.items():
+            entry = await bus.get(NODES, key)
+            assert entry is not None
+            assert entry.revision >= revision
+        assert await consumers(bus, NODES) == 1
+    assert running.longest < CALL_SECONDS + NOISE_SECONDS
+    await nothing_leaks(bus, tasks)
+
+
+@pytest.mark.parametrize("fault", LOSING, ids=named)
+async def test_another_life_is_told_and_its_view_is_right(fault: Fault, server: Server, bus: Bus) -> None:
+    tasks = len(asyncio.all_tasks())
+    async with load(bus) as running:
+        await running.goes_on()
+        before = max(running.written.values())
+        await fault(server, bus)
+        await eventually(lambda: len(running.follower.epochs) == 2)
+        await running.goes_on()
+        running.stop()
+        await view_is_right(running)
+        assert running.follower.epochs[1].created == (await bus.epoch(NODES)).created
+        second = [entry.revision for entry in running.follower.entries if entry.revision > before]
+        assert len(second) > 0
+    assert running.longest < CALL_SECONDS + NOISE_SECONDS
+    await nothing_leaks(bus, tasks)
+
+
+async def nothing_leaks(bus: Bus, tasks: int) -> None:
+    await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
+    assert subscriptions(bus) == 1
+    assert await consumers(bus, NODES) == 0
+    assert await consumers(bus, SAMPLES) == 1
+    assert bus.problem is None
+
+
+async def test_a_store_that_went_back_is_another_life_n34(server: Server, bus: Bus, tmp_path: Path) -> None:
+    """As after a power loss, or from a backup: the stream is the same by its date, and ends earlier."""
+    await bus.put(NODES, "kept", b"", revision=0, read_at=now())
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        await server.stop()
+        shutil.copytree(tmp_path / "store", tmp_path / "backup")
+        await server.start()
+        await eventually(lambda: bus.connected)
+        await bus.put(NODES, "lost", b"", revision=0, read_at=now())
+        await eventually(lambda: set(follower.view) == {"kept", "lost"})
+        await server.kill()
+        shutil.rmtree(tmp_path / "store")
+        shutil.copytree(tmp_path / "backup", tmp_path / "store")
+        await server.start()
+        await eventually(lambda: set(follower.view) == {"kept"})
+        assert len(follower.epochs) == 2
+
+
+async def test_a_revision_of_another_life_is_never_accepted_n34(server: Server, bus: Bus) -> None:
+    old = await bus.put(NODES, "a", b"old", revision=0, read_at=now())
+    await server.restart(wiped=True)
+    await eventually(lambda: bus.connected)
+    first = await bus.put(NODES, "a", b"new", revision=0, read_at=now())
+    assert first > old
+    with pytest.raises(ConflictError):
+        await bus.put(NODES, "a", b"late", revision=old, read_at=now())
+
+
+async def test_of_many_writers_on_one_revision_exactly_one_wins(server: Server, bus: Bus) -> None:
+    wins = 0
+
+    async def count(bus: Bus) -> None:
+        nonlocal wins
+        for _ in range(100):
+            read_at = now()
+            entry = await bus.get(NODES, "a")
+            value = 0 if entry is None or entry.value is None else int(entry.value)
+            try:
+                await bus.put(
+                    NODES,
+                    "a",
+                    str(value + 1).encode(),
+                    revision=0 if entry is None else entry.revision,
+                    read_at=read_at,
+                )
+            except ConflictError:
+                continue
+            wins += 1
+
+    async with Bus.connect(server.url, name="other") as other:
+        await other.wait_connected()
+        await asyncio.gather(count(bus), count(other), count(bus))
+    entry = await bus.get(NODES, "a")
+    assert entry is not None
+    assert entry.value == str(wins).encode()
+    assert 100 <= wins < 300
+
+
+async def test_nothing_is_sent_late_once_the_server_is_gone(server: Server, bus: Bus) -> None:
+    await server.kill()
+    began = now()
+    outcomes = await asyncio.gather(
+        *(bus.put(NODES, f"n{number}", b"late", revision=0, read_at=now()) for number in range(100)),
+        return_exceptions=True,
+    )
+    assert all(isinstance(outcome, UnavailableError) for outcome in outcomes)
+    assert now() - began < CALL_SECONDS + NOISE_SECONDS
+    await server.start()
+    await eventually(lambda: bus.connected)
+    assert await bus.entries(NODES) == []
+
+
+async def test_each_call_to_a_paused_server_ends_in_its_time(server: Server, bus: Bus) -> None:
+    server.pause()
+    began = now()
+    outcomes = await asyncio.gather(
+        bus.get(NODES, "a"),
+        bus.put(NODES, "a", b"", revision=0, read_at=now()),
+        bus.delete(NODES, "a", revision=0, read_at=now()),
+        bus.publish(SAMPLES, "tas.samples.a.b", b"{}"),
+        bus.epoch(NODES),
+        bus.entries(NODES),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [UnavailableError] * 6
+    assert now() - began < CALL_SECONDS + 0.5 + NOISE_SECONDS
+    await eventually(lambda: not bus.connected, within=5)
+    server.resume()
+    await eventually(lambda: bus.connected)
+
+
+async def test_a_server_that_hangs_does_not_fill_our_memory(server: Server, bus: Bus) -> None:
+    server.pause()
+    value = bytes(500_000)
+    began = now()
+    outcomes: list[object] = []
+    for _ in range(10):
+        outcomes += await asyncio.gather(
+            *(bus.put(NODES, f"n{number}", value, revision=0, read_at=now()) for number in range(20)),
+            return_exceptions=True,
+        )
+        if not bus.connected:
+            break
+    assert all(isinstance(outcome, BusError) for outcome in outcomes)
+    assert now() - began < 3 * (CALL_SECONDS + NOISE_SECONDS)
+    server.resume()
+    await eventually(lambda: bus.connected)
+
+
+async def test_leaving_while_the_server_hangs_is_quick(server: Server) -> None:
+    async with Bus.connect(server.url, name="leaving") as bus:
+        await bus.wait_connected()
+        async with following(bus, NODES) as follower:
+            await follower.caught_up()
+            server.pause()
+            began = now()
+    assert now() - began < 3 + NOISE_SECONDS
+    server.resume()
+
+
+async def test_a_view_is_current_soon_after_the_server_is_back(server: Server, bus: Bus) -> None:
+    async with Bus.connect(server.url, name="watching") as watching, following(watching, NODES) as follower:
+        await follower.caught_up()
+        delays = []
+        for number in range(3):
+            await server.kill()
+            await asyncio.sleep(1)
+            await server.start()
+            began = now()
+            await eventually(lambda: bus.connected, every=0.001)
+            await bus.put(NODES, f"n{number}", b"", revision=0, read_at=now())
+            await eventually(lambda number=number: len(follower.view) == number + 1, every=0.001)  # type: ignore[misc]
+            delays.append(now() - began)
+        assert min(delays) < 1
+        assert max(delays) < 3
+
+
+async def test_a_dead_watch_is_noticed_by_what_it_has_not_applied_n36(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its consumer's heartbeats come, its entries do not."""
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        feed = follower.watch._feed
+        assert feed is not None
+        monkeypatch.setattr(feed, "_take_entry", lambda _: None)
+        monkeypatch.setattr(feed, "_take_status", lambda _: "")
+        await bus.put(NODES, "a", b"1", revision=0, read_at=now())
+        await eventually(lambda: follower.watch.status.lag == 1, within=5)
+        await eventually(lambda: follower.view == {"a": b"1"}, within=10)
+
+
+async def test_a_lost_entry_is_noticed_at_the_next_one(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        feed = follower.watch._feed
+        assert feed is not None
+        take = feed._take_entry
+        lost = iter([None])
+        monkeypatch.setattr(feed, "_take_entry", lambda message: take(message) if next(lost, 1) else None)
+        for number in range(3):
+            await bus.put(NODES, f"n{number}", b"", revision=0, read_at=now())
+        await eventually(lambda: len(follower.view) == 3, within=5)
+        assert [entry.key for entry in follower.entries] == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize("bound", ["bucket", "server"])
+async def test_a_full_store_refuses_in_time_and_reading_goes_on(bound: str, server: Server) -> None:
+    bucket = Bucket(name="SMALL", max_bytes=(256 << 10) if bound == "bucket" else 0)
+    if bound == "server":
+        await server.restart(wiped=True, store_bytes=256 << 10)
+    async with Bus.connect(server.url, name="test", streams=[bucket]) as bus:
+        await bus.wait_connected()
+        async with following(bus, bucket) as follower:
+            with pytest.raises(RefusedError) as refused:
+                await fill(bus, bucket)
+            assert refused.value.code in (10077, 10047, 10023)
+            entries = await bus.entries(bucket)
+            assert len(entries) > 10
+            await eventually(lambda: len(follower.view) == len(entries))
+            await bus.api(f"STREAM.PURGE.{bucket.stream}", {"keep": 5})
+            await bus.put(bucket, "again", b"", revision=0, read_at=now())
+            await eventually(lambda: "again" in follower.view)
+
+
+async def fill(bus: Bus, bucket: Bucket) -> None:
+    """Writes until it is refused."""
+    for number in itertools.count():
+        began = now()
+        try:
+            await bus.put(bucket, f"n{number}", bytes(4096), revision=0, read_at=began)
+        finally:
+            assert now() - began < CALL_SECONDS + NOISE_SECONDS
+
+
+async def test_two_processes_meet_after_a_wipe(server: Server) -> None:
+    """Each creates what is missing, and neither destroys what the other wrote."""
+    async with (
+        Bus.connect(server.url, name="one") as one,
+        Bus.connect(server.url, name="two") as two,
+        following(one, NODES) as first,
+        following(two, NODES) as second,
+    ):
+        for number in range(3):
+            await eventually(lambda: one.connected and two.connected)
+            for bus, key in ((one, "one"), (two, "two")):
+                await write_eventually(bus, f"{key}-{number}")
+            expected = {f"one-{number}", f"two-{number}"}
+            await eventually(lambda expected=expected: set(first.view) == set(second.view) == expected)  # type: ignore[misc]
+            await server.restart(wiped=True)
+        for of in (NODES, POLICIES, LEASES, SAMPLES):
+            await eventually(lambda: one.connected and two.connected)
+            assert (await one.epoch(of)).created == (await two.epoch(of)).created
+
+
+async def write_eventually(bus: Bus, key: str) -> None:
+    async def written() -> bool:
+        try:
+            await bus.put(NODES, key, b"", revision=0, read_at=now())
+        except UnavailableError:
+            return False
+        except ConflictError:
+            return True  # an earlier attempt, whose answer was lost
+        return True
+
+    await eventually(written)
+
+
+async def test_a_watch_started_before_any_server_comes_up_with_it(server: Server) -> None:
+    await server.stop()
+    async with Bus.connect(server.url, name="early") as bus:
+        follower = Follower(bus, NODES)
+        task = asyncio.create_task(follower.watch.run())
+        assert (await asyncio.wait([task], timeout=0.5))[1]
+        await server.start()
+        await follower.caught_up()
+        task.cancel()
+        await asyncio.wait([task])

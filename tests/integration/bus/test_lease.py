@@ -1,0 +1,140 @@
+"""Leases: one holder at a time, whatever happens to it or to the server."""
+
+import asyncio
+import time
+
+import pytest
+
+from bus.buckets import LEASES
+from bus.connection import Bus
+from bus.errors import UnavailableError
+from bus.lease import Lease
+from tests.integration.servers import Server, eventually
+
+
+async def test_one_holds_and_the_other_waits_until_it_is_given_up(bus: Bus) -> None:
+    first, second = Lease(bus, "cpu", "first"), Lease(bus, "cpu", "second")
+    order: list[str] = []
+
+    async def wait() -> None:
+        async with second.hold():
+            order.append("second")
+            assert (first.held, second.held) == (False, True)
+
+    async with first.hold():
+        assert (first.held, second.held) == (True, False)
+        waiting = asyncio.create_task(wait())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 1.5)
+        order.append("first")
+    await asyncio.wait_for(waiting, 5)
+    assert order == ["first", "second"]
+    assert (first.held, second.held) == (False, False)
+
+
+async def test_it_is_renewed_beyond_its_ttl(bus: Bus) -> None:
+    lease = Lease(bus, "cpu", "first", ttl_seconds=1)
+    async with lease.hold():
+        began = time.monotonic()
+        while time.monotonic() - began < 2.5:
+            assert lease.held
+            await asyncio.sleep(0.02)
+
+
+async def test_leases_of_other_keys_are_free(bus: Bus) -> None:
+    async with Lease(bus, "cpu", "first").hold(), Lease(bus, "memory", "second").hold():
+        pass
+
+
+async def test_a_holder_that_died_is_followed_after_the_ttl_n11(server: Server, bus: Bus) -> None:
+    async with Bus.connect(server.url, name="dying") as dying:
+        await dying.wait_connected()
+        holder = Lease(dying, "cpu", "dying", ttl_seconds=1)
+        await holder._acquire()  # and never renewed nor given up
+    began = time.monotonic()
+    async with Lease(bus, "cpu", "heir", ttl_seconds=1).hold():
+        assert time.monotonic() - began < 5
+        assert not holder.held
+
+
+async def test_a_holder_without_a_server_is_told_before_the_lease_can_be_anothers(server: Server, bus: Bus) -> None:
+    lease = Lease(bus, "cpu", "first", ttl_seconds=1)
+    began = 0.0
+
+    async def hold() -> None:
+        nonlocal began
+        async with lease.hold():
+            began = time.monotonic()
+            await server.stop()
+            await asyncio.sleep(30)
+
+    with pytest.raises(UnavailableError, match="lost"):
+        await hold()
+    assert time.monotonic() - began < 1 + 2.5  # the TTL, and one call to give it up
+    assert not lease.held
+
+
+async def test_a_holder_whose_key_is_anothers_is_told_at_the_next_renewal(bus: Bus) -> None:
+    async def hold() -> None:
+        async with Lease(bus, "cpu", "first", ttl_seconds=3).hold():
+            entry = await bus.get(LEASES, "cpu")
+            assert entry is not None
+            await bus.put(LEASES, "cpu", b"{}", revision=entry.revision, read_at=time.monotonic())
+            await asyncio.sleep(30)
+
+    with pytest.raises(UnavailableError, match="lost"):
+        await hold()
+    entry = await bus.get(LEASES, "cpu")
+    assert entry is not None
+    assert entry.value == b"{}"  # and it takes nothing away from the other
+
+
+async def test_an_own_write_whose_answer_was_lost_does_not_lose_the_lease(bus: Bus) -> None:
+    lease = Lease(bus, "cpu", "first", ttl_seconds=1)
+    async with lease.hold():
+        known = lease._revision
+        await lease._write()
+        lease._revision = known  # as if the answer had been lost
+        began = time.monotonic()
+        while time.monotonic() - began < 2:
+            assert lease.held
+            await asyncio.sleep(0.02)
+
+
+async def test_a_timeout_of_the_body_is_the_bodys_own(bus: Bus) -> None:
+    with pytest.raises(TimeoutError):
+        async with Lease(bus, "cpu", "first").hold():
+            raise TimeoutError
+    with pytest.raises(asyncio.CancelledError):
+        async with Lease(bus, "cpu", "first").hold():
+            raise asyncio.CancelledError
+
+
+async def test_of_many_never_two_hold(bus: Bus) -> None:
+    holding = 0
+    most = 0
+
+    async def work(name: str) -> None:
+        nonlocal holding, most
+        async with Lease(bus, "cpu", name, ttl_seconds=1).hold():
+            holding += 1
+            most = max(most, holding)
+            await asyncio.sleep(0.01)
+            holding -= 1
+
+    await asyncio.wait_for(asyncio.gather(*(work(f"w{number}") for number in range(8))), 60)
+    assert most == 1
+
+
+async def test_it_waits_for_a_server(server: Server, bus: Bus) -> None:
+    await server.stop()
+    lease = Lease(bus, "cpu", "first")
+
+    async def hold() -> None:
+        async with lease.hold():
+            assert lease.held
+
+    holding = asyncio.create_task(hold())
+    await eventually(lambda: not bus.connected)
+    await server.start()
+    await asyncio.wait_for(holding, 10)

@@ -1,0 +1,51 @@
+"""Streams as a server creates them, where it matters in which order."""
+
+import base64
+import time
+from typing import Any
+
+from bus.buckets import VERDICT_LOG, VERDICTS
+from bus.connection import Bus
+from tests.integration.servers import Server, eventually
+
+now = time.monotonic
+
+
+async def logged(bus: Bus) -> list[tuple[str, bytes]]:
+    """What the log holds: each message's subject and body, in order."""
+    state = (await bus.api(f"STREAM.INFO.{VERDICT_LOG.stream}"))["state"]
+    messages: list[dict[str, Any]] = [
+        (await bus.api(f"STREAM.MSG.GET.{VERDICT_LOG.stream}", {"seq": sequence}))["message"]
+        for sequence in range(state["first_seq"], state["last_seq"] + 1)
+    ]
+    return [(message["subject"], base64.b64decode(message.get("data", ""))) for message in messages]
+
+
+async def holds(bus: Bus, count: int, *, within: float) -> None:
+    async def enough() -> bool:
+        return len(await logged(bus)) >= count
+
+    await eventually(enough, within=within, every=0.02)
+
+
+async def test_the_log_of_verdicts_has_every_revision_in_order(bus: Bus) -> None:
+    revision = 0
+    for number in range(120):
+        revision = await bus.put(VERDICTS, "a", b"%d" % number, revision=revision, read_at=now())
+        if number % VERDICTS.history == VERDICTS.history - 1:
+            # Without waiting for what the server looks for again only after seconds: the bucket was there first.
+            await holds(bus, number + 1, within=3)
+    await bus.delete(VERDICTS, "a", revision=revision, read_at=now())
+    await holds(bus, 121, within=3)
+    expected = [("$KV.VERDICTS.a", b"%d" % number) for number in range(120)]
+    assert await logged(bus) == [*expected, ("$KV.VERDICTS.a", b"")]
+
+
+async def test_the_log_goes_on_after_a_wipe(server: Server, bus: Bus) -> None:
+    await bus.put(VERDICTS, "a", b"1", revision=0, read_at=now())
+    await holds(bus, 1, within=3)
+    await server.restart(wiped=True)
+    await eventually(lambda: bus.connected)
+    await bus.put(VERDICTS, "a", b"2", revision=0, read_at=now())
+    await holds(bus, 1, within=10)
+    assert await logged(bus) == [("$KV.VERDICTS.a", b"2")]

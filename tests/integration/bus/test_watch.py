@@ -1,0 +1,187 @@
+"""A watch against a server that is well."""
+
+import asyncio
+import time
+
+import pytest
+
+from bus.buckets import LEASES, NODES, SAMPLES
+from bus.connection import Bus, Entry, Epoch
+from bus.watch import Watch
+from tests.integration.bus.followers import Follower, consumers, following
+from tests.integration.servers import eventually
+
+now = time.monotonic
+
+
+async def fill(bus: Bus, count: int, value: bytes = b"1") -> list[int]:
+    return await asyncio.gather(
+        *(bus.put(NODES, f"n{number}.metrics", value, revision=0, read_at=now()) for number in range(count))
+    )
+
+
+async def test_what_stands_there_comes_in_order_then_every_change(bus: Bus) -> None:
+    revisions = await fill(bus, 100)
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        assert [entry.revision for entry in follower.entries] == sorted(revisions)
+        assert follower.view == {f"n{number}.metrics": b"1" for number in range(100)}
+        changed = await bus.put(NODES, "n0.metrics", b"2", revision=revisions[0], read_at=now())
+        deleted = await bus.delete(NODES, "n1.metrics", revision=revisions[1], read_at=now())
+        await eventually(lambda: len(follower.entries) == 102)
+        assert [(entry.key, entry.value, entry.revision) for entry in follower.entries[-2:]] == [
+            ("n0.metrics", b"2", changed),
+            ("n1.metrics", None, deleted),
+        ]
+        assert [epoch.created for epoch in follower.epochs] == [(await bus.epoch(NODES)).created]
+        assert all(abs(entry.created - time.time()) < 60 for entry in follower.entries)
+
+
+async def test_an_empty_bucket_is_caught_up_at_once(bus: Bus) -> None:
+    async with following(bus, NODES) as follower:
+        assert await follower.caught_up() < 1
+        assert follower.entries == []
+        assert follower.batches
+        assert follower.watch.status.lag == 0
+
+
+async def test_a_burst_is_told_once_or_a_few_times_not_per_entry(bus: Bus) -> None:
+    await fill(bus, 2000)
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        await eventually(lambda: follower.batches > 0)
+        assert follower.batches < 100
+
+
+async def test_caught_up_is_known_when_the_last_batch_is_told(bus: Bus) -> None:
+    await fill(bus, 10)
+    told: list[bool] = []
+    watch = Watch(
+        bus,
+        NODES,
+        on_entry=lambda _: None,
+        on_epoch=lambda _: None,
+        on_batch=lambda: told.append(watch.status.caught_up),
+    )
+    task = asyncio.create_task(watch.run())
+    await eventually(lambda: bool(told) and told[-1])
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_slow_reader_is_told_that_it_caught_up_and_leaves_others_their_turn(bus: Bus) -> None:
+    await fill(bus, 3000, b"x" * 2000)
+    told: list[bool] = []
+    turns = 0
+
+    def slowly(_: Entry) -> None:
+        until = time.perf_counter() + 0.0005
+        while time.perf_counter() < until:
+            pass
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    watch = Watch(
+        bus,
+        NODES,
+        on_entry=slowly,
+        on_epoch=lambda _: None,
+        on_batch=lambda: told.append(watch.status.caught_up),
+    )
+    tasks = [asyncio.create_task(watch.run()), asyncio.create_task(take_turns())]
+    try:
+        await eventually(lambda: watch.status.applied > 0)
+        before = turns
+        await eventually(lambda: watch.status.caught_up)
+        assert turns - before > 100  # 1.5 s of work, a turn at least every few milliseconds
+        assert await eventually(lambda: told[-1]) < 1.0
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def test_a_last_message_that_is_gone_does_not_keep_it_from_catching_up(bus: Bus) -> None:
+    await fill(bus, 3)
+    await bus.api("STREAM.PURGE.KV_NODES", {"filter": "$KV.NODES.n2.metrics"})
+    assert (await bus.epoch(NODES)).last_sequence > 0
+    async with following(bus, NODES) as follower:
+        await follower.caught_up(within=3)
+        assert len(follower.view) == 2
+        assert follower.watch.status.lag == 0
+
+
+async def test_an_expired_key_comes_as_a_marker_n12(bus: Bus) -> None:
+    async with following(bus, LEASES) as follower:
+        await bus.put(LEASES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
+        await eventually(lambda: len(follower.entries) == 2)
+        assert [entry.value for entry in follower.entries] == [b"1", None]
+
+
+async def test_the_lag_is_known(bus: Bus) -> None:
+    async with following(bus, NODES) as follower:
+        await fill(bus, 10)
+        await eventually(lambda: len(follower.entries) == 10)
+        assert follower.watch.status.applied == (await bus.epoch(NODES)).last_sequence
+        assert follower.watch.status.lag == 0
+
+
+async def test_a_bug_in_the_reader_ends_the_watch_loudly(bus: Bus) -> None:
+    def fail(_: Entry | Epoch) -> None:
+        raise ZeroDivisionError
+
+    for on_entry, on_epoch in ((fail, lambda _: None), (lambda _: None, fail)):
+        watch = Watch(bus, NODES, on_entry=on_entry, on_epoch=on_epoch)
+        task = asyncio.create_task(watch.run())
+        await eventually(lambda watch=watch: watch.status.epoch is not None)  # type: ignore[misc]
+        if not task.done():
+            revision = (await bus.get(NODES, "a")) or Entry("a", None, 0, 0)
+            await bus.put(NODES, "a", b"", revision=revision.revision, read_at=now())
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(task, 5)
+    await eventually(lambda: no_consumers(bus))
+
+
+async def no_consumers(bus: Bus) -> bool:
+    return await consumers(bus, NODES) == 0
+
+
+async def test_it_leaves_no_consumer_behind_b47(bus: Bus) -> None:
+    before = asyncio.all_tasks()
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        assert await consumers(bus, NODES) == 1
+    assert await consumers(bus, NODES) == 0
+    await eventually(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_entries_is_the_whole_bucket_without_what_is_gone(bus: Bus) -> None:
+    revisions = await fill(bus, 500)
+    await bus.delete(NODES, "n7.metrics", revision=revisions[7], read_at=now())
+    entries = await bus.entries(NODES)
+    assert {entry.key for entry in entries} == {f"n{number}.metrics" for number in range(500)} - {"n7.metrics"}
+    assert [entry.revision for entry in entries] == sorted(set(revisions) - {revisions[7]})
+    assert await consumers(bus, NODES) == 0
+
+
+async def test_entries_of_an_empty_bucket_are_none(bus: Bus) -> None:
+    began = now()
+    assert await bus.entries(NODES) == []
+    assert now() - began < 1
+
+
+async def test_several_watches_share_a_connection(bus: Bus) -> None:
+    async with following(bus, NODES) as nodes, following(bus, LEASES) as leases, following(bus, NODES) as more:
+        await fill(bus, 10)
+        await bus.put(LEASES, "a", b"1", revision=0, read_at=now())
+        await bus.publish(SAMPLES, "tas.samples.a.b", b"{}")
+        await eventually(lambda: len(nodes.view) == len(more.view) == 10 and len(leases.view) == 1)
+
+
+async def test_a_status_before_anything_is_known(bus: Bus) -> None:
+    status = Follower(bus, NODES).watch.status
+    assert (status.epoch, status.applied, status.caught_up, status.lag) == (None, 0, False, None)

@@ -1,0 +1,26 @@
+"""Layers: a server with its own store and port, a connection to it. No test shares anything with another."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bus.connection import Bus
+from tests.integration.servers import Server
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    """A running server; a test may pause, kill and restart it."""
+    server = Server(tmp_path / "store")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def bus(server: Server) -> AsyncIterator[Bus]:
+    """A connection that is up, with every stream there."""
+    async with Bus.connect(server.url, name="test") as bus:
+        await bus.wait_connected()
+        yield bus

@@ -1,0 +1,275 @@
+"""The client and the reflector against a server that does what none should."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from sandbox import Sandbox
+from tests.integration.servers import eventually
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.client_scenarios import followed
+from workers.kubernetes.client import ChangeType, KubernetesClient
+from workers.kubernetes.errors import (
+    ConfigurationError,
+    ExpiredError,
+    GoneError,
+    KubernetesError,
+    RejectedError,
+    UnavailableError,
+)
+from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.resources import NODES, PODS
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+NODE = {"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}}
+
+
+@asynccontextmanager
+async def served(handler: Handler, folder: Path) -> AsyncIterator[KubernetesClient]:
+    """A client of a server that answers with `handler` alone."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.5, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    kubeconfig = folder / "kubeconfig"
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    kubeconfig.write_text(json.dumps(config))
+    try:
+        async with KubernetesClient.connect(kubeconfig, worker="test") as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+def lines(*pieces: bytes, then_wait: float = 0.0) -> Handler:
+    """A watch that sends these pieces and ends."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(0)
+        await asyncio.sleep(then_wait)
+        return response
+
+    return handler
+
+
+def event(kind: str, what: Any) -> bytes:
+    return json.dumps({"type": kind, "object": what}).encode() + b"\n"
+
+
+async def types_of(client: KubernetesClient, **limits: float) -> list[ChangeType]:
+    async with aclosing(client.watch(NODES, resource_version="1", **limits)) as changes:  # type: ignore[arg-type]
+        return [change.type async for change in changes]
+
+
+async def test_who_we_are_is_told(tmp_path: Path) -> None:
+    seen: list[web.Request] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append(request)
+        return web.json_response(NODE)
+
+    async with served(handler, tmp_path) as client:
+        await client.get(NODES, "n")
+        await client.merge_patch(NODES, "n", {"metadata": {"labels": {"a": None}}}, field_manager="tas-on-nats")
+    got, patched = seen
+    assert got.headers["User-Agent"] == "tas-on-nats/test"
+    assert got.headers["Authorization"] == "Bearer secret"
+    assert "as=PartialObjectMetadata;g=meta.k8s.io;v=v1" in got.headers["Accept"]
+    assert (patched.method, patched.headers["Content-Type"]) == ("PATCH", "application/merge-patch+json")
+    assert patched.query["fieldManager"] == "tas-on-nats"
+
+
+async def test_events_may_come_in_any_pieces_and_a_cut_off_one_counts_not(tmp_path: Path) -> None:
+    whole = event("ADDED", NODE) + b"\n" + event("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
+    pieces = [bytes([each]) for each in whole] + [event("DELETED", NODE)[:-5]]
+    async with served(lines(*pieces), tmp_path) as client:
+        assert await types_of(client) == [ChangeType.ADDED, ChangeType.BOOKMARK]
+
+
+async def test_a_large_event_is_read_and_a_monstrous_one_refused(tmp_path: Path) -> None:
+    large = NODE | {"metadata": {**NODE["metadata"], "annotations": {"a": "x" * (2 << 20)}}}
+    async with served(lines(event("MODIFIED", large), event("FUTURE", {})), tmp_path) as client:
+        assert await types_of(client) == [ChangeType.MODIFIED]
+    async with served(lines(*[b"x" * (1 << 20)] * 17), tmp_path) as client:
+        with pytest.raises(RejectedError, match="an event of more than"):
+            await types_of(client)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ({"code": 410, "reason": "Expired", "message": "too old resource version"}, GoneError),
+        ({"code": 504, "reason": "Timeout", "message": "Too large resource version"}, UnavailableError),
+        ({"message": "no code"}, UnavailableError),
+        ("no status", UnavailableError),
+    ],
+)
+async def test_an_error_within_a_watch_is_the_error_it_says(
+    tmp_path: Path, status: Any, kind: type[KubernetesError]
+) -> None:
+    async with served(lines(event("ADDED", NODE), event("ERROR", status)), tmp_path) as client:
+        with pytest.raises(kind):
+            await types_of(client)
+
+
+@pytest.mark.parametrize("line", [b"no json\n", b'{"type": "ADDED", "object": {}}\n', b'{"type": "ADDED"}\n'])
+async def test_what_is_no_event_ends_the_watch(tmp_path: Path, line: bytes) -> None:
+    async with served(lines(line), tmp_path) as client:
+        with pytest.raises(UnavailableError):
+            await types_of(client)
+
+
+async def test_a_silent_watch_ends_in_time(tmp_path: Path) -> None:
+    async with served(lines(event("ADDED", NODE), then_wait=60), tmp_path) as client:
+        began = time.monotonic()
+        with pytest.raises(UnavailableError, match=r"nothing from .* for 0\.3 s"):
+            await types_of(client, silent_seconds=0.3)
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"{}",
+        b'{"items": []}',
+        b'{"kind": "NodeList", "items": []}',
+        b'{"kind": "NodeList", "metadata": {}, "items": []}',
+        b'{"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": [{}]}',
+        b'{"kind": "Status", "metadata": {"resourceVersion": "1"}, "status": "Success"}',
+        b"\xff",
+    ],
+)
+async def test_a_list_that_is_none_is_no_empty_list(tmp_path: Path, body: bytes) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
+
+    async with served(handler, tmp_path) as client:
+        with pytest.raises(UnavailableError):
+            await client.list(NODES)
+
+
+async def test_nobody_listens(tmp_path: Path) -> None:
+    async with served(lines(), tmp_path) as client:
+        pass
+    kubeconfig = tmp_path / "kubeconfig"
+    async with KubernetesClient.connect(kubeconfig, worker="test") as client:
+        with pytest.raises(UnavailableError):
+            await client.get(NODES, "n")
+
+
+async def test_a_list_whose_pages_expire_is_asked_for_in_one_piece(
+    sandbox: Sandbox, admin: Admin, client: KubernetesClient, namespace: str
+) -> None:
+    for number in range(5):
+        await admin.create_pod(namespace, f"pod-{number}", "one")
+    sandbox.faults.answer(410, which=lambda call: call.verb == "list" and call.resource == "pods")
+    listing = await client.list(PODS, page_objects=2)
+    assert len(listing.items) == 5
+
+
+async def test_a_patch_that_waits_for_its_turn_is_not_sent_late(tmp_path: Path) -> None:
+    """The time counts when the body goes, and not when the call began."""
+    arrived: list[bytes] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        arrived.append(await request.read())
+        return web.json_response(NODE)
+
+    async with served(handler, tmp_path) as client:
+        await client.merge_patch(NODES, "n", {}, field_manager="test", read_at=time.monotonic() - 1)
+        with pytest.raises(ExpiredError):
+            await client.merge_patch(NODES, "n", {"late": 1}, field_manager="test", read_at=time.monotonic() - 3)
+        await client.merge_patch(NODES, "n", {}, field_manager="test", read_at=time.monotonic())
+    assert arrived == [b"{}", b"{}"]
+
+
+async def test_a_watch_without_bookmarks_is_taken_up_again(tmp_path: Path) -> None:
+    async with Sandbox.start(nodes=["node-1"], bookmark_seconds=1000) as sandbox:
+        kubeconfig = sandbox.kubeconfig(tmp_path / "silent")
+        async with KubernetesClient.connect(kubeconfig, worker="test") as client:
+            lists: list[int] = []
+            seen: set[str] = set()
+            reflector = Reflector(
+                client,
+                NODES,
+                on_list=lambda listing: lists.append(len(listing.items)),
+                on_change=lambda change: seen.add(change.object.metadata.name),
+                silent_seconds=0.3,
+            )
+            task = asyncio.create_task(reflector.run())
+            await eventually(lambda: sandbox.count()["watch", "nodes"] >= 3)
+            sandbox.add_node("node-2")
+            await eventually(lambda: "node-2" in seen)
+            assert lists == [1]
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+async def test_an_earlier_state_of_the_server_is_listed_anew(
+    sandbox: Sandbox, admin: Admin, client: KubernetesClient, node: str
+) -> None:
+    """After etcd was restored from a backup the version that was reached lies ahead of the server's own."""
+    async with followed(client, watch_seconds=60) as nodes:
+        await admin.label_node(node, {"colour": "red"})
+        await eventually(lambda: nodes.has(node, colour="red"))
+        nodes.reflector.resource_version = "999999999"
+        sandbox.faults.answer(504, which=lambda call: call.verb == "watch" and call.resource == "nodes")
+        sandbox.cut_watches()
+        await eventually(lambda: nodes.reflector.listed == 2)
+        await admin.label_node(node, {"colour": "blue"})
+        await eventually(lambda: nodes.has(node, colour="blue"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "current-context: x",
+        json.dumps({"current-context": "x", "contexts": [], "clusters": [], "users": []}),
+        json.dumps(
+            {
+                "current-context": "x",
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": "https://h", "certificate-authority": "/nowhere"}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+        ),
+    ],
+    ids=["empty", "no-yaml", "list", "object", "no-contexts", "no-such-context", "no-such-file"],
+)
+async def test_a_kubeconfig_that_says_nothing_is_told_in_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match="kubeconfig"):
+        async with KubernetesClient.connect(file, worker="test"):
+            pass
+
+
+async def test_outside_of_a_cluster_there_is_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigurationError, match="this pod's account"):
+        async with KubernetesClient.connect(None, worker="test"):
+            pass

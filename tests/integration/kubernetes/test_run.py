@@ -1,0 +1,124 @@
+"""`tas run` on a cluster, as a user runs it."""
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from bus.connection import Bus
+from sandbox import Sandbox
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.cli.tas import Running, Tas
+from tests.integration.workers.running import policies_on
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.watch_scenarios import strategies
+
+FREE = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0")
+
+
+@pytest.fixture
+def tas(tmp_path: Path) -> Tas:
+    return Tas(tmp_path / "home")
+
+
+async def workers_of(running: Running) -> dict[str, str | None]:
+    workers: dict[str, str | None] = json.loads((await running.health("/readyz"))[1])["workers"]
+    return workers
+
+
+async def test_the_whole_product_on_a_cluster(tas: Tas, admin: Admin, kubeconfig: Path, namespace: str) -> None:
+    await admin.create_policy(namespace, "demo-policy", strategies=strategies(2))
+    async with tas.running("run", "all", "--kubeconfig", str(kubeconfig), *FREE) as running:
+        await running.ready()
+        assert {"bus", "materialize", "watch", "extender"} <= set(await workers_of(running))
+        assert "policies" not in await workers_of(running)
+        (policy,) = (await tas("get", "policies", "--json")).json
+        assert policy["name"] == "demo-policy"
+        assert (await tas("publish", "node-1", "health_metric=2")).code == 0
+        # Without facts of it a node is nobody's.
+        await tas("publish", "stranger", "health_metric=2")
+        refused = await running.said("sample_refused")
+        assert refused["reason"] == "Kubernetes has no node of this name"
+
+        async def rejected() -> bool:
+            return await passing(running, namespace) == ["node-2"]
+
+        await eventually(rejected)
+        await admin.delete_policy(namespace, "demo-policy")
+
+        async def passes() -> bool:
+            return await passing(running, namespace) == ["node-1", "node-2"]
+
+        await eventually(passes)
+        status, metrics = await running.health("/metrics")
+        assert status == 200
+        assert 'tas_watch_objects{resource="nodes"} 2.0' in metrics
+        assert await running.end() == 0
+        assert running.noise == []
+    assert tas.left_behind() == []
+
+
+async def passing(running: Running, namespace: str) -> list[str]:
+    url = (await running.said("extender_listening"))["url"]
+    question = {
+        "Pod": {"metadata": {"name": "p", "namespace": namespace, "labels": {"telemetry-policy": "demo-policy"}}},
+        "Nodes": None,
+        "NodeNames": ["node-1", "node-2"],
+    }
+
+    def ask() -> list[str]:
+        request = urllib.request.Request(
+            f"{url}/filter", json.dumps(question).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=5) as response:
+            names: list[str] = json.load(response)["NodeNames"]
+            return names
+
+    return await asyncio.to_thread(ask)
+
+
+@pytest.fixture
+def connections(server: Server, kubeconfig: Path) -> tuple[str, ...]:
+    return ("--bus", server.url, "--health-listen", "127.0.0.1:0", "--kubeconfig", str(kubeconfig))
+
+
+async def test_watch_by_itself_tells_when_the_api_server_is_away_and_goes_on(
+    tas: Tas, sandbox: Sandbox, bus: Bus, admin: Admin, connections: tuple[str, ...]
+) -> None:
+    await admin.create_policy("default", "odd", strategies=strategies() | {"unheard": {"rules": []}})
+    async with tas.running("run", "watch", *connections) as running:
+        await running.ready()
+        assert set(await policies_on(bus)) == {"default/odd"}
+        problems = json.loads((await running.health("/problems"))[1])["problems"]
+        assert "no strategy of this name" in problems["default/odd"][0]
+        sandbox.faults.drop(times=10**6, which=lambda call: call.user_agent == "tas-on-nats/watch")
+        sandbox.cut_watches()
+
+        async def away() -> bool:
+            return sandbox.url in ((await workers_of(running))["watch"] or "")
+
+        await eventually(away)
+        assert set(await policies_on(bus)) == {"default/odd"}
+        sandbox.faults.clear()
+        await running.ready()
+        assert await running.end() == 0
+        assert running.noise == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("run", "all", "--kubeconfig", "in-cluster", "--policies", "."), "not together with --policies"),
+        (("run", "watch", "--kubeconfig", "/nowhere"), "there is no such file"),
+        (("run", "watch", "--bus", "nats://127.0.0.1:1"), "this pod's account"),
+    ],
+)
+async def test_what_cannot_be_is_told_in_one_line_and_ends_with_2(
+    tas: Tas, arguments: tuple[str, ...], told: str
+) -> None:
+    done = await tas(*arguments)
+    assert done.code == 2
+    assert told in done.err
+    assert "Traceback" not in done.err

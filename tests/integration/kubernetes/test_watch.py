@@ -1,0 +1,355 @@
+"""The worker `watch` over a sandbox, and what can befall it there."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from bus.buckets import NODES, PODS, POLICIES, SYNCED
+from bus.connection import Bus, Entry, Epoch
+from bus.errors import BusError
+from bus.messages import decode_policy
+from bus.subjects import node_facts_key, parse_policy_key, pod_key, policy_key
+from bus.watch import Watch
+from sandbox import Sandbox
+from sandbox.faults import Call
+from tas.pod import PodKey
+from tas.policy import PolicyKey
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.running import running, synced_on
+from tests.kubernetes.admin import Admin, AdminError
+from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
+from workers.kubernetes.client import KubernetesClient
+from workers.watch import WatchWorker
+
+__all__ = ["watched"]
+
+FOR_LONG = 10**6
+
+
+def ours(call: Call) -> bool:
+    return call.user_agent.startswith("tas-on-nats/")
+
+
+def policies_of_ours(call: Call) -> bool:
+    return ours(call) and call.resource == "taspolicies"
+
+
+class TestWatch(WatchScenarios):
+    """Everything that holds of a real API server as well."""
+
+
+async def test_changes_that_were_missed_are_made_good_by_a_list(
+    sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str
+) -> None:
+    for name in ("goes", "stays"):
+        await admin.create_policy(namespace, name, strategies=strategies())
+        await watched.has_policy(namespace, name, lambda _: True)
+    with capture_logs() as logs:
+        sandbox.faults.drop(times=FOR_LONG, which=ours)
+        sandbox.cut_watches()
+        await admin.delete_policy(namespace, "goes")
+        await admin.create_policy(namespace, "comes", strategies=strategies())
+        sandbox.forget_history()
+        sandbox.faults.clear()
+        await watched.lacks_policy(namespace, "goes")
+        await watched.has_policy(namespace, "comes", lambda _: True)
+        assert await watched.policy(namespace, "stays") is not None
+        await watched.ready()
+    assert "kubernetes_watch_expired" in {line["event"] for line in logs}
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410, 429, 500, 503, None])
+async def test_an_api_server_that_does_not_answer_removes_nothing(
+    sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str, status: int | None
+) -> None:
+    await admin.create_policy(namespace, "one", strategies=strategies())
+    await admin.create_pod(namespace, "web", "one")
+    await admin.create_node("another")
+    await watched.has_policy(namespace, "one", lambda _: True)
+    await watched.has_pod(namespace, "web")
+    await watched.has_facts("another")
+    before = await records_on(watched.bus)
+    with capture_logs() as logs:
+        if status is None:
+            sandbox.faults.drop(times=FOR_LONG, which=ours)
+        else:
+            sandbox.faults.answer(status, times=FOR_LONG, which=ours, retry_after=1 if status == 429 else None)
+        asked = len(sandbox.calls)
+        sandbox.cut_watches()
+        await eventually(lambda: all(part in (watched.worker.unready() or "") for part in ("nodes: ", "pods: ")))
+        # Each of the three has tried again.
+        await eventually(lambda: len(sandbox.calls) > asked + 6)
+        assert await records_on(watched.bus) == before
+        sandbox.faults.clear()
+        await watched.ready()
+    assert await records_on(watched.bus) == before
+    events = {line["event"] for line in logs}
+    assert ("kubernetes_right_missing" in events) == (status in (401, 403))
+    assert "kubernetes_problem_over" in events
+    await admin.delete_policy(namespace, "one")
+    await watched.lacks_policy(namespace, "one")
+
+
+async def records_on(bus: Bus) -> list[Entry]:
+    """All that stands, with its revisions."""
+    return [entry for bucket in (POLICIES, NODES, PODS) for entry in await bus.entries(bucket) if entry.key != SYNCED]
+
+
+async def test_too_many_requests_are_not_repeated_before_their_time(sandbox: Sandbox, watched: Watched) -> None:
+    sandbox.faults.answer(429, times=FOR_LONG, which=ours, retry_after=2)
+    asked = len(sandbox.calls)
+    sandbox.cut_watches()
+    await eventually(lambda: len(sandbox.calls) == asked + 3)
+    began = time.monotonic()
+    await eventually(lambda: len(sandbox.calls) > asked + 3)
+    assert time.monotonic() - began > 1.5
+
+
+async def test_policies_stay_while_the_collection_is_not_served(
+    sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str, node: str
+) -> None:
+    await admin.create_policy(namespace, "one", strategies=strategies())
+    await watched.has_policy(namespace, "one", lambda _: True)
+    sandbox.faults.answer(404, times=FOR_LONG, which=policies_of_ours)
+    sandbox.cut_watches()
+    await eventually(lambda: "404" in (watched.worker.unready() or ""))
+    await admin.label_node(node, {"colour": "red"})
+    await watched.has_facts(node, lambda facts: facts.labels.get("colour") == "red")  # the others go on
+    assert await watched.policy(namespace, "one") is not None
+    sandbox.faults.clear()
+    await watched.ready()
+    assert await watched.policy(namespace, "one") is not None
+
+
+async def test_a_crd_that_is_deleted_takes_its_policies_along(
+    sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str
+) -> None:
+    await admin.create_policy(namespace, "one", strategies=strategies())
+    await watched.has_policy(namespace, "one", lambda _: True)
+    sandbox.remove_crd()  # the API server deletes them, and says so
+    await watched.lacks_policy(namespace, "one")
+    await eventually(lambda: "taspolicies" in (watched.worker.unready() or ""))
+    sandbox.install_crd()
+    await admin.create_policy(namespace, "two", strategies=strategies())
+    await watched.has_policy(namespace, "two", lambda _: True)
+    await watched.ready()
+
+
+async def test_without_an_api_server_nothing_is_said_to_be_complete(
+    sandbox: Sandbox, admin: Admin, server: Server, bus: Bus, namespace: str
+) -> None:
+    await admin.create_policy(namespace, "one", strategies=strategies())
+    sandbox.faults.drop(times=FOR_LONG, which=ours)
+    async with watching(bus, admin) as watched:
+        asked = len(sandbox.calls)
+        await eventually(lambda: len(sandbox.calls) > asked + 6)
+        assert "nodes: list nodes" in (watched.worker.unready() or "")
+        for bucket in (POLICIES, NODES, PODS):
+            assert (await bus.epoch(bucket)).last_sequence == await first_sequence(bus, bucket)
+        sandbox.faults.clear()
+        await watched.ready()
+        sandbox.faults.drop(times=FOR_LONG, which=ours)
+        sandbox.cut_watches()
+        await server.restart(wiped=True)
+        await bus.wait_connected()
+        asked = len(sandbox.calls)
+        await eventually(lambda: len(sandbox.calls) > asked + 6)
+        for bucket in (POLICIES, NODES, PODS):
+            assert await synced_on(bus, bucket) is None
+        sandbox.faults.clear()
+        await watched.has_policy(namespace, "one", lambda _: True)
+        await watched.ready()
+
+
+async def first_sequence(bus: Bus, bucket: Any) -> int:
+    """The last sequence of a stream that nothing was ever written to."""
+    answer = await bus.api(f"STREAM.INFO.{bucket.stream}")
+    assert answer["state"]["messages"] == 0
+    return int(answer["state"]["last_seq"])
+
+
+class Generations:
+    """Everything that POLICIES ever said."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.seen: dict[str, list[int | None]] = {}
+        self.watch = Watch(bus, POLICIES, on_entry=self._take, on_epoch=self._begin)
+
+    def _begin(self, _epoch: Epoch) -> None:
+        self.seen.clear()
+
+    def _take(self, entry: Entry) -> None:
+        if entry.key != SYNCED:
+            key = parse_policy_key(entry.key)
+            generation = None if entry.value is None else decode_policy(key, entry.value).generation
+            self.seen.setdefault(key.name, []).append(generation)
+
+
+@asynccontextmanager
+async def replica(bus: Bus, admin: Admin, name: str) -> AsyncIterator[Watched]:
+    """One whose calls are known by their user agent."""
+    registry = CollectorRegistry()
+    async with KubernetesClient.connect(admin.kubeconfig, worker=name) as client:
+        worker = WatchWorker(bus, client, registry=registry)
+        async with running(worker):
+            yield Watched(bus, worker, registry)
+
+
+def called_by(name: str, verb: str) -> Callable[[Call], bool]:
+    return lambda call: call.user_agent.endswith(f"/{name}") and call.verb == verb
+
+
+async def test_a_replica_that_lags_behind_undoes_nothing(
+    sandbox: Sandbox, admin: Admin, server: Server, bus: Bus, namespace: str
+) -> None:
+    generations = Generations(bus)
+    following = asyncio.create_task(generations.watch.run())
+    async with Bus.connect(server.url, name="lagging") as other, replica(bus, admin, "quick") as quick:
+        await quick.ready()
+        await admin.create_policy(namespace, "edited", strategies=strategies())
+        await admin.create_policy(namespace, "deleted", strategies=strategies())
+        await quick.has_policy(namespace, "deleted", lambda _: True)
+        async with replica(other, admin, "lagging") as lagging:
+            await lagging.ready()
+            # From here on it hears nothing: its next watch is answered late, and so is every list.
+            sandbox.faults.delay(3.0, times=FOR_LONG, which=called_by("lagging", "watch"))
+            sandbox.faults.delay(3.0, times=FOR_LONG, which=called_by("lagging", "list"))
+            sandbox.cut_watches()
+            for target in range(2, 6):
+                await admin.change_policy(namespace, "edited", {"spec": {"strategies": strategies(target)}})
+                await quick.has_policy(namespace, "edited", lambda record, at=target: record.generation == at)  # type: ignore[misc]
+            await admin.delete_policy(namespace, "deleted")
+            await quick.lacks_policy(namespace, "deleted")
+            sandbox.faults.clear()
+            await admin.create_policy(namespace, "last", strategies=strategies())
+            await quick.has_policy(namespace, "last", lambda _: True)
+            await lagging.ready()
+    following.cancel()
+    assert generations.seen["edited"] == [1, 2, 3, 4, 5]
+    assert generations.seen["deleted"] == [1, None]
+    assert generations.seen["last"] == [1]
+
+
+async def test_a_policy_that_is_too_large_for_the_bus_is_suspended_and_told(
+    admin: Admin, watched: Watched, namespace: str
+) -> None:
+    rule = {"metricname": "m" * 250, "operator": "Equals", "target": 1}
+    await admin.create_policy(namespace, "large", strategies={"dontschedule": {"rules": [rule] * 2000}})
+    await watched.has_policy(namespace, "large", lambda record: record.policy.suspend)
+    record = await watched.policy(namespace, "large")
+    assert record is not None
+    assert "at most 524288 bytes" in record.problems[0].reason
+    await watched.ready()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_happens_the_bus_ends_as_the_api_server(
+    sandbox: Sandbox, admin: Admin, server: Server, namespace: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with (
+        Bus.connect(server.url, name="one") as one,
+        Bus.connect(server.url, name="other") as other,
+        watching(one, admin),
+        watching(other, admin) as watched,
+    ):
+        for _ in range(120):
+            await something(chance, sandbox, admin, server, namespace)
+        sandbox.faults.clear()
+
+        async def agrees() -> bool:
+            return watched.worker.unready() is None and await on_the_bus(other) == await in_the_api(admin)
+
+        await eventually(agrees, within=40)
+
+
+async def something(chance: random.Random, sandbox: Sandbox, admin: Admin, server: Server, namespace: str) -> None:
+    name = f"it-{chance.randrange(6)}"
+    kind = chance.choices(
+        ["policy", "node", "pod", "cut", "forget", "fault", "bus", "wipe", "pause"], [30, 30, 30, 6, 4, 10, 1, 1, 8]
+    )[0]
+    if kind == "cut":
+        sandbox.cut_watches()
+    elif kind == "forget":
+        sandbox.forget_history()
+        sandbox.cut_watches()
+    elif kind == "fault":
+        sandbox.faults.answer(chance.choice([404, 410, 429, 500]), times=chance.randrange(1, 4), which=ours)
+    elif kind in ("bus", "wipe"):
+        await server.restart(wiped=kind == "wipe")
+    elif kind == "pause":
+        await asyncio.sleep(chance.random() * 0.2)
+    else:
+        await change(chance, admin, kind, namespace, name)
+
+
+async def change(chance: random.Random, admin: Admin, kind: str, namespace: str, name: str) -> None:
+    """Creates, or where there is one changes or deletes."""
+    paths = {
+        "policy": f"{admin.policies(namespace)}/{name}",
+        "node": f"/api/v1/nodes/{name}",
+        "pod": f"/api/v1/namespaces/{namespace}/pods/{name}",
+    }
+    try:
+        await admin.get(paths[kind])
+    except AdminError:
+        if kind == "policy":
+            await admin.create_policy(namespace, name, strategies=strategies(chance.randrange(3)))
+        elif kind == "node":
+            await admin.create_node(name, colour=chance.choice(["red", "blue"]))
+        else:
+            await admin.create_pod(namespace, name, chance.choice(["one", "two"]))
+        return
+    if chance.random() < 0.4:
+        await admin.delete(paths[kind])
+    elif kind == "policy":
+        await admin.change_policy(namespace, name, {"spec": {"strategies": strategies(chance.randrange(3))}})
+    else:
+        label = chance.choice(["red", "blue", None])
+        key = "telemetry-policy" if kind == "pod" else "colour"
+        await admin.patch(paths[kind], {"metadata": {"labels": {key: label}}})
+
+
+async def on_the_bus(bus: Bus) -> dict[str, str] | None:
+    try:
+        entries = {
+            f"{bucket.name}/{entry.key}": entry.value
+            for bucket in (POLICIES, NODES, PODS)
+            for entry in await bus.entries(bucket)
+            if entry.key != SYNCED
+        }
+    except BusError:
+        return None
+    return {key: uid_and_labels(key, value) for key, value in entries.items() if value is not None}
+
+
+def uid_and_labels(key: str, value: bytes) -> str:
+    found = json.loads(value)
+    what = {"POLICIES": "generation", "NODES": "labels", "PODS": "policy"}[key.partition("/")[0]]
+    return f"{found['uid']} {json.dumps(found[what], sort_keys=True)}"
+
+
+async def in_the_api(admin: Admin) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in (await admin.get("/apis/telemetry.intel.com/v1alpha1/taspolicies"))["items"]:
+        meta = each["metadata"]
+        key = policy_key(PolicyKey(meta["namespace"], meta["name"]))
+        found[f"POLICIES/{key}"] = f"{meta['uid']} {meta['generation']}"
+    for each in (await admin.get("/api/v1/nodes"))["items"]:
+        meta = each["metadata"]
+        labels = json.dumps(meta.get("labels", {}), sort_keys=True)
+        found[f"NODES/{node_facts_key(meta['name'])}"] = f"{meta['uid']} {labels}"
+    for each in (await admin.get("/api/v1/pods"))["items"]:
+        meta = each["metadata"]
+        if "telemetry-policy" in meta.get("labels", {}):
+            key = pod_key(PodKey(meta["namespace"], meta["name"]))
+            found[f"PODS/{key}"] = f"{meta['uid']} {json.dumps(meta['labels']['telemetry-policy'])}"
+    return found

@@ -1,0 +1,105 @@
+"""The product's workers, as tasks on this loop or as processes, and what can befall one of them."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+
+from bus.connection import Bus
+from tests.integration.replicas import Replica
+from workers.evaluate import Evaluate
+from workers.kubernetes.client import KubernetesClient
+from workers.labels import Labels
+from workers.materialize import Materialize
+from workers.runtime import Worker
+from workers.watch import WatchWorker
+
+STALE_AFTER = 1.5
+"""Seconds, where a policy does not say."""
+
+BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry], Worker]] = {
+    "watch": lambda bus, client, registry: WatchWorker(bus, client, registry=registry),
+    "materialize": lambda bus, _, registry: Materialize(bus, registry=registry),
+    "evaluate": lambda bus, _, registry: Evaluate(bus, registry=registry, default_stale_after=STALE_AFTER),
+    "labels": lambda bus, client, registry: Labels(bus, client, registry=registry, default_stale_after=STALE_AFTER),
+}
+
+
+class One(Protocol):
+    """One replica."""
+
+    name: str
+
+    async def start(self) -> None: ...
+    async def kill(self) -> None: ...
+    async def pause(self, seconds: float) -> bool:
+        """Stops it for so long; False where that cannot be."""
+
+    def must_run(self) -> None: ...
+
+
+class Task:
+    """A worker as an object with connections of its own."""
+
+    def __init__(self, name: str, *, url: str, kubeconfig: Path) -> None:
+        self.name = name
+        self._url = url
+        self._kubeconfig = kubeconfig
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._live(), name=self.name)
+
+    async def _live(self) -> None:
+        kind = self.name.partition("-")[0]
+        async with (
+            Bus.connect(self._url, name=self.name) as bus,
+            KubernetesClient.connect(self._kubeconfig, worker=kind) as client,
+        ):
+            await BUILD[kind](bus, client, CollectorRegistry()).run()
+
+    async def kill(self) -> None:
+        """Ends it wherever it waits; nothing of what it holds is finished but what a worker finishes on its own."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def pause(self, seconds: float) -> bool:
+        return False
+
+    def must_run(self) -> None:
+        assert self._task is not None, f"{self.name} does not run"
+        assert not self._task.done(), f"{self.name} ended: {self._task}"
+
+
+class Process:
+    """A worker as a user runs it."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.name = replica.name
+        self.stops: list[tuple[float, float]] = []
+        self._replica = replica
+
+    async def start(self) -> None:
+        self._replica.start()
+
+    async def kill(self) -> None:
+        self._replica.kill()
+
+    async def pause(self, seconds: float) -> bool:
+        began = time.time()
+        self._replica.pause()
+        self.stops.append((began, float("inf")))
+        await asyncio.sleep(seconds)
+        self.stops[-1] = (began, time.time())
+        self._replica.resume()
+        return True
+
+    def must_run(self) -> None:
+        self._replica.must_run()

@@ -1,0 +1,98 @@
+"""A real nats-server for one test, and what can befall it."""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from bus.server import STORE_BYTES, EmbeddedServer
+
+
+class Server:
+    """One server's life: its address and its store stay the same over restarts. `port` 0: any free one."""
+
+    def __init__(self, store: Path, *, port: int = 0) -> None:
+        self._store = store
+        self._port = port
+        self._running: EmbeddedServer | None = None
+        self._ending = AsyncExitStack()
+
+    @property
+    def url(self) -> str:
+        assert self._port, "the server never ran"
+        return f"nats://127.0.0.1:{self._port}"
+
+    async def start(self, **options: Any) -> None:
+        self._running = await self._ending.enter_async_context(
+            EmbeddedServer.start(self._store, port=self._port, **{"store_bytes": STORE_BYTES, **options})
+        )
+        self._port = int(self._running.url.rpartition(":")[2])
+
+    async def stop(self) -> None:
+        """Ends it as an operator would; clients are told."""
+        await self._ending.aclose()
+        self._running = None
+
+    async def kill(self) -> None:
+        """Ends it as a power switch would."""
+        self._signal(signal.SIGKILL)
+        assert self._running is not None
+        await self._running.wait()
+        await self.stop()
+
+    def pause(self) -> None:
+        """It stays connected and answers nobody: on return every thread of it stands still."""
+        self._signal(signal.SIGSTOP)
+        assert self._running is not None
+        threads = Path(f"/proc/{self._running.pid}/task")
+        until = time.monotonic() + 5
+        while threads.exists() and not all(map(_stands_still, threads.iterdir())):  # only Linux tells
+            assert time.monotonic() < until, "the server does not stop"
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    async def restart(self, *, wiped: bool = False, **options: Any) -> None:
+        """Kills it and starts it again; `wiped`: with nothing of what it knew."""
+        await self.kill()
+        if wiped:
+            self.wipe()
+        await self.start(**options)
+
+    def wipe(self) -> None:
+        """Removes all that it knew, while it does not run."""
+        assert self._running is None, "the server runs"
+        shutil.rmtree(self._store)
+
+    def _signal(self, number: int) -> None:
+        assert self._running is not None, "no server runs"
+        os.kill(self._running.pid, number)
+
+
+def _stands_still(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:  # it has ended
+        return True
+
+
+async def eventually(
+    holds: Callable[[], bool | Awaitable[bool]], *, within: float = 10.0, every: float = 0.005
+) -> float:
+    """Waits until `holds()` is true, and returns the seconds it took; fails after `within`."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        answer = holds()
+        if not isinstance(answer, bool):
+            answer = await answer
+        if answer:
+            return loop.time() - began
+        assert loop.time() - began < within, f"not so within {within:g} s: {holds}"
+        await asyncio.sleep(every)

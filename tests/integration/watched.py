@@ -1,0 +1,252 @@
+"""Readers that hold all they see against what was published: views, the bucket itself, and a process that answers."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import aiohttp
+
+from bus.buckets import NODES
+from bus.connection import Bus, Entry, Epoch
+from bus.watch import Watch, WatchStatus
+from tas.quantity import NANO
+from tas.sample import NodeSamples, Scrape
+from tas.view import View
+from tests.integration.published import SECOND, Order, Place, Published, microseconds_of
+from workers.followed_view import FollowedView
+
+STALE_SECONDS = 3600.0
+"""Longer than any test: here nothing is forgotten because of its age."""
+
+WRONGS = 20
+"""How many faults are told; the rest are alike."""
+
+
+class Held:
+    """The newest of each place that one reader has ever seen, and what was wrong with what it saw.
+
+    Attributes:
+        values: The order and the value of each place.
+        changes: How often a place got another value.
+        wrongs: What went back, vanished, or was never published.
+    """
+
+    def __init__(self, name: str, published: Published) -> None:
+        self.name = name
+        self.values: dict[Place, tuple[Order, int]] = {}
+        self.changes = 0
+        self.wrongs: list[str] = []
+        self._published = published
+
+    def see(self, node: str, seen: Mapping[Place, tuple[Order, int]]) -> None:
+        """Takes in all that is known of `node` now."""
+        for place in self.values:
+            if place[0] == node and place not in seen:
+                self.wrong(f"{place} has vanished")
+        for place, (order, value) in seen.items():
+            self._see_value(place, order, value)
+
+    def wrong(self, what: str) -> None:
+        if len(self.wrongs) < WRONGS:
+            self.wrongs.append(f"{self.name}: {what}")
+
+    def _see_value(self, place: Place, order: Order, value: int) -> None:
+        before = self.values.get(place)
+        if before == (order, value):
+            return
+        if before is not None and order <= before[0]:
+            self.wrong(f"{place} went from {before} to {(order, value)}")
+        if value not in (known := self._published.values.get(place, {})):
+            self.wrong(f"{place} is {value}, which nobody published")
+        elif (measured := known[value]) is not None and order[0] > measured:
+            self.wrong(f"{place} is {value} of {order[0]}, and it was measured at {measured}")
+        self.values[place] = (order, value)
+        self.changes += 1
+
+
+class HeldView(View):
+    """The product's view, looked at after each change."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__(default_stale_after=STALE_SECONDS)
+        self._held = held
+
+    def add_samples(self, node: str, samples: Iterable[Scrape], now: float) -> None:
+        super().add_samples(node, samples, now)
+        self._held.see(node, places(node, self.samples(node)))
+
+    def drop_samples(self, node: str) -> None:
+        self._held.wrong(f"{node} was dropped")
+        super().drop_samples(node)
+
+
+def places(node: str, samples: NodeSamples) -> dict[Place, tuple[Order, int]]:
+    """What a view knows of a node."""
+    return {
+        (node, metric, scrape.source): ((round(scrape.time * SECOND), scrape.sequence), value // NANO)
+        for scrape in samples
+        for metric, value in scrape.metrics.items()
+    }
+
+
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs `work` as long as the body does; what ends it before is raised."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+        assert not task.done(), "it ended by itself"
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+class ExtenderView:
+    """All that an extender has below its HTTP server."""
+
+    def __init__(self, bus: Bus, name: str, published: Published) -> None:
+        self.held = Held(name, published)
+        self.followed = FollowedView(bus, default_stale_after=STALE_SECONDS)
+        self.followed.view = HeldView(self.held)
+
+    @property
+    def status(self) -> WatchStatus:
+        return self.followed.watches[NODES.name]
+
+
+@asynccontextmanager
+async def extender_view(url: str, name: str, published: Published) -> AsyncIterator[ExtenderView]:
+    """One that follows the bus, with a connection of its own."""
+    async with Bus.connect(url, name=name) as bus:
+        view = ExtenderView(bus, name, published)
+        async with meanwhile(view.followed.run()):
+            yield view
+            assert view.followed.invalid_entries == 0
+
+
+class Bucket:
+    """NODES as a stranger reads it: JSON, each life of the bucket for itself.
+
+    Attributes:
+        lives: What each life held last.
+        wrongs: What went back, vanished, or was never published, within one life.
+    """
+
+    def __init__(self, bus: Bus, published: Published) -> None:
+        self.lives: list[Held] = []
+        self.watch = Watch(bus, NODES, on_entry=self._take, on_epoch=self._begin)
+        self._published = published
+
+    @property
+    def status(self) -> WatchStatus:
+        return self.watch.status
+
+    @property
+    def wrongs(self) -> list[str]:
+        return [wrong for life in self.lives for wrong in life.wrongs]
+
+    def _begin(self, epoch: Epoch) -> None:
+        self.lives.append(Held(f"life {len(self.lives) + 1} of NODES, since {epoch.created}", self._published))
+
+    def _take(self, entry: Entry) -> None:
+        token, _, kind = entry.key.partition(".")
+        if kind != "metrics":
+            return
+        life = self.lives[-1]
+        if entry.value is None:
+            life.wrong(f"{entry.key} was deleted")
+            return
+        node = token.replace("_", ".")
+        seen: dict[Place, tuple[Order, int]] = {}
+        for scrape in json.loads(entry.value)["scrapes"]:
+            counts = min(microseconds_of(scrape["measured"]), microseconds_of(scrape["arrived"]))
+            for metric, text in scrape["metrics"].items():
+                place = (node, metric, scrape["source"])
+                if place in seen:
+                    life.wrong(f"{place} stands twice in {entry.key}")
+                seen[place] = ((counts, scrape["sequence"]), int(text))
+        life.see(node, seen)
+
+
+@asynccontextmanager
+async def bucket(url: str, published: Published) -> AsyncIterator[Bucket]:
+    """One that is read, with a connection of its own."""
+    async with Bus.connect(url, name="stranger") as bus:
+        bucket = Bucket(bus, published)
+        async with meanwhile(bucket.watch.run()):
+            yield bucket
+
+
+def has_read(status: WatchStatus, epoch: Epoch) -> bool:
+    """Whether all that the bucket held at `epoch` has been taken in."""
+    return (
+        status.epoch is not None
+        and status.epoch.created == epoch.created
+        and status.caught_up
+        and status.applied >= epoch.last_sequence
+    )
+
+
+class Extender:
+    """A real extender, asked over HTTP as kube-scheduler does.
+
+    Attributes:
+        asked: How many answers came.
+        wrongs: Answers that were no answers, and nodes that violated a policy no more.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, nodes: Sequence[str]) -> None:
+        self.asked = 0
+        self.wrongs: list[str] = []
+        self._session = session
+        self._url = url
+        self._nodes = nodes
+
+    async def rejects(self, policy: str) -> set[str] | None:
+        """The nodes that a pod of `policy` is kept off; None if it did not answer."""
+        pod = {"metadata": {"name": "p", "namespace": "default", "labels": {"telemetry-policy": policy}}}
+        body = {"Pod": pod, "Nodes": None, "NodeNames": self._nodes}
+        began = time.monotonic()
+        try:
+            async with self._session.post(f"{self._url}/filter", json=body) as response:
+                text = await response.text()
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self._wrong(f"{policy}: no answer after {time.monotonic() - began:.1f} s: {error!r}")
+            return None
+        self.asked += 1
+        answer = json.loads(text)
+        if status != 200 or answer["Error"]:
+            self._wrong(f"{policy}: {status} {text[:200]}")
+            return None
+        rejected = set(answer["FailedAndUnresolvableNodes"])
+        if rejected | set(answer["NodeNames"]) != set(self._nodes) or rejected & set(answer["NodeNames"]):
+            self._wrong(f"{policy}: some nodes are in neither list, or in both: {text[:200]}")
+        return rejected
+
+    async def ask_on(self, thresholds: Sequence[str], chance: random.Random) -> None:
+        """Asks until cancelled. Who has violated a threshold of what only grows violates it for ever."""
+        violating: dict[str, set[str]] = {}
+        while True:
+            policy = chance.choice(thresholds)
+            rejected = await self.rejects(policy)
+            if rejected is not None:
+                if gone := violating.get(policy, set()) - rejected:
+                    self._wrong(f"{policy}: {gone} had a newer value before")
+                violating[policy] = rejected
+            await asyncio.sleep(0.01)
+
+    def _wrong(self, what: str) -> None:
+        if len(self.wrongs) < WRONGS:
+            self.wrongs.append(f"extender: {what}")
+
+
+@asynccontextmanager
+async def asked(url: str, nodes: Sequence[str]) -> AsyncIterator[Extender]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
+        yield Extender(session, url, nodes)

@@ -1,0 +1,259 @@
+"""`tas publish`, `tas get`, `tas explain` and `tas docs`: what they say, and what they refuse."""
+
+import asyncio
+import base64
+import json
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import NODES, POLICIES, SAMPLES, VERDICTS
+from bus.connection import Bus
+from bus.messages import (
+    NodeFacts,
+    PolicyRecord,
+    encode_node_facts,
+    encode_node_samples,
+    encode_policy,
+    encode_verdict,
+)
+from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
+from tas.manifest import parse_policy
+from tas.policy import PolicyKey, StrategyType
+from tas.quantity import parse_quantity
+from tas.rules import State
+from tas.sample import Scrape
+from tas.verdict import LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict, Wish, WishKind
+from tests.integration.servers import Server
+from tests.integration.workers.cli.tas import COMMAND, Tas
+
+
+@pytest.fixture
+def tas(tmp_path: Path, server: Server) -> Tas:
+    """A user whose TAS_BUS is the test's server."""
+    tas = Tas(tmp_path / "home")
+    tas.environment["TAS_BUS"] = server.url
+    return tas
+
+
+async def published(bus: Bus, sequence: int) -> tuple[str, dict[str, object]]:
+    """The subject and the body of a message on SAMPLES."""
+    answer = await bus.api(f"STREAM.MSG.GET.{SAMPLES.stream}", {"seq": sequence})
+    return answer["message"]["subject"], json.loads(base64.b64decode(answer["message"]["data"]))
+
+
+async def put_samples(bus: Bus, node: str, metrics: Mapping[str, str], *, ago: float = 0.0) -> None:
+    now = time.time()
+    values = {metric: parse_quantity(text) for metric, text in metrics.items()}
+    scrape = Scrape(source="test", measured=now - ago, arrived=now, sequence=1, metrics=values)
+    value = encode_node_samples((scrape,))
+    await bus.put(NODES, node_metrics_key(node), value, revision=0, read_at=time.monotonic())
+
+
+async def put_policy(bus: Bus, name: str, spec: object, *, namespace: str = "default") -> None:
+    key = PolicyKey(namespace, name)
+    policy, problems = parse_policy(key, spec)
+    record = PolicyRecord(policy=policy, uid=f"uid-{name}", generation=7, problems=problems, origin=f"{name}.yaml")
+    await bus.put(POLICIES, policy_key(key), encode_policy(record), revision=0, read_at=time.monotonic())
+
+
+def rules(*texts: str) -> dict[str, object]:
+    split = [text.split() for text in texts]
+    return {
+        "rules": [
+            {"metricname": metric, "operator": operator, "target": int(target)} for metric, operator, target in split
+        ]
+    }
+
+
+async def test_publish_puts_one_message_on_the_documented_subject(tas: Tas, bus: Bus) -> None:
+    done = await tas("publish", "ip-10-0-0-1.ec2.internal", "load1=1.5", "memory_free_bytes=2Gi", "--json")
+    assert done.code == 0
+    told = done.json
+    assert told["node"] == "ip-10-0-0-1.ec2.internal"
+    assert told["metrics"] == {"load1": "1.5", "memory_free_bytes": "2147483648"}
+    subject, body = await published(bus, told["sequence"])
+    assert subject == told["subject"] == "tas.samples.ip-10-0-0-1_ec2_internal.cli"
+    assert body["metrics"] == told["metrics"]
+
+
+async def test_source_time_and_window_are_said_as_given(tas: Tas, bus: Bus) -> None:
+    done = await tas(*("publish", "n", "m=-1", "--source", "by-hand", "--measured", "-5m", "--window", "1m", "--json"))
+    assert done.code == 0, done.err
+    subject, body = await published(bus, done.json["sequence"])
+    assert subject == "tas.samples.n.by-hand"
+    assert body["window"] == 60.0
+    assert body["metrics"] == {"m": "-1"}
+    for measured in (str(time.time() - 60), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))):
+        done = await tas("publish", "n", "m=1", "--measured", measured)
+        assert done.code == 0, done.err
+
+
+async def test_what_cannot_be_is_refused_before_anything_is_sent(tas: Tas, bus: Bus) -> None:
+    done = await tas("publish", "Node_1", "m=NaN", "n=1")
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.splitlines() == [
+        "Error: m = 'NaN': 'NaN' is no Kubernetes quantity",
+        "       NODE = 'Node_1': must be a lowercase DNS subdomain (RFC 1123)",
+    ]
+    assert await bus.get(NODES, "n.metrics") is None
+    state = (await bus.api(f"STREAM.INFO.{SAMPLES.stream}"))["state"]
+    assert state["messages"] == 0
+
+
+async def test_get_nodes_shows_every_sample_and_nodes_without_any(tas: Tas, bus: Bus) -> None:
+    await put_samples(bus, "node-1", {"load1": "1.5", "memory_free_bytes": "2Gi"}, ago=100)
+    facts = encode_node_facts(NodeFacts(uid="u", labels={"zone": "a"}))
+    await bus.put(NODES, node_facts_key("node-2"), facts, revision=0, read_at=time.monotonic())
+    done = await tas("get", "nodes", "--json")
+    assert done.code == 0
+    first, second = done.json
+    assert first["node"] == "node-1"
+    assert first["labels"] is None
+    assert [sample["metric"] for sample in first["samples"]] == ["load1", "memory_free_bytes"]
+    assert 99 < first["samples"][0]["age_seconds"] < 130
+    assert second == {"node": "node-2", "labels": {"zone": "a"}, "samples": []}
+    done = await tas("get", "nodes")
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["NODE", "METRIC", "VALUE", "AGE", "SOURCE"]
+    assert re.fullmatch(r"node-1 +load1 +1\.5 +1m\d\ds +test *", lines[1])
+    assert lines[3].split() == ["node-2", "-", "-", "-", "-"]
+
+
+async def test_get_policies_shows_rules_and_problems(tas: Tas, bus: Bus) -> None:
+    await put_policy(bus, "good", {"strategies": {"dontschedule": rules("load1 GreaterThan 5", "m Equals 1")}})
+    await put_policy(
+        bus, "odd", {"strategies": {"dontschedul": rules("m Equals 1")}, "staleAfter": "30s"}, namespace="other"
+    )
+    done = await tas("get", "policies", "--json")
+    good, odd = done.json
+    assert (good["namespace"], good["name"], good["generation"], good["problems"]) == ("default", "good", 7, [])
+    assert good["spec"]["strategies"]["dontschedule"]["rules"][0]["metricname"] == "load1"
+    assert [problem["field"] for problem in odd["problems"]] == ["spec.strategies.dontschedul"]
+    done = await tas("get", "policies")
+    assert re.search(r"default/good +dontschedule +load1 GreaterThan 5 or m Equals 1 +good\.yaml +-", done.out)
+    assert re.search(r"other/odd +- +- +odd\.yaml +spec\.strategies\.dontschedul = ", done.out)
+
+
+async def test_get_verdicts_shows_what_each_policy_means_for_each_node(tas: Tas, bus: Bus) -> None:
+    label = LabelVerdict(state=State.VIOLATED, wish=Wish(WishKind.SET, "violating"), violated_since=time.time() - 100)
+    strategies = {
+        StrategyType.DONTSCHEDULE: StrategyVerdict(state=State.UNKNOWN, changed=time.time() - 10),
+        StrategyType.DESCHEDULE: StrategyVerdict(
+            state=State.VIOLATED, changed=time.time() - 100, value="2", labels={"p": label}
+        ),
+    }
+    policy = PolicyVerdict(uid="u", generation=1, strategies=strategies)
+    verdict = NodeVerdict(
+        node_uid="n", nodes_revision=1, policies_revision=1, policies={PolicyKey("default", "p"): policy}
+    )
+    for node, value in (("node-1.example", encode_verdict(verdict)), ("node-2", b"{}")):
+        await bus.put(VERDICTS, verdict_key(node), value, revision=0, read_at=time.monotonic())
+    done = await tas("get", "verdicts", "--json")
+    assert done.code == 0
+    (told,) = done.json
+    assert (told["node"], told["nodeUid"]) == ("node-1.example", "n")
+    assert told["policies"][0]["strategies"]["deschedule"]["labels"]["p"]["wish"]["value"] == "violating"
+    assert "left out: verdict of a node" in done.err
+    done = await tas("get", "verdicts")
+    first, second = done.out.splitlines()[1:]
+    assert re.match(r"node-1\.example +default/p +deschedule +violated +1m\d\ds +2 +p: set violating", first)
+    assert re.match(r"node-1\.example +default/p +dontschedule +unknown +\d+s +- +-", second)
+
+
+async def test_explain_tells_why(tas: Tas, bus: Bus) -> None:
+    await put_policy(
+        bus,
+        "p",
+        {
+            "strategies": {
+                "dontschedule": rules("load1 GreaterThan 5", "absent Equals 1"),
+                "scheduleonmetric": {"rules": [{"metricname": "load1", "operator": "LessThan"}]},
+            },
+            "suspend": True,
+        },
+    )
+    await put_samples(bus, "node-1", {"load1": "7"}, ago=90)
+    done = await tas("explain", "node", "node-1", "--stale-after", "10m", "--json")
+    assert done.code == 0
+    (policy,) = done.json["policies"]
+    assert policy["suspended"] is True
+    dontschedule, scheduleonmetric = policy["strategies"]
+    assert dontschedule["state"] == "violated"
+    first, second = dontschedule["rules"]
+    assert (first["value"], first["state"], first["fresh"], first["source"]) == ("7", "violated", True, "test")
+    assert 89 < first["age_seconds"] < 120
+    assert (second["value"], second["state"]) == (None, "unknown")
+    assert scheduleonmetric["state"] is None
+    done = await tas("explain", "node", "node-1", "--stale-after", "10s")
+    assert re.search(
+        r"default/p \(suspended\) +dontschedule +load1 GreaterThan 5 +7 +1m\d\ds \(stale\) +test", done.out
+    )
+    assert "unknown (onStale: pass)" in done.out
+
+
+async def test_a_node_that_nobody_spoke_of_is_told_apart(tas: Tas, bus: Bus) -> None:
+    done = await tas("explain", "node", "node-9")
+    assert done.code == 1
+    assert "node node-9: nobody has said anything of it" in done.err
+    assert "no policies" in done.out
+
+
+async def test_an_entry_that_cannot_be_read_is_left_out_and_told(tas: Tas, bus: Bus) -> None:
+    await put_samples(bus, "node-1", {"load1": "1"})
+    await bus.put(NODES, "node-2.metrics", b"{", revision=0, read_at=time.monotonic())
+    await bus.put(POLICIES, "default.p", b"{", revision=0, read_at=time.monotonic())
+    done = await tas("get", "nodes", "--json")
+    assert [node["node"] for node in done.json] == ["node-1"]
+    assert "left out: " in done.err
+    for arguments in (("get", "policies"), ("explain", "node", "node-1")):
+        done = await tas(*arguments)
+        assert done.code == 0
+        assert "left out: policy default/p" in done.err
+
+
+@pytest.mark.parametrize("arguments", [("publish", "n", "m=1"), ("get", "nodes"), ("explain", "node", "n")])
+async def test_without_a_bus_it_says_where_it_looked_and_gives_up_soon(
+    tas: Tas, server: Server, arguments: tuple[str, ...]
+) -> None:
+    url = server.url
+    await server.stop()
+    began = time.monotonic()
+    done = await tas(*arguments)
+    assert time.monotonic() - began < 15
+    assert done.code == 1
+    assert f"no bus answers at {url} within 3 s" in done.err
+    assert "TAS_BUS" in done.err
+    assert "Traceback" not in done.err
+
+
+async def test_a_client_creates_nothing_on_a_strange_server(tas: Tas, server: Server) -> None:
+    done = await tas("publish", "n", "m=1")
+    assert done.code == 1
+    assert "tas.samples.n.cli" in done.err
+    async with Bus.connect(server.url, name="look", streams=()) as bus:
+        await bus.wait_connected()
+        assert (await bus.api("STREAM.NAMES"))["total"] == 0
+
+
+async def test_a_reader_that_goes_away_is_no_error(tas: Tas, bus: Bus) -> None:
+    await asyncio.gather(
+        *(put_samples(bus, f"node-{number}", {f"m{metric}": "1" for metric in range(50)}) for number in range(100))
+    )
+    command = " ".join(f"'{part}'" for part in (*COMMAND, "get", "nodes"))
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["sh", "-c", f"{command} | head -1"],
+        capture_output=True,
+        text=True,
+        env=tas.environment,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.split() == ["NODE", "METRIC", "VALUE", "AGE", "SOURCE"]
+    assert done.stderr == ""

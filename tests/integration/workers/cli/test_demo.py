@@ -1,0 +1,149 @@
+"""`tas demo`: each story plays to its end, tells its steps, and fails if something expected is not seen."""
+
+import asyncio
+import io
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from tests.integration.workers.cli.tas import Tas
+from workers.cli.demo import play
+from workers.cli.demo_stories import STORIES
+from workers.cli.settings import Settings
+
+STEPS = {
+    "health-metric": [
+        "expected  every worker is ready",
+        "node-1 reports health_metric=0, node-2 reports health_metric=0, node-3 reports health_metric=0",
+        "seen      node-1 10, node-2 10, node-3 10",
+        "seen      demo-app-1 is on node-1",
+        "node-2 reports health_metric=1",
+        "seen      node-2: Node violates demo-policy: health_metric Equals 1",
+        "expected  demo-app-2 is placed on node-1 or node-3",
+        "seen      demo-app-2 is on node-3",
+        "node-1 reports health_metric=2",
+        "seen      node-1 has demo-policy=violating",
+        "pod demo-app-1 is evicted",
+        "seen      demo-app-3 is on node-3",
+        "node-1 reports health_metric=0, node-2 reports health_metric=0",
+        "seen      no node has a label of ours",
+        "seen      every node passes",
+    ],
+    "labeling": [
+        "seen      MetricsSeen True, Ready True, Violating False",
+        "seen      no node has a label of ours",
+        "seen      demo-app-1 is on node-1",
+        "node-1 reports metric_card0=150",
+        "seen      node-1 has telemetry.aware.scheduling.labeling-policy/card0=true",
+        "seen      demo-app-2 is on node-2",
+        "node-2 reports metric_card1=250",
+        "node-2 has telemetry.aware.scheduling.labeling-policy/card1=true",
+        "seen      demo-app-3 is Pending: 0/2 nodes are available: 2 node(s) didn't match Pod's node affinity",
+        "node-1 reports metric_card0=50",
+        "seen      node-2 has telemetry.aware.scheduling.labeling-policy/card1=true",
+        "seen      demo-app-3 is on node-1",
+        "node-2 reports metric_card1=50",
+        "seen      no node has a label of ours",
+    ],
+    "memory": [
+        "node-1 reports memory_MemFree_bytes=4Gi, node-2 reports memory_MemFree_bytes=8Gi",
+        "seen      node-1 9, node-2 10, node-3 8",
+        "seen      node-3: Node violates memory-policy: memory_MemFree_bytes LessThan 2147483648",
+        "seen      demo-app-1 is on node-2",
+        "seen      demo-app-2 is on node-1",
+        "seen      demo-app-3 is Pending: 0/3 nodes are available: 3 Node violates memory-policy",
+        "node-3 reports memory_MemFree_bytes=16Gi",
+        "seen      node-3 has telemetry.intel.com/recovered=",
+        "seen      demo-app-3 is on node-3",
+    ],
+}
+"""What a story tells, in this order."""
+
+
+@pytest.fixture
+def tas(tmp_path: Path) -> Tas:
+    return Tas(tmp_path / "home")
+
+
+def told_in_order(out: str, words: list[str]) -> list[str]:
+    """Those of `words` that do not stand in `out` after those before them."""
+    missing, rest = [], out
+    for each in words:
+        _, found, after = rest.partition(each)
+        if found:
+            rest = after
+        else:
+            missing.append(each)
+    return missing
+
+
+def processes_of(tas: Tas) -> list[int]:
+    """Processes that use this user's folders: the nats-server of a story names its own."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(tas.home) in argument for argument in process.info["cmdline"] or ())
+    ]
+
+
+@pytest.mark.parametrize("story", STORIES)
+async def test_a_story_sees_all_that_it_expects_and_leaves_nothing(tas: Tas, story: str) -> None:
+    done = await tas("demo", story)
+    assert done.code == 0, done.out + done.err
+    assert told_in_order(done.out, STEPS[story]) == [], done.out
+    assert done.out.endswith(f"{story}: all was seen\n")
+    assert done.out.count("    expected  ") == done.out.count("    seen      ")
+    assert "\x1b" not in done.out
+    assert done.err == ""
+    assert tas.left_behind() == []
+    assert processes_of(tas) == []
+
+
+async def test_a_story_fails_at_what_it_does_not_see() -> None:
+    out = io.StringIO()
+    code = await play(
+        Settings.load("demo", {}),
+        STORIES["health-metric"],
+        console=Console(file=out, highlight=False, soft_wrap=True),
+        within=6.0,
+        workers=("materialize", "watch", "evaluate", "extender"),  # nobody labels
+    )
+    assert code == 1
+    assert out.getvalue().endswith(
+        " 7  node-1 reports health_metric=2\n"
+        "    expected  node-1 has demo-policy=violating\n"
+        "    NOT SEEN  no node has a label of ours (after 6 s)\n"
+    )
+
+
+async def test_a_limit_that_is_too_short_is_told_and_code_1(tas: Tas) -> None:
+    done = await tas("demo", "memory", "--within", "1ms")
+    assert done.code == 1
+    assert done.out.count("NOT SEEN") == 1
+    assert done.out.endswith("memory: not all was seen\n")
+    assert tas.left_behind() == []
+
+
+async def test_interrupted_it_ends_with_code_1_and_leaves_nothing(tas: Tas) -> None:
+    process = await tas.start("demo", "memory")
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        async for line in process.stdout:
+            if b"everything is started" in line:
+                break
+        os.kill(process.pid, signal.SIGINT)
+        out, err = await process.communicate()
+    assert process.returncode == 1, (out, err)
+    assert tas.left_behind() == []
+    assert processes_of(tas) == []
+
+
+async def test_what_is_no_limit_is_refused(tas: Tas) -> None:
+    done = await tas("demo", "labeling", "--within", "soon")
+    assert done.code == 2
+    assert "--within" in done.err
+    assert done.out == ""

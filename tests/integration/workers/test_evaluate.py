@@ -1,0 +1,751 @@
+"""Evaluate over a real bus: what it writes, what it leaves alone, and what befalls its replicas."""
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bus.buckets import NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket
+from bus.connection import WRITE_SECONDS, Bus, Entry
+from bus.errors import ExpiredError
+from bus.messages import (
+    NodeFacts,
+    PolicyRecord,
+    Synced,
+    decode_node_samples,
+    decode_verdict,
+    encode_node_facts,
+    encode_node_samples,
+    encode_policy,
+    encode_synced,
+    encode_verdict,
+)
+from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
+from tas.manifest import parse_policy
+from tas.policy import PolicyKey, StrategyType
+from tas.quantity import parse_quantity
+from tas.rules import State
+from tas.sample import Scrape, merge
+from tas.verdict import (
+    ABSENT,
+    HOLD,
+    VIOLATING,
+    LabelVerdict,
+    NodeVerdict,
+    PolicyVerdict,
+    StrategyVerdict,
+    Wish,
+    WishKind,
+)
+from tests.integration.replicas import replica, tas
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.running import running
+from workers.evaluate import Evaluate
+
+NODE = "node-1.example"
+SET = Wish(WishKind.SET, VIOLATING)
+VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
+STALE_AFTER = 60.0
+QUIET_SECONDS = 0.3
+"""How long nothing may happen where nothing should: many times what a write takes."""
+
+
+class World:
+    """What stands on the bus besides verdicts, written as the other workers write it."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.sequence = 0
+
+    async def put(self, bucket: Bucket, key: str, value: bytes | None) -> int:
+        standing = await self.bus.get(bucket, key)
+        revision, now = 0 if standing is None else standing.revision, time.monotonic()
+        if value is None:
+            return await self.bus.delete(bucket, key, revision=revision, read_at=now)
+        return await self.bus.put(bucket, key, value, revision=revision, read_at=now)
+
+    async def sample(self, node: str = NODE, *, age: float = 0.0, source: str = "s", **metrics: object) -> None:
+        self.sequence += 1
+        now = round(time.time() - age, 6)
+        values = {name: parse_quantity(str(value)) for name, value in metrics.items()}
+        news = Scrape(source=source, measured=now, arrived=now, sequence=self.sequence, metrics=values)
+        standing = await self.bus.get(NODES, node_metrics_key(node))
+        known = () if standing is None or standing.value is None else decode_node_samples(standing.value)
+        await self.put(NODES, node_metrics_key(node), encode_node_samples(merge(known, [news])))
+
+    async def samples_for(self, seconds: float, **metrics: Any) -> None:
+        """Keeps a node's samples fresh for so long."""
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            await self.sample(**metrics)
+
+    async def facts(self, node: str = NODE, *, uid: str = "uid-1", **labels: str) -> None:
+        await self.put(NODES, node_facts_key(node), encode_node_facts(NodeFacts(uid=uid, labels=labels)))
+
+    async def node_goes(self, node: str = NODE) -> None:
+        await self.put(NODES, node_facts_key(node), None)
+
+    async def policy(self, name: str = "p", *, uid: str = "u", generation: int = 1, **spec: Any) -> None:
+        key = PolicyKey("default", name)
+        policy, problems = parse_policy(key, spec)
+        record = PolicyRecord(policy=policy, uid=uid, generation=generation, problems=problems)
+        await self.put(POLICIES, policy_key(key), encode_policy(record))
+
+    async def policy_goes(self, name: str = "p") -> None:
+        await self.put(POLICIES, policy_key(PolicyKey("default", name)), None)
+
+    async def synced(self, *, cluster: bool = True) -> None:
+        for bucket in (POLICIES, NODES):
+            epoch = (await self.bus.epoch(bucket)).created
+            said = Synced(epoch=epoch, count=1, time=time.time(), by="test", cluster=cluster)
+            await self.put(bucket, SYNCED, encode_synced(said))
+
+    async def verdict(self, node: str = NODE) -> NodeVerdict | None:
+        entry = await self.bus.get(VERDICTS, verdict_key(node))
+        return None if entry is None or entry.value is None else decode_verdict(entry.value)
+
+    async def strategy(self, node: str = NODE, name: str = "p") -> StrategyVerdict | None:
+        """The one strategy of a policy."""
+        verdict = await self.verdict(node)
+        policy = None if verdict is None else verdict.policies.get(PolicyKey("default", name))
+        return None if policy is None else next(iter(policy.strategies.values()), None)
+
+    async def wishes(self, node: str = NODE, name: str = "p") -> dict[str, Wish]:
+        strategy = await self.strategy(node, name)
+        return {} if strategy is None else {label: each.wish for label, each in strategy.labels.items()}
+
+    async def log(self) -> list[NodeVerdict | None]:
+        """Every verdict that was written in this life of the bus, None for a removal."""
+        entries: list[NodeVerdict | None] = []
+        state = (await self.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]
+        for sequence in range(state["first_seq"], state["last_seq"] + 1):
+            message = (await self.bus.api(f"STREAM.MSG.GET.{VERDICTS.stream}", {"seq": sequence}))["message"]
+            value = base64.b64decode(message.get("data", ""))
+            entries.append(decode_verdict(value) if value else None)
+        return entries
+
+    async def eventually(
+        self, state: State, *wishes: Wish, node: str = NODE, name: str = "p", within: float = 10.0
+    ) -> float:
+        async def so() -> bool:
+            strategy = await self.strategy(node, name)
+            if strategy is None or strategy.state is not state:
+                return False
+            return [each.wish for each in strategy.labels.values()] == list(wishes)
+
+        return await eventually(so, within=within)
+
+    async def quiet(self) -> None:
+        """Nothing is written for a while."""
+        before = (await self.bus.epoch(VERDICTS)).last_sequence
+        began = time.monotonic()
+        while time.monotonic() - began < QUIET_SECONDS:
+            assert (await self.bus.epoch(VERDICTS)).last_sequence == before
+
+
+def deschedule(over: int = 1, /, **extra: Any) -> dict[str, Any]:
+    rules = [{"metricname": "m", "operator": "GreaterThan", "target": over}]
+    outside: dict[str, Any] = {
+        name: extra.pop(name) for name in ("staleAfter", "nodeSelector", "suspend", "dryRun") if name in extra
+    }
+    return {"strategies": {"deschedule": {"rules": rules, **extra}}, **outside}
+
+
+def worker(bus: Bus) -> Evaluate:
+    return Evaluate(bus, registry=CollectorRegistry(), default_stale_after=STALE_AFTER)
+
+
+@asynccontextmanager
+async def evaluating(server: Server, *, replicas: int = 1) -> AsyncIterator[list[Evaluate]]:
+    """Replicas with a connection each, as long as the body runs."""
+    async with AsyncExitStack() as stack:
+        workers = []
+        for number in range(replicas):
+            bus = await stack.enter_async_context(Bus.connect(server.url, name=f"evaluate-{number}"))
+            workers.append(worker(bus))
+            await stack.enter_async_context(running(workers[-1]))
+        yield workers
+
+
+@pytest.fixture
+async def world(bus: Bus) -> World:
+    return World(bus)
+
+
+# From samples to wishes
+
+
+async def test_a_sample_becomes_a_wish_and_another_ends_it(server: Server, world: World) -> None:
+    await world.facts()
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server) as (evaluate,):
+        await world.eventually(UNKNOWN, HOLD)
+        assert evaluate.unready() is None
+        await world.sample(m=2)
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, ABSENT)
+        verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.node_uid == "uid-1"
+    assert verdict.policies[PolicyKey("default", "p")].uid == "u"
+    metrics, policy = [
+        await world.bus.get(*place)
+        for place in ((NODES, node_metrics_key(NODE)), (POLICIES, policy_key(PolicyKey("default", "p"))))
+    ]
+    assert metrics is not None
+    assert policy is not None
+    assert verdict.nodes_revision == metrics.revision
+    assert verdict.policies_revision >= policy.revision
+
+
+async def test_without_a_cluster_every_node_with_samples_has_a_verdict(server: Server, world: World) -> None:
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced(cluster=False)
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.node_uid == ""
+
+
+async def test_on_a_cluster_a_node_without_facts_has_none(server: Server, world: World) -> None:
+    await world.sample("stranger", m=2)
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.quiet()
+    assert await world.verdict("stranger") is None
+
+
+async def test_what_means_the_same_is_not_written(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=3)
+        await world.sample(k=3)
+        await world.facts(zone="a")
+        await world.policy(**deschedule())
+        await world.synced()
+        await world.policy("other", strategies={})
+        await eventually(lambda: verdict_has(world, "other"))
+        await world.sample(m=4)
+        await world.policy(**deschedule())
+        await world.quiet()
+    states = [verdict.policies.keys() for verdict in await world.log() if verdict is not None]
+    assert len(states) <= 3  # `other`, and the first sample of k at most
+
+
+async def verdict_has(world: World, *names: str, node: str = NODE) -> bool:
+    verdict = await world.verdict(node)
+    return verdict is not None and {key.name for key in verdict.policies} >= set(names)
+
+
+async def test_tas_D41_S9_an_edit_that_changes_nothing_flickers_nowhere(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "300ms"}))
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        before = await world.strategy()
+        for generation in (2, 3, 4):
+            await world.policy(generation=generation, **deschedule(**{"for": "300ms"}))
+        await eventually(lambda: generation_is(world, 4))
+        assert await world.strategy() == before
+    wishes = [next(iter(each.strategies.values())).labels["p"].wish for each in await written(world)]
+    assert wishes[wishes.index(SET) :] == [SET] * (len(wishes) - wishes.index(SET))
+
+
+async def generation_is(world: World, generation: int) -> bool:
+    verdict = await world.verdict()
+    return verdict is not None and verdict.policies[PolicyKey("default", "p")].generation == generation
+
+
+async def written(world: World) -> list[PolicyVerdict]:
+    """Every verdict of the one policy that was written for the one node."""
+    return [
+        verdict.policies[PolicyKey("default", "p")]
+        for verdict in await world.log()
+        if verdict is not None and PolicyKey("default", "p") in verdict.policies
+    ]
+
+
+async def test_tas_D36_C5_a_removed_strategy_and_a_removed_policy_leave_the_verdict(
+    server: Server, world: World
+) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    both = deschedule()
+    both["strategies"]["dontschedule"] = {"rules": both["strategies"]["deschedule"]["rules"]}
+    await world.policy(**both)
+    await world.synced()
+    key = PolicyKey("default", "p")
+
+    async def has(*kinds: StrategyType) -> bool:
+        verdict = await world.verdict()
+        return verdict is not None and key in verdict.policies and {*verdict.policies[key].strategies} == {*kinds}
+
+    async with evaluating(server):
+        await eventually(lambda: has(StrategyType.DONTSCHEDULE, StrategyType.DESCHEDULE))
+        del both["strategies"]["deschedule"]
+        await world.policy(generation=2, **both)
+        await eventually(lambda: has(StrategyType.DONTSCHEDULE))
+        await world.policy_goes()
+
+        async def gone() -> bool:
+            verdict = await world.verdict()
+            return verdict is not None and not verdict.policies
+
+        await eventually(gone)
+
+
+@pytest.mark.parametrize("word", ["suspend", "dryRun"])
+async def test_a_silent_policy_is_judged_and_wishes_nothing(server: Server, world: World, word: str) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{word: True}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, HOLD)
+        await world.policy(generation=2, **deschedule())
+        await world.eventually(VIOLATED, SET)
+
+
+async def test_a_node_that_its_selector_leaves(server: Server, world: World) -> None:
+    await world.facts(zone="a")
+    await world.sample(m=2)
+    await world.policy(**deschedule(nodeSelector={"matchLabels": {"zone": "a"}}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.facts(zone="b")
+        await world.eventually(MET, ABSENT)
+
+
+async def test_tas_D45_D54_policies_that_label_nothing_leave_the_others_right(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy("x" * 64, **deschedule())
+    await world.policy("broken", strategies=5)
+    await world.policy("empty", strategies={"deschedule": {"rules": []}, "unknown": {}})
+    rule = {"metricname": "m", "operator": "GreaterThan", "target": 1, "labels": ["a~b=1", "c", "d=-", "ok=1"]}
+    await world.policy("labels", strategies={"labeling": {"rules": [rule]}})
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await eventually(lambda: verdict_has(world, "x" * 64, "broken", "empty", "labels", "p"))
+        assert await world.wishes(name="labels") == {"telemetry.aware.scheduling.labels/ok": Wish(WishKind.SET, "1")}
+        assert await world.wishes(name="x" * 64) == {}
+        assert await world.strategy(name="empty") is None
+
+
+# Time
+
+
+async def test_tas_D22_a_silent_node_becomes_unknown_without_any_event(server: Server, world: World) -> None:
+    await world.facts()
+    await world.policy(**deschedule(staleAfter="1s"))
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(UNKNOWN, HOLD)
+        await world.sample(m=2)
+        measured = time.time()
+        await world.eventually(VIOLATED, SET)
+        await world.eventually(UNKNOWN, HOLD)
+        verdict = await world.verdict()
+        assert verdict is not None
+        assert 0.9 < verdict.time - measured < 2  # 1 s after it was measured, and soon
+        await world.sample(m=1)
+        await world.eventually(MET, ABSENT)
+
+
+@pytest.mark.parametrize(("on_stale", "wish"), [("violate", SET), ("clear", ABSENT)])
+async def test_what_unknown_counts_as_is_the_policys_choice(
+    server: Server, world: World, on_stale: str, wish: Wish
+) -> None:
+    await world.facts()
+    await world.sample(m=2 if on_stale == "clear" else 1)
+    await world.policy(**deschedule(staleAfter="500ms", onStale=on_stale))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(UNKNOWN, wish)
+
+
+async def test_for_and_clear_for_wait(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "700ms", "clearFor": "700ms"}))
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, HOLD)
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, HOLD)
+        await world.eventually(MET, ABSENT)
+    labels = [each.strategies[StrategyType.DESCHEDULE].labels["p"] for each in await written(world)]
+    assert [(each.state, each.wish) for each in labels] == [
+        (VIOLATED, HOLD),
+        (VIOLATED, SET),
+        (MET, HOLD),
+        (MET, ABSENT),
+    ]
+    times = [verdict.time for verdict in await world.log() if verdict is not None]
+    assert labels[0].violated_since == labels[1].violated_since
+    assert times[1] - (labels[1].violated_since or 0) >= 0.7
+    assert times[3] - (labels[3].met_since or 0) >= 0.7
+
+
+async def test_waiting_outlives_the_worker(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "1s"}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, HOLD)
+    began = await world.strategy()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+    ended = await world.strategy()
+    assert began is not None
+    assert ended is not None
+    assert ended.labels["p"].violated_since == began.labels["p"].violated_since
+
+
+# What absence means
+
+
+async def test_nothing_is_written_before_both_lists_are_complete(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    async with evaluating(server) as (evaluate,):
+        await eventually(lambda: "no complete list" in (evaluate.unready() or ""))
+        await world.quiet()
+        assert await world.verdict() is None
+        await world.synced()
+        await world.eventually(VIOLATED, SET)
+
+
+async def test_a_verdict_that_stands_is_not_removed_before_both_lists_are_complete(
+    server: Server, world: World
+) -> None:
+    stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies={})
+    await world.put(VERDICTS, verdict_key("other"), encode_verdict(stands))
+    await world.facts()
+    async with evaluating(server) as (evaluate,):
+        await eventually(lambda: "no complete list" in (evaluate.unready() or ""))
+        await world.quiet()
+        assert await world.verdict("other") == stands
+        await world.synced()
+
+        async def gone() -> bool:
+            return await world.verdict("other") is None
+
+        await eventually(gone)
+
+
+async def test_a_node_that_goes_takes_its_verdict_with_it(server: Server, world: World) -> None:
+    await world.facts()
+    await world.facts("node-2")
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        await world.eventually(UNKNOWN, HOLD, node="node-2")
+        await world.node_goes()
+
+        async def gone() -> bool:
+            return await world.verdict() is None
+
+        await eventually(gone)
+        await world.quiet()
+        assert await world.verdict("node-2") is not None
+
+
+async def test_a_node_created_anew_under_the_name_begins_anew(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "500ms"}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        first = await world.strategy()
+        await world.facts(uid="uid-2")
+        await world.eventually(VIOLATED, HOLD)
+        await world.eventually(VIOLATED, SET)
+        second = await world.strategy()
+    assert first is not None
+    assert second is not None
+    assert (second.labels["p"].violated_since or 0) > (first.labels["p"].violated_since or 0) + 0.5
+
+
+async def test_a_wiped_bus_is_judged_anew_and_nothing_is_let_go(server: Server, world: World) -> None:
+    async def fill() -> None:
+        await world.facts()
+        await world.policy(**deschedule(**{"for": "500ms"}))
+        await world.synced()
+
+    await fill()
+    await world.sample(m=2)
+    async with evaluating(server, replicas=2) as workers:
+        await world.eventually(VIOLATED, SET)
+        await server.restart(wiped=True)
+        await eventually(lambda: world.bus.connected)
+        await eventually(lambda: all(each.unready() for each in workers))
+        assert await world.verdict() is None
+        await fill()
+        await world.eventually(VIOLATED, SET, within=20)
+        kinds = {wish.kind for policy in await written(world) for each in policy.strategies.values()
+                 for wish in [label.wish for label in each.labels.values()]}  # fmt: skip
+        assert kinds == {WishKind.HOLD, WishKind.SET}
+        await world.sample(m=1)
+        await world.eventually(MET, ABSENT)
+
+
+# Replicas
+
+
+async def test_a_replica_leaves_alone_what_knows_of_more_policies(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    later = (await world.bus.epoch(POLICIES)).last_sequence + 1
+    stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=later, policies={})
+    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stands))
+    async with evaluating(server) as (evaluate,):
+        await eventually(lambda: evaluate.unready() is None)
+        await world.quiet()
+        assert await world.verdict() == stands
+        await world.synced()  # now it knows as much
+        await world.eventually(VIOLATED, SET)
+
+
+def foreign(nodes_revision: int, policies_revision: int) -> NodeVerdict:
+    """A verdict that says the contrary of what the sample means."""
+    label = LabelVerdict(state=MET, wish=ABSENT, met_since=1.0)
+    strategy = StrategyVerdict(state=MET, changed=1.0, labels={"p": label}, sampled=("m",))
+    policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
+    return NodeVerdict(
+        node_uid="uid-1",
+        nodes_revision=nodes_revision,
+        policies_revision=policies_revision,
+        policies={PolicyKey("default", "p"): policy},
+    )
+
+
+async def test_a_verdict_of_older_knowledge_is_put_right_and_one_of_equal_knowledge_left(
+    server: Server, world: World
+) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        await world.quiet()  # who was second with it has given up
+        right = await world.verdict()
+        assert right is not None
+        await world.put(
+            VERDICTS, verdict_key(NODE), encode_verdict(foreign(right.nodes_revision - 1, right.policies_revision))
+        )
+        await world.eventually(VIOLATED, SET)
+        await world.quiet()
+        equal = foreign(right.nodes_revision, right.policies_revision)
+        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(equal))
+        await world.quiet()
+        assert await world.verdict() == equal
+        await world.sample(m=3)
+        await world.sample(m=1)
+        await world.sample(m=2)
+        await world.eventually(VIOLATED, SET)
+
+
+async def test_a_verdict_that_nobody_can_read_or_that_was_deleted_is_written_again(
+    server: Server, world: World
+) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        for value in (b"{}", None):
+            await world.put(VERDICTS, verdict_key(NODE), value)
+
+            async def again() -> bool:
+                entry = await world.bus.get(VERDICTS, verdict_key(NODE))
+                return entry is not None and bool(entry.value) and entry.value != b"{}"
+
+            await eventually(again)
+            await world.eventually(VIOLATED, SET)
+
+
+async def test_a_clock_that_is_behind_does_not_take_back_what_time_has_done(server: Server, world: World) -> None:
+    """Another replica, whose clock is 5 s ahead, has found the sample stale; ours would say that it is fresh."""
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(staleAfter="4s"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        right = await world.verdict()
+        assert right is not None
+        label = LabelVerdict(state=UNKNOWN, wish=HOLD, violated_since=1.0)
+        strategy = StrategyVerdict(state=UNKNOWN, changed=1.0, labels={"p": label}, sampled=("m",))
+        policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
+        ahead = NodeVerdict(
+            node_uid="uid-1",
+            nodes_revision=right.nodes_revision,
+            policies_revision=right.policies_revision,
+            time=round(time.time() + 5, 6),
+            policies={PolicyKey("default", "p"): policy},
+        )
+        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(ahead))
+        await world.policy("other", strategies={})  # has the node judged again
+        await eventually(lambda: verdict_has(world, "other"))
+        assert (await world.wishes())["p"] == HOLD
+
+
+async def test_replicas_that_are_killed_lose_nothing(server: Server, world: World, tmp_path: Path) -> None:
+    """Two processes, of which one after the other is killed with kill -9 while samples turn."""
+    await world.facts()
+    await world.policy(**deschedule())
+    await world.synced()
+    with (
+        replica("evaluate-1", tas("evaluate", bus=server.url), folder=tmp_path) as one,
+        replica("evaluate-2", tas("evaluate", bus=server.url), folder=tmp_path) as two,
+    ):
+        await world.eventually(UNKNOWN, HOLD, within=30)
+        for number in range(12):
+            await world.sample(m=number % 2 + 1)
+            if number % 3 == 2:
+                victim = (one, two)[number // 3 % 2]
+                victim.kill()
+                victim.start()
+            await world.eventually(*((MET, ABSENT) if number % 2 == 0 else (VIOLATED, SET)), within=30)
+    states = [each.strategies[StrategyType.DESCHEDULE].state for each in await written(world)]
+    assert states == [UNKNOWN, *[MET, VIOLATED] * 6]
+
+
+async def test_a_replica_that_slept_writes_nothing_of_what_it_dreamt(
+    server: Server, world: World, tmp_path: Path
+) -> None:
+    """Woken after longer than samples stay fresh, it takes all it knows for stale before it hears what is new."""
+    await world.facts()
+    await world.policy(**deschedule(staleAfter="3s", onStale="clear"))
+    await world.synced()
+    with replica("evaluate", tas("evaluate", bus=server.url), folder=tmp_path) as sleeper:
+        await sleeper.ready()
+        async with evaluating(server):
+            await world.sample(m=2)
+            await world.eventually(VIOLATED, SET)
+            sleeper.pause()
+            await world.samples_for(5, m=2)
+            sleeper.resume()
+            await world.samples_for(2, m=2)
+            sleeper.must_run()
+    assert {each.strategies[StrategyType.DESCHEDULE].state for each in await written(world)} <= {UNKNOWN, VIOLATED}
+    wishes = [each.strategies[StrategyType.DESCHEDULE].labels["p"].wish for each in await written(world)]
+    assert wishes[wishes.index(SET) :] == [SET]
+
+
+async def test_reads_that_are_too_old_are_not_written_on(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    expired: list[ExpiredError] = []
+
+    class StallingBus(Bus):
+        """Stalls once between a read and what follows from it, while another sample comes."""
+
+        stalled = False
+
+        async def get(self, bucket: Bucket, key: str) -> Entry | None:
+            entry = await super().get(bucket, key)
+            if bucket is NODES and not self.stalled:
+                self.stalled = True
+                await world.sample(m=1)
+                await asyncio.sleep(WRITE_SECONDS + 0.1)
+            return entry
+
+        async def put(
+            self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0
+        ) -> int:
+            try:
+                return await super().put(bucket, key, value, revision=revision, read_at=read_at)
+            except ExpiredError as error:
+                expired.append(error)
+                raise
+
+    async with StallingBus.connect(server.url, name="stalling") as stalling, running(worker(stalling)):
+        await world.eventually(MET, ABSENT)
+    assert len(expired) == 1
+    assert [each.strategies[StrategyType.DESCHEDULE].state for each in await written(world)] == [MET]
+
+
+# Many
+
+
+async def test_500_policies_at_once(server: Server, world: World) -> None:
+    nodes = [f"node-{number}" for number in range(20)]
+    for node in nodes:
+        await world.facts(node)
+        await world.sample(node, m=2)
+    await world.synced()
+    async with evaluating(server, replicas=2):
+
+        async def all_there() -> bool:
+            return all([await world.verdict(node) is not None for node in nodes])
+
+        await eventually(all_there)
+        await asyncio.gather(*(world.policy(f"p{number}", **deschedule()) for number in range(500)))
+
+        async def all_judged() -> bool:
+            for node in nodes:
+                verdict = await world.verdict(node)
+                if verdict is None or len(verdict.policies) != 500:
+                    return False
+            return True
+
+        await eventually(all_judged, within=60, every=0.2)
+        await world.sample(nodes[7], m=1)
+        await world.eventually(MET, ABSENT, node=nodes[7], name="p499")
+        verdict = await world.verdict(nodes[7])
+    assert verdict is not None
+    assert {next(iter(each.strategies.values())).state for each in verdict.policies.values()} == {MET}
+
+
+async def test_the_log_has_what_the_bucket_had(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, ABSENT)
+
+    async def copied() -> bool:
+        state: Mapping[str, Any] = (await world.bus.api(f"STREAM.INFO.{VERDICT_LOG.stream}"))["state"]
+        return bool(state["messages"] == 2)
+
+    await eventually(copied)

@@ -1,0 +1,322 @@
+"""The worker `labels` over the sandbox and a real nats-server, also while things go wrong."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import POLICIES, VERDICTS
+from bus.subjects import policy_key, verdict_key
+from sandbox import Sandbox
+from sandbox.faults import Call, Drop, Which
+from sandbox.resources import NODES
+from tas.policy import PolicyKey
+from tas.verdict import Wish, WishKind
+from tests.integration.replicas import replica
+from tests.integration.servers import Server, eventually
+from tests.kubernetes.fixtures import admin, client
+from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
+from tests.kubernetes.label_scenarios import VIOLATING, LabelScenarios, has, settled, wishing
+from tests.kubernetes.world import World, deschedule
+from workers.kubernetes.client import WRITE_SECONDS
+from workers.labels import PATCHES, PATCHES_SECONDS
+
+__all__ = ["admin", "client", "labels", "world"]
+
+OURS = "tas-on-nats/labels"
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox.start() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def kubeconfig(sandbox: Sandbox, tmp_path: Path) -> Path:
+    return sandbox.kubeconfig(tmp_path / "kubeconfig")
+
+
+class TestLabels(LabelScenarios):
+    pass
+
+
+def ours(verb: str, resource: str = "nodes") -> Which:
+    """Requests of the worker."""
+    return lambda call: call.verb == verb and call.resource == resource and call.user_agent == OURS
+
+
+def at(verb: str, happens: Callable[[], object]) -> Which:
+    """Matches nothing, and lets something happen once, when the worker's first such request has arrived."""
+    done: list[Call] = []
+
+    def look(call: Call) -> bool:
+        if not done and ours(verb)(call):
+            done.append(call)
+            happens()
+        return False
+
+    return look
+
+
+async def violating(world: World, *, labelled: bool = False) -> tuple[str, str]:
+    """A node and the policy that it violates; with the label standing, if wished."""
+    node, name = await world.node(), world.name()
+    await world.policy(await world.namespace(), name, deschedule())
+    await world.sample(node, health=1)
+    await world.judge(node)
+    if labelled:
+        await eventually(has(world, node, name, VIOLATING))
+    return node, name
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+@pytest.mark.parametrize("verb", ["get", "patch"])
+async def test_what_the_api_server_does_not_take_now_is_not_lost(
+    sandbox: Sandbox, world: World, labels: Running, status: int, verb: str
+) -> None:
+    sandbox.faults.answer(status, times=3, which=ours(verb), retry_after=1 if status == 429 else None)
+    node, name = await violating(world)
+    await eventually(has(world, node, name, VIOLATING))
+    assert sandbox.faults.waiting <= 0
+    await eventually(lambda: labels.count("tas_label_nodes_failing") == 0)
+
+
+async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World, labels: Running) -> None:
+    await settled(world)
+    times: list[float] = []
+
+    def note(call: Call) -> bool:
+        if ours("get")(call):
+            times.append(time.monotonic())
+        return False
+
+    sandbox.faults.answer(500, which=note)
+    sandbox.faults.answer(429, which=ours("get"), retry_after=1)
+    nodes = [await world.node(f"node-{number}") for number in range(3)]
+    for node in nodes:
+        await world.sample(node, health=1)
+    await world.policy(await world.namespace(), world.name(), deschedule())
+    await world.judge(nodes[0])
+    await eventually(lambda: sandbox.faults.waiting == 1)
+    await world.judge(*nodes[1:])
+    for node in nodes:
+        await eventually(has(world, node, world.name(), VIOLATING))
+    refused, *later = times
+    assert min(later) - refused >= 1
+
+
+async def test_a_404_that_does_not_name_the_node_is_no_word_about_it(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    sandbox.faults.answer(404, times=2, which=ours("get"))
+    node, name = await violating(world)
+    await eventually(has(world, node, name, VIOLATING))
+    assert labels.count("tas_label_patches_total", result="failed") == 2
+    assert labels.count("tas_label_patches_total", result="gone") == 0
+
+
+async def test_while_policies_are_not_served_their_orphans_stay(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    sandbox.remove_crd()
+    await world.remove(VERDICTS, verdict_key(node))
+    await eventually(lambda: labels.count("tas_label_patches_total", result="failed") >= 2)
+    assert (await world.labels(node))[name] == VIOLATING
+    sandbox.install_crd()  # and no policy is there any more: that is a word
+    await eventually(has(world, node, name, None))
+
+
+@pytest.mark.parametrize("drop", list(Drop))
+async def test_a_lost_answer_leaves_one_label(sandbox: Sandbox, world: World, labels: Running, drop: Drop) -> None:
+    sandbox.faults.drop(drop, which=ours("patch"))
+    node, name = await violating(world)
+    await eventually(has(world, node, name, VIOLATING))
+    await settled(world)
+    assert (await world.labels(node))[name] == VIOLATING
+
+
+async def test_a_node_deleted_between_its_verdict_and_the_patch_is_not_created(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    await settled(world)
+    name = f"node-{world.number}.example.com"
+    sandbox.faults.answer(500, which=at("patch", lambda: sandbox.cluster.delete(NODES, "", name)))
+    node, _ = await violating(world)
+    assert node == name
+    await eventually(lambda: ("patch", 404) in {(call.verb, call.status) for call in sandbox.calls})
+    await settled(world)
+    assert name not in {each["metadata"]["name"] for each in (await world.admin.get("/api/v1/nodes"))["items"]}
+
+
+async def test_a_node_replaced_between_its_verdict_and_the_patch_is_not_labelled(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    await settled(world)
+    name = f"node-{world.number}.example.com"
+
+    def replace() -> None:
+        sandbox.cluster.delete(NODES, "", name)
+        sandbox.add_node(name)
+
+    sandbox.faults.answer(500, which=at("patch", replace))
+    node, policy = await violating(world)
+    await eventually(lambda: {409, 422} & {call.status for call in sandbox.calls if ours("patch")(call)} != set())
+    await settled(world)
+    assert policy not in await world.labels(node)
+
+
+async def test_a_node_changed_between_its_reading_and_the_patch_is_read_again(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    await settled(world)
+    name = f"node-{world.number}.example.com"
+
+    def change() -> None:
+        found = sandbox.cluster.get(NODES, "", name)
+        found["metadata"]["labels"]["theirs"] = "1"
+        sandbox.cluster.store.put(NODES, found)
+
+    sandbox.faults.answer(500, which=at("patch", change))
+    node, policy = await violating(world)
+    await eventually(has(world, node, policy, VIOLATING))
+    assert (await world.labels(node))["theirs"] == "1"
+    assert labels.count("tas_label_patches_total", result="conflict") == 1
+
+
+async def test_what_was_read_more_than_two_seconds_ago_is_not_sent(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    await world.sample(node, health=0)
+    sandbox.faults.delay(2.2, which=ours("get"))
+    before = len(sandbox.calls)
+    await world.judge(node)
+    await eventually(lambda: labels.count("tas_label_patches_total", result="expired") == 1)
+    assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 0
+    assert (await world.labels(node))[name] == VIOLATING
+    await eventually(has(world, node, name, None))
+
+
+async def test_nothing_happens_before_all_is_listed(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server
+) -> None:
+    node, name = await violating(world)
+    await server.restart(wiped=True)
+    await world.bus.wait_connected()
+    async with labels_running(kubeconfig, server.url, wait=False) as worker:
+        await eventually(lambda: worker.worker.unready() is not None)
+        before = len(sandbox.calls)
+        metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        await world.verdict(node, metadata["uid"], {})
+        began = time.monotonic()
+        await eventually(lambda: time.monotonic() - began > 1.5)
+        assert "_synced" in (worker.worker.unready() or "")
+        calls = sandbox.count(since=before, which=lambda call: call.user_agent == OURS)
+        assert calls.keys() <= {("list", "nodes"), ("watch", "nodes")}
+        await world.begin()
+        await world.policy(f"a-{world.number}", name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+
+
+async def test_nothing_is_asked_while_nothing_of_ours_changes(sandbox: Sandbox, world: World, labels: Running) -> None:
+    node, _ = await violating(world, labelled=True)
+    await world.remove(VERDICTS, verdict_key(node))  # an orphan that its policy keeps
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)
+    await settled(world)
+    await eventually(lambda: labels.count("tas_label_nodes_pending") <= 1)
+    before = len(sandbox.calls)
+    await world.admin.label_node(node, {"theirs": "1"})
+    began = time.monotonic()
+    await eventually(lambda: time.monotonic() - began > 2)
+    assert sandbox.count(since=before, which=lambda call: call.user_agent == OURS) == {}
+
+
+async def test_a_list_from_before_a_policy_was_deleted_keeps_no_label_for_long(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    key = PolicyKey(f"a-{world.number}", name)
+    await world.remove(VERDICTS, verdict_key(node))
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)
+    await world.delete_policy(key)  # within the time in which a list is shared
+    await eventually(has(world, node, name, None), within=3)
+
+
+async def test_who_puts_back_whatever_we_change_is_not_followed_without_end(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    began = time.monotonic()
+    while time.monotonic() - began < PATCHES_SECONDS - 1:
+        sandbox_node = sandbox.cluster.get(NODES, "", node)
+        if sandbox_node["metadata"]["labels"].pop(name, None) is not None:
+            sandbox.cluster.store.put(NODES, sandbox_node)
+        await asyncio.sleep(0)
+    assert labels.count("tas_label_patches_total", result="patched") <= PATCHES
+    await eventually(has(world, node, name, VIOLATING))
+
+
+async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_sends_nothing(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, tmp_path: Path
+) -> None:
+    node, name = await violating(world)
+    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "STOP"]
+    with replica("labels", command, folder=tmp_path) as stopped:
+        await eventually(has(world, node, name, VIOLATING), within=30)
+        await world.sample(node, health=0)
+        await world.judge(node)
+        await eventually(lambda: stopped.paused)
+        await world.sample(node, health=1)  # violated again, and nobody has judged it yet
+        began = time.monotonic()
+        await eventually(lambda: time.monotonic() - began > WRITE_SECONDS)
+        before = len(sandbox.calls)
+        stopped.resume()
+        await eventually(lambda: sandbox.count(since=before, which=ours("get"))[("get", "nodes")] >= 2)
+        stopped.must_run()
+        assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 0
+        assert (await world.labels(node))[name] == VIOLATING
+        await world.sample(node, health=0)
+        await eventually(has(world, node, name, None))
+
+
+async def test_another_replica_removes_what_a_killed_one_was_about_to(
+    world: World, kubeconfig: Path, server: Server, tmp_path: Path
+) -> None:
+    node, name = await violating(world)
+    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "KILL"]
+    with replica("labels", command, folder=tmp_path) as killed:
+        await eventually(has(world, node, name, VIOLATING), within=30)
+        async with labels_running(kubeconfig, server.url) as other:
+            await world.sample(node, health=0)
+            await world.judge(node)
+            await eventually(lambda: killed.ended)
+            assert (await world.labels(node))[name] == VIOLATING
+            await eventually(has(world, node, name, None), within=3)
+            assert other.count("tas_label_changes_total", change="removed") == 1
+
+
+async def test_a_record_that_nobody_can_read_confirms_nothing_and_keeps_no_other_label_waiting(
+    world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    key, other = PolicyKey(f"a-{world.number}", name), world.name("other")
+    metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+    stored = await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}")
+    await world.sample(node, health=0)
+    await world.put(POLICIES, policy_key(key), b"garbage")
+    policies = {
+        key: wishing(name, Wish(WishKind.ABSENT), uid=stored["metadata"]["uid"]),
+        PolicyKey("a", other): wishing(other, Wish(WishKind.SET, VIOLATING)),
+    }
+    await world.verdict(node, metadata["uid"], policies)
+    await eventually(has(world, node, other, VIOLATING))
+    assert labels.count("tas_label_removals_unconfirmed_total") > 0
+    assert (await world.labels(node))[name] == VIOLATING
+    await world.record(key, stored)
+    await eventually(has(world, node, name, None))

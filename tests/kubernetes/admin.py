@@ -1,0 +1,118 @@
+"""An administrator of any API server, as of a sandbox or a real one: what a test does behind the product's back."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from workers.kubernetes.credentials import Credentials
+
+Object = dict[str, Any]
+MERGE_PATCH = "application/merge-patch+json"
+POLICIES = "/apis/telemetry.intel.com/v1alpha1"
+
+
+class AdminError(Exception):
+    """The API server answered with something else than success."""
+
+    def __init__(self, method: str, path: str, status: int, body: str) -> None:
+        super().__init__(f"{method} {path}: {status} {body[:500]}")
+        self.status = status
+
+
+class Admin:
+    """Creates, changes and deletes. Only the reading of the kubeconfig file is the product's.
+
+    Attributes:
+        kubeconfig: Whose rights it has.
+    """
+
+    def __init__(self, kubeconfig: Path, credentials: Credentials, session: aiohttp.ClientSession) -> None:
+        self.kubeconfig = kubeconfig
+        self._credentials = credentials
+        self._session = session
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, kubeconfig: Path) -> AsyncIterator["Admin"]:
+        credentials = await Credentials.load(kubeconfig)
+        connector = aiohttp.TCPConnector(ssl=credentials.tls if credentials.tls is not None else True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            yield cls(kubeconfig, credentials, session)
+
+    async def request(
+        self, method: str, path: str, body: Object | None = None, *, content_type: str = "application/json"
+    ) -> Object:
+        headers = {"Content-Type": content_type} | await self._credentials.headers()
+        data = None if body is None else json.dumps(body)
+        url = self._credentials.server + path
+        async with self._session.request(method, url, data=data, headers=headers) as response:
+            text = await response.text()
+            if not 200 <= response.status < 300:
+                raise AdminError(method, path, response.status, text)
+            answer: Object = json.loads(text)
+            return answer
+
+    async def create(self, path: str, body: Object) -> Object:
+        return await self.request("POST", path, body)
+
+    async def get(self, path: str) -> Object:
+        return await self.request("GET", path)
+
+    async def patch(self, path: str, body: Object) -> Object:
+        return await self.request("PATCH", path, body, content_type=MERGE_PATCH)
+
+    async def delete(self, path: str) -> None:
+        """At once; what is not there any more is well too."""
+        try:
+            await self.request("DELETE", path, {"gracePeriodSeconds": 0})
+        except AdminError as error:
+            if error.status != 404:
+                raise
+
+    # What scenarios are about
+
+    async def create_node(self, name: str, **labels: str) -> Object:
+        return await self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+
+    async def label_node(self, name: str, labels: dict[str, str | None]) -> Object:
+        return await self.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
+
+    async def delete_node(self, name: str) -> None:
+        await self.delete(f"/api/v1/nodes/{name}")
+
+    async def create_policy(self, namespace: str, name: str, **spec: Any) -> Object:
+        body = {
+            "apiVersion": "telemetry.intel.com/v1alpha1",
+            "kind": "TASPolicy",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
+        }
+        return await self.create(self.policies(namespace), body)
+
+    async def change_policy(self, namespace: str, name: str, patch: Object) -> Object:
+        return await self.patch(f"{self.policies(namespace)}/{name}", patch)
+
+    async def delete_policy(self, namespace: str, name: str) -> None:
+        await self.delete(f"{self.policies(namespace)}/{name}")
+
+    def policies(self, namespace: str) -> str:
+        return f"{POLICIES}/namespaces/{namespace}/taspolicies"
+
+    async def create_pod(self, namespace: str, name: str, policy: str | None, **spec: Any) -> Object:
+        labels = {} if policy is None else {"telemetry-policy": policy}
+        body = {
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "spec": {"containers": [{"name": "main", "image": "pause"}]} | spec,
+        }
+        return await self.create(f"/api/v1/namespaces/{namespace}/pods", body)
+
+    async def bind(self, namespace: str, pod: str, node: str) -> None:
+        body = {"metadata": {"name": pod}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+        await self.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", body)
+
+    async def delete_pod(self, namespace: str, name: str) -> None:
+        await self.delete(f"/api/v1/namespaces/{namespace}/pods/{name}")

@@ -1,0 +1,246 @@
+"""The client and the reflector over any API server."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+
+import pytest
+
+from tests.integration.servers import eventually
+from tests.kubernetes.admin import Admin
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.errors import ConflictError, ExpiredError, InvalidError, NotFoundError
+from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.resources import EVENTS, FULL_NODES, NODES, PODS, POLICIES, Object, Resource
+
+RULES = {"rules": [{"metricname": "health_metric", "operator": "Equals", "target": 1}]}
+
+
+class Followed:
+    """A reflector of nodes, and all that it told."""
+
+    def __init__(self, client: KubernetesClient, *, watch_seconds: float) -> None:
+        self.nodes: dict[str, Object] = {}
+        self.lists: list[Listing[Object]] = []
+        self.changes: list[Change[Object]] = []
+        self.reflector = Reflector(
+            client, NODES, on_list=self._list, on_change=self._change, watch_seconds=watch_seconds
+        )
+
+    def _list(self, listing: Listing[Object]) -> None:
+        self.lists.append(listing)
+        self.nodes = {node.metadata.name: node for node in listing.items}
+
+    def _change(self, change: Change[Object]) -> None:
+        self.changes.append(change)
+        if change.type is ChangeType.DELETED:
+            self.nodes.pop(change.object.metadata.name, None)
+        else:
+            self.nodes[change.object.metadata.name] = change.object
+
+    def has(self, name: str, **labels: str) -> bool:
+        node = self.nodes.get(name)
+        return node is not None and labels.items() <= node.metadata.labels.items()
+
+
+@asynccontextmanager
+async def followed(client: KubernetesClient, *, watch_seconds: float = 60) -> AsyncIterator[Followed]:
+    followed = Followed(client, watch_seconds=watch_seconds)
+    task = asyncio.create_task(followed.reflector.run())
+    try:
+        await eventually(lambda: followed.reflector.listed > 0)
+        yield followed
+        assert not task.done()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def watches_ended(client: KubernetesClient) -> float:
+    (metric,) = client.metrics.requests.collect()
+    return sum(
+        sample.value
+        for sample in metric.samples
+        if sample.name.endswith("_total") and sample.labels["verb"] == "watch" and sample.labels["code"] == "200"
+    )
+
+
+class ClientScenarios:
+    """To be run by a subclass where there are the fixtures of `tests.kubernetes.fixtures`, and `namespace`."""
+
+    async def test_a_list_is_complete_and_a_watch_goes_on_from_it(
+        self, admin: Admin, client: KubernetesClient, node: str
+    ) -> None:
+        listing = await client.list(NODES)
+        assert node in {item.metadata.name for item in listing.items}
+        changes = client.watch(NODES, resource_version=listing.resource_version, seconds=30)
+        async with aclosing(changes), asyncio.timeout(10):
+            await admin.label_node(node, {"colour": "red"})
+            await admin.delete_node(node)
+            seen = [await anext(changes)]
+            while seen[-1].type is not ChangeType.DELETED:
+                seen.append(await anext(changes))
+        ours = [change for change in seen if change.object.metadata.name == node]
+        assert ours[0].object.metadata.labels["colour"] == "red"
+        assert ours[-1].type is ChangeType.DELETED
+        versions = [int(change.resource_version) for change in seen]
+        assert versions == sorted(versions)
+        assert versions[0] > int(listing.resource_version)
+
+    async def test_pages_together_are_the_list(self, admin: Admin, client: KubernetesClient, namespace: str) -> None:
+        names = {f"pod-{number}" for number in range(7)}
+        for name in names:
+            await admin.create_pod(namespace, name, "paged")
+        listing = await client.list(PODS, label_selector="telemetry-policy=paged", page_objects=3)
+        assert sorted(pod.metadata.name for pod in listing.items) == sorted(names)
+
+    async def test_metadata_is_all_that_travels_of_a_node(self, client: KubernetesClient, node: str) -> None:
+        thin = await client.get(NODES, node)
+        full = await client.get(FULL_NODES, node)
+        assert thin.metadata.uid == full.metadata.uid
+        assert thin.metadata.labels == full.metadata.labels
+        # What a page of the list holds is looked at as it came.
+        body = await client._ask("GET", "list", NODES, NODES.path(), what="list", accept="PartialObjectMetadataList")
+        assert b'"PartialObjectMetadata' in body
+        assert b'"status":' not in body
+
+    async def test_a_watch_that_is_asked_to_end_ends(self, client: KubernetesClient) -> None:
+        listing = await client.list(POLICIES)
+        began = time.monotonic()
+        async with aclosing(client.watch(POLICIES, resource_version=listing.resource_version, seconds=1)) as changes:
+            async for change in changes:
+                assert change.type is not ChangeType.DELETED
+        assert time.monotonic() - began < 8
+
+    async def test_an_object_that_is_not_there_is_named_by_the_refusal(
+        self, client: KubernetesClient, namespace: str
+    ) -> None:
+        with pytest.raises(NotFoundError) as caught:
+            await client.get(POLICIES, "nobody", namespace=namespace)
+        assert caught.value.names(group=POLICIES.group, plural=POLICIES.plural, name="nobody")
+        assert not caught.value.names(group=POLICIES.group, plural=POLICIES.plural, name="other")
+        with pytest.raises(NotFoundError) as caught:
+            await client.merge_patch(NODES, "nobody", {"metadata": {"labels": {"a": "b"}}}, field_manager="test")
+        assert caught.value.names(group="", plural="nodes", name="nobody")
+
+    async def test_a_collection_that_is_not_served_names_nothing(self, client: KubernetesClient) -> None:
+        other = Resource(group="nobody.example.com", version="v1", plural="things", namespaced=True, type=Object)
+        with pytest.raises(NotFoundError) as caught:
+            await client.list(other)
+        assert not caught.value.names(group=other.group, plural=other.plural, name="")
+
+    async def test_a_patch_without_effect_leaves_the_version(self, client: KubernetesClient, node: str) -> None:
+        patch = {"metadata": {"labels": {"colour": "red"}}}
+        patched = await client.merge_patch(NODES, node, patch, field_manager="tas-test")
+        assert patched.metadata.labels["colour"] == "red"
+        again = await client.merge_patch(NODES, node, patch, field_manager="tas-test")
+        assert again.metadata.resource_version == patched.metadata.resource_version
+        gone = {"metadata": {"labels": {"colour": None, "never": None}}}
+        removed = await client.merge_patch(NODES, node, gone, field_manager="tas-test")
+        assert "colour" not in removed.metadata.labels
+
+    async def test_a_patch_says_whose_it_is(self, admin: Admin, client: KubernetesClient, namespace: str) -> None:
+        await admin.create_policy(namespace, "owned", strategies={"dontschedule": RULES})
+        patch = {"metadata": {"labels": {"colour": "red"}}}
+        patched = await client.merge_patch(POLICIES, "owned", patch, namespace=namespace, field_manager="tas-test")
+        (managed,) = [each for each in patched.metadata.managed_fields if each.manager == "tas-test"]
+        assert managed.operation == "Update"
+        assert "f:colour" in managed.fields_v1["f:metadata"]["f:labels"]
+
+    async def test_a_conditional_patch_hits_only_what_was_read(self, client: KubernetesClient, node: str) -> None:
+        read = (await client.get(NODES, node)).metadata
+        patched = await client.merge_patch(
+            NODES,
+            node,
+            {"metadata": {"uid": read.uid, "resourceVersion": read.resource_version, "labels": {"a": "1"}}},
+            field_manager="test",
+        )
+        with pytest.raises(ConflictError):
+            await client.merge_patch(
+                NODES,
+                node,
+                {"metadata": {"uid": read.uid, "resourceVersion": read.resource_version, "labels": {"a": "2"}}},
+                field_manager="test",
+            )
+        with pytest.raises(InvalidError):
+            await client.merge_patch(
+                NODES, node, {"metadata": {"uid": "another", "labels": {"a": "2"}}}, field_manager="test"
+            )
+        assert (await client.get(NODES, node)).metadata.labels == patched.metadata.labels
+
+    async def test_one_bad_label_refuses_the_patch_and_is_named(self, client: KubernetesClient, node: str) -> None:
+        patch = {"metadata": {"labels": {"good": "1", "bad": "no value!"}}}
+        with pytest.raises(InvalidError) as caught:
+            await client.merge_patch(NODES, node, patch, field_manager="test")
+        assert "no value!" in str(caught.value)
+        assert "good" not in (await client.get(NODES, node)).metadata.labels
+
+    async def test_status_is_patched_by_itself(self, client: KubernetesClient, node: str) -> None:
+        patch = {"status": {"capacity": {"telemetry/scheduling": "5"}}, "metadata": {"labels": {"x": "1"}}}
+        patched = await client.merge_patch(FULL_NODES, node, patch, field_manager="test", subresource="status")
+        assert patched.status.capacity["telemetry/scheduling"] == "5"
+
+    async def test_a_patch_whose_reads_are_old_is_not_sent(self, client: KubernetesClient, node: str) -> None:
+        read_at = time.monotonic()
+        patch = {"metadata": {"labels": {"late": "1"}}}
+        await client.merge_patch(NODES, node, patch, field_manager="test", read_at=read_at)
+        with pytest.raises(ExpiredError):
+            await client.merge_patch(
+                NODES, node, {"metadata": {"labels": {"late": "2"}}}, field_manager="test", read_at=read_at - 2.1
+            )
+        assert (await client.get(NODES, node)).metadata.labels["late"] == "1"
+
+    async def test_a_reflector_tells_the_list_and_every_change(
+        self, admin: Admin, client: KubernetesClient, node: str
+    ) -> None:
+        async with followed(client) as nodes:
+            assert nodes.has(node)
+            await admin.label_node(node, {"colour": "blue"})
+            await eventually(lambda: nodes.has(node, colour="blue"))
+            await admin.delete_node(node)
+            await eventually(lambda: not nodes.has(node))
+            await admin.create_node(node, colour="green")
+            await eventually(lambda: nodes.has(node, colour="green"))
+            assert nodes.reflector.listed == 1
+            assert nodes.reflector.problem is None
+
+    async def test_a_reflector_goes_on_through_watches_that_end(
+        self, admin: Admin, client: KubernetesClient, node: str
+    ) -> None:
+        async with followed(client, watch_seconds=1) as nodes:
+            for number in range(4):
+                await admin.label_node(node, {"number": str(number)})
+                await eventually(partial(nodes.has, node, number=str(number)))
+                await eventually(lambda number=number: watches_ended(client) > number)  # type: ignore[misc]
+            assert nodes.reflector.listed == 1
+            numbers = [
+                change.object.metadata.labels["number"]
+                for change in nodes.changes
+                if change.object.metadata.name == node and "number" in change.object.metadata.labels
+            ]
+            assert list(dict.fromkeys(numbers)) == [str(number) for number in range(4)]
+
+    async def test_a_reflector_lists_again_when_asked(self, admin: Admin, client: KubernetesClient, node: str) -> None:
+        async with followed(client) as nodes:
+            nodes.reflector.list_again()
+            await eventually(lambda: nodes.reflector.listed == 2)
+            await admin.label_node(node, {"colour": "grey"})
+            await eventually(lambda: nodes.has(node, colour="grey"))
+
+    async def test_what_is_created_stands(self, client: KubernetesClient, admin: Admin, node: str) -> None:
+        event = {
+            "metadata": {"name": f"{node}.tried", "namespace": "default"},
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node},
+            "type": "Warning",
+            "reason": "Tried",
+            "message": "as it was written",
+        }
+        created = await client.create(EVENTS, event, namespace="default")
+        assert (created.metadata.name, created.metadata.namespace) == (f"{node}.tried", "default")
+        stands = await admin.get(f"/api/v1/namespaces/default/events/{node}.tried")
+        assert stands["message"] == "as it was written"
+        with pytest.raises(ConflictError):
+            await client.create(EVENTS, event, namespace="default")

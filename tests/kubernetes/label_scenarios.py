@@ -1,0 +1,444 @@
+"""The worker `labels` over any API server: what is set, what is removed, and above all what is not.
+
+Ids are those of the specification: S and G of behaviour, D of the original's defects.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import NODES, VERDICTS
+from bus.subjects import node_metrics_key, verdict_key
+from tas.policy import PolicyKey, StrategyType
+from tas.rules import State
+from tas.verdict import LabelVerdict, PolicyVerdict, StrategyVerdict, Wish, WishKind
+from tas.waking import ANNOTATION
+from tests.integration.servers import Server, eventually
+from tests.kubernetes.label_fixtures import Running, labels_running
+from tests.kubernetes.world import HOSTNAME, STALE_SECONDS, World, deschedule, labeling, rule
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import InvalidError
+from workers.kubernetes.resources import NODES as NODE_OBJECTS
+from workers.node_patches import NodePatch, send_patch
+
+VIOLATING = "violating"
+PREFIX = "telemetry.aware.scheduling."
+
+
+def has(world: World, node: str, label: str, value: str | None) -> Callable[[], Awaitable[bool]]:
+    return partial(world.has, node, label, value)
+
+
+async def settled(world: World) -> None:
+    """Waits until the worker has gone through what came before: a node noted later has been labelled."""
+    key = PolicyKey("nowhere", world.name("settled"))
+    node = await world.node(f"settled-{time.monotonic_ns()}")
+    metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+    await world.verdict(node, metadata["uid"], {key: wishing(key.name, Wish(WishKind.SET, VIOLATING))})
+    await eventually(has(world, node, key.name, VIOLATING))
+
+
+def wishing(label: str, wish: Wish, *, uid: str = "u") -> PolicyVerdict:
+    """A verdict with one label, whatever anything says."""
+    verdict = StrategyVerdict(
+        state=State.UNKNOWN, changed=0.0, labels={label: LabelVerdict(state=State.UNKNOWN, wish=wish)}
+    )
+    return PolicyVerdict(uid=uid, generation=1, strategies={StrategyType.DESCHEDULE: verdict})
+
+
+class LabelScenarios:
+    """To be run by a subclass where there are `kubeconfig`, `server`, `bus`, `client`, `world` and `labels`."""
+
+    # Set, absent, hold
+
+    async def test_a_label_is_set_when_its_rule_is_violated_and_removed_when_a_fresh_sample_meets_it(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name = await world.node(), world.name()
+        await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+        found = await world.admin.get(f"/api/v1/nodes/{node}")
+        managers = [
+            each["manager"]
+            for each in found["metadata"]["managedFields"]
+            if f"f:{name}" in each["fieldsV1"].get("f:metadata", {}).get("f:labels", {})
+        ]
+        assert managers == ["tas-on-nats"]
+        await world.sample(node, health=0)
+        await world.judge(node)
+        await eventually(has(world, node, name, None))
+        assert labels.count("tas_label_changes_total", change="set") == 1
+        assert labels.count("tas_label_changes_total", change="removed") == 1
+
+    async def test_what_became_unknown_holds_its_label(self, world: World, labels: Running) -> None:
+        node, name = await world.node(), world.name()
+        await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+        await world.sample(node, health=0, age=STALE_SECONDS + 1)
+        await world.judge(node)
+        await settled(world)
+        await world.remove(NODES, node_metrics_key(node))
+        await world.judge(node)
+        await settled(world)
+        assert (await world.labels(node))[name] == VIOLATING
+
+    @pytest.mark.parametrize("sample", [{"health": 1}, {"other": 0}, None], ids=["violates", "lacks", "gone"])
+    async def test_a_removal_that_what_stands_now_does_not_confirm_is_not_made(
+        self, world: World, labels: Running, sample: dict[str, int] | None
+    ) -> None:
+        node, name = await world.node(), world.name()
+        key = await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+        if sample is None:
+            await world.remove(NODES, node_metrics_key(node))
+        else:
+            await world.sample(node, **sample)
+        # A verdict of a moment ago says absent, of the very policy.
+        metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        stored = await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}")
+        wish = wishing(name, Wish(WishKind.ABSENT), uid=stored["metadata"]["uid"])
+        await world.verdict(node, metadata["uid"], {key: wish})
+        await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
+        await settled(world)
+        assert (await world.labels(node))[name] == VIOLATING
+        await world.sample(node, health=0)
+        await eventually(has(world, node, name, None))
+
+    async def test_the_record_of_another_policy_of_the_name_confirms_nothing(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name = await world.node(), world.name()
+        key = await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+        await world.sample(node, health=0)
+        metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        await world.verdict(node, metadata["uid"], {key: wishing(name, Wish(WishKind.ABSENT), uid="an earlier one")})
+        await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
+        assert (await world.labels(node))[name] == VIOLATING
+
+    async def test_s5_one_patch_sets_the_label_of_one_policy_and_removes_that_of_another(
+        self, world: World, labels: Running
+    ) -> None:
+        node, namespace = await world.node(), await world.namespace()
+        one, other = world.name("one"), world.name("other")
+        await world.policy(namespace, one, deschedule(rule("first")))
+        await world.policy(namespace, other, deschedule(rule("second")))
+        await world.sample(node, first=0, second=1)
+        await world.judge(node)
+        await eventually(has(world, node, other, VIOLATING))
+        before = labels.count("tas_label_patches_total", result="patched")
+        await world.sample(node, first=1, second=0)
+        await world.judge(node)
+        await eventually(has(world, node, other, None))
+        assert (await world.labels(node))[one] == VIOLATING
+        await settled(world)
+        assert labels.count("tas_label_patches_total", result="patched") == before + 2  # with that of `settled`
+
+    async def test_g3_a_changed_winner_changes_the_value_and_a_recovery_removes_it(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name = await world.node(), world.name()
+        rules = [rule("m", 100, "GreaterThan", "card=card0"), rule("c", 100, "GreaterThan", "card=card1")]
+        await world.policy(await world.namespace(), name, labeling(*rules))
+        label = f"{PREFIX}{name}/card"
+        for m, c, value in ((2000, 200, "card0"), (200, 2000, "card1"), (1, 1, None)):
+            await world.sample(node, m=m, c=c)
+            await world.judge(node)
+            await eventually(has(world, node, label, value))
+
+    # Whose a label is
+
+    async def test_s1_a_users_value_on_a_policys_key_stays_while_the_rule_is_met(
+        self, world: World, labels: Running
+    ) -> None:
+        name = world.name()
+        node = await world.node("node", **{name: ""})
+        await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=0)
+        await world.judge(node)
+        await settled(world)
+        assert (await world.labels(node))[name] == ""
+
+    async def test_s4_a_users_value_on_a_policys_key_is_overwritten_while_violated_with_a_warning(
+        self, world: World, labels: Running
+    ) -> None:
+        name = world.name()
+        node = await world.node("node", **{name: "other"})
+        await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+
+        async def told() -> bool:
+            return bool(await world.events(node))
+
+        await eventually(told)
+        (event,) = await world.events(node)
+        assert (event["type"], event["reason"]) == ("Warning", "LabelOverwritten")
+        assert f"{name}=other" in event["message"]
+        assert labels.count("tas_label_changes_total", change="overwritten") == 1
+
+    async def test_a_label_of_ours_that_somebody_removes_or_changes_is_put_right(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name = await world.node(), world.name()
+        rules = [rule("health", 1, "Equals", "card=card0")]
+        await world.policy(await world.namespace(), name, deschedule() | labeling(*rules))
+        await world.sample(node, health=1)
+        await world.judge(node)
+        prefixed = f"{PREFIX}{name}/card"
+        await eventually(has(world, node, prefixed, "card0"))
+        for label, ours in ((name, VIOLATING), (prefixed, "card0")):
+            for theirs in (None, "theirs"):
+                await world.admin.label_node(node, {label: theirs})
+                await eventually(has(world, node, label, ours))
+
+    async def test_a_users_label_like_ours_without_a_policy_stays_and_is_told(
+        self, world: World, labels: Running
+    ) -> None:
+        name = world.name("users")
+        node = await world.node("node", **{name: VIOLATING})
+        await world.judge(node)
+        await settled(world)
+        assert (await world.labels(node))[name] == VIOLATING
+        assert labels.count("tas_labels_foreign") == 1
+
+    async def test_a_node_with_200_labels_keeps_them(self, world: World, labels: Running) -> None:
+        theirs = {f"example.com/label-{number}": f"value-{number}" for number in range(200)}
+        name = world.name()
+        node = await world.node("node", **theirs)
+        await world.policy(await world.namespace(), name, deschedule())
+        for health, value in ((1, VIOLATING), (0, None)):
+            await world.sample(node, health=health)
+            await world.judge(node)
+            await eventually(has(world, node, name, value))
+        assert theirs.items() <= (await world.labels(node)).items()
+
+    async def test_d46_a_label_that_the_api_server_refuses_is_left_out_and_the_others_stand(
+        self, world: World, client: KubernetesClient
+    ) -> None:
+        node = await world.node("node", **{"example.com/old": "1"})
+        bad = {"example.com/bad": "-1", "example.com/worse": "with space", "a/b/c": "1"}
+        good = {f"example.com/good-{number}": "1" for number in range(5)} | {"example.com/old": None}
+        found = await client.get(NODE_OBJECTS, node)
+        patch = NodePatch(labels=bad | good, annotations={ANNOTATION: "1"})
+        after, refused = await send_patch(client, found.metadata, patch, read_at=time.monotonic())
+        assert refused.keys() == bad.keys()
+        assert all(isinstance(error, InvalidError) for error in refused.values())
+        stands = await world.labels(node)
+        assert {label: stands.get(label) for label in good} == good
+        assert not bad.keys() & stands.keys()
+        assert await world.annotation(node, ANNOTATION) == "1"
+        assert after.labels == stands
+
+    async def test_a_wish_that_no_label_can_have_is_reported_and_keeps_no_other_from_standing(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name = await world.node(), world.name()
+        metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        policies = {
+            PolicyKey("a", "bad"): wishing(f"{PREFIX}bad/card", Wish(WishKind.SET, "-1")),
+            PolicyKey("a", name): wishing(name, Wish(WishKind.SET, VIOLATING)),
+        }
+        await world.verdict(node, metadata["uid"], policies)
+        await eventually(has(world, node, name, VIOLATING))
+        assert labels.count("tas_labels_refused_total") == 1
+
+    # Nodes that come and go
+
+    async def test_a_verdict_creates_no_node(self, world: World, labels: Running) -> None:
+        node, name = await world.node(), world.name()
+        metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        await world.admin.delete_node(node)
+        await world.verdict(node, metadata["uid"], {PolicyKey("a", name): wishing(name, Wish(WishKind.SET, VIOLATING))})
+        await settled(world)
+        found = await world.admin.get("/api/v1/nodes")
+        assert node not in {each["metadata"]["name"] for each in found["items"]}
+
+    async def test_the_verdict_of_an_earlier_node_of_the_name_says_nothing_of_a_later_one(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name = await world.node(), world.name()
+        await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+        await world.admin.delete_node(node)
+        await world.node()
+        await settled(world)
+        assert name not in await world.labels(node)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+
+    # Policies that go
+
+    async def test_s6_the_labels_of_a_deleted_policy_go_and_other_values_stay(
+        self, world: World, labels: Running
+    ) -> None:
+        name = world.name()
+        node, other = await world.node("node"), await world.node("other", **{name: "null"})
+        rules = [rule("health", 1, "Equals", "card=card0")]
+        key = await world.policy(await world.namespace(), name, deschedule() | labeling(*rules))
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, f"{PREFIX}{name}/card", "card0"))
+        await world.delete_policy(key)
+        await world.judge(node, other)
+        await eventually(has(world, node, f"{PREFIX}{name}/card", None))
+        await eventually(has(world, node, name, None))
+        await settled(world)
+        assert (await world.labels(other))[name] == "null"
+        assert labels.count("tas_label_changes_total", change="orphan_removed") == 2
+
+    async def test_a_policy_that_only_the_bus_has_lost_keeps_its_labels(self, world: World, labels: Running) -> None:
+        node, name = await world.node(), world.name()
+        await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+        await world.remove(VERDICTS, verdict_key(node))
+        await eventually(lambda: labels.count("tas_label_orphans_kept_total") > 0)
+        await settled(world)
+        assert (await world.labels(node))[name] == VIOLATING
+
+    async def test_d36_the_labels_of_a_strategy_that_an_edit_removes_go(self, world: World, labels: Running) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        rules = [rule("health", 1, "Equals", "card=card0", "bus=bus0")]
+        await world.policy(namespace, name, deschedule() | labeling(*rules))
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, f"{PREFIX}{name}/bus", "bus0"))
+        await world.policy(namespace, name, labeling(rule("health", 1, "Equals", "card=card0")))
+        await world.judge(node)
+        await eventually(has(world, node, name, None))
+        await eventually(has(world, node, f"{PREFIX}{name}/bus", None))
+        assert (await world.labels(node))[f"{PREFIX}{name}/card"] == "card0"
+
+    async def test_s8_a_policy_of_the_same_name_elsewhere_keeps_the_label(self, world: World, labels: Running) -> None:
+        node, name = await world.node(), world.name()
+        here = await world.policy(await world.namespace("a"), name, deschedule())
+        there = await world.policy(await world.namespace("b"), name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+        removed = labels.count("tas_label_patches_total", result="patched")
+        await world.delete_policy(here)
+        await world.judge(node)
+        await settled(world)
+        assert labels.count("tas_label_patches_total", result="patched") == removed + 1  # that of `settled`
+        assert (await world.labels(node))[name] == VIOLATING
+        await world.delete_policy(there)
+        await world.judge(node)
+        await eventually(has(world, node, name, None))
+
+    async def test_d47_orphans_of_a_crash_and_of_the_original_are_found_at_start(
+        self, world: World, kubeconfig: Path, server: Server
+    ) -> None:
+        node, users = await world.node(), world.name("users")
+        await world.policy(await world.namespace(), world.name("stands"), deschedule() | labeling(rule()))
+        for manager, labels in (
+            ("tas-on-nats", {world.name("crash"): VIOLATING}),
+            ("extender", {world.name("original"): VIOLATING, f"{PREFIX}labeling-test": ""}),
+            ("somebody", {users: VIOLATING, f"{PREFIX}{world.name('deleted')}/card": "1"}),
+            ("extender", {world.name("stands"): VIOLATING, f"{PREFIX}{world.name('stands')}/old": "1"}),
+        ):
+            await world.admin.patch(f"/api/v1/nodes/{node}?fieldManager={manager}", {"metadata": {"labels": labels}})
+        await world.judge(node)
+        async with labels_running(kubeconfig, server.url) as worker:
+
+            async def swept() -> bool:
+                return set(await world.labels(node)) == {HOSTNAME, users, world.name("stands")}
+
+            await eventually(swept)
+            assert worker.count("tas_label_changes_total", change="orphan_removed") == 5
+
+    # Waking
+
+    async def test_a_recovery_wakes_who_waits_for_it_until_nobody_does(self, world: World, labels: Running) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
+        await world.pod(namespace, "waits", name)
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await settled(world)
+        assert await world.annotation(node, ANNOTATION) is None
+        await world.sample(node, health=0)
+        await world.judge(node)
+        entry = await world.bus.get(VERDICTS, verdict_key(node))
+        assert entry is not None
+
+        async def says(value: str) -> bool:
+            return await world.annotation(node, ANNOTATION) == value
+
+        await eventually(partial(says, str(entry.revision)), within=1)
+        await eventually(partial(says, f"{entry.revision}.1"), within=3)
+        await world.pod(namespace, "waits", name, waits=False)
+        woken = labels.count("tas_node_wakes_total")
+        await settled(world)
+        assert labels.count("tas_node_wakes_total") == woken == 2
+
+    async def test_a_node_that_is_violated_again_wakes_nobody(self, world: World, labels: Running) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
+        await world.pod(namespace, "waits", name)
+        for health in (1, 0):
+            await world.sample(node, health=health)
+            await world.judge(node)
+        await eventually(lambda: labels.count("tas_node_wakes_total") == 1)
+        await world.sample(node, health=1)
+        await world.judge(node)
+        began = time.monotonic()
+        await eventually(lambda: time.monotonic() - began > 1.5)  # past the first repetition
+        assert labels.count("tas_node_wakes_total") == 1
+
+    async def test_nobody_is_woken_who_waits_for_another_policy(self, world: World, labels: Running) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
+        await world.pod(namespace, "other", world.name("other"))
+        await world.pod("elsewhere", "same-name", name)
+        await world.pod(namespace, "placed", name, waits=False)
+        for health in (1, 0):
+            await world.sample(node, health=health)
+            await world.judge(node)
+        await settled(world)
+        assert await world.annotation(node, ANNOTATION) is None
+
+    async def test_a_pod_that_comes_just_after_the_recovery_is_woken_too(self, world: World, labels: Running) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
+        for health in (1, 0):
+            await world.sample(node, health=health)
+            await world.judge(node)
+        await settled(world)
+        await world.pod(namespace, "late", name)
+        await eventually(lambda: labels.count("tas_node_wakes_total") == 1, within=4)
+        assert await world.annotation(node, ANNOTATION) is not None
+
+    # Several replicas
+
+    async def test_two_replicas_label_as_one(
+        self, world: World, labels: Running, kubeconfig: Path, server: Server
+    ) -> None:
+        name, nodes = world.name(), [await world.node(f"node-{number}") for number in range(5)]
+        await world.policy(await world.namespace(), name, deschedule())
+        async with labels_running(kubeconfig, server.url) as second:
+            for health, value in ((1, VIOLATING), (0, None)):
+                for node in nodes:
+                    await world.sample(node, health=health)
+                await world.judge(*nodes)
+                for node in nodes:
+                    await eventually(has(world, node, name, value))
+            await eventually(lambda: second.count("tas_label_nodes_pending") == 0)
+            patched = [each.count("tas_label_patches_total", result="patched") for each in (labels, second)]
+            assert sum(patched) == 10

@@ -1,0 +1,122 @@
+"""The worker `resources` over any API server."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bus.connection import Bus
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.running import running
+from tests.kubernetes.world import World
+from workers.kubernetes.client import KubernetesClient
+from workers.resources import Resources
+
+__all__ = ["ResourceScenarios", "resources"]
+
+RESOURCE = "telemetry/scheduling"
+
+
+@asynccontextmanager
+async def resources_running(kubeconfig: Path, url: str, *, count: int = 1000) -> AsyncIterator[CollectorRegistry]:
+    registry = CollectorRegistry()
+    async with (
+        Bus.connect(url, name="resources") as bus,
+        KubernetesClient.connect(kubeconfig, worker="resources") as client,
+    ):
+        worker = Resources(bus, client, registry=registry, count=count)
+        async with running(worker):
+            await eventually(lambda: worker.unready() is None)
+            yield registry
+
+
+@pytest.fixture
+async def resources(kubeconfig: Path, server: Server, world: World) -> AsyncIterator[CollectorRegistry]:
+    async with resources_running(kubeconfig, server.url) as registry:
+        yield registry
+
+
+async def status_of(world: World, node: str) -> dict[str, Any]:
+    status: dict[str, Any] = (await world.admin.get(f"/api/v1/nodes/{node}"))["status"]
+    return status
+
+
+async def offers(world: World, node: str, *texts: str) -> None:
+    """Waits until capacity and allocatable of a node are one of these texts."""
+
+    async def so() -> bool:
+        status = await status_of(world, node)
+        return all(status.get(field, {}).get(RESOURCE) in texts for field in ("capacity", "allocatable"))
+
+    await eventually(so)
+
+
+async def reset(world: World, node: str, field: str, value: str | None) -> None:
+    await world.admin.patch(f"/api/v1/nodes/{node}/status", {"status": {field: {RESOURCE: value}}})
+
+
+class ResourceScenarios:
+    """To be run by a subclass where there are `kubeconfig`, `server`, `bus`, `world` and `resources`."""
+
+    async def test_a_node_offers_it_and_keeps_the_rest(self, world: World, resources: CollectorRegistry) -> None:
+        node = await world.node("node", colour="blue")
+        await world.admin.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": {"cpu": "8"}}})
+        await offers(world, node, "1k")
+        assert (await status_of(world, node))["capacity"]["cpu"] == "8"
+        assert (await world.labels(node))["colour"] == "blue"
+
+    @pytest.mark.parametrize("field", ["capacity", "allocatable"])
+    @pytest.mark.parametrize("value", [None, "7"])
+    async def test_what_somebody_resets_is_put_right(
+        self, world: World, resources: CollectorRegistry, field: str, value: str | None
+    ) -> None:
+        node = await world.node()
+        await offers(world, node, "1k")
+        await reset(world, node, field, value)
+        await offers(world, node, "1k")
+
+    async def test_nothing_is_patched_that_is_right_by_value(
+        self, world: World, kubeconfig: Path, server: Server
+    ) -> None:
+        node = await world.node()
+        for field in ("capacity", "allocatable"):
+            await reset(world, node, field, "1000")
+        async with resources_running(kubeconfig, server.url):
+            other = await world.node("other")
+            await offers(world, other, "1k")
+        found = await world.admin.get(f"/api/v1/nodes/{node}")
+        assert found["status"]["capacity"][RESOURCE] == "1k"
+        managers = {each["manager"] for each in found["metadata"]["managedFields"]}
+        assert "tas-on-nats" not in managers
+
+    async def test_switched_off_it_takes_nothing_away(self, world: World, kubeconfig: Path, server: Server) -> None:
+        node = await world.node()
+        async with resources_running(kubeconfig, server.url, count=5):
+            await offers(world, node, "5")
+        await offers(world, node, "5")
+
+    async def test_who_resets_it_again_and_again_is_answered_seldom(
+        self, world: World, resources: CollectorRegistry
+    ) -> None:
+        node = await world.node()
+        await offers(world, node, "1k")
+
+        def patched() -> float:
+            return resources.get_sample_value("tas_node_resource_patches_total", {"result": "patched"}) or 0.0
+
+        before, began = patched(), time.monotonic()
+        while time.monotonic() - began < 2.5:
+            await reset(world, node, "capacity", None)
+        assert 1 <= patched() - before <= 4
+        await offers(world, node, "1k")
+
+    async def test_a_node_that_comes_again_offers_it_again(self, world: World, resources: CollectorRegistry) -> None:
+        node = await world.node()
+        await offers(world, node, "1k")
+        await world.admin.delete_node(node)
+        await world.node()
+        await offers(world, node, "1k")

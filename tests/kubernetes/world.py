@@ -1,0 +1,231 @@
+"""What the workers around `labels` would have written: policies, samples and verdicts, by the core's own rules."""
+
+import itertools
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from bus.buckets import NODES, PODS, POLICIES, SYNCED, VERDICTS, Bucket
+from bus.connection import Bus
+from bus.messages import (
+    NodeFacts,
+    PodRecord,
+    PolicyRecord,
+    Synced,
+    decode_node_samples,
+    decode_policy,
+    decode_verdict,
+    encode_node_facts,
+    encode_node_samples,
+    encode_pod,
+    encode_policy,
+    encode_synced,
+    encode_verdict,
+)
+from bus.subjects import (
+    node_facts_key,
+    node_metrics_key,
+    parse_policy_key,
+    pod_key,
+    policy_key,
+    verdict_key,
+)
+from tas.manifest import parse_policy
+from tas.pod import PodKey
+from tas.policy import PolicyKey
+from tas.quantity import parse_quantity
+from tas.sample import NodeSamples, Scrape
+from tas.verdict import NodeVerdict, PolicyVerdict, evaluate_policy
+from tests.integration.servers import eventually
+from tests.kubernetes.admin import Admin, AdminError
+
+STALE_SECONDS = 60.0
+HOSTNAME = "kubernetes.io/hostname"
+
+_numbers = itertools.count(1)
+
+
+def rule(metric: str = "health", target: int = 1, operator: str = "Equals", *labels: str) -> dict[str, Any]:
+    """A rule that `health=1` violates, unless said otherwise."""
+    written: dict[str, Any] = {"metricname": metric, "operator": operator, "target": target}
+    return written | ({"labels": list(labels)} if labels else {})
+
+
+def deschedule(*rules: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"deschedule": {"rules": list(rules) or [rule()], **fields}}
+
+
+def labeling(*rules: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"labeling": {"rules": list(rules), **fields}}
+
+
+class World:
+    """One API server and one bus, as they are to somebody who sees both.
+
+    Names are its own in each test, since an API server may serve several of them one after the other.
+    """
+
+    def __init__(self, admin: Admin, bus: Bus) -> None:
+        self.admin = admin
+        self.bus = bus
+        self.number = next(_numbers)
+        self.namespaces: list[str] = []
+        self.nodes: list[str] = []
+
+    def name(self, what: str = "p") -> str:
+        """A name that no other test has."""
+        return f"{what}-{self.number}"
+
+    async def begin(self) -> None:
+        """Says that all is listed, as soon as the API server serves policies: a CRD takes a moment."""
+
+        async def serves() -> bool:
+            with suppress(AdminError):
+                await self.admin.get(self.admin.policies("default"))
+                return True
+            return False
+
+        await eventually(serves, every=0.05)
+        for bucket in (NODES, POLICIES, PODS):
+            epoch = await self.bus.epoch(bucket)
+            synced = Synced(epoch=epoch.created, count=0, time=time.time(), by="test", cluster=True)
+            await self.put(bucket, SYNCED, encode_synced(synced))
+
+    async def end(self) -> None:
+        """Leaves the API server as it was, for whoever comes next."""
+        for node in self.nodes:
+            await self.admin.delete_node(node)
+        for namespace in self.namespaces:
+            found = await self.admin.get(self.admin.policies(namespace))
+            for policy in found["items"]:
+                await self.admin.delete_policy(namespace, policy["metadata"]["name"])
+
+    # The cluster
+
+    async def namespace(self, name: str = "a") -> str:
+        name = self.name(name)
+        await self.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        self.namespaces.append(name)
+        return name
+
+    async def node(self, name: str = "node", **labels: str) -> str:
+        """A new node, with its facts on the bus."""
+        name = f"{name}-{self.number}.example.com"
+        if name not in self.nodes:
+            self.nodes.append(name)
+        # As every real node: of one that begins with nothing at all the API server never notes who set its labels.
+        created = await self.admin.create_node(name, **{HOSTNAME: name} | labels)
+        await self.facts(name, created)
+        return name
+
+    async def facts(self, node: str, created: Mapping[str, Any]) -> None:
+        metadata = created["metadata"]
+        facts = NodeFacts(uid=metadata["uid"], labels=metadata.get("labels", {}))
+        await self.put(NODES, node_facts_key(node), encode_node_facts(facts))
+
+    async def labels(self, node: str) -> dict[str, str]:
+        found = await self.admin.get(f"/api/v1/nodes/{node}")
+        labels: dict[str, str] = found["metadata"].get("labels", {})
+        return labels
+
+    async def has(self, node: str, label: str, value: str | None) -> bool:
+        return (await self.labels(node)).get(label) == value
+
+    async def annotation(self, node: str, name: str) -> str | None:
+        found = await self.admin.get(f"/api/v1/nodes/{node}")
+        value: str | None = found["metadata"].get("annotations", {}).get(name)
+        return value
+
+    async def events(self, node: str) -> list[dict[str, Any]]:
+        found = await self.admin.get("/api/v1/namespaces/default/events")
+        return [event for event in found["items"] if event["involvedObject"].get("name") == node]
+
+    async def policy(self, namespace: str, name: str, strategies: Mapping[str, Any], **spec: Any) -> PolicyKey:
+        """A new policy, or a new spec of one, in the cluster and on the bus."""
+        key = PolicyKey(namespace, name)
+        spec = {"strategies": strategies, **spec}
+        listed = await self.admin.get(self.admin.policies(namespace))
+        stands = {each["metadata"]["name"]: each["spec"] for each in listed["items"]}.get(name)
+        if stands is None:
+            stored = await self.admin.create_policy(namespace, name, **spec)
+        else:
+            gone = dict.fromkeys(stands.keys() - spec.keys())
+            gone_strategies = dict.fromkeys(stands["strategies"].keys() - strategies.keys())
+            patch = gone | spec | {"strategies": gone_strategies | dict(strategies)}
+            stored = await self.admin.change_policy(namespace, name, {"spec": patch})
+        await self.record(key, stored)
+        return key
+
+    async def record(self, key: PolicyKey, stored: Mapping[str, Any]) -> None:
+        policy, problems = parse_policy(key, stored["spec"])
+        metadata = stored["metadata"]
+        record = PolicyRecord(policy=policy, uid=metadata["uid"], generation=metadata["generation"], problems=problems)
+        await self.put(POLICIES, policy_key(key), encode_policy(record))
+
+    async def delete_policy(self, key: PolicyKey) -> None:
+        await self.admin.delete_policy(key.namespace, key.name)
+        await self.remove(POLICIES, policy_key(key))
+
+    # The bus
+
+    async def sample(self, node: str, *, age: float = 0.0, **metrics: str | int) -> None:
+        """The newest samples of a node; what is not named is not known."""
+        now = time.time() - age
+        values = {metric: parse_quantity(str(value)) for metric, value in metrics.items()}
+        scrape = Scrape(source="test", measured=now, arrived=now, sequence=next(_numbers), metrics=values)
+        await self.put(NODES, node_metrics_key(node), encode_node_samples((scrape,)))
+
+    async def judge(self, *nodes: str) -> None:
+        """Writes the verdicts of these nodes anew, from all that stands on the bus."""
+        policies: dict[PolicyKey, PolicyRecord] = {}
+        for entry in await self.bus.entries(POLICIES):
+            if entry.key != SYNCED and entry.value is not None:
+                key = parse_policy_key(entry.key)
+                policies[key] = decode_policy(key, entry.value)
+        for node in nodes:
+            await self._judge(node, policies)
+
+    async def _judge(self, node: str, policies: Mapping[PolicyKey, PolicyRecord]) -> None:
+        before: Mapping[PolicyKey, PolicyVerdict] = {}
+        stands = await self.bus.get(VERDICTS, verdict_key(node))
+        if stands is not None and stands.value is not None:
+            before = decode_verdict(stands.value).policies
+        samples: NodeSamples = ()
+        metrics = await self.bus.get(NODES, node_metrics_key(node))
+        if metrics is not None and metrics.value is not None:
+            samples = decode_node_samples(metrics.value)
+        metadata = (await self.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        verdicts = {
+            key: evaluate_policy(
+                record.policy,
+                uid=record.uid,
+                generation=record.generation,
+                samples=samples,
+                labels=metadata.get("labels", {}),
+                stale_after=STALE_SECONDS,
+                before=before.get(key),
+                now=time.time(),
+            )[0]
+            for key, record in policies.items()
+        }
+        await self.verdict(node, metadata["uid"], verdicts)
+
+    async def verdict(self, node: str, uid: str, policies: Mapping[PolicyKey, PolicyVerdict]) -> int:
+        """Writes a verdict, whatever it says, and returns its revision."""
+        verdict = NodeVerdict(node_uid=uid, nodes_revision=1, policies_revision=1, policies=policies)
+        return await self.put(VERDICTS, verdict_key(node), encode_verdict(verdict))
+
+    async def pod(self, namespace: str, name: str, policy: str, *, waits: bool = True) -> None:
+        record = PodRecord(policy=policy, uid=name, waiting_since=time.time() if waits else None)
+        await self.put(PODS, pod_key(PodKey(namespace, name)), encode_pod(record))
+
+    async def put(self, bucket: Bucket, key: str, value: bytes) -> int:
+        stands = await self.bus.get(bucket, key)
+        revision = 0 if stands is None else stands.revision
+        return await self.bus.put(bucket, key, value, revision=revision, read_at=time.monotonic())
+
+    async def remove(self, bucket: Bucket, key: str) -> None:
+        stands = await self.bus.get(bucket, key)
+        assert stands is not None, f"{bucket.name}/{key} does not stand"
+        await self.bus.delete(bucket, key, revision=stands.revision, read_at=time.monotonic())

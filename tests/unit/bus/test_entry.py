@@ -1,0 +1,24 @@
+"""What says that a key is gone."""
+
+import pytest
+
+from bus.entry import is_marker
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"KV-Operation": "DEL"},
+        {"KV-Operation": "PURGE"},
+        {"Nats-Marker-Reason": "MaxAge"},
+        {"Nats-Marker-Reason": "Purge"},
+        {"Nats-Marker-Reason": "Remove"},
+    ],
+)
+def test_markers_n13(headers: dict[str, str]) -> None:
+    assert is_marker(headers)
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"Nats-TTL": "5"}, {"Nats-Msg-Id": "1"}])
+def test_values(headers: dict[str, str] | None) -> None:
+    assert not is_marker(headers)

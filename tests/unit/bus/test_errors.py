@@ -1,0 +1,32 @@
+"""What an answer of JetStream means for its caller."""
+
+import pytest
+
+from bus.errors import BusError, ConflictError, RefusedError, UnavailableError, jetstream_error
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (400, 10071, ConflictError),
+        (400, 10164, ConflictError),
+        (503, 10077, RefusedError),
+        (503, 10023, RefusedError),
+        (500, 10047, RefusedError),
+        (500, 10028, RefusedError),
+        (400, 10054, RefusedError),
+        (400, 10122, RefusedError),
+        (400, 10165, RefusedError),
+        (404, 10037, RefusedError),
+        (404, 10014, RefusedError),
+        (404, 10059, UnavailableError),
+        (503, 10008, UnavailableError),
+        (503, 10039, UnavailableError),
+        (408, 0, UnavailableError),
+    ],
+)
+def test_codes_n7(status: int, code: int, expected: type[BusError]) -> None:
+    error = jetstream_error("put", status=status, code=code, description="why")
+    assert type(error) is expected
+    assert error.code == code
+    assert str(error) == f"put: why ({code})"

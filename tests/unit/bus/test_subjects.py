@@ -1,0 +1,112 @@
+"""Names into tokens and keys, and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.subjects import (
+    name,
+    node_facts_key,
+    node_metrics_key,
+    parse_node_key,
+    parse_pod_key,
+    parse_policy_key,
+    parse_samples_subject,
+    parse_verdict_key,
+    pod_key,
+    policy_key,
+    samples_subject,
+    token,
+    verdict_key,
+)
+from tas.errors import InvalidInputError
+from tas.pod import PodKey
+from tas.policy import PolicyKey
+from tests.unit.tas.generators import policy_keys, source_names
+
+node_names = st.from_regex(
+    r"[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,9}[a-z0-9])?){0,4}", fullmatch=True
+)
+
+
+def test_a_name_with_dots_is_one_token_n9() -> None:
+    assert token("ip-10-0-0-1.ec2.internal") == "ip-10-0-0-1_ec2_internal"
+    assert samples_subject("ip-10-0-0-1.ec2.internal", "machine") == "tas.samples.ip-10-0-0-1_ec2_internal.machine"
+
+
+@given(node_names, source_names)
+def test_every_node_and_source_comes_back(node: str, source: str) -> None:
+    assert "." not in token(node)
+    assert name(token(node)) == node
+    assert parse_samples_subject(samples_subject(node, source)) == (node, source)
+    assert parse_node_key(node_metrics_key(node)) == (node, "metrics")
+    assert parse_node_key(node_facts_key(node)) == (node, "facts")
+    assert parse_verdict_key(verdict_key(node)) == node
+
+
+@given(policy_keys)
+def test_every_policy_comes_back(key: PolicyKey) -> None:
+    assert parse_policy_key(policy_key(key)) == key
+
+
+@given(policy_keys)
+def test_every_pod_comes_back(key: PolicyKey) -> None:
+    pod = PodKey(key.namespace, key.name)
+    assert parse_pod_key(pod_key(pod)) == pod
+
+
+@pytest.mark.parametrize("key", ["", "_synced", "A", "a.b", "a._b", "a_", "a b"])
+def test_a_key_that_names_no_node_is_refused(key: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_verdict_key(key)
+
+
+@given(node_names, node_names)
+def test_two_nodes_never_share_a_token(one: str, other: str) -> None:
+    assert (token(one) == token(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "tas.samples",
+        "tas.samples.",
+        "tas.samples.a",
+        "tas.samples.a.",
+        "tas.samples..machine",
+        "tas.samples.a.b.c",
+        "tas.samples.A.machine",
+        "tas.samples.a.Machine",
+        "tas.samples._a.machine",
+        "tas.samples.a__b.machine",
+        "tas.samples.-.machine",
+        "tas.samples.*.machine",
+        "tas.samples.a.>",
+        "other.tas.samples.a.machine",
+        f"tas.samples.{'a' * 254}.machine",
+        f"tas.samples.a.{'m' * 64}",
+    ],
+)
+def test_what_names_no_node_and_source_is_refused(subject: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_samples_subject(subject)
+    assert caught.value.field == "subject"
+
+
+@pytest.mark.parametrize("key", ["", "a", "a.", ".metrics", "a.other", "a.metrics.x", "A.metrics", "_synced"])
+def test_what_is_no_key_of_a_node_is_refused(key: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_node_key(key)
+
+
+@pytest.mark.parametrize("key", ["", "a", "a.", ".a", "a.b.c", "A.b", "a_b.c", "a.B", "_synced"])
+def test_what_is_no_key_of_a_policy_is_refused(key: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_policy_key(key)
+
+
+@pytest.mark.parametrize("key", ["", "a", "a.", ".a", "a.b.c", "A.b", "a_b.c", "a.B", "_synced"])
+def test_what_is_no_key_of_a_pod_is_refused(key: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_pod_key(key)

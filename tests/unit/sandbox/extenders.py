@@ -1,0 +1,58 @@
+"""An extender of the tests' own, for the sandbox's scheduler to ask."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+Reply = Callable[[dict[str, Any]], Any]
+
+
+@dataclass
+class FakeExtender:
+    """Answers what it is told to, and keeps what it was asked: verb and request, oldest first."""
+
+    filter: Reply
+    prioritize: Reply
+    url: str = ""
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def count(self, pod: str, verb: str = "filter") -> int:
+        """How often it was asked this about a pod."""
+        return sum(1 for asked, request in self.asked if (asked, request["Pod"]["metadata"]["name"]) == (verb, pod))
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        verb, body = request.match_info["verb"], await request.json()
+        self.asked.append((verb, body))
+        answer = (self.filter if verb == "filter" else self.prioritize)(body)
+        return answer if isinstance(answer, web.Response) else web.json_response(answer)
+
+
+def passing(*names: str) -> Reply:
+    """Lets through these nodes, and no pod is evicted for the others."""
+    return lambda request: {
+        "Nodes": None,
+        "NodeNames": [name for name in request["NodeNames"] if name in names],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {n: "Node violates demo" for n in request["NodeNames"] if n not in names},
+        "Error": "",
+    }
+
+
+def scoring(**scores: int) -> Reply:
+    """Gives these scores, by node with `_` for `-`."""
+    return lambda _: [{"Host": name.replace("_", "-"), "Score": score} for name, score in scores.items()]
+
+
+@asynccontextmanager
+async def extender(filtering: Reply, prioritizing: Reply = lambda _: []) -> AsyncIterator[FakeExtender]:
+    """One that runs until left."""
+    fake = FakeExtender(filtering, prioritizing)
+    app = web.Application()
+    app.router.add_post("/scheduler/{verb}", fake.handle)
+    async with TestServer(app, host="127.0.0.1") as server:
+        fake.url = str(server.make_url("")).rstrip("/")
+        yield fake

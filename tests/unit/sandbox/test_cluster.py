@@ -1,0 +1,39 @@
+import copy
+
+from sandbox.cluster import Cluster, merge_patch
+from sandbox.resources import NAMESPACES, NODES, PODS, Object
+
+
+def test_no_verb_changes_what_was_given_out() -> None:
+    """Answers, events and history share objects, so each version stays as it was told."""
+    cluster = Cluster()
+    cluster.create(NAMESPACES, "", {"metadata": {"name": "default"}}, manager="one")
+    told: list[tuple[Object, Object]] = []
+
+    def keep(stored: Object) -> None:
+        told.append((stored, copy.deepcopy(stored)))
+
+    keep(cluster.create(NODES, "", {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "1"}}}, manager="one"))
+    pod = {"metadata": {"name": "p", "labels": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
+    keep(cluster.create(PODS, "default", pod, manager="one"))
+    for resource, namespace, name in ((NODES, "", "n"), (PODS, "default", "p")):
+        keep(cluster.patch(resource, namespace, name, {"metadata": {"labels": {"a": "c"}}}, manager="two"))
+        keep(
+            cluster.patch(resource, namespace, name, {"status": {"capacity": {"cpu": "2"}}}, manager="two", status=True)
+        )
+    cluster.bind("default", "p", {"metadata": {"name": "p"}, "target": {"name": "n"}}, manager="three")
+    keep(cluster.get(PODS, "default", "p"))
+    keep(cluster.delete(PODS, "default", "p"))
+    assert [now for now, _ in told] == [then for _, then in told]
+    assert len({stored["metadata"]["resourceVersion"] for stored, _ in told}) == len(told)
+
+
+def test_a_merge_patch_is_that_of_rfc_7386() -> None:
+    target = {"a": {"b": "c", "d": [1, 2]}, "e": 1}
+    assert merge_patch(target, {"a": {"b": None, "d": [3]}, "f": {"g": None, "h": 1}}) == {
+        "a": {"d": [3]},
+        "e": 1,
+        "f": {"h": 1},
+    }
+    assert merge_patch(target, {"a": "text", "e": {"x": 1}}) == {"a": "text", "e": {"x": 1}}
+    assert target == {"a": {"b": "c", "d": [1, 2]}, "e": 1}

@@ -1,0 +1,35 @@
+import aiohttp
+
+from sandbox import Sandbox
+from tests.contract.kubernetes.client import Client
+
+NODES = "/api/v1/nodes"
+
+
+async def test_the_same_is_not_told_twice() -> None:
+    """A bookmark comes once for all that has happened since the last event or bookmark."""
+    async with Sandbox.start(bookmark_seconds=0.02) as sandbox, aiohttp.ClientSession() as session:
+        client = Client(session, sandbox.url)
+        version = await client.version(NODES)
+        query = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "1"}
+        async with client.watch(NODES, fieldSelector="metadata.name=nobody", **query) as watch:
+            sandbox.add_node("node-1")
+            (event,) = await watch.rest()
+        assert event["type"] == "BOOKMARK"
+        assert event["object"]["metadata"] == {"resourceVersion": str(int(version) + 1)}
+
+
+async def test_who_wants_no_bookmarks_gets_none() -> None:
+    async with Sandbox.start(bookmark_seconds=0.02) as sandbox, aiohttp.ClientSession() as session:
+        client = Client(session, sandbox.url)
+        query = {"resourceVersion": await client.version(NODES), "timeoutSeconds": "1"}
+        async with client.watch(NODES, fieldSelector="metadata.name=nobody", **query) as watch:
+            sandbox.add_node("node-1")
+            assert await watch.rest() == []
+
+
+async def test_who_would_have_the_list_in_the_watch_is_told_to_list_first() -> None:
+    """As by a server without the feature WatchList: clients take that for an answer."""
+    async with Sandbox.start() as sandbox, aiohttp.ClientSession() as session:
+        answer = await Client(session, sandbox.url).get(NODES, watch="true", sendInitialEvents="true")
+        assert "WatchList" in answer.failed(422, "Invalid")

@@ -1,0 +1,162 @@
+"""Answers: the exact bytes, and for any decision the sets that the scheduler relies on."""
+
+import json
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.extender.answers import error_body, filter_result, host_priorities
+from tas.extender.decision import FilterDecision, Outcome, ScoreDecision
+from tas.extender.wire import ExtenderArgs, decode_args
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+
+def item(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "size": 1.5}
+
+
+def asked(*, nodes: list[str] | None = None, names: list[str] | None = None) -> ExtenderArgs:
+    items = None if nodes is None else {"items": [item(name) for name in nodes]}
+    request: dict[str, Any] = {"Pod": {"metadata": {}}, "Nodes": items, "NodeNames": names}
+    return decode_args(json.dumps(request, separators=(",", ":")).encode())
+
+
+def rejecting(rejected: dict[str, str], **more: Any) -> FilterDecision:
+    return FilterDecision(outcome=Outcome.DECIDED, rejected=rejected, **more)
+
+
+def scoring(scores: dict[str, int] | None) -> ScoreDecision:
+    return ScoreDecision(outcome=Outcome.DECIDED, scores=scores)
+
+
+@pytest.mark.parametrize(
+    ("args", "decision", "answer"),
+    [
+        pytest.param(
+            asked(names=["a", "b"]),
+            rejecting({"a": "Node violates p: m GreaterThan 40"}),
+            b'{"Nodes":null,"NodeNames":["b"],"FailedNodes":{},'
+            b'"FailedAndUnresolvableNodes":{"a":"Node violates p: m GreaterThan 40"},"Error":""}',
+            id="protocol_c14_names",
+        ),
+        pytest.param(
+            asked(nodes=["a", "b", "c"]),
+            rejecting({"a": "x"}),
+            b'{"Nodes":{"metadata":{},"items":[{"metadata":{"name":"b"},"size":1.5},{"metadata":{"name":"c"},"size":1.5}]},'
+            b'"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
+            id="protocol_c14_nodes",
+        ),
+        pytest.param(
+            asked(nodes=["a"], names=["a", "b"]),
+            rejecting({"b": "x"}),
+            b'{"Nodes":{"metadata":{},"items":[{"metadata":{"name":"a"},"size":1.5}]},"NodeNames":["a"],'
+            b'"FailedNodes":{},"FailedAndUnresolvableNodes":{"b":"x"},"Error":""}',
+            id="both_forms",
+        ),
+        pytest.param(
+            asked(names=["a"]),
+            rejecting({"a": "x"}, unresolvable=False),
+            b'{"Nodes":null,"NodeNames":[],"FailedNodes":{"a":"x"},"FailedAndUnresolvableNodes":{},"Error":""}',
+            id="protocol_c19_evictions_may_help",
+        ),
+        pytest.param(
+            asked(names=["a"]),
+            rejecting({"a": "x"}),
+            b'{"Nodes":null,"NodeNames":[],"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
+            id="protocol_c16_no_name_left_is_a_list",
+        ),
+        pytest.param(
+            asked(nodes=["a"]),
+            rejecting({"a": "x"}),
+            b'{"Nodes":{"metadata":{},"items":[]},"NodeNames":null,'
+            b'"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
+            id="protocol_c16_no_node_left_is_a_list",
+        ),
+        pytest.param(
+            asked(nodes=["a"], names=["b"]),
+            rejecting({"a": "x"}, error="policy default/p not found"),
+            b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},'
+            b'"Error":"policy default/p not found"}',
+            id="protocol_c17_error_stands_alone",
+        ),
+    ],
+)
+def test_filter_result(args: ExtenderArgs, decision: FilterDecision, answer: bytes) -> None:
+    assert filter_result(args, decision) == answer
+
+
+def test_any_mapping_of_rejections_is_written() -> None:
+    decision = FilterDecision(outcome=Outcome.DECIDED, rejected=MappingProxyType({"a": "x"}))
+
+    assert json.loads(filter_result(asked(names=["a"]), decision))["FailedAndUnresolvableNodes"] == {"a": "x"}
+
+
+@pytest.mark.parametrize(
+    ("scores", "answer"),
+    [
+        pytest.param({"b": 10, "a": 0}, b'[{"Host":"b","Score":10},{"Host":"a","Score":0}]', id="scores"),
+        pytest.param({"a": 7}, b'[{"Host":"a","Score":7}]', id="protocol_c28_one_node"),
+        pytest.param({}, b"[]", id="nobody_to_score"),
+        pytest.param(None, b"[]", id="no_opinion"),
+    ],
+)
+def test_host_priorities(scores: dict[str, int] | None, answer: bytes) -> None:
+    assert host_priorities(scoring(scores)) == answer
+
+
+def test_errors_are_json_whatever_they_say() -> None:
+    assert json.loads(error_body('field = "ü\n": 🙂')) == {"error": 'field = "ü\n": 🙂'}
+
+
+@given(
+    nodes=st.none() | st.lists(NAMES, max_size=8),
+    names=st.none() | st.lists(NAMES, max_size=8),
+    rejects=st.sets(st.integers(0, 15)),
+    unresolvable=st.booleans(),
+)
+def test_protocol_c15_who_was_asked_passes_or_fails_and_nobody_else_is_named(
+    *, nodes: list[str] | None, names: list[str] | None, rejects: set[int], unresolvable: bool
+) -> None:
+    if nodes is None and names is None:
+        names = []
+    args = asked(nodes=nodes, names=names)
+    rejected = {name: "x" for place, name in enumerate(args.candidates) if place in rejects}
+
+    answer = json.loads(filter_result(args, rejecting(rejected, unresolvable=unresolvable)))
+
+    failed = answer["FailedAndUnresolvableNodes" if unresolvable else "FailedNodes"]
+    assert failed == rejected
+    if names is None:
+        assert answer["NodeNames"] is None
+    else:
+        assert answer["NodeNames"] == [name for name in dict.fromkeys(names) if name not in rejected]
+    if nodes is None:
+        assert answer["Nodes"] is None
+    else:
+        items = answer["Nodes"]["items"]
+        assert items == [item(name) for name in dict.fromkeys(nodes) if name not in rejected]
+
+
+@given(names=st.lists(NAMES, unique=True, max_size=8), data=st.data())
+def test_protocol_c26_every_candidate_is_scored_once(*, names: list[str], data: st.DataObject) -> None:
+    scores = {name: data.draw(st.integers(0, 10)) for name in names}
+
+    answer = json.loads(host_priorities(scoring(scores)))
+
+    assert [(host["Host"], host["Score"]) for host in answer] == list(scores.items())
+    assert all(type(host["Score"]) is int and set(host) == {"Host", "Score"} for host in answer)
+
+
+@given(names=st.lists(NAMES, unique=True, min_size=2, max_size=8), order=st.randoms())
+def test_what_passed_is_recognised_when_prioritize_asks_about_it(*, names: list[str], order: Any) -> None:
+    args = asked(names=names)
+    passed = json.loads(filter_result(args, rejecting({names[0]: "x"})))["NodeNames"]
+
+    assert list(asked(names=passed).candidates) == names[1:]
+    order.shuffle(passed)
+    assert list(asked(names=passed).candidates) == passed
+    assert list(asked(names=names).candidates) == names

@@ -1,0 +1,127 @@
+"""Verbs: what a decider is asked, and what is recorded of its answer."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.errors import InvalidInputError
+from tas.extender.decision import Outcome, Pod
+from tas.extender.verbs import VERBS, Answer, answer_filter, answer_prioritize
+from tests.deciders import ToldDecider
+from tests.unit.tas.extender.generators import bodies
+
+POD = {"metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"k": "v"}}}
+
+
+def names_body(*names: str) -> bytes:
+    return json.dumps({"Pod": POD, "Nodes": None, "NodeNames": names}).encode()
+
+
+def nodes_body(*names: str) -> bytes:
+    items = [{"metadata": {"name": name}} for name in names]
+    return json.dumps({"Pod": POD, "Nodes": {"items": items}, "NodeNames": None}).encode()
+
+
+@pytest.mark.parametrize("make_body", [names_body, nodes_body], ids=["names", "nodes"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_a_decider_is_asked_about_each_name_once_and_in_order(verb: str, make_body: Any) -> None:
+    decider = ToldDecider()
+
+    VERBS[verb](decider, make_body("b", "a", "b"), 7.0)
+
+    pod = Pod(namespace="ns", name="p", uid="u", labels={"k": "v"})
+    assert decider.asked == [(verb, pod, ("b", "a"), 7.0)]
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_a_decider_is_not_asked_what_cannot_be_read(verb: str) -> None:
+    decider = ToldDecider()
+
+    with pytest.raises(InvalidInputError):
+        VERBS[verb](decider, b"{}", 7.0)
+
+    assert decider.asked == []
+
+
+def test_filter_is_recorded_with_its_reasons_counted() -> None:
+    rejects = {f"n{number}": "one" if number % 3 else "two" for number in range(30)}
+    decider = ToldDecider(rejects=rejects, unknown=2)
+
+    _, answer = answer_filter(decider, names_body(*rejects, "a", "b", "c", "a"), 7.0)
+
+    assert answer == Answer(
+        time=7.0,
+        verb="filter",
+        namespace="ns",
+        pod="p",
+        policy="default/p",
+        outcome=Outcome.DECIDED,
+        candidates=33,
+        passed=3,
+        unknown=2,
+        reasons={"one": 20, "two": 10},
+        rejected=tuple(f"n{number}" for number in range(10)),
+    )
+
+
+def test_a_filter_that_ends_in_an_error_let_nobody_pass() -> None:
+    body, answer = answer_filter(ToldDecider(error="no such policy"), names_body("a"), 7.0)
+
+    assert json.loads(body)["Error"] == "no such policy"
+    assert (answer.status, answer.error, answer.passed) == (200, "no such policy", 0)
+
+
+def test_prioritize_is_recorded_with_the_best() -> None:
+    decider = ToldDecider(scores={"a": 3, "b": 9, "c": 0, "d": 10, "e": 7, "f": 5}, unknown=1)
+
+    _, answer = answer_prioritize(decider, nodes_body("a", "b", "c", "d", "e", "f", "g"), 7.0)
+
+    assert answer == Answer(
+        time=7.0,
+        verb="prioritize",
+        namespace="ns",
+        pod="p",
+        policy="default/p",
+        outcome=Outcome.DECIDED,
+        candidates=7,
+        passed=7,
+        unknown=1,
+        best=(("d", 10), ("b", 9), ("e", 7), ("f", 5), ("a", 3)),
+    )
+
+
+def test_among_many_best_some_are_recorded() -> None:
+    scores = {f"n{number}": 10 if number % 2 else 0 for number in range(100)}
+
+    _, answer = answer_prioritize(ToldDecider(scores=scores), names_body(*scores), 7.0)
+
+    assert answer.best == (("n1", 10), ("n3", 10), ("n5", 10), ("n7", 10), ("n9", 10))
+
+
+def test_no_opinion_scores_nobody() -> None:
+    body, answer = answer_prioritize(ToldDecider(), names_body("a"), 7.0)
+
+    assert body == b"[]"
+    assert (answer.candidates, answer.passed, answer.best) == (1, 0, ())
+
+
+@given(request_body=bodies(), verb=st.sampled_from(sorted(VERBS)), unresolvable=st.booleans())
+def test_any_body_is_answered_or_refused(*, request_body: bytes, verb: str, unresolvable: bool) -> None:
+    decider = ToldDecider(rejects={"a": "x"}, scores={"a": 1}, unresolvable=unresolvable)
+    try:
+        body, answer = VERBS[verb](decider, request_body, 7.0)
+    except InvalidInputError:
+        assert decider.asked == []
+        return
+    ((_, _, candidates, _),) = decider.asked
+    decoded = json.loads(body.decode(errors="replace"))
+    if verb == "filter":
+        named = {*(decoded["NodeNames"] or ()), *decoded["FailedNodes"], *decoded["FailedAndUnresolvableNodes"]}
+        named |= {node["metadata"]["name"] for node in (decoded["Nodes"] or {"items": []})["items"]}
+        assert named == set(candidates)
+    else:
+        assert [host["Host"] for host in decoded] == list(candidates)
+    assert answer.candidates == len(candidates)

@@ -1,0 +1,128 @@
+"""Rules in three values, alone and combined."""
+
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.policy import LogicalOperator, Operator, Rule
+from tas.quantity import NANO, Quantity, parse_quantity
+from tas.rules import State, combined, rule_state
+
+VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
+ANY_OF, ALL_OF = LogicalOperator.ANY_OF, LogicalOperator.ALL_OF
+
+quantities = st.integers(-5, 5).map(lambda number: Quantity(number * NANO // 2)) | st.integers().map(Quantity)
+
+
+def rule(operator: Operator | None, target: str | None, metric: str = "m") -> Rule:
+    return Rule(metric=metric, operator=operator, target=None if target is None else parse_quantity(target))
+
+
+@pytest.mark.parametrize(
+    ("value", "operator", "target", "state"),
+    [
+        pytest.param("100", Operator.LESS_THAN, "1000", VIOLATED, id="Q1"),
+        pytest.param("1", Operator.EQUALS, "1", VIOLATED, id="Q2"),
+        pytest.param("10000", Operator.LESS_THAN, "10", MET, id="Q3"),
+        pytest.param("100", None, "1000", UNKNOWN, id="Q4"),
+        pytest.param("1500m", Operator.GREATER_THAN, "1", VIOLATED, id="Q5"),
+        pytest.param("1500m", Operator.EQUALS, "1", MET, id="Q6"),
+        pytest.param("1Ki", Operator.EQUALS, "1024", VIOLATED, id="Q7"),
+        pytest.param("-10", Operator.GREATER_THAN, "-12", VIOLATED, id="Q8"),
+        pytest.param("0", Operator.EQUALS, "0", VIOLATED, id="Q9"),
+        pytest.param("9223372036854775808", Operator.GREATER_THAN, "9223372036854775807", VIOLATED, id="Q10"),
+        pytest.param("2000m", Operator.EQUALS, "2", VIOLATED, id="milli-equals"),
+        pytest.param("40", Operator.GREATER_THAN, "40", MET, id="F4-strict-greater"),
+        pytest.param("40", Operator.LESS_THAN, "40", MET, id="F4-strict-less"),
+        pytest.param("40.000000001", Operator.GREATER_THAN, "40", VIOLATED, id="one-nano-greater"),
+        pytest.param("1", Operator.GREATER_THAN, None, UNKNOWN, id="no-target"),
+    ],
+)
+def test_tas_Q_rule_state(value: str, operator: Operator | None, target: str | None, state: State) -> None:
+    assert rule_state(rule(operator, target), parse_quantity(value)) is state
+
+
+@pytest.mark.parametrize("operator", [*Operator, None])
+@pytest.mark.parametrize("target", ["0", None])
+def test_a_rule_without_a_value_is_unknown(operator: Operator | None, target: str | None) -> None:
+    assert rule_state(rule(operator, target), None) is UNKNOWN
+
+
+@given(quantities, quantities)
+def test_exactly_one_operator_is_violated_by_a_value(value: Quantity, target: Quantity) -> None:
+    states = [rule_state(Rule(metric="m", operator=operator, target=target), value) for operator in Operator]
+    assert sorted(state.value for state in states) == ["met", "met", "violated"]
+
+
+@given(quantities, quantities)
+def test_greater_and_less_mirror_each_other(value: Quantity, target: Quantity) -> None:
+    greater = Rule(metric="m", operator=Operator.GREATER_THAN, target=target)
+    less = Rule(metric="m", operator=Operator.LESS_THAN, target=Quantity(-target))
+    assert rule_state(greater, value) is rule_state(less, Quantity(-value))
+
+
+VALUES = {"memory": Quantity(10 * NANO), "cpu": Quantity(200 * NANO)}
+
+
+class Combination(NamedTuple):
+    id: str
+    rules: tuple[tuple[str, int], ...]
+    any_of: State
+    all_of: State
+
+
+# The vectors say yes or no; no is met where every value is there, and unknown where one that could decide is absent.
+COMBINATIONS = [
+    Combination("L1", (("memory", 9),), VIOLATED, VIOLATED),
+    Combination("L2", (("memory", 11),), MET, MET),
+    Combination("L3", (("absent", 9),), UNKNOWN, UNKNOWN),
+    Combination("L4", (("memory", 9), ("cpu", 900)), VIOLATED, MET),
+    Combination("L5", (("memory", 9), ("cpu", 90)), VIOLATED, VIOLATED),
+    Combination("L6", (("memory", 9), ("absent", 90)), VIOLATED, UNKNOWN),
+    Combination("L6-met", (("memory", 11), ("absent", 90)), UNKNOWN, MET),
+]
+
+
+@pytest.mark.parametrize("case", COMBINATIONS, ids=lambda case: case.id)
+def test_tas_L_combined(case: Combination) -> None:
+    rules = [rule(Operator.GREATER_THAN, str(target), metric) for metric, target in case.rules]
+    states = [rule_state(each, VALUES.get(each.metric)) for each in rules]
+    assert combined(ANY_OF, states) is case.any_of
+    assert combined(ALL_OF, states) is case.all_of
+
+
+@pytest.mark.parametrize("operator", [*LogicalOperator])
+def test_no_rules_are_never_violated(operator: LogicalOperator) -> None:
+    assert combined(operator, []) is MET
+
+
+TWO = {
+    # first, second: anyOf, allOf
+    (VIOLATED, VIOLATED): (VIOLATED, VIOLATED),
+    (VIOLATED, MET): (VIOLATED, MET),
+    (VIOLATED, UNKNOWN): (VIOLATED, UNKNOWN),
+    (MET, MET): (MET, MET),
+    (MET, UNKNOWN): (UNKNOWN, MET),
+    (UNKNOWN, UNKNOWN): (UNKNOWN, UNKNOWN),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), [*product(State, repeat=2)])
+def test_table_of_two_rules(first: State, second: State) -> None:
+    any_of, all_of = TWO.get((first, second)) or TWO[second, first]
+    assert combined(ANY_OF, [first, second]) is any_of
+    assert combined(ALL_OF, [first, second]) is all_of
+
+
+@given(st.lists(st.sampled_from(State), min_size=1))
+def test_unknown_stands_for_both_answers(states: list[State]) -> None:
+    """The combination is unknown exactly if it depends on what the unknown ones turn out to be."""
+    for operator, decide in ((ANY_OF, any), (ALL_OF, all)):
+        outcomes = {
+            decide(VIOLATED is (guess if state is UNKNOWN else state) for state in states) for guess in (VIOLATED, MET)
+        }
+        expected = UNKNOWN if len(outcomes) == 2 else VIOLATED if outcomes.pop() else MET
+        assert combined(operator, iter(states)) is expected

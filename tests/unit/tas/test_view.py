@@ -1,0 +1,505 @@
+"""The view against the same facts judged afresh: whatever happened before, its answers are those of now."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tas.explain import explain_node
+from tas.extender.decision import Outcome, Pod
+from tas.extender.telemetry import TelemetryDecider
+from tas.manifest import parse_policy
+from tas.policy import POD_LABEL, PolicyKey, StrategyType
+from tas.quantity import parse_quantity
+from tas.rules import State
+from tas.sample import MAX_SAMPLE_AGE, Scrape
+from tas.verdict import PolicyVerdict, evaluate_policy, same_meaning
+from tas.view import View
+
+NODES = ("a", "b", "c.d")
+METRICS = ("m", "k")
+SOURCES = ("s1", "s2")
+
+
+def scrape(time: float, sequence: int = 1, source: str = "s1", **metrics: str) -> Scrape:
+    return Scrape(
+        source=source,
+        measured=time,
+        arrived=time,
+        sequence=sequence,
+        metrics={name: parse_quantity(value) for name, value in metrics.items()},
+    )
+
+
+def pod_of(policy: str = "p", namespace: str = "default") -> Pod:
+    return Pod(namespace=namespace, name="pod", uid="u", labels={POD_LABEL: policy})
+
+
+def policy_of(spec: Mapping[str, Any], name: str = "p") -> Any:
+    policy, problems = parse_policy(PolicyKey("default", name), spec)
+    assert not [each for each in problems if each.refused]
+    return policy
+
+
+def dontschedule(*rules: tuple[str, str, int], operator: str = "anyOf", **extra: Any) -> dict[str, Any]:
+    return {
+        "strategies": {
+            "dontschedule": {
+                "logicalOperator": operator,
+                "rules": [{"metricname": m, "operator": op, "target": target} for m, op, target in rules],
+                **extra,
+            }
+        }
+    }
+
+
+def rules_of(draw_from: tuple[str, ...]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    return st.lists(
+        st.fixed_dictionaries(
+            {
+                "metricname": st.sampled_from(draw_from),
+                "operator": st.sampled_from(["GreaterThan", "LessThan", "Equals"]),
+                "target": st.integers(0, 3),
+            },
+            optional={"source": st.sampled_from(SOURCES)},
+        ),
+        min_size=1,
+        max_size=3,
+    )
+
+
+SPECS = st.fixed_dictionaries(
+    {
+        "strategies": st.fixed_dictionaries(
+            {},
+            optional={
+                "dontschedule": st.fixed_dictionaries(
+                    {"rules": rules_of(METRICS)},
+                    optional={
+                        "logicalOperator": st.sampled_from(["anyOf", "allOf"]),
+                        "onStale": st.sampled_from(["pass", "fail"]),
+                    },
+                ),
+                "scheduleonmetric": st.fixed_dictionaries({"rules": rules_of(METRICS)}),
+            },
+        )
+    },
+    optional={
+        "staleAfter": st.sampled_from(["5s", "30s"]),
+        "nodeSelector": st.sampled_from([{"matchLabels": {"pool": "x"}}, {}]),
+    },
+)
+
+
+class Histories(RuleBasedStateMachine):
+    """Random histories of all that may happen to a view."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self.now = 1_000_000.0
+        self.sequence = 0
+        self.view = view
+
+    @rule(
+        node=st.sampled_from(NODES),
+        source=st.sampled_from(SOURCES),
+        age=st.floats(-5, 40),
+        values=st.dictionaries(st.sampled_from(METRICS), st.integers(0, 3), min_size=1),
+    )
+    def sample(self, node: str, source: str, age: float, values: dict[str, int]) -> None:
+        self.sequence += 1
+        news = Scrape(
+            source=source,
+            measured=self.now - age,
+            arrived=self.now,
+            sequence=self.sequence,
+            metrics={name: parse_quantity(str(value)) for name, value in values.items()},
+        )
+        self.view.add_samples(node, [news], self.now)
+
+    @rule(seconds=st.floats(0, 60))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def an_hour_passes(self) -> None:
+        self.now += MAX_SAMPLE_AGE
+
+    @rule(node=st.sampled_from(NODES))
+    def node_goes(self, node: str) -> None:
+        self.view.drop_samples(node)
+
+    @rule(node=st.sampled_from(NODES), labels=st.sampled_from([{}, {"pool": "x"}, {"pool": "y"}]))
+    def labelled(self, node: str, labels: dict[str, str]) -> None:
+        self.view.set_labels(node, labels)
+
+    @rule(node=st.sampled_from(NODES))
+    def unlabelled(self, node: str) -> None:
+        self.view.drop_labels(node)
+
+    @rule(name=st.sampled_from(["p", "q"]), spec=SPECS)
+    def policy(self, name: str, spec: dict[str, Any]) -> None:
+        self.view.set_policy(policy_of(spec, name), self.now)
+
+    @rule(name=st.sampled_from(["p", "q"]))
+    def policy_goes(self, name: str) -> None:
+        self.view.drop_policy(PolicyKey("default", name))
+
+
+class ViewAgainstFacts(Histories):
+    """After each step the incremental view must agree with an explanation made from raw facts."""
+
+    def __init__(self) -> None:
+        super().__init__(View(default_stale_after=20.0))
+        self.decider = TelemetryDecider(self.view)
+
+    @invariant()
+    def filter_says_what_the_facts_say(self) -> None:
+        for key, entry in self.view.policies.items():
+            strategy = entry.policy.strategies.get(StrategyType.DONTSCHEDULE)
+            decision = self.decider.filter(pod_of(key.name), dict.fromkeys(NODES), self.now)
+            if strategy is None:
+                assert decision.outcome is Outcome.NO_RULES
+                continue
+            states = {node: self.state(node, key) for node in NODES}
+            fails = {State.VIOLATED} | ({State.UNKNOWN} if strategy.on_stale.value == "fail" else set())
+            assert set(decision.rejected) == {node for node, state in states.items() if state in fails}
+            passed_unknown = [n for n, state in states.items() if state is State.UNKNOWN and state not in fails]
+            assert decision.unknown == len(passed_unknown)
+
+    @invariant()
+    def scores_are_bounded_and_known_values_alone_can_have_any(self) -> None:
+        for key in self.view.policies:
+            decision = self.decider.prioritize(pod_of(key.name), dict.fromkeys(NODES), self.now)
+            for node, score in (decision.scores or {}).items():
+                assert 0 <= score <= 10
+                fresh = [
+                    rule.fresh
+                    for policy in explain_node(self.view, node, self.now).policies
+                    if policy.policy == str(key)
+                    for strategy in policy.strategies
+                    if strategy.type is StrategyType.SCHEDULEONMETRIC
+                    for rule in strategy.rules[:1]
+                ]
+                assert score == 0 or fresh == [True]
+
+    @invariant()
+    def no_index_outlives_its_policies(self) -> None:
+        used = {
+            (rule.metric, rule.source, self.view.stale_after(entry.policy))
+            for entry in self.view.policies.values()
+            for kind, strategy in entry.policy.strategies.items()
+            if kind in {StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC}
+            for rule in strategy.rules
+        }
+        assert set(self.view._indices) == used
+
+    def state(self, node: str, key: PolicyKey) -> State:
+        for policy in explain_node(self.view, node, self.now).policies:
+            for strategy in policy.strategies:
+                if policy.policy == str(key) and strategy.type is StrategyType.DONTSCHEDULE:
+                    assert strategy.state is not None
+                    return strategy.state
+        raise AssertionError(f"{key} explains nothing of {node}")
+
+
+TestViewAgainstFacts = ViewAgainstFacts.TestCase
+TestViewAgainstFacts.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def labelled_rules(operator: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Rules of one operator, which may share their label keys."""
+    return st.lists(
+        st.fixed_dictionaries(
+            {
+                "metricname": st.sampled_from(METRICS),
+                "operator": st.just(operator),
+                "target": st.integers(0, 3),
+                "labels": st.lists(st.sampled_from(["x=1", "y=1"]), unique=True, max_size=2),
+            },
+            optional={"source": st.sampled_from(SOURCES)},
+        ),
+        min_size=1,
+        max_size=3,
+    )
+
+
+SLOW = {
+    "logicalOperator": st.sampled_from(["anyOf", "allOf"]),
+    "onStale": st.sampled_from(["hold", "violate", "clear"]),
+    "for": st.sampled_from(["1s", "30s"]),
+    "clearFor": st.sampled_from(["1s", "30s"]),
+}
+VERDICT_SPECS = st.fixed_dictionaries(
+    {
+        "strategies": st.fixed_dictionaries(
+            {},
+            optional={
+                "dontschedule": st.fixed_dictionaries({"rules": rules_of(METRICS)}),
+                "deschedule": st.fixed_dictionaries({"rules": rules_of(METRICS)}, optional=SLOW),
+                "labeling": st.sampled_from(["GreaterThan", "LessThan", "Equals"]).flatmap(
+                    lambda operator: st.fixed_dictionaries({"rules": labelled_rules(operator)}, optional=SLOW)
+                ),
+            },
+        )
+    },
+    optional={
+        "staleAfter": st.sampled_from(["5s", "30s"]),
+        "nodeSelector": st.sampled_from([{"matchLabels": {"pool": "x"}}, {}]),
+        "suspend": st.booleans(),
+    },
+)
+
+
+class VerdictsByTouch(Histories):
+    """Who judges only what was touched, and what waits, has the verdicts of who judges everything."""
+
+    def __init__(self) -> None:
+        super().__init__(View(default_stale_after=20.0, verdicts=True))
+        self.verdicts: dict[tuple[str, PolicyKey], PolicyVerdict] = {}
+        self.waiting: dict[tuple[str, PolicyKey], float] = {}
+
+    @rule(name=st.sampled_from(["p", "q"]), spec=VERDICT_SPECS)
+    def verdict_policy(self, name: str, spec: dict[str, Any]) -> None:
+        self.view.set_policy(policy_of(spec, name), self.now)
+
+    def judge(self, node: str, key: PolicyKey) -> tuple[PolicyVerdict, float | None]:
+        return evaluate_policy(
+            self.view.policies[key].policy,
+            uid="u",
+            generation=1,
+            samples=self.view.samples(node),
+            labels=self.view.labels(node),
+            stale_after=self.view.default_stale_after,
+            before=self.verdicts.get((node, key)),
+            now=self.now,
+            stale_deadlines=False,
+        )
+
+    def judge_again(self, node: str, key: PolicyKey) -> None:
+        self.waiting.pop((node, key), None)
+        if key not in self.view.policies:
+            self.verdicts.pop((node, key), None)
+            return
+        self.verdicts[node, key], due = self.judge(node, key)
+        if due is not None:
+            self.waiting[node, key] = due
+
+    @invariant()
+    def what_was_touched_is_all_that_changed(self) -> None:
+        self.view.advance(self.now)
+        due = [place for place, when in self.waiting.items() if when <= self.now]
+        for node, key in [*due, *((node, key) for node, keys in self.view.touched.items() for key in keys)]:
+            self.judge_again(node, key)
+        self.view.touched.clear()
+        for node, key in [place for place in self.verdicts if place[0] not in self.view.nodes]:
+            self.judge_again(node, key)  # what is not in the view, whoever keeps its verdict looks after
+        assert {key for _, key in self.verdicts} <= self.view.policies.keys()
+        for node in self.view.nodes:
+            for key in self.view.policies:
+                assert same_meaning(self.verdicts[node, key], self.judge(node, key)[0])
+
+    @invariant()
+    def no_index_outlives_its_policies(self) -> None:
+        used = {
+            (rule.metric, rule.source, self.view.stale_after(entry.policy))
+            for entry in self.view.policies.values()
+            for strategy in entry.policy.strategies.values()
+            for rule in strategy.rules
+        }
+        assert set(self.view._indices) == used
+        watched = [watch for index in self.view._indices.values() for watch in index.watches]
+        assert len(watched) == sum(
+            len(strategy.rules)
+            for entry in self.view.policies.values()
+            for kind, strategy in entry.policy.strategies.items()
+            if kind is not StrategyType.SCHEDULEONMETRIC
+        )
+
+
+TestVerdictsByTouch = VerdictsByTouch.TestCase
+TestVerdictsByTouch.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+class TestTouched:
+    SPEC: Mapping[str, Any] = {
+        "strategies": {"deschedule": {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 40}]}}
+    }
+
+    def test_a_sample_that_means_the_same_touches_nothing(self) -> None:
+        view = View(verdicts=True)
+        view.set_policy(policy_of(self.SPEC), 1.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        assert view.touched == {"a": {PolicyKey("default", "p")}}
+        view.touched.clear()
+        view.add_samples("a", [scrape(2.0, m="60")], 2.0)
+        assert view.touched == {}
+        view.add_samples("a", [scrape(3.0, m="40")], 3.0)
+        assert view.touched == {"a": {PolicyKey("default", "p")}}
+
+    def test_a_change_touches_its_policy_and_node_only(self) -> None:
+        view = View(verdicts=True)
+        other = {"strategies": {"deschedule": {"rules": [{"metricname": "k", "operator": "LessThan", "target": 5}]}}}
+        view.set_policy(policy_of(self.SPEC), 1.0)
+        view.set_policy(policy_of(other, "q"), 1.0)
+        for node in ("a", "b"):
+            view.add_samples(node, [scrape(1.0, m="50", k="1")], 1.0)
+        view.touched.clear()
+        view.add_samples("b", [scrape(2.0, m="1", k="2")], 2.0)
+        assert view.touched == {"b": {PolicyKey("default", "p")}}
+
+    def test_an_extender_keeps_none_of_this(self) -> None:
+        view = View()
+        view.set_policy(policy_of(self.SPEC), 1.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        view.set_labels("a", {})
+        view.drop_policy(PolicyKey("default", "p"))
+        assert view.touched == {}
+        assert view._indices == {}
+
+
+class TestStaleness:
+    def test_D22_a_silent_node_becomes_unknown_without_any_event(self) -> None:
+        view = View(default_stale_after=10)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        decider = TelemetryDecider(view)
+        assert set(decider.filter(pod_of(), {"a": None}, 109.9).rejected) == {"a"}
+        after = decider.filter(pod_of(), {"a": None}, 110.0)
+        assert after.rejected == {}
+        assert after.unknown == 1
+
+    def test_staleness_fails_where_the_policy_says_so(self) -> None:
+        view = View(default_stale_after=10)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), onStale="fail")), 0.0)
+        decision = TelemetryDecider(view).filter(pod_of(), {"a": None}, 0.0)
+        assert decision.rejected == {"a": "Node violates p: no fresh sample of m"}
+        assert decision.unknown == 0
+
+    def test_the_next_deadline_is_when_the_first_sample_becomes_stale(self) -> None:
+        view = View(default_stale_after=10)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        view.add_samples("b", [scrape(103.0, m="50")], 103.0)
+        assert view.next_deadline() == 110.0
+        view.advance(110.0)
+        assert view.next_deadline() == 113.0
+
+    def test_what_is_older_than_any_policy_may_use_is_forgotten(self) -> None:
+        view = View()
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        view.advance(100.0 + MAX_SAMPLE_AGE)
+        assert "a" not in view.nodes
+
+
+class TestSources:
+    def test_of_two_sources_the_newest_counts_and_a_rule_may_name_its_own(self) -> None:
+        view = View()
+        view.add_samples("a", [scrape(100.0, source="s1", m="50"), scrape(101.0, source="s2", m="1")], 101.0)
+        any_source = policy_of(dontschedule(("m", "GreaterThan", 40)))
+        named = {"strategies": {"dontschedule": {"rules": [
+            {"metricname": "m", "operator": "GreaterThan", "target": 40, "source": "s1"}]}}}  # fmt: skip
+        view.set_policy(any_source, 101.0)
+        view.set_policy(policy_of(named, "q"), 101.0)
+        decider = TelemetryDecider(view)
+        assert decider.filter(pod_of("p"), {"a": None}, 101.0).rejected == {}
+        assert set(decider.filter(pod_of("q"), {"a": None}, 101.0).rejected) == {"a"}
+
+    def test_an_older_sample_never_replaces_a_newer_one(self) -> None:
+        view = View()
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.add_samples("a", [scrape(101.0, m="50")], 101.0)
+        view.add_samples("a", [scrape(100.0, sequence=9, m="1")], 102.0)
+        assert set(TelemetryDecider(view).filter(pod_of(), {"a": None}, 102.0).rejected) == {"a"}
+
+
+class TestReasons:
+    """protocol c20: identical reasons are counted together, so they name policy and rule, never a value."""
+
+    @pytest.mark.parametrize(
+        ("operator", "expected"),
+        [
+            ("anyOf", "Node violates p: m GreaterThan 40"),
+            ("allOf", "Node violates p: m GreaterThan 40 and k LessThan 5"),
+        ],
+    )
+    def test_protocol_c20_the_reason_names_policy_and_rule(self, operator: str, expected: str) -> None:
+        view = View()
+        spec = dontschedule(("m", "GreaterThan", 40), ("k", "LessThan", 5), operator=operator)
+        for order in ("samples first", "policy first"):
+            if order == "policy first":
+                view.set_policy(policy_of(spec), 1.0)
+            view.add_samples("a", [scrape(1.0, m="50", k="1")], 1.0)
+            if order == "samples first":
+                view.set_policy(policy_of(spec), 1.0)
+            assert TelemetryDecider(view).filter(pod_of(), {"a": None}, 1.0).rejected == {"a": expected}
+            view.drop_policy(PolicyKey("default", "p"))
+            view.drop_samples("a")
+
+    def test_anyOf_names_the_first_rule_that_is_violated(self) -> None:
+        view = View()
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), ("k", "LessThan", 5))), 1.0)
+        view.add_samples("a", [scrape(1.0, m="1", k="1")], 1.0)
+        assert TelemetryDecider(view).filter(pod_of(), {"a": None}, 1.0).rejected == {
+            "a": "Node violates p: k LessThan 5"
+        }
+
+
+class TestIdlePolicies:
+    @pytest.mark.parametrize(("field", "outcome"), [("suspend", Outcome.SUSPENDED), ("dryRun", Outcome.DRY_RUN)])
+    def test_a_policy_that_does_not_act_passes_all_and_scores_none(self, field: str, outcome: Outcome) -> None:
+        spec = dontschedule(("m", "GreaterThan", 40)) | {field: True}
+        spec["strategies"]["scheduleonmetric"] = {"rules": [{"metricname": "m", "operator": "LessThan"}]}
+        view = View()
+        view.set_policy(policy_of(spec), 1.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        decider = TelemetryDecider(view)
+        filtered, scored = decider.filter(pod_of(), {"a": None}, 1.0), decider.prioritize(pod_of(), {"a": None}, 1.0)
+        assert (filtered.outcome, filtered.rejected) == (outcome, {})
+        assert (scored.outcome, scored.scores) == (outcome, None)
+
+
+class TestSelector:
+    SPEC = dontschedule(("m", "GreaterThan", 40)) | {"nodeSelector": {"matchLabels": {"pool": "x"}}}
+
+    def test_only_selected_nodes_can_violate_and_a_node_without_facts_is_unknown(self) -> None:
+        view = View()
+        view.set_policy(policy_of(self.SPEC), 1.0)
+        for node in ("in", "out", "unknown"):
+            view.add_samples(node, [scrape(1.0, m="50")], 1.0)
+        view.set_labels("in", {"pool": "x"})
+        view.set_labels("out", {"pool": "y"})
+        decision = TelemetryDecider(view).filter(pod_of(), dict.fromkeys(("in", "out", "unknown")), 1.0)
+        assert set(decision.rejected) == {"in"}
+        assert decision.unknown == 1
+
+    def test_a_node_outside_scores_nothing(self) -> None:
+        spec = {
+            "nodeSelector": {"matchLabels": {"pool": "x"}},
+            "strategies": {"scheduleonmetric": {"rules": [{"metricname": "m", "operator": "GreaterThan"}]}},
+        }
+        view = View()
+        view.set_policy(policy_of(spec), 1.0)
+        view.add_samples("in", [scrape(1.0, m="1")], 1.0)
+        view.add_samples("out", [scrape(1.0, m="50")], 1.0)
+        view.set_labels("in", {"pool": "x"})
+        view.set_labels("out", {"pool": "y"})
+        decision = TelemetryDecider(view).prioritize(pod_of(), dict.fromkeys(("in", "out")), 1.0)
+        assert decision.scores == {"in": 10, "out": 0}
+
+
+class TestUnknownPolicy:
+    def test_tas_F8_a_policy_of_another_namespace_does_not_count(self) -> None:
+        view = View()
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 1.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        decision = TelemetryDecider(view).filter(pod_of(namespace="other"), {"a": None}, 1.0)
+        assert decision.outcome is Outcome.POLICY_NOT_FOUND
+        assert (decision.rejected, decision.error) == ({}, "")
+
+    def test_tas_F8_a_setting_makes_it_an_error(self) -> None:
+        decision = TelemetryDecider(View(), unknown_policy_fails=True).filter(pod_of(), {"a": None}, 1.0)
+        assert decision.error == "policy default/p not found"

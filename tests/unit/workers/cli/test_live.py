@@ -1,0 +1,111 @@
+"""The live picture: everything has its place in a small window, and what matters is not cut off."""
+
+import io
+import time
+from collections import deque
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from tas.manifest import parse_policy
+from tas.policy import PolicyKey
+from tas.quantity import parse_quantity
+from tas.sample import Scrape
+from tas.view import View
+from workers.cli.live import LiveView, event_line, fit, shares
+from workers.followed_view import FollowedView
+
+HINTS = ["tas publish node-1 health_metric=2      # unwell", "curl " + "x" * 200, "edit a file in policies/"]
+BROKEN = (
+    "2026-01-01T10:00:00.123456Z [warning  ] policy_file_problem            [applied] "
+    "field=content file=demo.yaml reason='no YAML: it = broken' value=broken"
+)
+WELL = "2026-01-01T10:00:01.123456Z [info     ] pod_bound                      [played] node=node-1 pod={}"
+METRICS = ("cpu_percent", "disk_used_percent", "health_metric", "load1", "memory_available_bytes", "swap_used_bytes")
+
+
+def live(width: int, height: int, events: deque[str]) -> LiveView:
+    now = time.time()
+    view = View()
+    for node in ("node-1", "node-2", "node-3", "node-4"):
+        metrics = {name: parse_quantity("1") for name in METRICS}
+        view.add_samples(node, [Scrape(source="s", measured=now, arrived=now, sequence=1, metrics=metrics)], now)
+    records = {}
+    for name in ("calm-1", "calm-2", "calm-3", "calm-4", "calm-5", "calm-6", "strict"):
+        target = 1 if name == "strict" else 2
+        rules = [{"metricname": "health_metric", "operator": "Equals", "target": target}]
+        policy, _ = parse_policy(PolicyKey("default", name), {"strategies": {"dontschedule": {"rules": rules}}})
+        view.set_policy(policy, now)
+        records[policy.key] = SimpleNamespace(problems=())
+    return LiveView(
+        cast("FollowedView", SimpleNamespace(view=view, records=records, unready=lambda: None)),
+        answers_url="http://nowhere",
+        hints=HINTS,
+        console=Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None),
+        cluster=lambda: {f"node-{n}": "labels: –; pods: –" for n in range(1, 5)},
+        events=events,
+    )
+
+
+def picture(shown: LiveView) -> list[str]:
+    console = shown._console
+    with console.capture() as captured:
+        console.print(shown._render())
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (160, 50)])
+def test_every_section_is_visible_and_no_line_is_too_long(width: int, height: int) -> None:
+    lines = picture(live(width, height, deque([BROKEN], maxlen=6)))
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    for section in ("tas publish", "nodes", "cluster", "policies", "answers", "events"):
+        assert any(line.startswith(section) for line in lines), section
+    assert sum(line.startswith("node-") and "health_metric 1 0s" in line for line in lines) == 4
+
+
+def test_metrics_are_whole_or_counted() -> None:
+    line = next(line for line in picture(live(80, 24, deque())) if line.startswith("node-1"))
+    assert line.rstrip().endswith("health_metric 1 0s  cpu_percent 1 0s  +4 more")
+
+
+def test_a_strategy_is_one_line_and_those_that_are_violated_come_first() -> None:
+    lines = picture(live(80, 20, deque()))
+    place = next(index for index, line in enumerate(lines) if line.startswith("policies"))
+    assert " ".join(lines[place + 1].split()) == "strict dontschedule node-1 +3 more health_metric Equals 1"
+    below = next(index for index, line in enumerate(lines) if line.startswith("answers"))
+    assert lines[below - 1].startswith("… and ")
+
+
+def test_a_problem_stays_visible_below_the_newest_event() -> None:
+    events: deque[str] = deque([BROKEN], maxlen=6)
+    shown = live(80, 24, events)
+    picture(shown)
+    events.extend(WELL.format(f"p{n}") for n in range(6))
+    lines = picture(shown)
+    newest, problem = lines[lines.index(next(line for line in lines if line.startswith("events"))) + 1 :][:2]
+    assert "pod=p5" in newest
+    assert "warning policy_file_problem no YAML: it = broken field=content" in problem
+
+
+def test_an_event_says_why_first() -> None:
+    assert event_line(BROKEN).plain.partition(" ")[2] == (
+        "warning policy_file_problem no YAML: it = broken field=content value=broken file=demo.yaml"
+    )
+    assert event_line("no event at all").plain == "no event at all"
+
+
+def test_pieces_are_whole() -> None:
+    pieces = [Text("one 1"), Text("two 2"), Text("three 3")]
+    assert fit(pieces, 22, "  ").plain == "one 1  two 2  three 3"
+    assert fit(pieces, 20, "  ").plain == "one 1  +2 more"
+    assert fit([], 5, " ").plain == "–"
+
+
+def test_everyone_gets_a_share() -> None:
+    assert shares(7, [1, 5, 9]) == [1, 3, 3]
+    assert shares(100, [1, 5, 9]) == [1, 5, 9]
+    assert shares(-1, [1]) == [0]

@@ -1,0 +1,170 @@
+"""`tas get`: what stands on the bus now."""
+
+import time
+from collections import defaultdict
+from typing import Any
+
+import click
+import msgspec
+from rich.text import Text
+
+from bus.buckets import NODES, POLICIES, SYNCED, VERDICTS
+from bus.connection import Bus
+from bus.messages import decode_node_facts, decode_node_samples, decode_policy, decode_verdict
+from bus.subjects import parse_node_key, parse_policy_key, parse_verdict_key
+from tas.errors import InvalidInputError
+from tas.manifest import policy_spec
+from tas.quantity import format_quantity
+from tas.sample import NodeSamples
+from tas.verdict import Wish, WishKind
+from workers.cli.asking import JSON_OPTION, age_text, ask, new_table, print_json, print_table
+from workers.cli.options import settings_command
+from workers.cli.settings import Settings
+
+
+@click.group("get", no_args_is_help=True)
+def get() -> None:
+    """Show what stands on the bus: nodes with their samples, policies, or what policies mean for nodes."""
+
+
+@settings_command("nodes", settings_as="get", params=[JSON_OPTION])
+def nodes(settings: Settings, *, as_json: bool) -> int:
+    """Each node's newest samples, by source."""
+    return ask(settings, lambda bus, _: _nodes(bus, as_json=as_json))
+
+
+@settings_command("policies", settings_as="get", params=[JSON_OPTION])
+def policies(settings: Settings, *, as_json: bool) -> int:
+    """Each policy, and what is wrong with it."""
+    return ask(settings, lambda bus, _: _policies(bus, as_json=as_json))
+
+
+@settings_command("verdicts", settings_as="get", params=[JSON_OPTION])
+def verdicts(settings: Settings, *, as_json: bool) -> int:
+    """What each policy means for each node, and for its labels."""
+    return ask(settings, lambda bus, _: _verdicts(bus, as_json=as_json))
+
+
+for _command in (nodes, policies, verdicts):
+    get.add_command(_command)
+
+
+async def _nodes(bus: Bus, *, as_json: bool) -> int:
+    now = time.time()
+    samples: defaultdict[str, NodeSamples] = defaultdict(tuple)
+    labels: dict[str, dict[str, str]] = {}
+    for entry in await bus.entries(NODES):
+        if entry.key == SYNCED or entry.value is None:
+            continue
+        try:
+            node, kind = parse_node_key(entry.key)
+            if kind == "metrics":
+                samples[node] = decode_node_samples(entry.value)
+            else:
+                labels[node] = decode_node_facts(entry.value).labels
+        except InvalidInputError as error:
+            click.echo(f"left out: {error}", err=True)
+    names = sorted(samples.keys() | labels.keys())
+    if as_json:
+        print_json([{"node": name, "labels": labels.get(name), "samples": _told(samples[name], now)} for name in names])
+        return 0
+    table = new_table("NODE", "METRIC", "VALUE", "AGE", "SOURCE")
+    for name in names:
+        told = _told(samples[name], now)
+        for sample in told:
+            table.add_row(name, sample["metric"], sample["value"], age_text(sample["age_seconds"]), sample["source"])
+        if not told:
+            table.add_row(name, "-", "-", "-", "-")
+    print_table(table)
+    return 0
+
+
+async def _verdicts(bus: Bus, *, as_json: bool) -> int:
+    now = time.time()
+    found: dict[str, bytes] = {}
+    for entry in await bus.entries(VERDICTS):
+        if entry.value is not None:
+            found[entry.key] = entry.value
+    table = new_table("NODE", "POLICY", "STRATEGY", "STATE", "SINCE", "VALUE", "WISHES")
+    told: list[dict[str, Any]] = []
+    for key, value in sorted(found.items()):
+        try:
+            node, verdict = parse_verdict_key(key), decode_verdict(value)
+        except InvalidInputError as error:
+            click.echo(f"left out: {error}", err=True)
+            continue
+        told.append({"node": node} | msgspec.json.decode(value))
+        for policy, each in sorted(verdict.policies.items()):
+            for kind, strategy in sorted(each.strategies.items()):
+                wishes = Text("\n".join(f"{label}: {_wish(one.wish)}" for label, one in strategy.labels.items()) or "-")
+                since = age_text(now - strategy.changed)
+                table.add_row(node, str(policy), kind.value, strategy.state.value, since, strategy.value or "-", wishes)
+    if as_json:
+        print_json(told)
+    else:
+        print_table(table)
+    return 0
+
+
+def _wish(wish: Wish) -> str:
+    """As a person reads it."""
+    if wish.kind is WishKind.SET:
+        return f"set {wish.value}"
+    return f"set {wish.value} unless any" if wish.kind is WishKind.SET_UNLESS_ANY else wish.kind.value
+
+
+def _told(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
+    """Each source's value of each metric, by metric and source."""
+    told = [
+        {
+            "metric": metric,
+            "value": format_quantity(value),
+            "source": scrape.source,
+            "measured": scrape.measured,
+            "arrived": scrape.arrived,
+            "age_seconds": round(now - scrape.time, 3),
+        }
+        for scrape in samples
+        for metric, value in scrape.metrics.items()
+    ]
+    return sorted(told, key=lambda sample: (sample["metric"], sample["source"]))
+
+
+async def _policies(bus: Bus, *, as_json: bool) -> int:
+    records = []
+    for entry in await bus.entries(POLICIES):
+        if entry.key == SYNCED or entry.value is None:
+            continue
+        try:
+            key = parse_policy_key(entry.key)
+            records.append(decode_policy(key, entry.value))
+        except InvalidInputError as error:
+            click.echo(f"left out: {error}", err=True)
+    records.sort(key=lambda record: record.policy.key)
+    if as_json:
+        print_json(
+            [
+                {
+                    "namespace": record.policy.key.namespace,
+                    "name": record.policy.key.name,
+                    "uid": record.uid,
+                    "generation": record.generation,
+                    "origin": record.origin,
+                    "problems": [msgspec.to_builtins(problem) for problem in record.problems],
+                    "spec": policy_spec(record.policy),
+                }
+                for record in records
+            ]
+        )
+        return 0
+    table = new_table("POLICY", "STRATEGY", "RULES", "FILE", "PROBLEMS")
+    for record in records:
+        problems = Text("\n".join(str(problem) for problem in record.problems) or "-")
+        name = str(record.policy.key)
+        if not record.policy.strategies:
+            table.add_row(name, "-", "-", record.origin or "-", problems)
+        for number, (kind, strategy) in enumerate(sorted(record.policy.strategies.items())):
+            first = number == 0
+            table.add_row(name, kind.value, str(strategy) or "-", record.origin or "-", problems if first else "")
+    print_table(table)
+    return 0

@@ -1,0 +1,73 @@
+"""Commands whose options are made from the settings."""
+
+import sys
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+import click
+
+from workers.cli.settings import Setting, Settings, SettingsError, flag, settings_of, variable
+from workers.runtime import EXIT_CANNOT_START
+
+Body = Callable[..., int | None]
+
+
+class SettingOption(click.Option):
+    """One setting as an option of one command: its text is read by `Settings`, not here."""
+
+    def __init__(self, name: str, setting: Setting, command: str) -> None:
+        self.setting = setting
+        told = " ".join((setting.help.replace("`", ""), f"[{variable(name)}; {_default(setting, command)}]"))
+        super().__init__([flag(name)], metavar=setting.form, help=told, envvar=variable(name), type=str)
+
+
+def _default(setting: Setting, command: str) -> str:
+    default = setting.told_default(command)
+    return f"default: {default}" if default else "no default"
+
+
+class SettingsCommand(click.Command):
+    """A command that gets a `Settings` object, and tells its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the command's own options first, then each group of settings."""
+        shown = [(option, record) for option in self.get_params(ctx) if (record := option.get_help_record(ctx))]
+        own = [record for option, record in shown if not isinstance(option, SettingOption)]
+        if own:
+            with formatter.section("Options"):
+                formatter.write_dl(own)
+        settings = [(option.setting.group, record) for option, record in shown if isinstance(option, SettingOption)]
+        for group, records in groupby(settings, key=lambda item: item[0]):
+            with formatter.section(group):
+                formatter.write_dl([record for _, record in records])
+
+
+def settings_command(
+    name: str, *, settings_as: str | None = None, params: Iterable[click.Parameter] = (), **known: Any
+) -> Callable[[Body], SettingsCommand]:
+    """Makes a function `(settings, **params) -> exit code` the command `name`.
+
+    `settings_as` is the command's name in `Setting.commands`, if it is another one. All mistakes in the settings are
+    told together, and end the process with code 2.
+    """
+    command = settings_as or name
+
+    def decorate(body: Body) -> SettingsCommand:
+        def callback(**values: Any) -> None:
+            given = {setting: values.pop(setting) for setting, _ in settings_of(command)}
+            try:
+                # An empty variable counts as absent, which is how deployments usually leave one out.
+                settings = Settings.load(command, {key: text for key, text in given.items() if text})
+            except SettingsError as error:
+                for mistake in error.mistakes:
+                    click.echo(f"tas {command}: {mistake}", err=True)
+                sys.exit(EXIT_CANNOT_START)
+            sys.exit(body(settings, **values))
+
+        options = [SettingOption(setting, what, command) for setting, what in settings_of(command)]
+        known.setdefault("help", body.__doc__)
+        known.setdefault("context_settings", {"max_content_width": 100})
+        return SettingsCommand(name, callback=callback, params=[*params, *options], **known)
+
+    return decorate

@@ -1,0 +1,108 @@
+"""The extender: kube-scheduler asks, the view answers.
+
+It holds no Kubernetes credential and calls nobody while answering. It becomes ready once, when its view has taken in
+complete lists, and stays so: when the bus goes, the last view goes on answering, and each policy's staleness decides
+from there.
+"""
+
+import time
+from collections.abc import Iterable
+from functools import partial
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Gauge
+
+from bus.connection import Bus
+from tas.extender.decision import Outcome
+from tas.extender.telemetry import TelemetryDecider
+from tas.extender.verbs import Answer
+from workers.extender_http import AnswerRing, ExtenderMetrics, build_app
+from workers.followed_view import FollowedView
+from workers.logs import Throttle
+from workers.runtime import Address, listening
+
+log = structlog.get_logger("extender")
+
+PREFIX = "/scheduler"
+"""Where telemetry's verbs are mounted, as in the original."""
+
+
+class ExtenderWorker:
+    """Serves filter and prioritize."""
+
+    name = "extender"
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        listen: Address,
+        registry: CollectorRegistry,
+        default_stale_after: float,
+        max_body_bytes: int,
+        unknown_policy_fails: bool = False,
+        unresolvable: bool = True,
+    ) -> None:
+        self._listen = listen
+        self._max_body_bytes = max_body_bytes
+        self.answers = AnswerRing()
+        self._followed = FollowedView(bus, default_stale_after=default_stale_after)
+        self._decider = TelemetryDecider(
+            self._followed.view, unknown_policy_fails=unknown_policy_fails, unresolvable=unresolvable
+        )
+        self._metrics = ExtenderMetrics(registry)
+        self._told = Throttle()
+        self._export(registry)
+
+    def unready(self) -> str | None:
+        """Why requests are refused with 503; once None, always None."""
+        return None if self._followed.was_complete else self._followed.unready()
+
+    async def run(self) -> None:
+        """Serves until cancelled; requests in hand are finished first."""
+        app = build_app(
+            {PREFIX: self._decider},
+            unready=self.unready,
+            max_body_bytes=self._max_body_bytes,
+            on_answer=self._answered,
+            metrics=self._metrics,
+        )
+        async with listening(app, self._listen, purpose="extender") as address:
+            log.info("extender_listening", url=f"http://{address}{PREFIX}")
+            await self._followed.run()
+
+    def health_routes(self) -> Iterable[web.RouteDef]:
+        """The last answers, oldest first, on the health port."""
+        return [web.get("/answers", self._answers)]
+
+    def _answered(self, answer: Answer) -> None:
+        self.answers.add(answer)
+        if answer.outcome is Outcome.POLICY_NOT_FOUND:
+            held_back = self._told.admit(answer.policy, time.monotonic())
+            if held_back is not None:
+                log.warning("policy_not_found", policy=answer.policy, pod=answer.pod, alike_before=held_back)
+
+    async def _answers(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self.answers.to_json(), content_type="application/json")
+
+    def _export(self, registry: CollectorRegistry) -> None:
+        """Gauges read when they are scraped, so that they cost nothing in between."""
+        followed = self._followed
+        for name, text, read in (
+            ("tas_view_nodes", "Nodes in the view", lambda: len(followed.view.nodes)),
+            ("tas_view_policies", "Policies in the view", lambda: len(followed.view.policies)),
+            ("tas_view_silent_seconds", "Seconds since the bus was last heard", lambda: followed.silent_seconds),
+            ("tas_view_invalid_entries", "Entries of the bus that could not be read", lambda: followed.invalid_entries),
+        ):
+            Gauge(name, text, registry=registry).set_function(read)
+        lag = Gauge(
+            "tas_view_lag", "Entries the view is behind its bucket; -1: not known", ["bucket"], registry=registry
+        )
+        for bucket in followed.watches:
+            lag.labels(bucket).set_function(partial(_lag, followed, bucket))
+
+
+def _lag(followed: FollowedView, bucket: str) -> float:
+    lag = followed.watches[bucket].lag
+    return -1.0 if lag is None else float(lag)

@@ -1,0 +1,10 @@
+"""The CRD of TASPolicy: one file, part of the package, so that whoever has the product can install it."""
+
+from importlib.resources import files
+
+from workers.kubernetes.resources import POLICIES
+
+
+def crd_manifest() -> str:
+    """The manifest, as YAML for `kubectl apply -f -`."""
+    return files("workers.kubernetes").joinpath(f"{POLICIES}.yaml").read_text(encoding="utf-8")

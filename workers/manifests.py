@@ -1,0 +1,233 @@
+"""Manifests as Kubernetes tools write them, in YAML or JSON, read as plain JSON values and within bounds.
+
+Values are built from the parser's events and not by PyYAML's loader, because a file must not be able to end the
+process that reads it: the loader's C composer recurses, and 50,000 `[` overflow its stack (tried); aliases and merge
+keys multiply; base-60 integers take minutes; tags and timestamps build values that JSON does not know.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import yaml
+
+MAX_BYTES = 1 << 20
+"""The size of a file."""
+
+MAX_DEPTH = 64
+"""How deep lists and mappings may nest."""
+
+MAX_VALUES = 100_000
+"""How many values a file may hold, where an alias counts as all that it stands for."""
+
+_MAX_NUMBER = 40  # characters: more digits than any quantity has, and far below Python's own limit of 4,300
+
+_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser where PyYAML was built with it
+
+_TAG = "tag:yaml.org,2002:"
+_NULL = {"", "~", "null", "Null", "NULL"}
+# As sigs.k8s.io/yaml reads them, which is what kubectl does.
+_BOOLEANS = {
+    text: value
+    for value, words in ((True, ("true", "yes", "on")), (False, ("false", "no", "off")))
+    for word in words
+    for text in (word, word.capitalize(), word.upper())
+}
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*|0o?[0-7]+|0x[0-9a-fA-F]+|0b[01]+)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+class ManifestError(ValueError):
+    """A text that is no manifest; the message says where and why."""
+
+
+def read_json(data: bytes) -> list[object]:
+    """The one value of a JSON text. Raises ManifestError."""
+    _check_size(data)
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise ManifestError(f"no JSON: {error}") from error
+    _check_json(value)
+    return [value]
+
+
+def read_yaml(data: bytes) -> list[object]:
+    """The values of all documents of a YAML text, without the empty ones. Raises ManifestError."""
+    _check_size(data)
+    try:
+        events = yaml.parse(data, Loader=_PARSER)
+        return [document for document in _Documents(events) if document is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ManifestError(f"no YAML: {where}{error.problem or error.context}") from error
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise ManifestError(f"no YAML: {' '.join(str(error).split())}") from error
+
+
+def objects(documents: list[object]) -> Iterator[object]:
+    """The objects in `documents`, where a `List` (or a list of one kind) gives those that it holds."""
+    for document in documents:
+        kind = document.get("kind") if isinstance(document, dict) else None
+        items = document.get("items") if isinstance(document, dict) else None
+        if not isinstance(document, dict) or not isinstance(kind, str) or not kind.endswith("List"):
+            yield document
+        elif not isinstance(items, list):
+            raise ManifestError(f"kind {kind} without a list of items")
+        elif kind == "List":
+            yield from items
+        else:
+            # The items of a typed list leave out what its head says of all of them.
+            head = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")}
+            yield from ({**head, **item} if isinstance(item, dict) else item for item in items)
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MAX_BYTES:
+        raise ManifestError(f"more than {MAX_BYTES} bytes")
+
+
+def _check_json(value: object) -> None:
+    """Bounds on what the JSON decoder let through; without recursion, since depth is what is looked for."""
+    level = [value]
+    values = 0
+    for _ in range(MAX_DEPTH + 1):
+        values += len(level)
+        if values > MAX_VALUES:
+            raise ManifestError(f"more than {MAX_VALUES} values")
+        for number in level:
+            if isinstance(number, int) and number.bit_length() > 4 * _MAX_NUMBER:
+                raise ManifestError(f"a number of more than {_MAX_NUMBER} digits")
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return
+    raise ManifestError(f"nested more than {MAX_DEPTH} deep")
+
+
+def _children(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+class _Anchored(NamedTuple):
+    value: object
+    values: int  # how many it stands for, itself included
+    height: int  # how many levels stand below it
+
+
+class _Documents:
+    """The documents of a stream of events, built one after the other."""
+
+    def __init__(self, events: Iterator[yaml.Event]) -> None:
+        self._events = events
+        self._values = 0
+        self._deepest = 0
+        self._anchors: dict[str | None, _Anchored] = {}
+
+    def __iter__(self) -> Iterator[object]:
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                self._anchors = {}
+                yield self._value(next(self._events), depth=0)
+
+    def _value(self, event: yaml.Event, *, depth: int) -> object:
+        self._count(event, values=1, depth=depth)
+        if isinstance(event, yaml.AliasEvent):
+            return self._aliased(event, depth)
+        if not isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
+            raise TypeError(f"the parser never gives {event!r} where a value is due")
+        if event.anchor is None:
+            return self._built(event, depth)
+        values, deepest = self._values, self._deepest
+        self._deepest = depth
+        value = self._built(event, depth)
+        # Known only from its end on: a value that holds itself has an alias of nothing, and is refused.
+        self._anchors[event.anchor] = _Anchored(value, self._values - values, self._deepest - depth)
+        self._deepest = max(deepest, self._deepest)
+        return value
+
+    def _built(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, depth: int) -> object:
+        if isinstance(event, yaml.ScalarEvent):
+            return _scalar(event)
+        if isinstance(event, yaml.SequenceStartEvent):
+            _check_tag(event, "seq")
+            return self._sequence(depth)
+        _check_tag(event, "map")
+        return self._mapping(depth)
+
+    def _aliased(self, event: yaml.AliasEvent, depth: int) -> object:
+        anchored = self._anchors.get(event.anchor)
+        if anchored is None:
+            raise _error(event, f"an alias of nothing before it: *{event.anchor}")
+        self._count(event, values=anchored.values, depth=depth + anchored.height)
+        return anchored.value
+
+    def _sequence(self, depth: int) -> list[object]:
+        items: list[object] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            items.append(self._value(event, depth=depth + 1))
+        return items
+
+    def _mapping(self, depth: int) -> dict[str, object]:
+        fields: dict[str, object] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                raise _error(event, "a key that is no text")
+            if event.value == "<<" and event.implicit[0]:
+                raise _error(event, "merge keys (<<) are not read: write the fields out")
+            key = event.value  # a number or a boolean is its text here, as in JSON
+            if key in fields:
+                raise _error(event, f"the key {key!r} is given twice")
+            fields[key] = self._value(next(self._events), depth=depth + 1)
+        return fields
+
+    def _count(self, event: yaml.Event, *, values: int, depth: int) -> None:
+        self._deepest = max(self._deepest, depth)
+        if depth > MAX_DEPTH:
+            raise _error(event, f"nested more than {MAX_DEPTH} deep")
+        self._values += values
+        if self._values > MAX_VALUES:
+            raise _error(event, f"more than {MAX_VALUES} values, aliases counted as what they stand for")
+
+
+def _scalar(event: yaml.ScalarEvent) -> object:
+    if event.tag in (f"{_TAG}str", "!") or (event.tag is None and not event.implicit[0]):
+        return event.value
+    if event.tag is not None:
+        _check_tag(event, "null", "bool", "int", "float")
+    text = event.value
+    if text in _NULL:
+        return None
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if _INTEGER.fullmatch(text):
+        return _integer(event)
+    if _FLOAT.fullmatch(text):
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def _integer(event: yaml.ScalarEvent) -> int:
+    text = event.value
+    if len(text) > _MAX_NUMBER:
+        raise _error(event, f"a number of more than {_MAX_NUMBER} digits")
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
+        return int(text, 8)  # YAML 1.1, as kubectl: 010 is 8
+    return int(text, 0)
+
+
+def _check_tag(event: yaml.ScalarEvent | yaml.CollectionStartEvent, *known: str) -> None:
+    if event.tag not in (None, "!", *(f"{_TAG}{name}" for name in known)):
+        raise _error(event, f"the tag {event.tag} is not read")
+
+
+def _error(event: yaml.Event, reason: str) -> ManifestError:
+    mark = event.start_mark
+    if mark is None:
+        return ManifestError(reason)
+    return ManifestError(f"line {mark.line + 1}, column {mark.column + 1}: {reason}")
