@@ -83,7 +83,7 @@ def _stands_still(thread: Path) -> bool:
 
 
 async def eventually(
-    holds: Callable[[], bool | Awaitable[bool]], *, within: float = 10.0, every: float = 0.005
+    holds: Callable[[], bool | Awaitable[bool]], *, within: float = 30.0, every: float = 0.005
 ) -> float:
     """Waits until `holds()` is true, and returns the seconds it took; fails after `within`."""
     loop = asyncio.get_running_loop()

@@ -381,8 +381,8 @@ class LabelScenarios:
         async def says(value: str) -> bool:
             return await world.annotation(node, ANNOTATION) == value
 
-        await eventually(partial(says, str(entry.revision)), within=1)
-        await eventually(partial(says, f"{entry.revision}.1"), within=3)
+        await eventually(partial(says, str(entry.revision)))
+        await eventually(partial(says, f"{entry.revision}.1"))
         await world.pod(namespace, "waits", name, waits=False)
         woken = labels.count("tas_node_wakes_total")
         await settled(world)
@@ -422,7 +422,7 @@ class LabelScenarios:
             await world.judge(node)
         await settled(world)
         await world.pod(namespace, "late", name)
-        await eventually(lambda: labels.count("tas_node_wakes_total") == 1, within=4)
+        await eventually(lambda: labels.count("tas_node_wakes_total") == 1)
         assert await world.annotation(node, ANNOTATION) is not None
 
     # Several replicas

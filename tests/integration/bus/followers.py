@@ -35,7 +35,7 @@ class Follower:
     def _batch(self) -> None:
         self.batches += 1
 
-    async def caught_up(self, within: float = 10.0) -> float:
+    async def caught_up(self, within: float = 30.0) -> float:
         return await eventually(lambda: self.watch.status.caught_up, within=within)
 
 

@@ -4,15 +4,17 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from bus import server as embedded
 from bus.buckets import NODES
 from bus.connection import CALL_SECONDS, Bus
-from bus.errors import ConflictError, MisconfiguredError
+from bus.errors import ConflictError, MisconfiguredError, UnavailableError
 from tests.integration.bus.followers import following
 from tests.integration.bus.load import load
 from tests.integration.servers import eventually
@@ -20,9 +22,11 @@ from tests.integration.servers import eventually
 # Electing a leader takes seconds, and on a busy machine many.
 ELECTION_SECONDS = 60.0
 
-NOISE_SECONDS = 1.5
+NOISE_SECONDS = 5.0
 
 now = time.monotonic
+
+T = TypeVar("T")
 
 
 def free_ports(count: int) -> list[int]:
@@ -81,9 +85,23 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         await cluster.stop()
 
 
+async def answer(ask: Callable[[], Awaitable[T]]) -> T:
+    """What is answered in the end: a server that has only just come back, or an election, may leave a question open."""
+    answers: list[T] = []
+
+    async def answered() -> bool:
+        with suppress(UnavailableError):
+            answers.append(await ask())
+        return bool(answers)
+
+    await eventually(answered, within=ELECTION_SECONDS)
+    return answers[0]
+
+
 async def leader(bus: Bus) -> int:
     """The number of the server that leads NODES."""
-    return int((await bus.api("STREAM.INFO.KV_NODES"))["cluster"]["leader"].removeprefix("server-"))
+    led = await answer(lambda: bus.api("STREAM.INFO.KV_NODES"))
+    return int(led["cluster"]["leader"].removeprefix("server-"))
 
 
 @pytest.mark.timeout(300)
@@ -100,8 +118,8 @@ async def test_the_loss_of_the_leader_loses_nothing(cluster: Cluster) -> None:
             await running.goes_on(within=ELECTION_SECONDS)
             running.stop()
             await eventually(lambda: running.published <= running.handled, within=ELECTION_SECONDS)
-            truth = {entry.key: entry.value for entry in await bus.entries(NODES)}
-            await eventually(lambda: running.follower.view == truth)
+            truth = {entry.key: entry.value for entry in await answer(lambda: bus.entries(NODES))}
+            await eventually(lambda: running.follower.view == truth, within=ELECTION_SECONDS)
             assert len(running.follower.epochs) == 1
             revisions = [entry.revision for entry in running.follower.entries]
             assert revisions == sorted(set(revisions))
@@ -117,15 +135,22 @@ async def test_on_three_replicas_exactly_one_of_two_writers_wins_n7(cluster: Clu
         for bus in (one, two):
             await asyncio.wait_for(bus.wait_connected(), ELECTION_SECONDS)
             await eventually(lambda bus=bus: bus.problem is None, within=ELECTION_SECONDS)  # type: ignore[misc]
-        for number in range(50):
+        won = 0
+        for number in range(200):
             outcomes = await asyncio.gather(
                 *(bus.put(NODES, f"n{number}", b"", revision=0, read_at=now()) for bus in (one, two)),
                 return_exceptions=True,
             )
+            if any(isinstance(outcome, UnavailableError) for outcome in outcomes):
+                continue  # an election: nobody knows who won
             assert sorted(isinstance(outcome, ConflictError) for outcome in outcomes) == [False, True], outcomes
+            won += 1
+            if won == 50:
+                break
+        assert won == 50
         async with following(one, NODES) as follower:
-            await follower.caught_up()
-            assert len(follower.view) == 50
+            await follower.caught_up(within=ELECTION_SECONDS)
+            assert len(follower.view) >= 50
 
 
 @pytest.mark.timeout(300)
@@ -136,4 +161,4 @@ async def test_fewer_copies_than_wished_are_told(cluster: Cluster) -> None:
             await asyncio.wait_for(three.wait_connected(), ELECTION_SECONDS)
             await eventually(lambda: isinstance(three.problem, MisconfiguredError), within=ELECTION_SECONDS)
             assert "num_replicas is 1, wished is 3" in str(three.problem)
-            await three.put(NODES, "a", b"", revision=0, read_at=now())
+            await answer(lambda: three.put(NODES, "a", b"", revision=0, read_at=now()))

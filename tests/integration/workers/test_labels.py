@@ -245,7 +245,7 @@ async def test_a_list_from_before_a_policy_was_deleted_keeps_no_label_for_long(
     await world.remove(VERDICTS, verdict_key(node))
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)
     await world.delete_policy(key)  # within the time in which a list is shared
-    await eventually(has(world, node, name, None), within=3)
+    await eventually(has(world, node, name, None), within=8)
 
 
 async def test_who_puts_back_whatever_we_change_is_not_followed_without_end(
@@ -297,7 +297,7 @@ async def test_another_replica_removes_what_a_killed_one_was_about_to(
             await world.judge(node)
             await eventually(lambda: killed.ended)
             assert (await world.labels(node))[name] == VIOLATING
-            await eventually(has(world, node, name, None), within=3)
+            await eventually(has(world, node, name, None), within=8)
             assert other.count("tas_label_changes_total", change="removed") == 1
 
 

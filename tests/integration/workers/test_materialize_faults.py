@@ -225,7 +225,7 @@ async def test_stopped_between_write_and_acknowledgement_beyond_the_ack_wait(
         await eventually(lambda: stopped.paused)
         first = await entry(impatient)
         async with another(impatient) as other:
-            await eventually(lambda: other.count("tas_sample_write_seconds_count") == 1, within=5)
+            await eventually(lambda: other.count("tas_sample_write_seconds_count") == 1)
             assert await entry(impatient) == first
             await publish(impatient, "a", 2, at=measured + SECOND)
             await eventually_standing(impatient, {"a": 2})
