@@ -15,8 +15,10 @@ from msgspec import Raw
 
 from tas.errors import InvalidInputError
 from tas.extender.decision import Pod
+from tas.extender.fields import NULL, UNDECODABLE, Fields, decode_field, invalid
 
-_NULL = Raw(b"null")
+SUBJECT = "ExtenderArgs"
+"""What complaints about a request begin with."""
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,19 +61,15 @@ class _NodeList(msgspec.Struct):
 class _ExactArgs(msgspec.Struct, forbid_unknown_fields=True):
     """The request as the scheduler writes it. Any other key sends it the slower way: it may be a field all the same."""
 
-    Pod: Raw = _NULL
+    Pod: Raw = NULL
     Nodes: _NodeList | None = None
-    NodeNames: Raw = _NULL
+    NodeNames: Raw = NULL
 
 
 _exact_args = msgspec.json.Decoder(_ExactArgs)
-_fields = msgspec.json.Decoder(dict[str, Raw])
 _node_list: msgspec.json.Decoder[_NodeList | None] = msgspec.json.Decoder(_NodeList | None)
 _names: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
 _object: msgspec.json.Decoder[_Object | None] = msgspec.json.Decoder(_Object | None)
-
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises at bytes that are not JSON, not UTF-8, or nested too deeply."""
 
 _NODE_NAME = re.compile(rb'\{"metadata":\{"name":"([ !#-\[\]-~]+)"')
 """How a node begins as the scheduler writes it. Finding its name this way takes a seventh of decoding it."""
@@ -95,13 +93,13 @@ def decode_args(body: bytes) -> ExtenderArgs:
         args = _exact_args.decode(body)
     except msgspec.ValidationError:
         args = _in_any_case(body)
-    except _UNDECODABLE as error:
-        raise _invalid("body", body, error) from error
-    pod = _decode_pod(args.Pod)
+    except UNDECODABLE as error:
+        raise invalid(SUBJECT, "body", body, error) from error
+    pod = decode_pod(args.Pod)
     node_names = _decode_names(bytes(args.NodeNames))
     if args.Nodes is None:
         if node_names is None:
-            raise InvalidInputError("ExtenderArgs", "Nodes, NodeNames", None, "one of them must be given")
+            raise InvalidInputError(SUBJECT, "Nodes, NodeNames", None, "one of them must be given")
         return ExtenderArgs(pod=pod, nodes=None, node_names=node_names)
     items = args.Nodes.items or []
     nodes = dict(zip(_names_of_nodes(items), items, strict=True))
@@ -109,33 +107,19 @@ def decode_args(body: bytes) -> ExtenderArgs:
 
 
 def _in_any_case(body: bytes) -> _ExactArgs:
-    """The fields by names of any case: the exact one counts before all others, of those the later, as in Go."""
-    try:
-        fields = _fields.decode(body)
-    except _UNDECODABLE as error:
-        raise _invalid("body", body, error) from error
-    folded = {name.lower(): value for name, value in fields.items()}
-
-    def field(name: str) -> Raw:
-        return fields.get(name, folded.get(name.lower(), _NULL))
-
-    nodes = field("Nodes")
-    try:
-        node_list = _node_list.decode(nodes)
-    except _UNDECODABLE as error:
-        raise _invalid("Nodes", bytes(nodes), error) from error
-    return _ExactArgs(field("Pod"), node_list, field("NodeNames"))
+    """The fields by names of any case."""
+    fields = Fields(SUBJECT, body)
+    nodes = fields.decoded("Nodes", _node_list)
+    return _ExactArgs(fields["Pod"], nodes, fields["NodeNames"])
 
 
-def _decode_pod(raw: Raw) -> Pod:
-    try:
-        pod = _object.decode(raw)
-    except _UNDECODABLE as error:
-        raise _invalid("Pod", bytes(raw), error) from error
+def decode_pod(raw: Raw, subject: str = SUBJECT) -> Pod:
+    """The pod of a request of the type `subject`. Raises InvalidInputError if there is none, or none with metadata."""
+    pod = decode_field(subject, "Pod", raw, _object)
     if pod is None:
-        raise InvalidInputError("ExtenderArgs", "Pod", None, "a pod must be given")
+        raise InvalidInputError(subject, "Pod", None, "a pod must be given")
     if (metadata := pod.metadata) is None:
-        raise InvalidInputError("ExtenderArgs", "Pod.metadata", None, "a pod has metadata")
+        raise InvalidInputError(subject, "Pod.metadata", None, "a pod has metadata")
     return Pod(
         namespace=metadata.namespace or "",
         name=metadata.name or "",
@@ -148,15 +132,12 @@ def _decode_names(raw: bytes) -> dict[str, None] | None:
     for known, names in _recent_lists:
         if known == raw:
             return names
-    try:
-        listed = _names.decode(raw)
-    except _UNDECODABLE as error:
-        raise _invalid("NodeNames", raw, error) from error
+    listed = decode_field(SUBJECT, "NodeNames", raw, _names)
     if listed is None:
         return None
     names = dict.fromkeys(listed)
     if "" in names:
-        raise InvalidInputError("ExtenderArgs", f"NodeNames[{listed.index('')}]", "", "a node has a name")
+        raise InvalidInputError(SUBJECT, f"NodeNames[{listed.index('')}]", "", "a node has a name")
     remember_names(raw, names)
     return names
 
@@ -181,42 +162,7 @@ def _names_of_nodes(items: Iterable[Raw]) -> list[str]:
 
 def _decode_node_name(index: int, raw: Raw) -> str:
     field = f"Nodes.items[{index}]"
-    try:
-        node = _object.decode(raw)
-    except _UNDECODABLE as error:
-        raise _invalid(field, bytes(raw), error) from error
+    node = decode_field(SUBJECT, field, raw, _object)
     if node is None or node.metadata is None or not node.metadata.name:
-        raise InvalidInputError("ExtenderArgs", f"{field}.metadata.name", None, "a node has a name")
+        raise InvalidInputError(SUBJECT, f"{field}.metadata.name", None, "a node has a name")
     return node.metadata.name
-
-
-def _invalid(field: str, raw: bytes, error: Exception) -> InvalidInputError:
-    """The decoder's complaint about `raw`, the value of `field`, in our form."""
-    if isinstance(error, RecursionError):
-        return InvalidInputError("ExtenderArgs", field, _shown(raw), "nested too deeply")
-    reason, _, path = str(error).partition(" - at `$")
-    steps = path.rstrip("`")
-    return InvalidInputError("ExtenderArgs", field + steps, _shown(_value_at(raw, steps)), reason)
-
-
-def _value_at(raw: bytes, path: str) -> bytes:
-    """What stands at a decoder's path like `.metadata.labels[3]`, or around it as far as it can be followed."""
-    for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
-        try:
-            if key:
-                raw = bytes(_fields.decode(raw)[key])
-            else:
-                raw = bytes(msgspec.json.decode(raw, type=list[Raw])[int(index)])
-        except (*_UNDECODABLE, LookupError):
-            break
-    return raw
-
-
-def _shown(raw: bytes) -> object:
-    """A small value as itself, a large one as the beginning of its text."""
-    if len(raw) <= 100:
-        try:
-            return msgspec.json.decode(raw)
-        except _UNDECODABLE:
-            pass
-    return raw[:100].decode(errors="replace")
