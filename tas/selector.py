@@ -10,6 +10,10 @@ from tas.errors import TasError, shortened
 from tas.names import is_label_key, is_label_value
 
 
+MAX_MATCH_LABELS = 100
+"""The most `matchLabels`: the API server checks each key's syntax only where their number has a bound."""
+
+
 class SelectorOperator(StrEnum):
     """How a requirement compares a label."""
 
@@ -78,6 +82,8 @@ def parse_selector(found: object) -> LabelSelector:
         wire = msgspec.convert(found, _WireSelector)
     except msgspec.ValidationError as error:
         raise SelectorError(str(error)) from error
+    if len(wire.match_labels) > MAX_MATCH_LABELS:
+        raise SelectorError(f"{len(wire.match_labels)} matchLabels: at most {MAX_MATCH_LABELS} can be given")
     requirements = [
         *(
             Requirement(key=key, operator=SelectorOperator.IN, values=frozenset({value}))

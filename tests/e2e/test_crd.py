@@ -1,6 +1,7 @@
 """The CRD on a real API server: what the original accepts, what we add, and what is refused."""
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tas.manifest import parse_policy
+from tas.policy import ON_STALE, PolicyKey, StrategyType
 from tests.kubernetes.admin import Admin, AdminError
 
 from .cluster import Cluster
@@ -96,6 +99,90 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "nodeSelector",
     ),
 }
+
+
+RULES_FIELDS: dict[str, list[Any]] = {
+    "metricname": ["a", "a:b-c_D", "a.b", "", 5, "m" * 254],
+    "operator": ["Equals", "LessThan", "GreaterThan", "equals", ""],
+    "target": [0, -7, "1500m", "2Gi", "1e3", ".5", "5.", "x", "1 Gi", "NaN", True, [1]],
+    "labels": [[], ["a=b"], ["no pair"], "a=b", [1]],
+    "source": ["prometheus", "my-agent-2", "My Agent", "", "s" * 64],
+    "weight": [1, 100, 0, 101, "5"],
+}
+STRATEGY_FIELDS: dict[str, list[Any]] = {
+    "policyName": ["other"],
+    "logicalOperator": ["anyOf", "allOf", "all"],
+    "onStale": ["pass", "fail", "lowest", "neutral", "hold", "violate", "clear", "drop"],
+    "for": ["0", "30s", "1h30m", "168h", "169h", "5", "", "1.5h"],
+    "clearFor": ["0s", "100ms", "10000m", "20000m", "soon"],
+    "scoreMode": ["rank", "proportional", "best"],
+}
+SPEC_FIELDS: dict[str, list[Any]] = {
+    "suspend": [True, False, "yes"],
+    "dryRun": [False, True, 1],
+    "staleAfter": ["90s", "1h", "61m", "0s", "0h0m", "5", "1ms", "3600.5s"],
+    "nodeSelector": [
+        {},
+        {"matchLabels": {"a": "b", "example.com/zone": ""}},
+        {"matchLabels": {"-a": "b"}},
+        {"matchLabels": {"a": "b c"}},
+        {"matchLabels": {"A.example/zone": "b"}},
+        {"matchExpressions": [{"key": "a", "operator": "In", "values": ["x", "y"]}]},
+        {"matchExpressions": [{"key": "a", "operator": "In", "values": []}]},
+        {"matchExpressions": [{"key": "a", "operator": "NotIn"}]},
+        {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+        {"matchExpressions": [{"key": "a", "operator": "DoesNotExist", "values": ["x"]}]},
+        {"matchExpressions": [{"key": "a/b/c", "operator": "Exists"}]},
+        {"matchExpressions": [{"key": "a", "operator": "In", "values": ["x_"]}]},
+    ],
+}
+"""Values of each field, of which some can never be."""
+
+MOSTLY_GOOD = 4
+"""A value is drawn so often from the first of its list as from all others together."""
+
+
+def drawn(chance: random.Random) -> dict[str, Any]:
+    """A spec of which perhaps one or two values are bad."""
+
+    def fields(of: dict[str, list[Any]], *, share: float) -> dict[str, Any]:
+        return {
+            name: values[0] if chance.randrange(MOSTLY_GOOD) else chance.choice(values)
+            for name, values in of.items()
+            if chance.random() < share
+        }
+
+    strategies = {}
+    for kind in chance.sample([*StrategyType, "whatever"], chance.randrange(1, 4)):
+        needed = {"metricname": "load", "operator": "LessThan"}
+        rules = [needed | fields(RULES_FIELDS, share=0.2) for _ in range(chance.randrange(3))]
+        fitting = {"onStale": [ON_STALE[kind][-1].value]} if isinstance(kind, StrategyType) else {}
+        strategies[str(kind)] = fields(STRATEGY_FIELDS | fitting, share=0.1) | {"rules": rules}
+        strategies[str(kind)] |= fields(STRATEGY_FIELDS, share=0.03)
+    return fields(SPEC_FIELDS, share=0.3) | {"strategies": strategies}
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_api_server_refuses_what_we_refuse_and_nothing_else(admin: Admin, namespace: str, seed: int) -> None:
+    chance = random.Random(seed)
+    refusals = 0
+    for number in range(100):
+        spec = drawn(chance)
+        _, problems = parse_policy(PolicyKey(namespace, "drawn"), spec)
+        ours = [str(problem) for problem in problems if problem.refused]
+        if "whatever" in spec["strategies"]:  # ours ignores it whole, the schema knows what any strategy is made of
+            spec["strategies"]["whatever"] = {"rules": []}
+        body = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "spec": spec}
+        try:
+            path = f"{admin.policies(namespace)}?dryRun=All"
+            await admin.create(path, body | {"metadata": {"name": f"drawn-{number}"}})
+            theirs = ""
+        except AdminError as error:
+            assert error.status == 422, error
+            theirs = str(error)
+        assert bool(ours) == bool(theirs), (spec, ours, theirs)
+        refusals += bool(ours)
+    assert 20 < refusals < 80, "the draw shows too little"
 
 
 def test_tas_crd_prints_what_kubectl_installs(cluster: Cluster, tmp_path: Path) -> None:
