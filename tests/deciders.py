@@ -31,7 +31,7 @@ class ToldDecider:
             unknown=self.unknown,
         )
 
-    def prioritize(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
+    def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
         self.asked.append(("prioritize", pod, tuple(candidates), now))
         scores = None if self.scores is None else {name: self.scores.get(name, 0) for name in candidates}
         return ScoreDecision(outcome=Outcome.DECIDED, policy="default/p", scores=scores, unknown=self.unknown)

@@ -29,7 +29,7 @@ PREFIX = "/scheduler"
 
 
 class ExtenderWorker:
-    """Serves filter and prioritize."""
+    """Serves filter, prioritize and preempt."""
 
     name = "extender"
 

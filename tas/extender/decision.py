@@ -59,13 +59,46 @@ class ScoreDecision(msgspec.Struct, frozen=True, kw_only=True):
     unknown: int = 0
 
 
+class Victims(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods of one node that would be evicted to make room, and how many PodDisruptionBudgets that would break.
+
+    In the order of the scheduler, which evicts the last of them first. Of a pod only the uid is known when the
+    scheduler sends names alone (`nodeCacheCapable`). There may be none: then the pod fits as it is (protocol c31).
+    """
+
+    pods: tuple[Pod, ...]
+    pdb_violations: int = 0
+
+
+class PreemptDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes where evictions would help, with their victims. Who is not in `kept` is not offered.
+
+    `unknown` counts the kept nodes whose state is unknown. `error`: why nobody is offered.
+    """
+
+    outcome: Outcome
+    policy: str = ""
+    kept: Mapping[str, Victims] = {}
+    unknown: int = 0
+    error: str = ""
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pod is to be bound to which node."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
 class Decider(Protocol):
     """The interface behind a path of the extender. Both questions come alone, twice, for one node, or never (c28)."""
 
     def filter(self, pod: Pod, candidates: Collection[str], now: float) -> FilterDecision:
-        """Which of `candidates` (distinct names) the pod must not go to."""
+        """Which of `candidates` (distinct names) the pod must not go to, also not by evicting others."""
         ...
 
-    def prioritize(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
+    def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
         """How well each of `candidates` (distinct names) suits the pod."""
         ...

@@ -51,7 +51,7 @@ class TelemetryDecider:
             unresolvable=self._unresolvable,
         )
 
-    def prioritize(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
+    def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
         """How the policy's `scheduleonmetric` ranks the candidates; no opinion where none has a fresh value."""
         self._view.advance(now)
         found = self._policy(pod)

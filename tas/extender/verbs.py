@@ -2,16 +2,22 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from tas.extender.answers import filter_result, host_priorities
-from tas.extender.decision import Decider, Outcome
-from tas.extender.wire import decode_args
+from tas.extender.decision import Decider, FilterDecision, Outcome, PreemptDecision, ScoreDecision
+from tas.extender.preemption import PreemptionArgs, decode_preemption_args, preempt_decision, preemption_result
+from tas.extender.wire import ExtenderArgs, decode_args
 from tas.score import MAX_SCORE
+
+A = TypeVar("A")
+D = TypeVar("D")
 
 MAX_REJECTED = 10
 MAX_BEST = 5
@@ -23,7 +29,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         time: When it was asked, in seconds since 1970.
         path: The path it was asked on, without the verb.
-        verb: `filter` or `prioritize`.
+        verb: `filter`, `prioritize`, `preempt` or `bind`.
         status: The HTTP status. Below, everything but `error` is empty unless it is 200.
         seconds: From its headers to its answer.
         error: What was wrong with the request, or the answer's `Error`.
@@ -32,10 +38,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         policy: The policy that decided, or would have.
         outcome: How the decision came about.
         candidates: How many distinct nodes were asked about.
-        passed: How many of them passed, or were scored.
+        passed: How many of them passed, were scored, or are offered for evictions.
         unknown: How many of those have no fresh value.
         reasons: Each reason of a rejection, and how many nodes it met.
-        rejected: Some of the rejected nodes.
+        rejected: Some of the rejected nodes, or of those not offered.
         best: Some of the best hosts with their scores, best first.
     """
 
@@ -57,22 +63,41 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     best: tuple[tuple[str, int], ...] = ()
 
 
-Verb = Callable[[Decider, bytes, float], tuple[bytes, Answer]]
-"""Answers the body of a request at a given time. Raises InvalidInputError if the request can never be answered."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb(Generic[A, D]):
+    """One thing that the extender can be asked: the last part of the path.
+
+    Attributes:
+        hook: The method of an extension that is asked.
+        decode: The request of a body. Raises InvalidInputError if it can never be answered.
+        ask: The word of a decider on a request at a given time.
+        tell: What the scheduler is told, and the record of it.
+    """
+
+    hook: str
+    decode: Callable[[bytes], A]
+    ask: Callable[[Decider, A, float], D]
+    tell: Callable[[A, D, float], tuple[bytes, Answer]]
+
+    def __call__(self, decider: Decider, body: bytes, now: float) -> tuple[bytes, Answer]:
+        """Answers the body of a request at a given time. Raises InvalidInputError if it can never be answered."""
+        asked = self.decode(body)
+        return self.tell(asked, self.ask(decider, asked, now), now)
 
 
-def answer_filter(decider: Decider, body: bytes, now: float) -> tuple[bytes, Answer]:
-    """Which nodes the pod may go to: ExtenderArgs in, ExtenderFilterResult out."""
-    args = decode_args(body)
-    candidates = args.candidates
-    decision = decider.filter(args.pod, candidates, now)
+def _ask_filter(decider: Decider, asked: ExtenderArgs, now: float) -> FilterDecision:
+    return decider.filter(asked.pod, asked.candidates, now)
+
+
+def _tell_filter(asked: ExtenderArgs, decision: FilterDecision, now: float) -> tuple[bytes, Answer]:
+    candidates = asked.candidates
     rejected = decision.rejected
     answer = Answer(
         time=now,
         verb="filter",
         error=decision.error,
-        namespace=args.pod.namespace,
-        pod=args.pod.name,
+        namespace=asked.pod.namespace,
+        pod=asked.pod.name,
         policy=decision.policy,
         outcome=decision.outcome,
         candidates=len(candidates),
@@ -81,23 +106,23 @@ def answer_filter(decider: Decider, body: bytes, now: float) -> tuple[bytes, Ans
         reasons=Counter(rejected.values()) if rejected else {},
         rejected=tuple(islice(rejected, MAX_REJECTED)),
     )
-    return filter_result(args, decision), answer
+    return filter_result(asked, decision), answer
 
 
-def answer_prioritize(decider: Decider, body: bytes, now: float) -> tuple[bytes, Answer]:
-    """How well each node suits the pod: ExtenderArgs in, HostPriorityList out."""
-    args = decode_args(body)
-    candidates = args.candidates
-    decision = decider.prioritize(args.pod, candidates, now)
+def _ask_score(decider: Decider, asked: ExtenderArgs, now: float) -> ScoreDecision:
+    return decider.score(asked.pod, asked.candidates, now)
+
+
+def _tell_score(asked: ExtenderArgs, decision: ScoreDecision, now: float) -> tuple[bytes, Answer]:
     scores = {} if decision.scores is None else decision.scores
     answer = Answer(
         time=now,
         verb="prioritize",
-        namespace=args.pod.namespace,
-        pod=args.pod.name,
+        namespace=asked.pod.namespace,
+        pod=asked.pod.name,
         policy=decision.policy,
         outcome=decision.outcome,
-        candidates=len(candidates),
+        candidates=len(asked.candidates),
         passed=len(scores),
         unknown=decision.unknown,
         best=_best(scores),
@@ -111,5 +136,40 @@ def _best(scores: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(best if len(best) == MAX_BEST else nlargest(MAX_BEST, scores.items(), key=itemgetter(1)))
 
 
-VERBS: Mapping[str, Verb] = {"filter": answer_filter, "prioritize": answer_prioritize}
-"""The last part of the path to what it means. bind and preempt are not answered: 404."""
+def _ask_preempt(decider: Decider, asked: PreemptionArgs, now: float) -> PreemptDecision:
+    return preempt_decision(asked, decider.filter(asked.pod, asked.victims.keys(), now))
+
+
+def _tell_preempt(asked: PreemptionArgs, decision: PreemptDecision, now: float) -> tuple[bytes, Answer]:
+    left_out = [node for node in asked.victims if node not in decision.kept]
+    answer = Answer(
+        time=now,
+        verb="preempt",
+        error=decision.error,
+        namespace=asked.pod.namespace,
+        pod=asked.pod.name,
+        policy=decision.policy,
+        outcome=decision.outcome,
+        candidates=len(asked.victims),
+        passed=len(decision.kept),
+        unknown=decision.unknown,
+        rejected=tuple(left_out[:MAX_REJECTED]),
+    )
+    return preemption_result(decision), answer
+
+
+answer_filter = Verb(hook="filter", decode=decode_args, ask=_ask_filter, tell=_tell_filter)
+"""Which nodes the pod may go to: ExtenderArgs in, ExtenderFilterResult out."""
+
+answer_prioritize = Verb(hook="score", decode=decode_args, ask=_ask_score, tell=_tell_score)
+"""How well each node suits the pod: ExtenderArgs in, HostPriorityList out."""
+
+answer_preempt = Verb(hook="preempt", decode=decode_preemption_args, ask=_ask_preempt, tell=_tell_preempt)
+"""Where evictions would help the pod: ExtenderPreemptionArgs in, ExtenderPreemptionResult out."""
+
+VERBS: Mapping[str, Verb[Any, Any]] = {
+    "filter": answer_filter,
+    "prioritize": answer_prioritize,
+    "preempt": answer_preempt,
+}
+"""The last part of the path to what it means, for a decider. bind is not answered: 404 (protocol c30)."""

@@ -41,7 +41,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True):
         return dict.fromkeys([*self.nodes, *self.node_names]).keys()
 
 
-class _ObjectMeta(msgspec.Struct):
+class ObjectMeta(msgspec.Struct):
     """Of metav1.ObjectMeta what is read; null means the same as absent, as in Go."""
 
     name: str | None = None
@@ -49,9 +49,13 @@ class _ObjectMeta(msgspec.Struct):
     uid: str | None = None
     labels: dict[str, str] | None = None
 
+    def as_pod(self) -> Pod:
+        """The pod that has this metadata."""
+        return Pod(namespace=self.namespace or "", name=self.name or "", uid=self.uid or "", labels=self.labels or {})
+
 
 class _Object(msgspec.Struct):
-    metadata: _ObjectMeta | None = None
+    metadata: ObjectMeta | None = None
 
 
 class _NodeList(msgspec.Struct):
@@ -118,14 +122,9 @@ def decode_pod(raw: Raw, subject: str = SUBJECT) -> Pod:
     pod = decode_field(subject, "Pod", raw, _object)
     if pod is None:
         raise InvalidInputError(subject, "Pod", None, "a pod must be given")
-    if (metadata := pod.metadata) is None:
+    if pod.metadata is None:
         raise InvalidInputError(subject, "Pod.metadata", None, "a pod has metadata")
-    return Pod(
-        namespace=metadata.namespace or "",
-        name=metadata.name or "",
-        uid=metadata.uid or "",
-        labels=metadata.labels or {},
-    )
+    return pod.metadata.as_pod()
 
 
 def _decode_names(raw: bytes) -> dict[str, None] | None:

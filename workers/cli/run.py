@@ -77,7 +77,7 @@ def resources(settings: Settings) -> int:
 
 @settings_command("extender", settings_as="run extender")
 def extender(settings: Settings) -> int:
-    """Answer kube-scheduler's filter and prioritize."""
+    """Answer kube-scheduler's filter, prioritize and preempt."""
     return run_process(settings, _run(settings, "extender"))
 
 

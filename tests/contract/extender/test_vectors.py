@@ -1,4 +1,4 @@
-"""The vectors F and P of tas.md, section 14: from a request's bytes to an answer's, by telemetry's own view."""
+"""The vectors F and P of tas.md, section 14, and preempt: from bytes to bytes, by telemetry's own view."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import pytest
 from tas.errors import InvalidInputError
 from tas.extender.decision import Outcome
 from tas.extender.telemetry import TelemetryDecider
-from tas.extender.verbs import Answer, answer_filter, answer_prioritize
+from tas.extender.verbs import Answer, answer_filter, answer_preempt, answer_prioritize
 from tas.manifest import parse_policy
 from tas.policy import PolicyKey
 from tas.quantity import parse_quantity
@@ -253,3 +253,56 @@ def test_tas_p4_twelve_values_stay_within_bounds_and_in_order(*, names_only: boo
     ordered = [scores[node] for node in nodes]
     assert ordered == sorted(ordered, reverse=True)
     assert set(ordered) == set(range(11))
+
+
+def victims_request(nodes: Mapping[str, list[str]], *, names_only: bool) -> bytes:
+    """Each node's victims by uid."""
+    pods = {
+        node: [{"UID": uid} if names_only else {"metadata": {"name": uid, "uid": uid}, "spec": {}} for uid in uids]
+        for node, uids in nodes.items()
+    }
+    victims = {node: {"Pods": each, "NumPDBViolations": len(each)} for node, each in pods.items()}
+    return json.dumps(
+        {
+            "Pod": POD,
+            "NodeNameToVictims": None if names_only else victims,
+            "NodeNameToMetaVictims": victims if names_only else None,
+        }
+    ).encode()
+
+
+def offered(uids: list[str]) -> dict[str, Any]:
+    return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": len(uids)}
+
+
+@FORMS
+def test_protocol_c31_victims_on_a_node_that_the_policy_rejects_are_never_offered(*, names_only: bool) -> None:
+    decide = decider({"m": {"violates": "50", "meets": "30"}})
+    nodes = {"violates": ["u1"], "meets": ["u2", "u3"], "unknown": ["u4"], "no-victims": []}
+
+    body, answer = answer_preempt(decide, victims_request(nodes, names_only=names_only), NOW)
+
+    assert json.loads(body) == {
+        "NodeNameToMetaVictims": {node: offered(nodes[node]) for node in ("meets", "unknown", "no-victims")}
+    }
+    assert (answer.candidates, answer.passed, answer.unknown, answer.rejected) == (4, 3, 2, ("violates",))
+
+
+@FORMS
+def test_protocol_c31_unknown_is_left_out_where_filter_rejects_it(*, names_only: bool) -> None:
+    decide = decider({"m": {"meets": "30"}}, {"dontschedule": {**DONTSCHEDULE, "onStale": "fail"}})
+
+    body, _ = answer_preempt(decide, victims_request({"meets": ["u1"], "unknown": ["u2"]}, names_only=names_only), NOW)
+
+    assert json.loads(body) == {"NodeNameToMetaVictims": {"meets": offered(["u1"])}}
+
+
+@FORMS
+def test_protocol_c31_without_a_policy_all_victims_are_offered_or_none_by_the_setting(*, names_only: bool) -> None:
+    asked = victims_request({"a": ["u1"]}, names_only=names_only)
+
+    passed, _ = answer_preempt(decider({}, namespace="elsewhere"), asked, NOW)
+    stopped, _ = answer_preempt(decider({}, namespace="elsewhere", unknown_policy_fails=True), asked, NOW)
+
+    assert json.loads(passed) == {"NodeNameToMetaVictims": {"a": offered(["u1"])}}
+    assert json.loads(stopped) == {"NodeNameToMetaVictims": {}}

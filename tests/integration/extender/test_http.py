@@ -224,9 +224,9 @@ async def test_tas_h4_what_counts_is_the_size_after_decompression(served: Served
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/x", "/scheduler", "/scheduler/", "/scheduler/bind", "/scheduler/preempt", "/scheduler/filter/", "/filter"],
+    ["/", "/x", "/scheduler", "/scheduler/", "/scheduler/bind", "/scheduler/filter/", "/filter"],
 )
-async def test_tas_h5_other_paths_get_404(served: Served, path: str) -> None:
+async def test_tas_h5_protocol_c30_other_paths_get_404_and_bind_too(served: Served, path: str) -> None:
     reply = await served.ask(request(path))
 
     assert (reply.status, reply.headers["content-type"]) == (404, "application/json")
@@ -234,12 +234,24 @@ async def test_tas_h5_other_paths_get_404(served: Served, path: str) -> None:
     assert served.metric("tas_extender_requests_total", verb="", code="404") == 1
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
 async def test_tas_h7_garbage_after_the_value_gets_400(served: Served, verb: str) -> None:
     reply = await served.ask(request(f"/scheduler/{verb}", ASK + b" {}"))
 
     assert (reply.status, reply.headers["content-type"]) == (400, "application/json")
-    assert reply.json["error"].startswith("ExtenderArgs: body = ")
+    assert "JSON is malformed: trailing characters" in reply.json["error"]
+
+
+async def test_protocol_c31_preempt_leaves_out_the_node_that_is_rejected(served: Served) -> None:
+    victims = {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}
+    asked = {"Pod": POD, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"a": victims, "b": victims}}
+
+    reply = await served.ask(request("/scheduler/preempt", json.dumps(asked).encode()))
+
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+    assert reply.json == {"NodeNameToMetaVictims": {"b": victims}}
+    assert [(answer.verb, answer.candidates, answer.passed) for answer in served.answers] == [("preempt", 2, 1)]
+    assert served.metric("tas_extender_requests_total", verb="preempt", code="200") == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"Pod":null,"NodeNames":["a"]}', b"[" * LIMIT, b"\xff\xfe"])
@@ -339,7 +351,7 @@ class BrokenDecider(ToldDecider):
             raise RuntimeError("a bug")
         return super().filter(pod, candidates, now)
 
-    def prioritize(self, pod: Any, candidates: Any, now: float) -> ScoreDecision:
+    def score(self, pod: Any, candidates: Any, now: float) -> ScoreDecision:
         return ScoreDecision(outcome=Outcome.DECIDED, scores={"a": object()})  # type: ignore[dict-item]
 
 

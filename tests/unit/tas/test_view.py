@@ -173,7 +173,7 @@ class ViewAgainstFacts(Histories):
     @invariant()
     def scores_are_bounded_and_known_values_alone_can_have_any(self) -> None:
         for key in self.view.policies:
-            decision = self.decider.prioritize(pod_of(key.name), dict.fromkeys(NODES), self.now)
+            decision = self.decider.score(pod_of(key.name), dict.fromkeys(NODES), self.now)
             for node, score in (decision.scores or {}).items():
                 assert 0 <= score <= 10
                 fresh = [
@@ -457,7 +457,7 @@ class TestIdlePolicies:
         view.set_policy(policy_of(spec), 1.0)
         view.add_samples("a", [scrape(1.0, m="50")], 1.0)
         decider = TelemetryDecider(view)
-        filtered, scored = decider.filter(pod_of(), {"a": None}, 1.0), decider.prioritize(pod_of(), {"a": None}, 1.0)
+        filtered, scored = decider.filter(pod_of(), {"a": None}, 1.0), decider.score(pod_of(), {"a": None}, 1.0)
         assert (filtered.outcome, filtered.rejected) == (outcome, {})
         assert (scored.outcome, scored.scores) == (outcome, None)
 
@@ -487,7 +487,7 @@ class TestSelector:
         view.add_samples("out", [scrape(1.0, m="50")], 1.0)
         view.set_labels("in", {"pool": "x"})
         view.set_labels("out", {"pool": "y"})
-        decision = TelemetryDecider(view).prioritize(pod_of(), dict.fromkeys(("in", "out")), 1.0)
+        decision = TelemetryDecider(view).score(pod_of(), dict.fromkeys(("in", "out")), 1.0)
         assert decision.scores == {"in": 10, "out": 0}
 
 

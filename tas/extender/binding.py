@@ -1,0 +1,30 @@
+"""The verb bind: which pod goes to which node, from ExtenderBindingArgs to ExtenderBindingResult."""
+
+import msgspec
+import orjson
+
+from tas.errors import InvalidInputError
+from tas.extender.decision import Binding
+from tas.extender.fields import Fields
+
+SUBJECT = "ExtenderBindingArgs"
+
+_text: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+
+
+def decode_binding(body: bytes) -> Binding:
+    """The request in `body`. Raises InvalidInputError if a field is missing, empty or no text."""
+    fields = Fields(SUBJECT, body)
+
+    def text(name: str) -> str:
+        value = fields.decoded(name, _text)
+        if not value:
+            raise InvalidInputError(SUBJECT, name, value, "must be given")
+        return value
+
+    return Binding(namespace=text("PodNamespace"), name=text("PodName"), uid=text("PodUID"), node=text("Node"))
+
+
+def binding_result(error: str) -> bytes:
+    """An ExtenderBindingResult; an empty `error` says that the pod is bound."""
+    return orjson.dumps({"Error": error})
