@@ -1,6 +1,7 @@
 """The verbs on objects, with the guards of the API server: used by HTTP, by the scheduler, and by tests directly."""
 
 import copy
+import json
 import random
 import string
 import uuid
@@ -97,9 +98,9 @@ class Cluster:
             raise invalid(
                 resource, name, [Cause(field="spec", message=POD_SPEC_IS_FIXED, reason="FieldValueForbidden")]
             )
-        if new == old:
+        if _is_same(new, old):
             return old
-        if resource.has_generation and new.get("spec") != old.get("spec"):
+        if resource.has_generation and not _is_same(new.get("spec"), old.get("spec")):
             new["metadata"]["generation"] += 1
         self._sign(resource, old, new, manager=manager, status=status)
         return self.store.put(resource, new)
@@ -239,6 +240,11 @@ def with_condition(status: Object, condition: Object) -> Object:
     """The status with this condition in place of the one of its type."""
     others = [other for other in status.get("conditions", []) if other["type"] != condition["type"]]
     return status | {"conditions": [*others, condition]}
+
+
+def _is_same(one: object, other: object) -> bool:
+    """As JSON has it: for Python 1, 1.0 and true are equal."""
+    return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _outcome(resource: Resource, old: Object, wished: Object, *, status: bool) -> Object:

@@ -9,7 +9,6 @@ import msgspec
 from tas.errors import TasError, shortened
 from tas.names import is_label_key, is_label_value
 
-
 MAX_MATCH_LABELS = 100
 """The most `matchLabels`: the API server checks each key's syntax only where their number has a bound."""
 

@@ -1,7 +1,7 @@
 """An administrator of any API server, as of a sandbox or a real one: what a test does behind the product's back."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,8 @@ class Admin:
     async def create_node(self, name: str, **labels: str) -> Object:
         return await self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
 
-    async def label_node(self, name: str, labels: dict[str, str | None]) -> Object:
-        return await self.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
+    async def label_node(self, name: str, labels: Mapping[str, str | None]) -> Object:
+        return await self.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": dict(labels)}})
 
     async def delete_node(self, name: str) -> None:
         await self.delete(f"/api/v1/nodes/{name}")

@@ -77,8 +77,8 @@ class World:
         """A name that no other test has."""
         return f"{what}-{self.number}"
 
-    async def begin(self) -> None:
-        """Says that all is listed, as soon as the API server serves policies: a CRD takes a moment."""
+    async def served(self) -> None:
+        """Waits until the API server serves policies: a CRD takes a moment."""
 
         async def serves() -> bool:
             with suppress(AdminError):
@@ -87,6 +87,10 @@ class World:
             return False
 
         await eventually(serves, every=0.05)
+
+    async def begin(self) -> None:
+        """Says that all is listed."""
+        await self.served()
         for bucket in (NODES, POLICIES, PODS):
             epoch = await self.bus.epoch(bucket)
             synced = Synced(epoch=epoch.created, count=0, time=time.time(), by="test", cluster=True)

@@ -46,7 +46,7 @@ class TestWatch(WatchScenarios):
     """Everything that holds of a real API server as well."""
 
 
-async def test_changes_that_were_missed_are_made_good_by_a_list(
+async def test_d38_changes_that_were_missed_are_made_good_by_a_list(
     sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str
 ) -> None:
     for name in ("goes", "stays"):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from bus.buckets import POLICIES, VERDICTS
 from bus.subjects import policy_key, verdict_key
@@ -82,6 +83,26 @@ async def test_what_the_api_server_does_not_take_now_is_not_lost(
     await eventually(has(world, node, name, VIOLATING))
     assert sandbox.faults.waiting <= 0
     await eventually(lambda: labels.count("tas_label_nodes_failing") == 0)
+
+
+async def test_s7_a_node_that_cannot_be_patched_is_named_and_keeps_no_other_waiting(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    bad, name = f"bad-{world.number}.example.com", world.name()
+    sandbox.faults.answer(500, times=10**6, which=lambda call: ours("patch")(call) and call.name == bad)
+    nodes = [await world.node("bad"), await world.node("good")]
+    await world.policy(await world.namespace(), name, deschedule())
+    for node in nodes:
+        await world.sample(node, health=1)
+    with capture_logs() as logs:
+        await world.judge(*nodes)
+        await eventually(has(world, nodes[1], name, VIOLATING), within=30)
+        failed = {"event": "node_patch_failed", "node": bad}
+        await eventually(lambda: any(failed.items() <= line.items() for line in logs), within=30)
+    assert labels.count("tas_label_nodes_failing") == 1
+    assert name not in await world.labels(bad)
+    sandbox.faults.clear()
+    await eventually(has(world, bad, name, VIOLATING), within=30)
 
 
 async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World, labels: Running) -> None:

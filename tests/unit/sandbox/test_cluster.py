@@ -37,3 +37,13 @@ def test_a_merge_patch_is_that_of_rfc_7386() -> None:
     }
     assert merge_patch(target, {"a": "text", "e": {"x": 1}}) == {"a": "text", "e": {"x": 1}}
     assert target == {"a": {"b": "c", "d": [1, 2]}, "e": 1}
+
+
+def test_a_patch_that_python_alone_calls_equal_is_a_change() -> None:
+    cluster = Cluster()
+    cluster.create(NAMESPACES, "", {"metadata": {"name": "default"}}, manager="one")
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}, "status": {}}
+    cluster.create(PODS, "default", pod, manager="one")
+    for value in (1, True, 1.0):
+        patched = cluster.patch(PODS, "default", "p", {"status": {"x": value}}, manager="one", status=True)
+        assert type(patched["status"]["x"]) is type(value)

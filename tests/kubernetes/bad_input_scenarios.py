@@ -1,0 +1,389 @@
+"""Bad input over any API server: what becomes of it, and that it touches nobody else.
+
+Ids are those of the specification: D of the original's defects, G, S and C of behaviour.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tas.policy import PolicyKey
+from tests.integration.servers import eventually
+from tests.kubernetes.admin import AdminError
+from tests.kubernetes.enforcement import PREFIX, VIOLATING, WITHIN, Enforced
+from tests.kubernetes.world import HOSTNAME, deschedule, labeling, rule
+
+AT_ONCE = 25
+"""Requests under way together, where many policies are made."""
+
+FALSE, TRUE = "False", "True"
+
+
+def fields_of(status: Mapping[str, Any]) -> list[str]:
+    """The fields of which a status tells something."""
+    return [problem["field"] for problem in status["problems"]]
+
+
+class BadInputScenarios:
+    """To be run by a subclass where there is `enforced`."""
+
+    # The resource
+
+    async def test_d34_names_of_recording_rules_and_quantities_as_targets_work(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name()
+            limit = rule("node:load:rate1m", "1500m", "GreaterThan")  # type: ignore[arg-type]
+            await enforced.policy(await enforced.namespace(), name, deschedule(limit))
+            for load, value in (("1501m", VIOLATING), ("1.5", None)):
+                await enforced.sample(node, **{"node:load:rate1m": load})  # type: ignore[arg-type]
+                await enforced.becomes(node, {name: value})
+
+    @pytest.mark.parametrize("strategies", [{}, {"deschedule": {"rules": []}}], ids=["no-strategy", "no-rules"])
+    async def test_d34_a_policy_with_nothing_to_do_is_told_and_does_nothing(
+        self, enforced: Enforced, strategies: dict[str, Any]
+    ) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name()
+            key = await enforced.policy(await enforced.namespace(), name, strategies)
+            await enforced.sample(node, health=1)
+            await enforced.says(key, Ready=(FALSE, "NothingToDo"))
+            assert await enforced.values(node, name) == [None]
+
+    @pytest.mark.parametrize("target", ["much", "1.5x", "", True, 1.5, [1]], ids=repr)
+    async def test_d34_a_target_that_is_no_quantity_is_told_and_removes_nothing(
+        self, enforced: Enforced, target: Any
+    ) -> None:
+        async with enforced.undisturbed():
+            node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
+            key = await enforced.policy(namespace, name, deschedule())
+            await enforced.sample(node, health=1)
+            await enforced.becomes(node, {name: VIOLATING})
+            refused: AdminError | None = None  # by the CRD's schema, where there is one
+            try:
+                await enforced.policy(namespace, name, deschedule(rule(target=target)))
+            except AdminError as error:
+                refused = error
+            if refused is not None:
+                assert (refused.status, "target" in str(refused)) == (422, True)
+            else:
+                status = await enforced.says(key, Ready=(FALSE, "PartlyUnreadable"))
+                assert fields_of(status) == ["spec.strategies.deschedule.rules[0].target"]
+                await enforced.sample(node, health=0)
+            assert await enforced.values(node, name) == [None, VIOLATING]
+            await enforced.policy(namespace, name, deschedule(rule(target=2)))
+            await enforced.sample(node, health=0)
+            await enforced.becomes(node, {name: None})
+
+    async def test_d35_the_status_tells_who_violates_and_who_does_not(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name()
+            key = await enforced.policy(await enforced.namespace(), name, deschedule())
+            await enforced.sample(node, health=1)
+            status = await enforced.says(key, Ready=(TRUE, "InForce"), Violating=(TRUE, "NodesViolate"))
+            assert (status["violating"], status["violatingNodes"]) == (1, [node])
+            await enforced.sample(node, health=0)
+            status = await enforced.says(key, Violating=(FALSE, "SomeUnknown"), MetricsSeen=(TRUE, "Fresh"))
+            assert (status["violating"], status["violatingNodes"], fields_of(status)) == (0, [], [])
+
+    # What comes, changes and goes
+
+    async def test_d36_c5_a_strategy_that_an_edit_replaces_goes_with_its_labels(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
+            await enforced.policy(namespace, name, deschedule())
+            await enforced.sample(node, health=1)
+            await enforced.becomes(node, {name: VIOLATING})
+            key = await enforced.policy(namespace, name, labeling(rule("health", 1, "Equals", "card=card0")))
+            await enforced.becomes(node, {name: None, f"{PREFIX}{name}/card": "card0"})
+            await enforced.delete_policy(key)
+            await enforced.becomes(node, {f"{PREFIX}{name}/card": None})
+            assert await enforced.values(node, name) == [None, VIOLATING, None]
+
+    async def test_d37_c4_beside_an_unknown_strategy_the_others_work_and_all_goes_with_the_policy(
+        self, enforced: Enforced
+    ) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name()
+            strategies = {"strategy_unavailable": {"rules": [rule()]}} | deschedule()
+            strategies |= {"another": {"rules": []}} | labeling(rule("health", 1, "Equals", "card=card0"))
+            key = await enforced.policy(await enforced.namespace(), name, strategies)
+            await enforced.sample(node, health=1)
+            labels = {name: VIOLATING, f"{PREFIX}{name}/card": "card0"}
+            await enforced.becomes(node, labels)
+            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"))
+            unknown = {"spec.strategies.strategy_unavailable", "spec.strategies.another"}
+            assert set(fields_of(status)) == unknown
+            await enforced.delete_policy(key)
+            await enforced.becomes(node, dict.fromkeys(labels))
+            assert await enforced.stored(key) is None
+
+    async def test_d38_a_deletion_that_nobody_saw_is_made_good(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
+            key = await enforced.policy(namespace, name, deschedule())
+            await enforced.sample(node, health=1)
+            await enforced.becomes(node, {name: VIOLATING})
+            await enforced.stop()
+            await enforced.delete_policy(key)
+            await enforced.start()
+            await enforced.becomes(node, {name: None})
+            assert await enforced.stored(key) is None
+
+    async def test_d39_s8_of_one_name_in_two_namespaces_each_is_a_policy_of_its_own(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name()
+            label = f"{PREFIX}{name}/card"
+            here, there = [
+                await enforced.policy(
+                    await enforced.namespace(namespace),
+                    name,
+                    deschedule() | labeling(rule("health", 1, "Equals", f"card={namespace}")),
+                )
+                for namespace in ("a", "b")
+            ]
+            await enforced.sample(node, health=1)
+            await enforced.becomes(node, {name: VIOLATING, label: "a"})
+            for key, other in ((here, there), (there, here)):
+                status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
+                assert str(other) in status["problems"][0]["reason"]
+            await enforced.delete_policy(here)
+            await enforced.becomes(node, {label: "b"})
+            await enforced.says(there, Ready=(TRUE, "InForce"))
+            await enforced.sample(node, health=0)
+            await enforced.becomes(node, {name: None, label: None})
+            assert await enforced.values(node, name) == [None, VIOLATING, None]
+            assert await enforced.values(node, label) == [None, "a", "b", None]
+
+    async def test_d40_an_edit_of_any_field_counts(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
+            label = f"{PREFIX}{name}/"
+            rules = [rule("first"), rule("second")]
+
+            def pairs(*labels: str, **fields: Any) -> dict[str, Any]:
+                return deschedule(*rules, **fields) | labeling(rule("first", 1, "Equals", *labels))
+
+            await enforced.policy(namespace, name, pairs("x=1", "y=1"))
+            await enforced.sample(node, first=1, second=0)
+            await enforced.becomes(node, {name: VIOLATING, f"{label}x": "1", f"{label}y": "1"})
+            await enforced.policy(namespace, name, pairs("x=1", logicalOperator="allOf"))
+            await enforced.becomes(node, {name: None, f"{label}x": "1", f"{label}y": None})
+            await enforced.policy(namespace, name, pairs("x=1", "y=2", "z=1", logicalOperator="anyOf"))
+            await enforced.becomes(node, {name: VIOLATING, f"{label}y": "2", f"{label}z": "1"})
+            rules.clear()
+            await enforced.policy(namespace, name, {"deschedule": {"rules": []}} | labeling(rule("first")))
+            gone = dict.fromkeys((f"{label}x", f"{label}y", f"{label}z"))
+            await enforced.becomes(node, {name: None} | gone)
+            assert await enforced.values(node, f"{label}x") == [None, "1", None]
+
+    async def test_d41_s9_what_changes_nothing_flickers_nowhere(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
+            strategies = deschedule() | labeling(rule("health", 1, "Equals", "card=card0"))
+            key = await enforced.policy(namespace, name, strategies)
+            await enforced.sample(node, health=1)
+            labels = {name: VIOLATING, f"{PREFIX}{name}/card": "card0"}
+            await enforced.becomes(node, labels)
+            await enforced.policy(namespace, name, strategies)
+            await enforced.admin.change_policy(namespace, name, {"metadata": {"annotations": {"note": "1"}}})
+            turned = dict(reversed(strategies.items()))
+            await enforced.admin.change_policy(namespace, name, {"spec": {"strategies": turned}})
+            await enforced.stop()
+            await enforced.start()  # everything is listed anew
+            await enforced.policy(namespace, name, strategies, staleAfter="2m")  # and what comes after it has its turn
+
+            async def follows() -> bool:
+                stored = await enforced.stored(key)
+                return stored is not None and stored.policy.stale_after == 120
+
+            await eventually(follows, within=WITHIN)
+            await enforced.sample(node, health=1)
+            for label, value in labels.items():
+                assert await enforced.values(node, label) == [None, value]
+
+    async def test_500_policies_at_once_label_and_go(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, namespace = await enforced.node(), await enforced.namespace()
+            keys = [PolicyKey(namespace, f"{enforced.name('many')}-{number}") for number in range(500)]
+            await enforced.sample(node, health=1)
+            turns = asyncio.Semaphore(AT_ONCE)
+
+            async def create(key: PolicyKey) -> None:
+                async with turns:
+                    await enforced.admin.create_policy(key.namespace, key.name, strategies=deschedule())
+
+            async def delete(key: PolicyKey) -> None:
+                async with turns:
+                    await enforced.delete_policy(key)
+
+            async def labelled(count: int) -> None:
+                names = {key.name for key in keys}
+
+                async def so() -> bool:
+                    return len(names & (await enforced.labels(node)).keys()) == count
+
+                await eventually(so, within=2 * WITHIN, every=0.1)
+
+            await asyncio.gather(*map(create, keys))
+            await labelled(500)
+            await asyncio.gather(*map(delete, keys))
+            await labelled(0)
+
+    # Names and labels that cannot be
+
+    @pytest.mark.parametrize("length", [64, 226])
+    async def test_d45_a_name_that_no_label_can_have_labels_under_the_prefix_only(
+        self, enforced: Enforced, length: int
+    ) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name().ljust(length, "x")
+            strategies = deschedule() | labeling(rule("health", 1, "Equals", "card=card0"))
+            key = await enforced.policy(await enforced.namespace(), name, strategies)
+            await enforced.sample(node, health=1)
+            await enforced.becomes(node, {f"{PREFIX}{name}/card": "card0"})
+            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
+            assert fields_of(status) == ["metadata.name"]
+            assert set(await enforced.labels(node)) == {HOSTNAME, f"{PREFIX}{name}/card"}
+
+    async def test_d45_a_name_too_long_for_the_prefix_labels_nothing_and_is_told(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name().ljust(227, "x")
+            strategies = deschedule() | labeling(rule("health", 1, "Equals", "card=card0"))
+            key = await enforced.policy(await enforced.namespace(), name, strategies)
+            await enforced.sample(node, health=1)
+            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
+            assert set(fields_of(status)) == {"metadata.name"}
+            assert set(await enforced.labels(node)) == {HOSTNAME}
+
+    async def test_d50_g9_the_winner_of_one_key_brings_back_no_other(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name()
+            rules = [
+                rule("m1", 10, "GreaterThan", "foo=1", "bar=1"),
+                rule("m2", 10, "GreaterThan", "bar=2"),
+            ]
+            await enforced.policy(await enforced.namespace(), name, labeling(*rules))
+            foo, bar = f"{PREFIX}{name}/foo", f"{PREFIX}{name}/bar"
+            for more in range(5):
+                await enforced.sample(node, m1=50 + more, m2=100 + more)
+                await enforced.becomes(node, {foo: "1", bar: "2"})
+            assert await enforced.values(node, foo) == [None, "1"]
+            assert await enforced.values(node, bar) == [None, "2"]
+
+    @pytest.mark.parametrize(
+        "label",
+        [
+            pytest.param("foo", id="D51-G10-no-equals-sign"),
+            pytest.param("=1", id="D51-no-key"),
+            pytest.param("a~b=1", id="D54-tilde"),
+            pytest.param("a/b=1", id="D54-slash"),
+            pytest.param("a=-1", id="D54-value-with-dash"),
+            pytest.param("a=b c", id="D54-space"),
+            pytest.param("good=2", id="D54-key-twice"),
+            pytest.param(f"{'a' * 64}=1", id="D54-key-of-64"),
+            pytest.param(f"a={'b' * 64}", id="D54-value-of-64"),
+        ],
+    )
+    async def test_d51_d54_a_label_that_cannot_be_is_left_out_alone_and_told(
+        self, enforced: Enforced, label: str
+    ) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name()
+            rules = [
+                rule("health", 1, "Equals", "good=1", label, "last=1"),
+                rule("other", 1, "Equals", "other=1"),
+            ]
+            strategies = deschedule() | labeling(*rules)
+            key = await enforced.policy(await enforced.namespace(), name, strategies)
+            await enforced.sample(node, health=1, other=1)
+            ours = {name: VIOLATING} | {f"{PREFIX}{name}/{each}": "1" for each in ("good", "last", "other")}
+            await enforced.becomes(node, ours)
+            assert await enforced.labels(node) == ours | {HOSTNAME: node}
+            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
+            assert fields_of(status) == ["spec.strategies.labeling.rules[0].labels[1]"]
+            await enforced.sample(node, health=0, other=1)
+            await enforced.becomes(node, {each: None for each in ours if not each.endswith("/other")})
+            assert (await enforced.labels(node)).keys() == {HOSTNAME, f"{PREFIX}{name}/other"}
+
+    async def test_d52_g6_a_label_with_mixed_operators_is_left_out_alone_and_told(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            node, name = await enforced.node(), enforced.name()
+            rules = [
+                rule("memory", 2000, "LessThan", "d=card0", "small=1"),
+                rule("cpu", 200, "Equals", "d=card1", "busy=1"),
+            ]
+            key = await enforced.policy(await enforced.namespace(), name, labeling(*rules))
+            await enforced.sample(node, memory=200, cpu=200)
+            await enforced.becomes(node, {f"{PREFIX}{name}/small": "1", f"{PREFIX}{name}/busy": "1"})
+            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"))
+            assert fields_of(status) == ["spec.strategies.labeling.rules"]
+            assert await enforced.values(node, f"{PREFIX}{name}/d") == [None]
+
+    async def test_d53_a_policy_that_goes_costs_one_patch_for_each_node_that_it_labelled(
+        self, enforced: Enforced
+    ) -> None:
+        async with enforced.undisturbed():
+            name = enforced.name()
+            keys = [name, *(f"{PREFIX}{name}/{each}" for each in "abcd")]
+            nodes = [await enforced.node(f"node-{number}") for number in range(3)]
+            rules = [rule("health", 1, "Equals", *(f"{each}=1" for each in "abcd"))]
+            key = await enforced.policy(await enforced.namespace(), name, deschedule() | labeling(*rules))
+            for node, value in zip(nodes, (1, 1, 0), strict=True):
+                await enforced.sample(node, health=value)
+            for node in nodes[:2]:
+                await enforced.becomes(node, {name: VIOLATING, keys[-1]: "1"})
+            before = enforced.count("tas_label_patches_total", result="patched")
+            await enforced.delete_policy(key)
+            for node in nodes[:2]:
+                await enforced.becomes(node, dict.fromkeys(keys))
+            assert enforced.count("tas_label_patches_total", result="patched") == before + 2
+            for node in nodes[:2]:
+                assert [await enforced.values(node, label) for label in keys[1:]] == [[None, "1", None]] * 4
+
+    # Nodes and labels that others change
+
+    async def test_a_label_of_ours_edited_by_hand_is_put_right_and_no_other_touched(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            name = enforced.name()
+            theirs = {"example.com/mine": "1", f"{name}-not": VIOLATING}
+            node = await enforced.node("node", **theirs)
+            rules = [rule("health", 1, "Equals", "card=card0")]
+            await enforced.policy(await enforced.namespace(), name, deschedule() | labeling(*rules))
+            await enforced.sample(node, health=1)
+            ours = {name: VIOLATING, f"{PREFIX}{name}/card": "card0"}
+            await enforced.becomes(node, ours)
+            edits: list[Mapping[str, str | None]] = [dict.fromkeys(ours), dict.fromkeys(ours, "theirs")]
+            for edit in (*edits, {f"{PREFIX}{name}/stray": "1"}):
+                await enforced.admin.label_node(node, edit)
+                await enforced.becomes(node, ours | {f"{PREFIX}{name}/stray": None})
+            assert await enforced.labels(node) == ours | theirs | {HOSTNAME: node}
+
+    async def test_a_node_deleted_while_its_labels_change_harms_no_other(self, enforced: Enforced) -> None:
+        async with enforced.undisturbed():
+            name = enforced.name()
+            nodes = [await enforced.node(f"node-{number}") for number in range(4)]
+            await enforced.policy(await enforced.namespace(), name, deschedule())
+            for node in nodes:
+                await enforced.sample(node, health=0)
+            async with asyncio.TaskGroup() as tasks:
+                for node in nodes[2:]:
+                    tasks.create_task(enforced.sample(node, health=1))
+                for node in nodes[:2]:
+                    tasks.create_task(self._goes_ill(enforced, node))
+            for node in nodes[2:]:
+                await enforced.becomes(node, {name: VIOLATING})
+            found = await enforced.admin.get("/api/v1/nodes")
+            assert not {each["metadata"]["name"] for each in found["items"]} & set(nodes[:2])
+
+    @staticmethod
+    async def _goes_ill(enforced: Enforced, node: str) -> None:
+        """Its sample is published, and it is deleted at about the time when it is labelled for that."""
+        asking = asyncio.create_task(enforced.sample(node, health=1))
+        await asyncio.sleep(0)
+        await enforced.admin.delete_node(node)
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
