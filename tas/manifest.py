@@ -226,7 +226,7 @@ class _Scope:
         for key in found:
             if not isinstance(key, str) or key not in known:
                 reason = f"unknown field, ignored{_suggestion(key, known)}"
-                self.problems.add(_path(self.path, key), found[key], reason, refused=False)
+                self.problems.add(field_path(self.path, key), found[key], reason, refused=False)
 
     def word(self, field: str, value: object, words: Iterable[Word]) -> Word | None:
         """The one of `words` that stands there, else None and refused."""
@@ -263,7 +263,8 @@ class _Scope:
         return seconds
 
 
-def _path(parent: str, name: object) -> str:
+def field_path(parent: str, name: object) -> str:
+    """What problems call the field `name` of `parent`: `spec.strategies`, or `spec["what cannot stand so"]`."""
     if isinstance(name, str) and _PLAIN_KEY.fullmatch(name):
         return f"{parent}.{name}" if parent else name
     return f"{parent}[{shortened(name)}]"
@@ -316,9 +317,10 @@ def _strategies(key: PolicyKey, found: object, scope: _Scope) -> dict[StrategyTy
         kind = next((kind for kind in StrategyType if isinstance(name, str) and name == kind.value), None)
         if kind is None:
             reason = f"no strategy of this name, ignored{_suggestion(name, list(StrategyType))}"
-            scope.problems.add(_path(path, name), value, reason, refused=False)
+            scope.problems.add(field_path(path, name), value, reason, refused=False)
         else:
-            strategies[kind] = _strategy(kind, value, _Scope(scope.problems, _path(path, kind.value), _STRATEGY_EFFECT))
+            below = _Scope(scope.problems, field_path(path, kind.value), _STRATEGY_EFFECT)
+            strategies[kind] = _strategy(kind, value, below)
     return _fitting_names(key, strategies, scope.problems)
 
 

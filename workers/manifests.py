@@ -6,11 +6,13 @@ keys multiply; base-60 integers take minutes; tags and timestamps build values t
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 import yaml
+
+from tas.manifest import field_path
 
 MAX_BYTES = 1 << 20
 """The size of a file."""
@@ -20,6 +22,9 @@ MAX_DEPTH = 64
 
 MAX_VALUES = 100_000
 """How many values a file may hold, where an alias counts as all that it stands for."""
+
+_NAMED_DEPTH = 10
+"""The lines of what nests deeper are not kept: no field of a policy does, and names of fields grow with their depth."""
 
 _MAX_NUMBER = 40  # characters: more digits than any quantity has, and far below Python's own limit of 4,300
 
@@ -55,10 +60,19 @@ def read_json(data: bytes) -> list[object]:
 
 def read_yaml(data: bytes) -> list[object]:
     """The values of all documents of a YAML text, without the empty ones. Raises ManifestError."""
+    return [document for document, _ in read_yaml_lines(data)]
+
+
+Lines = Mapping[str, int]
+"""The line, from 1, at which each field of a document begins; "" is the document itself."""
+
+
+def read_yaml_lines(data: bytes) -> list[tuple[object, Lines]]:
+    """As `read_yaml`, each value with where its fields stand, named as `tas.manifest.field_path` names them."""
     _check_size(data)
     try:
-        events = yaml.parse(data, Loader=_PARSER)
-        return [document for document in _Documents(events) if document is not None]
+        documents = _Documents(yaml.parse(data, Loader=_PARSER))
+        return [(document, lines) for document, lines in documents if document is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -127,37 +141,41 @@ class _Documents:
         self._values = 0
         self._deepest = 0
         self._anchors: dict[str | None, _Anchored] = {}
+        self._lines: dict[str, int] = {}
 
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[tuple[object, Lines]]:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 self._anchors = {}
-                yield self._value(next(self._events), depth=0)
+                self._lines = {}
+                yield self._value(next(self._events), depth=0, path=""), self._lines
 
-    def _value(self, event: yaml.Event, *, depth: int) -> object:
+    def _value(self, event: yaml.Event, *, depth: int, path: str) -> object:
         self._count(event, values=1, depth=depth)
+        if event.start_mark is not None:
+            self._lines.setdefault(path, event.start_mark.line + 1)
         if isinstance(event, yaml.AliasEvent):
             return self._aliased(event, depth)
         if not isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
             raise TypeError(f"the parser never gives {event!r} where a value is due")
         if event.anchor is None:
-            return self._built(event, depth)
+            return self._built(event, depth, path)
         values, deepest = self._values, self._deepest
         self._deepest = depth
-        value = self._built(event, depth)
+        value = self._built(event, depth, path)
         # Known only from its end on: a value that holds itself has an alias of nothing, and is refused.
         self._anchors[event.anchor] = _Anchored(value, self._values - values, self._deepest - depth)
         self._deepest = max(deepest, self._deepest)
         return value
 
-    def _built(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, depth: int) -> object:
+    def _built(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, depth: int, path: str) -> object:
         if isinstance(event, yaml.ScalarEvent):
             return _scalar(event)
         if isinstance(event, yaml.SequenceStartEvent):
             _check_tag(event, "seq")
-            return self._sequence(depth)
+            return self._sequence(depth, path)
         _check_tag(event, "map")
-        return self._mapping(depth)
+        return self._mapping(depth, path)
 
     def _aliased(self, event: yaml.AliasEvent, depth: int) -> object:
         anchored = self._anchors.get(event.anchor)
@@ -166,13 +184,14 @@ class _Documents:
         self._count(event, values=anchored.values, depth=depth + anchored.height)
         return anchored.value
 
-    def _sequence(self, depth: int) -> list[object]:
+    def _sequence(self, depth: int, path: str) -> list[object]:
         items: list[object] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, depth=depth + 1))
+            item = f"{path}[{len(items)}]" if depth < _NAMED_DEPTH else path
+            items.append(self._value(event, depth=depth + 1, path=item))
         return items
 
-    def _mapping(self, depth: int) -> dict[str, object]:
+    def _mapping(self, depth: int, path: str) -> dict[str, object]:
         fields: dict[str, object] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
@@ -182,7 +201,10 @@ class _Documents:
             key = event.value  # a number or a boolean is its text here, as in JSON
             if key in fields:
                 raise _error(event, f"the key {key!r} is given twice")
-            fields[key] = self._value(next(self._events), depth=depth + 1)
+            field = field_path(path, key) if depth < _NAMED_DEPTH else path
+            if event.start_mark is not None:
+                self._lines.setdefault(field, event.start_mark.line + 1)
+            fields[key] = self._value(next(self._events), depth=depth + 1, path=field)
         return fields
 
     def _count(self, event: yaml.Event, *, values: int, depth: int) -> None:

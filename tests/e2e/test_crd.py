@@ -178,7 +178,8 @@ async def test_the_api_server_refuses_what_we_refuse_and_nothing_else(admin: Adm
             await admin.create(path, body | {"metadata": {"name": f"drawn-{number}"}})
             theirs = ""
         except AdminError as error:
-            assert error.status == 422, error
+            if error.status != 422:
+                raise
             theirs = str(error)
         assert bool(ours) == bool(theirs), (spec, ours, theirs)
         refusals += bool(ours)
