@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from tests.bench import change, load, machine, memory, names, nodes, start, view
+from tests.bench import change, enforcement, load, machine, memory, names, nodes, start, view
 from tests.bench.machine import Noise, NoiseMeter
 from tests.bench.report import print_results, write_json
 from tests.bench.rows import Results
@@ -22,7 +22,7 @@ WIDTH = 160
 """Columns where nobody looks at a terminal: enough for each row to stay on one line."""
 
 FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
-    family.NAME: family.measure for family in (names, nodes, load, change, view, memory, start)
+    family.NAME: family.measure for family in (names, nodes, load, change, enforcement, view, memory, start)
 }
 
 

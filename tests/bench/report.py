@@ -14,7 +14,7 @@ from tests.bench.rows import Of, Results, Row
 
 def print_results(console: Console, results: Results, noise: Mapping[str, Noise]) -> None:
     """Every row with its budget, then what grows with what, who used the processor, and how noisy it was."""
-    for table in (_rows(results), _growth(results), _cpu(results), _noise(noise)):
+    for table in (_rows(results), _not_run(results), _growth(results), _cpu(results), _noise(noise)):
         if table.row_count:
             console.print(table)
             console.print()
@@ -57,6 +57,13 @@ def _figure(value: float, unit: str) -> str:
     return f"{value:,.{digits}f} {unit}".rstrip()
 
 
+def _not_run(results: Results) -> Table:
+    table = _table("Not run", "row", "what is missing")
+    for each in results.not_run:
+        table.add_row(each.series, each.reason)
+    return table
+
+
 def _growth(results: Results) -> Table:
     table = _table("What twice the size costs (1: nothing more, 2: twice)", "row", "of", "from", "to", "factor")
     for smaller, larger, factor in growth(results.rows):
@@ -93,6 +100,7 @@ def write_json(path: Path, results: Results, noise: Mapping[str, Noise], machine
             for smaller, larger, factor in growth(results.rows)
         ],
         "cpu": results.cpu,
+        "not_run": results.not_run,
         "noise": noise,
     }
     path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

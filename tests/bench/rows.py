@@ -77,17 +77,27 @@ class CpuUse:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """What this machine could not measure, and what it lacks."""
+
+    series: str
+    reason: str
+
+
 @dataclass(slots=True)
 class Results:
     """Everything one run found."""
 
     rows: list[Row] = field(default_factory=list)
     cpu: list[CpuUse] = field(default_factory=list)
+    not_run: list[NotRun] = field(default_factory=list)
 
     def add(self, other: "Results") -> None:
         """Takes in what another measurement found."""
         self.rows += other.rows
         self.cpu += other.cpu
+        self.not_run += other.not_run
 
 
 def quantile(values: Sequence[float], share: float) -> float:
