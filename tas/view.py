@@ -13,6 +13,7 @@ Who keeps a verdict of every policy for every node is told which of them a chang
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tas.deadlines import Deadlines
@@ -210,6 +211,10 @@ class View:
     def labels(self, node: str) -> Mapping[str, str] | None:
         """A node's labels as the API server gave them, or None if it is not known to have any."""
         return self._labels.get(node)
+
+    def metric(self, key: MetricKey, now: float) -> Mapping[str, Quantity]:
+        """Each node's fresh value, kept up to date from now on: read it, and do not change it."""
+        return MappingProxyType(self._use(key, now).values)
 
     def stale_after(self, policy: Policy) -> float:
         """Seconds after which `policy` takes a sample for too old."""

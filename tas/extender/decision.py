@@ -39,7 +39,7 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     `unresolvable`: evicting pods cannot help (FailedAndUnresolvableNodes, c19). `error` becomes the answer's `Error`.
     """
 
-    outcome: Outcome
+    outcome: Outcome = Outcome.DECIDED
     policy: str = ""
     rejected: Mapping[str, str] = {}
     unknown: int = 0
@@ -53,7 +53,7 @@ class ScoreDecision(msgspec.Struct, frozen=True, kw_only=True):
     `unknown` counts the candidates scored without a fresh value.
     """
 
-    outcome: Outcome
+    outcome: Outcome = Outcome.DECIDED
     policy: str = ""
     scores: Mapping[str, int] | None = None
     unknown: int = 0

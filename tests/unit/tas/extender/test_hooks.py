@@ -1,0 +1,226 @@
+"""Hooks of an extension: what they are asked, and that nothing wrong of what they give is passed on."""
+
+import json
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.extender.decision import Binding, FilterDecision, Outcome, Pod, ScoreDecision, Victims
+from tas.extender.hooks import WrongAnswerError, hook_verbs
+from tas.extender.verbs import VERBS, Answer
+from tas.extension import Hooks
+from tests.deciders import ToldDecider
+from tests.unit.tas.extender.generators import JSON_VALUES, NAMES, POD, body, node
+
+ASKED_POD = Pod(namespace="default", name="p", uid="u-1", labels={"telemetry-policy": "demo"})
+CANDIDATES = body(Pod=POD, Nodes=None, NodeNames=["a", "b"])
+VICTIMS = body(
+    Pod=POD, NodeNameToVictims=None, NodeNameToMetaVictims={"a": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
+)
+BINDING = body(PodName="p", PodNamespace="n", PodUID="u", Node="a")
+BODIES = {"filter": CANDIDATES, "prioritize": CANDIDATES, "preempt": VICTIMS, "bind": BINDING}
+EVICTED = Victims(pods=(Pod(namespace="", name="", uid="u", labels={}),), pdb_violations=1)
+
+
+def answered(hooks: Hooks, verb: str, request: bytes | None = None) -> tuple[Any, Answer]:
+    """What a verb is answered by these hooks, decoded, and the record."""
+    served = hook_verbs(hooks)[verb]
+    asked = served.decode(BODIES[verb] if request is None else request)
+    answer, record = served.tell(asked, served.hook(*served.arguments(asked, 7.0)), 7.0)
+    return json.loads(answer), record
+
+
+def giving(verb: str, given: Any) -> Hooks:
+    name = {"prioritize": "score"}.get(verb, verb)
+    return Hooks(**{name: lambda *_: given})
+
+
+@pytest.mark.parametrize(
+    ("hooks", "verbs"),
+    [
+        (Hooks(), set()),
+        (Hooks(filter=lambda *_: {}), {"filter", "preempt"}),
+        (Hooks(score=lambda *_: {}), {"prioritize"}),
+        (Hooks(preempt=lambda *_: {}), {"preempt"}),
+        (Hooks(bind=lambda *_: None), {"bind"}),
+    ],
+)
+def test_what_has_no_hook_is_not_served(hooks: Hooks, verbs: set[str]) -> None:
+    assert hook_verbs(hooks).keys() == verbs
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("filter", (ASKED_POD, ["a", "b"], 7.0)),
+        ("prioritize", (ASKED_POD, ["a", "b"], 7.0)),
+        ("preempt", (ASKED_POD, {"a": EVICTED}, 7.0)),
+        ("bind", (Binding(namespace="n", name="p", uid="u", node="a"), 7.0)),
+    ],
+)
+def test_what_a_hook_is_asked(verb: str, arguments: tuple[Any, ...]) -> None:
+    asked: list[Any] = []
+
+    def hook(*given: Any) -> Any:
+        asked.extend(given)
+        return None if verb == "bind" else {}
+
+    answered(Hooks(**{{"prioritize": "score"}.get(verb, verb): hook}), verb)
+
+    if verb in ("filter", "prioritize"):
+        asked[1] = list(asked[1])
+    assert tuple(asked) == arguments
+
+
+def test_a_filter_hook_names_who_is_rejected() -> None:
+    answer, record = answered(giving("filter", MappingProxyType({"b": "no room"})), "filter")
+
+    assert answer == {
+        "Nodes": None,
+        "NodeNames": ["a"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"b": "no room"},
+        "Error": "",
+    }
+    assert (record.outcome, record.candidates, record.passed, record.reasons) == (Outcome.DECIDED, 2, 1, {"no room": 1})
+
+
+def test_protocol_c19_a_filter_hook_may_say_that_evictions_help() -> None:
+    answer, _ = answered(giving("filter", FilterDecision(rejected={"b": "full"}, unresolvable=False)), "filter")
+
+    assert (answer["FailedNodes"], answer["FailedAndUnresolvableNodes"]) == ({"b": "full"}, {})
+
+
+def test_protocol_c17_a_filter_hook_may_end_in_an_error() -> None:
+    answer, _ = answered(giving("filter", FilterDecision(error="out of order")), "filter")
+
+    assert (answer["Error"], answer["NodeNames"]) == ("out of order", None)
+
+
+@pytest.mark.parametrize("given", [{"b": 10, "a": 0}, ScoreDecision(scores={"b": 10, "a": 0})])
+def test_a_score_hook_names_scores(given: object) -> None:
+    assert answered(giving("prioritize", given), "prioritize")[0] == [
+        {"Host": "b", "Score": 10},
+        {"Host": "a", "Score": 0},
+    ]
+
+
+@pytest.mark.parametrize("given", [{}, ScoreDecision()])
+def test_protocol_c26_a_score_hook_may_leave_nodes_out(given: object) -> None:
+    assert answered(giving("prioritize", given), "prioritize")[0] == []
+    assert answered(giving("prioritize", {"b": 3}), "prioritize")[0] == [{"Host": "b", "Score": 3}]
+
+
+def test_protocol_c31_without_a_preempt_hook_filter_says_who_is_not_offered() -> None:
+    offered = {"a": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
+
+    assert answered(giving("filter", {}), "preempt")[0] == {"NodeNameToMetaVictims": offered}
+    assert answered(giving("filter", {"a": "no"}), "preempt")[0] == {"NodeNameToMetaVictims": {}}
+
+
+def test_protocol_c31_a_preempt_hook_may_add_victims() -> None:
+    more = Victims(pods=(*EVICTED.pods, Pod(namespace="", name="", uid="v", labels={})), pdb_violations=2)
+
+    answer, record = answered(giving("preempt", {"a": more}), "preempt")
+
+    assert answer == {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "u"}, {"UID": "v"}], "NumPDBViolations": 2}}}
+    assert (record.verb, record.candidates, record.passed) == ("preempt", 1, 1)
+
+
+def test_protocol_c31_a_node_that_came_without_victims_may_be_passed_on() -> None:
+    request = body(Pod=POD, NodeNameToMetaVictims={"a": {"Pods": []}})
+    hooks = Hooks(preempt=lambda _pod, victims, _now: dict(victims))
+
+    assert answered(hooks, "preempt", request)[0] == {
+        "NodeNameToMetaVictims": {"a": {"Pods": [], "NumPDBViolations": 0}}
+    }
+
+
+@pytest.mark.parametrize(("given", "passed"), [(None, 1), ("", 1), ("no card is free", 0)])
+def test_protocol_c30_a_bind_hook_has_bound_or_says_why_not(given: str | None, passed: int) -> None:
+    answer, record = answered(giving("bind", given), "bind")
+
+    assert answer == {"Error": given or ""}
+    assert (record.verb, record.namespace, record.pod, record.passed) == ("bind", "n", "p", passed)
+    assert record.error == (given or "")
+
+
+WRONG = [
+    ("filter", None, "None: must be a mapping of nodes to rejected nodes"),
+    ("filter", ["a"], "['a']: must be a mapping"),
+    ("filter", {"c": "x"}, "'c': it was not asked about this node"),
+    ("filter", {7: "x"}, "7: it was not asked"),
+    ("filter", {"a": ""}, "a = '': a rejected node has a reason"),
+    ("filter", {"a": 7}, "a = 7: a rejected node has a reason"),
+    ("filter", FilterDecision(rejected={"c": "x"}), "'c': it was not asked"),
+    ("filter", FilterDecision(error=7), "error = 7: must be text"),  # type: ignore[arg-type]
+    ("prioritize", None, "None: must be a mapping of nodes to scores"),
+    ("prioritize", [("a", 1)], "[('a', 1)]: must be a mapping"),
+    ("prioritize", {"a": 11}, "a = 11: a score is an integer from 0 to 10"),
+    ("prioritize", {"a": -1}, "a = -1: a score"),
+    ("prioritize", {"a": 7.0}, "a = 7.0: a score"),
+    ("prioritize", {"a": "7"}, "a = '7': a score"),
+    ("prioritize", {"a": True}, "a = True: a score"),
+    ("prioritize", {"a": None}, "a = None: a score"),
+    ("prioritize", {"a": 1, "c": 1}, "'c': it was not asked"),
+    ("prioritize", ScoreDecision(scores={"a": 11}), "a = 11: a score"),
+    ("preempt", None, "None: must be a mapping of nodes to victims"),
+    ("preempt", {"c": EVICTED}, "'c': it was not asked"),
+    ("preempt", {"a": ["u"]}, "a = ['u']: must be the Victims"),
+    ("preempt", {"a": Victims(pods=())}, "a has no victims left"),
+    ("preempt", {"a": Victims(pods=("u",))}, "must be the Victims of the node"),  # type: ignore[arg-type]
+    ("preempt", {"a": Victims(pods=EVICTED.pods, pdb_violations=2**63)}, "must be the Victims of the node"),
+    ("preempt", {"a": Victims(pods=(Pod(namespace="", name="", uid="", labels={}),))}, "each with a uid"),
+    ("bind", False, "False: must be nothing, or why the pod cannot be bound"),
+    ("bind", {"Error": ""}, "must be nothing, or why"),
+]
+
+
+@pytest.mark.parametrize(("verb", "given", "message"), WRONG, ids=[f"{verb}-{given!r:.30}" for verb, given, _ in WRONG])
+def test_protocol_c15_c25_what_cannot_be_passed_on_is_told_with_its_value(verb: str, given: Any, message: str) -> None:
+    with pytest.raises(WrongAnswerError) as caught:
+        answered(giving(verb, given), verb)
+
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@given(verb=st.sampled_from(["filter", "prioritize", "preempt", "bind"]), given_value=JSON_VALUES)
+def test_whatever_a_hook_gives_is_passed_on_right_or_refused(*, verb: str, given_value: Any) -> None:
+    try:
+        answer, _ = answered(giving(verb, given_value), verb)
+    except WrongAnswerError:
+        return
+    if verb == "prioritize":
+        assert all(host["Host"] in ("a", "b") and 0 <= host["Score"] <= 10 for host in answer)
+    elif verb == "filter":
+        assert sorted([*answer["NodeNames"], *answer["FailedAndUnresolvableNodes"]]) == ["a", "b"]
+
+
+@given(names=st.lists(NAMES, unique=True, max_size=6), data=st.data(), full=st.booleans())
+def test_a_decider_answers_the_same_bytes_as_an_extension(*, names: list[str], data: st.DataObject, full: bool) -> None:
+    """Telemetry's own path leaves out the looking at what it gives; all else is one."""
+    decider = ToldDecider(
+        rejects={name: "x" for name in names if data.draw(st.booleans())},
+        scores={name: data.draw(st.integers(0, 10)) for name in names} if data.draw(st.booleans()) else None,
+        unresolvable=data.draw(st.booleans()),
+    )
+    candidates: dict[str, Any] = {"Nodes": {"items": [node(n) for n in names]}} if full else {"NodeNames": names}
+    victims = {name: {"Pods": [{"UID": "u"}], "NumPDBViolations": 0} for name in names}
+    requests = {
+        "filter": body(Pod=POD, **candidates),
+        "prioritize": body(Pod=POD, **candidates),
+        "preempt": body(Pod=POD, NodeNameToMetaVictims=victims),
+    }
+    hooks = Hooks(filter=decider.filter, score=decider.score)
+    for verb, request in requests.items():
+        expected, _ = VERBS[verb](decider, request, 7.0)
+        served = hook_verbs(hooks)[verb]
+        asked = served.decode(request)
+
+        answer, _ = served.tell(asked, served.hook(*served.arguments(asked, 7.0)), 7.0)
+
+        assert answer == expected
