@@ -1,9 +1,9 @@
 """Labels: the only writer of node labels. It brings nodes to what their verdicts wish, and wakes waiting pods.
 
 It follows its destination: each node's own labels, by a watch of its own, against the verdict. Where they differ it
-reads both anew, the node from the API server and the verdict from the stream's leader, has every removal confirmed by
-what is read just then, and sends one patch that stands on the node's uid and resource version. So any number of
-replicas may do this at once, and a copy that wakes after a minute patches nothing. One of them, by a lease, goes
+reads the verdict anew from the stream's leader, has every removal confirmed by what is read just then, and sends one
+patch that stands on the node's uid and resource version; only if the node is another by then is it read. So any number
+of replicas may do this at once, and a copy that wakes after a minute patches nothing. One of them, by a lease, goes
 first: only to spare the API server the questions of the others.
 """
 
@@ -62,7 +62,7 @@ from workers.kubernetes.errors import (
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import NODES, Metadata, Object
 from workers.logs import Throttle
-from workers.node_patches import FIELD_MANAGER, NodeLabels, NodePatch, PolicyLists, send_patch
+from workers.node_patches import FIELD_MANAGER, NodeLabels, NodePatch, PolicyLists, is_outdated, send_patch
 from workers.reconciling import Reconciling, RetryError
 from workers.synced import SyncedWatch
 
@@ -241,35 +241,52 @@ class Labels:
         if len(recent) == PATCHES and (wait := recent[0] + PATCHES_SECONDS - time.monotonic()) > 0:
             self._warn("node_patched_too_often", node=name, patches=PATCHES, seconds=PATCHES_SECONDS)
             return wait
-        await self._patch(name)
+        await self._patch(name, node)
         return self._next_look(name)
 
-    async def _patch(self, name: str) -> None:
-        """Reads the node and its verdict anew, and patches what differs.
+    async def _patch(self, name: str, known: NodeLabels) -> None:
+        """Patches what differs from the verdict: on the node as it is known, or as it is read if that is outdated.
+
+        That the API server takes a patch says that the node was until then as the patch's resource version has it. To
+        read it first would say no more, and cost a question for each label.
 
         Raises:
             KubernetesError, BusError: to be tried again.
             RetryError: if a removal is not confirmed by what is known now.
         """
-        known, read_at = self._nodes.get(name), time.monotonic()
+        try:
+            await self._patch_as(name, known, read_at=time.monotonic())
+        except KubernetesError as error:
+            if not is_outdated(error, name):
+                raise
+        else:
+            return
+        self._metrics.patches.labels("conflict").inc()
+        known_now, read_at = self._nodes.get(name), time.monotonic()
         try:
             found = await self._client.get(NODES, name)
         except NotFoundError as error:
-            if not error.names(group="", plural="nodes", name=name):
+            if not is_outdated(error, name):
                 raise
             self._metrics.patches.labels("gone").inc()
-            if self._nodes.get(name) is known:
-                del self._nodes[name]  # by now another of its name may have been told
+            if self._nodes.get(name) is known_now:
+                self._nodes.pop(name, None)  # by now another of its name may have been told
             return
-        metadata, node = found.metadata, NodeLabels.of(found.metadata)
-        # Only now: so whatever another replica has put on the node follows from this verdict or an earlier one.
+        await self._patch_as(name, NodeLabels.of(found.metadata), read_at=read_at)
+
+    async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> None:
+        """Reads the verdict anew, and patches what differs while the node is still as `node` says.
+
+        `read_at` is the monotonic time before anything was read that the patch will stand on. Raises as `_patch`.
+        """
+        # Read after the node: so whatever another replica has put there follows from this verdict or an earlier one.
         entry = await self._bus.get(VERDICTS, verdict_key(name))
         verdict = None if entry is None or entry.value is None else decode_verdict(entry.value)
         policies = _policies_of(verdict, node.uid)
         step = self._step(name, policies, node)
         changes = await self._confirmed(name, step, policies, node, read_at)
         if changes.labels or changes.wake is not None:
-            await self._send(name, metadata, changes)
+            await self._send(name, node, changes)
             self._tell_patched(name, node, step, changes, created=entry.created if entry else None)
             await self._report_overwritten(name, node, step.patch, changes)
         if step.wake is not None:
@@ -371,12 +388,16 @@ class Labels:
             self._invalid(error)
             return None
 
-    async def _send(self, name: str, metadata: Metadata, changes: _Changes) -> None:
+    async def _send(self, name: str, node: NodeLabels, changes: _Changes) -> None:
         """Sends what is to change, without what the API server refuses for itself. Raises KubernetesError."""
         annotations = {} if changes.wake is None else {ANNOTATION: changes.wake}
         patch = NodePatch(labels=changes.labels, annotations=annotations)
-        metadata, refused = await send_patch(self._client, metadata, patch, read_at=changes.read_at)
-        self._nodes[name] = NodeLabels.of(metadata)
+        metadata = Metadata(name=name, uid=node.uid, resource_version=node.resource_version)
+        known = self._nodes.get(name)
+        patched, refused = await send_patch(self._client, metadata, patch, read_at=changes.read_at)
+        # Not if the watch has told of it meanwhile, and maybe of more since; nor if all of it was refused.
+        if known is not None and self._nodes.get(name) is known and patched is not metadata:
+            self._nodes[name] = NodeLabels.of(patched)
         self._patched.setdefault(name, deque(maxlen=PATCHES)).append(time.monotonic())
         self._metrics.patches.labels("patched").inc()
         for label, error in refused.items():
@@ -401,8 +422,9 @@ class Labels:
 
     def _take_node(self, metadata: Metadata) -> None:
         node = NodeLabels.of(metadata)
-        if self._nodes.get(metadata.name) != node:
-            self._nodes[metadata.name] = node
+        known = self._nodes.get(metadata.name)
+        self._nodes[metadata.name] = node
+        if known != node:
             self._note(metadata.name)
 
     def _drop_node(self, name: str) -> None:

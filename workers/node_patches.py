@@ -14,7 +14,7 @@ from tas.policy import PolicyKey
 from tas.verdict import VIOLATING
 from tas.waking import ANNOTATION
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.errors import InvalidError, KubernetesError, RejectedError
+from workers.kubernetes.errors import ConflictError, InvalidError, KubernetesError, NotFoundError, RejectedError
 from workers.kubernetes.resources import NODES, POLICIES, Metadata
 
 FIELD_MANAGER = "tas-on-nats"
@@ -33,12 +33,14 @@ class NodeLabels:
         labels: All of them.
         managers: Of each label without a prefix whose value is `violating`: the field managers that set it.
         recovered: The annotation that wakes pods, if it stands.
+        resource_version: The version that all this is of. Two that differ in it alone are equal.
     """
 
     uid: str
     labels: Mapping[str, str]
     managers: Mapping[str, tuple[str, ...]]
     recovered: str | None
+    resource_version: str = field(compare=False)
 
     @classmethod
     def of(cls, metadata: Metadata) -> "NodeLabels":
@@ -49,6 +51,7 @@ class NodeLabels:
             labels=metadata.labels,
             managers=_label_managers(metadata, bare),
             recovered=metadata.annotations.get(ANNOTATION),
+            resource_version=metadata.resource_version,
         )
 
 
@@ -86,7 +89,8 @@ Refused = dict[str, InvalidError | RejectedError]
 async def send_patch(
     client: KubernetesClient, metadata: Metadata, patch: NodePatch, *, read_at: float
 ) -> tuple[Metadata, Refused]:
-    """The node after the patch, and what of it was refused: everything else stands.
+    """The node after the patch, and what of it was refused: everything else stands. Of `metadata` name, uid and version
+    matter; it is given back itself if all was refused.
 
     `read_at` is the monotonic time of the oldest read behind the patch.
 
@@ -112,6 +116,13 @@ async def send_patch(
         metadata, more = await send_patch(client, metadata, part, read_at=read_at)
         refused |= more
     return metadata, refused
+
+
+def is_outdated(error: KubernetesError, name: str) -> bool:
+    """Whether a patch was refused because the node is not any more what it stood on: changed, another one, or gone."""
+    if isinstance(error, NotFoundError):
+        return error.names(group="", plural="nodes", name=name)
+    return isinstance(error, ConflictError) or _is_successor(error)
 
 
 class PolicyLists:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -78,6 +79,8 @@ async def violating(world: World, *, labelled: bool = False) -> tuple[str, str]:
 async def test_what_the_api_server_does_not_take_now_is_not_lost(
     sandbox: Sandbox, world: World, labels: Running, status: int, verb: str
 ) -> None:
+    if verb == "get":  # a node is read when a patch found it changed
+        sandbox.faults.answer(409, times=4, which=ours("patch"))
     sandbox.faults.answer(status, times=3, which=ours(verb), retry_after=1 if status == 429 else None)
     node, name = await violating(world)
     await eventually(has(world, node, name, VIOLATING))
@@ -110,12 +113,12 @@ async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World
     times: list[float] = []
 
     def note(call: Call) -> bool:
-        if ours("get")(call):
+        if ours("patch")(call):
             times.append(time.monotonic())
         return False
 
     sandbox.faults.answer(500, which=note)
-    sandbox.faults.answer(429, which=ours("get"), retry_after=1)
+    sandbox.faults.answer(429, which=ours("patch"), retry_after=1)
     nodes = [await world.node(f"node-{number}") for number in range(3)]
     for node in nodes:
         await world.sample(node, health=1)
@@ -132,6 +135,7 @@ async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World
 async def test_a_404_that_does_not_name_the_node_is_no_word_about_it(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
+    sandbox.faults.answer(409, times=2, which=ours("patch"))
     sandbox.faults.answer(404, times=2, which=ours("get"))
     node, name = await violating(world)
     await eventually(has(world, node, name, VIOLATING))
@@ -213,11 +217,12 @@ async def test_what_was_read_more_than_two_seconds_ago_is_not_sent(
 ) -> None:
     node, name = await violating(world, labelled=True)
     await world.sample(node, health=0)
+    sandbox.faults.answer(409, which=ours("patch"))
     sandbox.faults.delay(2.2, which=ours("get"))
     before = len(sandbox.calls)
     await world.judge(node)
     await eventually(lambda: labels.count("tas_label_patches_total", result="expired") == 1)
-    assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 0
+    assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 1  # the one that was refused
     assert (await world.labels(node))[name] == VIOLATING
     await eventually(has(world, node, name, None))
 
@@ -269,6 +274,22 @@ async def test_a_list_from_before_a_policy_was_deleted_keeps_no_label_for_long(
     await eventually(has(world, node, name, None), within=8)
 
 
+async def test_a_label_takes_one_call_and_two_if_the_node_was_changed_unseen(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    await settled(world)
+    for health, value, refused in ((0, None, 0), (1, VIOLATING, 1)):
+        if refused:
+            sandbox.faults.answer(409, which=ours("patch"))
+        before = len(sandbox.calls)
+        await world.sample(node, health=health)
+        await world.judge(node)
+        await eventually(has(world, node, name, value))
+        calls = sandbox.count(since=before, which=lambda call: call.user_agent == OURS and call.verb != "watch")
+        assert calls == Counter({("patch", "nodes"): 1 + refused, ("get", "nodes"): refused})
+
+
 async def test_who_puts_back_whatever_we_change_is_not_followed_without_end(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
@@ -298,7 +319,7 @@ async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_
         await eventually(lambda: time.monotonic() - began > WRITE_SECONDS)
         before = len(sandbox.calls)
         stopped.resume()
-        await eventually(lambda: sandbox.count(since=before, which=ours("get"))[("get", "nodes")] >= 2)
+        await eventually(lambda: any(e["event"] == "label_removal_unconfirmed" for e in stopped.events()), within=30)
         stopped.must_run()
         assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 0
         assert (await world.labels(node))[name] == VIOLATING
