@@ -4,7 +4,7 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,12 +14,16 @@ from sandbox.cluster import Cluster
 from sandbox.discovery import discover, root
 from sandbox.errors import REASONS, Cause, PageNotFoundError, StatusError, invalid, method_not_allowed
 from sandbox.faults import Call, Drop, Faults
-from sandbox.resources import CRDS, PODS, RESOURCES, Object, Resource
+from sandbox.forms import Form, accepted
+from sandbox.protobuf import decode_object
+from sandbox.resources import CRDS, NODES, PODS, RESOURCES, Object, Resource
 from sandbox.selectors import Matches, parse_selectors
 from sandbox.store import ForgottenError, encode, partial, whole
-from sandbox.watch import Form, Watch
+from sandbox.tables import table
+from sandbox.watch import Watch
 
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """The API server's own limit."""
 WATCH_SECONDS = 1800
@@ -86,7 +90,7 @@ class Api:
             if resource is None:
                 return self._discover(request.path)
             self._cluster.must_serve(resource)
-            form = _form(request.headers.get("Accept", ""), verb=call.verb)
+            form = accepted(request.headers.get("Accept", ""), verb=call.verb)
             if call.verb == "watch":
                 return await self._watch(request, call, resource, form)
             if call.verb == "list":
@@ -118,7 +122,7 @@ class Api:
                 answer = cluster.get(resource, namespace, name)
             case "create", "":
                 answer = cluster.create(resource, namespace, await _body(request), manager=manager)
-                return _json(whole(resource, answer) if form is Form.WHOLE else partial(answer), 201)
+                return _json(self._shown(request, resource, answer, form), 201)
             case "create", "binding":
                 cluster.bind(namespace, name, await _body(request), manager=manager)
                 return _json(done | {"code": 201}, 201)
@@ -126,9 +130,9 @@ class Api:
                 cluster.evict(namespace, name)
                 return _json(done | {"code": 201}, 201)
             case "patch", "" | "status" as below:
-                if request.content_type != MERGE_PATCH:
-                    raise StatusError(415, UNKNOWN_FORM + MERGE_PATCH)
                 patch = await _body(request)
+                if request.content_type != MERGE_PATCH and not _means_a_merge_patch(request, resource, patch):
+                    raise StatusError(415, UNKNOWN_FORM + MERGE_PATCH)
                 answer = cluster.patch(resource, namespace, name, patch, manager=manager, status=below == "status")
             case "delete", "":
                 options = await _body(request) if request.can_read_body else {}
@@ -140,7 +144,20 @@ class Api:
                     return _json(done | {"details": details})
             case _:
                 raise method_not_allowed()
-        return _json(whole(resource, answer) if form is Form.WHOLE else partial(answer))
+        return _json(self._shown(request, resource, answer, form))
+
+    def _shown(self, request: web.Request, resource: Resource, stored: Object, form: Form) -> Object:
+        if form is Form.TABLE:
+            version = {"resourceVersion": stored["metadata"]["resourceVersion"]}
+            return self._table(request.query, resource, [stored], version)
+        return whole(resource, stored) if form is Form.WHOLE else partial(stored)
+
+    def _table(
+        self, query: Mapping[str, str], resource: Resource, objects: Sequence[Object], metadata: Object
+    ) -> Object:
+        include = query.get("includeObject", "")
+        columns = self._cluster.columns(resource)
+        return table(resource, objects, columns=columns, now=self._cluster.now(), metadata=metadata, include=include)
 
     def _list(self, query: Mapping[str, str], call: Call, resource: Resource, form: Form) -> Object:
         store = self._cluster.store
@@ -164,6 +181,8 @@ class Api:
             if not query.get("labelSelector") and not query.get("fieldSelector"):
                 metadata |= {"remainingItemCount": len(found) - limit}
             found = found[:limit]
+        if form is Form.TABLE:
+            return self._table(query, resource, found, metadata)
         if form is Form.PARTIAL:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
             return head | {"metadata": metadata, "items": [partial(each) for each in found]}
@@ -178,6 +197,7 @@ class Api:
             namespace=call.namespace,
             matches=_selectors(resource, request.query),
             form=form,
+            tabled=lambda objects, metadata: self._table(request.query, resource, objects, metadata),
             wants_bookmarks=request.query.get("allowWatchBookmarks") in ("true", "1"),
         )
         if "sendInitialEvents" in request.query:  # clients then list first, as with a server that has no WatchList
@@ -242,7 +262,7 @@ def _verb(request: web.Request, call: Call) -> str:
 
 async def _body(request: web.Request) -> object:
     if request.content_type.endswith("protobuf"):
-        raise StatusError(415, UNKNOWN_FORM + "application/json")
+        return decode_object(await request.read())
     try:
         body: object = json.loads(await request.read())
     except ValueError as error:
@@ -250,24 +270,18 @@ async def _body(request: web.Request) -> object:
     return body
 
 
-def _form(accept: str, *, verb: str) -> Form:
-    """The form an answer is wanted in: of a watch that asks for partial lists, nothing fits into it (tried on 1.36).
+def _means_a_merge_patch(request: web.Request, resource: Resource, patch: object) -> bool:
+    """Whether a strategic merge patch means no other: in a node's metadata and spec no list is merged by a key.
 
-    Tables, in which kubectl likes its lists, are not made here: it takes the next thing it names.
+    So kubectl cordons and taints.
     """
-    for asked in accept.split(","):
-        media, *rest = [part.strip() for part in asked.split(";")]
-        parameters = dict(part.split("=", 1) for part in rest if "=" in part)
-        wanted = parameters.get("as", "")
-        if media not in ("", "*/*", "application/*", "application/json") or wanted == "Table":
-            continue
-        if not wanted:
-            return Form.WHOLE
-        if wanted == ("PartialObjectMetadataList" if verb == "list" else "PartialObjectMetadata"):
-            return Form.PARTIAL
-        if wanted == "PartialObjectMetadataList" and verb == "watch":
-            return Form.NOTHING
-    raise StatusError(406, "406: Not Acceptable\n\nAvailable representations: application/json", details={})
+    return (
+        request.content_type == STRATEGIC_MERGE_PATCH
+        and resource is NODES
+        and isinstance(patch, dict)
+        and patch.keys() <= {"metadata", "spec"}
+        and '"$' not in json.dumps(patch)
+    )
 
 
 def _selectors(resource: Resource, query: Mapping[str, str]) -> Matches:

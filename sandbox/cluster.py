@@ -5,7 +5,7 @@ import json
 import random
 import string
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from sandbox.errors import (
 from sandbox.managed_fields import managed_fields
 from sandbox.resources import CRDS, NAMESPACES, NODES, PODS, TASPOLICIES, Object, Resource
 from sandbox.store import Store
+from sandbox.tables import Column, columns_of
 from sandbox.validation import check, must_be_object
 
 Clock = Callable[[], datetime]
@@ -149,10 +150,18 @@ class Cluster:
         """False for objects whose CustomResourceDefinition is away."""
         return not resource.is_custom or self.store.get(CRDS, "", CRD_NAME) is not None
 
+    def columns(self, resource: Resource) -> Sequence[Column]:
+        """The columns of its tables."""
+        return columns_of(resource, self.store.get(CRDS, "", resource.qualified) if resource.is_custom else None)
+
     def must_serve(self, resource: Resource) -> None:
         """Raises PageNotFoundError for objects whose CustomResourceDefinition is away."""
         if not self.serves(resource):
             raise PageNotFoundError
+
+    def now(self) -> datetime:
+        """The time of day."""
+        return self._now()
 
     def time(self) -> str:
         """Now, as timestamps of objects have it."""

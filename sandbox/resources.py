@@ -102,4 +102,13 @@ TASPOLICIES = Resource(
     is_custom=True,
 )
 
+TASPOLICY_COLUMNS = (
+    {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
+    {"name": "Metrics", "type": "string", "jsonPath": '.status.conditions[?(@.type=="MetricsSeen")].status'},
+    {"name": "Violating", "type": "integer", "jsonPath": ".status.violating"},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
+)
+"""`additionalPrinterColumns`, as the definition that the product ships has them."""
+
 RESOURCES = (NAMESPACES, NODES, PODS, EVENTS, CRDS, TASPOLICIES)

@@ -1,9 +1,10 @@
 """A small scheduler: places pods as kube-scheduler would, as far as labels and extenders decide.
 
-One pod at a time: required node affinity and node selector, then the extenders' filter and prioritize, then the node
-with the highest total, of equals the one with the fewest pods. A pod that fits nowhere stays until something happens
-that may help (a node's label, annotation, taint, condition or allocatable changes, a node comes, a placed pod goes),
-or until the flush of every five minutes; one whose attempt failed is tried again after 1 to 10 s.
+One pod at a time: cordons, taints, required node affinity and node selector, then the extenders' filter and
+prioritize, then the node with the highest total, of equals the one with the fewest pods. A pod that fits nowhere stays
+until something happens that may help (a node's label, annotation, taint, condition or allocatable changes, a node
+comes, a placed pod goes), or until the flush of every five minutes; one whose attempt failed is tried again after 1 to
+10 s.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import aiohttp
 from sandbox.cluster import Cluster, with_condition
 from sandbox.errors import StatusError
 from sandbox.extender import Extender, ExtenderError
+from sandbox.fitting import misfit
 from sandbox.resources import EVENTS, NODES, PODS, Object
 from sandbox.store import Change, ForgottenError, Key, key_of
 
@@ -28,7 +30,6 @@ FLUSH_SECONDS = 300.0
 BACKOFF_SECONDS = (1.0, 10.0)
 """After a failed attempt, at first and at most; a pod that merely fits nowhere does not wait once it is woken."""
 
-NO_AFFINITY = "node(s) didn't match Pod's node affinity/selector"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
 
@@ -154,9 +155,9 @@ class Scheduler:
         self._reject(key, pod, reason, message)
 
     async def _filter(self, pod: Object, nodes: list[Object]) -> tuple[list[str], Unfit]:
-        names = [node["metadata"]["name"] for node in nodes]
-        feasible = [node["metadata"]["name"] for node in nodes if fits(pod, node)]
-        unfit = Unfit({}, {name: NO_AFFINITY for name in names if name not in feasible})
+        misfits = {node["metadata"]["name"]: misfit(pod, node) for node in nodes}
+        feasible = [name for name, reason in misfits.items() if reason is None]
+        unfit = Unfit({}, {name: reason for name, reason in misfits.items() if reason is not None})
         for extender in self._extenders:
             if not feasible:
                 break
@@ -234,35 +235,6 @@ async def scheduling(
             await asyncio.wait([task])
             if not task.cancelled():
                 task.result()  # it has no end of its own: raises what stopped it
-
-
-def fits(pod: Object, node: Object) -> bool:
-    """Whether a node has the labels that the pod requires."""
-    labels: dict[str, str] = node["metadata"].get("labels", {})
-    spec = pod["spec"]
-    if not (spec.get("nodeSelector") or {}).items() <= labels.items():
-        return False
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is None:
-        return True
-    terms = [term.get("matchExpressions") or [] for term in required["nodeSelectorTerms"]]
-    return any(term and all(_meets(labels, each) for each in term) for term in terms)  # an empty term matches nothing
-
-
-def _meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
-    key, values = expression["key"], expression.get("values") or ()
-    match expression["operator"]:
-        case "In":
-            return key in labels and labels[key] in values
-        case "NotIn":
-            return key not in labels or labels[key] not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-        case other:
-            raise ValueError(f"operator {other!r} of node affinity is not among those of the sandbox")
 
 
 def _waits(pod: Object) -> bool:

@@ -11,8 +11,9 @@ from aiohttp import web
 
 from sandbox.api import Api
 from sandbox.cluster import CRD_NAME, Cluster
+from sandbox.discovery import VERSION
 from sandbox.faults import Call, Faults
-from sandbox.resources import CRDS, NAMESPACES, NODES, TASPOLICIES, Object
+from sandbox.resources import CRDS, NAMESPACES, NODES, TASPOLICIES, TASPOLICY_COLUMNS, Object
 from sandbox.scheduler import FLUSH_SECONDS, scheduling
 
 CAPACITY = {"cpu": "8", "memory": "32Gi", "pods": "110"}
@@ -109,13 +110,16 @@ class Sandbox:
     def add_node(self, name: str, *, labels: dict[str, str] | None = None) -> Object:
         """A new node, Ready, of the same size as all others."""
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name} | (labels or {})}
-        node = {"metadata": metadata, "status": {"capacity": CAPACITY}}
+        status = {"capacity": CAPACITY, "nodeInfo": {"kubeletVersion": VERSION["gitVersion"]}}
+        node = {"metadata": metadata, "status": status}
         return self.cluster.create(NODES, "", node, manager=MANAGER)
 
     def install_crd(self) -> None:
         """Serves TASPolicies, as from the beginning."""
         names = {"plural": TASPOLICIES.plural, "singular": TASPOLICIES.singular, "kind": TASPOLICIES.kind}
-        spec = {"group": TASPOLICIES.group, "scope": "Namespaced", "names": names, "versions": []}
+        version = {"name": TASPOLICIES.version, "served": True, "storage": True}
+        version["additionalPrinterColumns"] = [dict(column) for column in TASPOLICY_COLUMNS]
+        spec = {"group": TASPOLICIES.group, "scope": "Namespaced", "names": names, "versions": [version]}
         self.cluster.create(CRDS, "", {"metadata": {"name": CRD_NAME}, "spec": spec}, manager=MANAGER)
 
     def remove_crd(self) -> None:

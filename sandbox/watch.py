@@ -1,28 +1,21 @@
 """A watch: the changes of one selection of objects, as the lines of its stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
-from enum import Enum
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 from sandbox.cluster import Cluster
 from sandbox.errors import StatusError
+from sandbox.forms import Form
 from sandbox.resources import Object, Resource
 from sandbox.selectors import Matches
 from sandbox.store import Change, ForgottenError, encode, partial, whole
 
-
-class Form(Enum):
-    """How objects are shown."""
-
-    WHOLE = "whole"
-    PARTIAL = "partial"
-    """Their metadata alone."""
-    NOTHING = "nothing"
-    """Not at all."""
+Tabled = Callable[[Sequence[Object], Object], Object]
+"""The table of some objects, with its metadata."""
 
 
 class Watch:
-    """One client's watch."""
+    """One client's watch; `tabled` makes its tables, of which only the first has a head."""
 
     def __init__(
         self,
@@ -32,6 +25,7 @@ class Watch:
         namespace: str,
         matches: Matches,
         form: Form,
+        tabled: Tabled,
         wants_bookmarks: bool,
     ) -> None:
         self._cluster = cluster
@@ -40,6 +34,8 @@ class Watch:
         self._namespace = namespace
         self._matches = matches
         self._form = form
+        self._tabled = tabled
+        self._has_head = False
         self._wants_bookmarks = wants_bookmarks
 
     async def lines(self, version: int, *, seconds: float, bookmark_seconds: float) -> AsyncIterator[bytes]:
@@ -95,10 +91,22 @@ class Watch:
                 yield _line("DELETED", self._encoded(change.as_deletion()))
 
     def _encoded(self, change: Change) -> bytes:
+        if self._form is Form.TABLE:
+            return encode(self._table([change.now]))
         return change.partial if self._form is Form.PARTIAL else change.whole
+
+    def _table(self, objects: Sequence[Object]) -> Object:
+        version = objects[0]["metadata"]["resourceVersion"]
+        table = self._tabled(objects, {"resourceVersion": version})
+        if self._has_head:
+            table["columnDefinitions"] = None
+        self._has_head = True
+        return table
 
     def _bookmark(self, version: int) -> Object:
         empty = {"metadata": {"resourceVersion": str(version)}}
+        if self._form is Form.TABLE:
+            return self._tabled([], empty["metadata"])
         return partial(empty) if self._form is Form.PARTIAL else whole(self._resource, empty)
 
 

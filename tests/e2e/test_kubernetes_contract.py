@@ -11,6 +11,7 @@ import yaml
 
 from tests.contract.kubernetes.client import Client, Object, until
 from tests.contract.kubernetes.suite import ALL_POLICIES, CRD, KubernetesContract, Server
+from tests.contract.kubernetes.tables import TableContract
 from workers.kubernetes.crd import crd_manifest
 
 from .api import ApiError
@@ -59,7 +60,7 @@ def leave_definition_as_found(cluster: Cluster) -> Iterator[None]:
         cluster.api.delete(CRD)
 
 
-class TestRealApiServer(KubernetesContract):
+class TestRealApiServer(KubernetesContract, TableContract):
     @pytest.fixture
     async def server(self, cluster: Cluster) -> AsyncIterator[Server]:
         context = ssl.create_default_context(cafile=str(cluster.folder / "ca.crt"))

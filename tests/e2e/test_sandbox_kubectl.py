@@ -9,6 +9,7 @@ import pytest
 
 from sandbox import Sandbox
 from sandbox.resources import NODES, PODS, TASPOLICIES
+from tests.integration.servers import eventually
 from workers.kubernetes.crd import crd_manifest
 
 from . import binaries
@@ -79,6 +80,72 @@ async def test_nodes_are_shown_and_labelled(kubectl: Kubectl) -> None:
     assert await kubectl("get", "node", "node-1", "--output=jsonpath={.metadata.annotations.note}") == "some words"
 
 
+async def test_lists_are_shown_as_of_a_real_cluster(kubectl: Kubectl) -> None:
+    async def shown(*arguments: str) -> list[list[str]]:
+        return [line.split() for line in (await kubectl("get", *arguments)).splitlines()]
+
+    head, first, _ = await shown("nodes")
+    assert head == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
+    assert (first[:3], first[4]) == (["node-1", "Ready", "<none>"], "v1.36.0+sandbox")
+    await kubectl("apply", "--validate=false", "--filename=-", stdin=POLICY.read_text())
+    status = {
+        "conditions": [{"type": "Ready", "status": "True"}, {"type": "MetricsSeen", "status": "False"}],
+        "violating": 2,
+        "message": "as it is",
+    }
+    kubectl.sandbox.cluster.patch(
+        TASPOLICIES, "default", "demo-policy", {"status": status}, manager="test", status=True
+    )
+    head, row = await shown("taspolicies")
+    assert head == ["NAME", "READY", "METRICS", "VIOLATING", "AGE"]
+    assert row[:4] == ["demo-policy", "True", "False", "2"]
+    head, row = await shown("taspolicies", "--output=wide", "--all-namespaces")
+    assert head == ["NAMESPACE", "NAME", "READY", "METRICS", "VIOLATING", "AGE", "MESSAGE"]
+    assert (row[0], row[-3:]) == ("default", ["as", "it", "is"])
+    assert await shown("nodes", "--sort-by=.metadata.name", "--no-headers", "--selector=kubernetes.io/hostname=node-2")
+    async with kubectl.sandbox.scheduler():
+        await kubectl("apply", "--validate=false", "--filename=-", stdin=POD)
+        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=30s")
+        assert (await shown("pods"))[1][:4] == ["web", "0/1", "Pending", "0"]
+        await kubectl("label", "node", "node-2", "disk=fast")
+        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=30s")
+        assert (await shown("pods"))[1][:4] == ["web", "1/1", "Running", "0"]
+    reasons = {row[2] for row in (await shown("events"))[1:]}
+    assert {"FailedScheduling", "Scheduled"} <= reasons
+    assert (await shown("namespace", "default"))[1][:2] == ["default", "Active"]
+
+
+async def test_what_is_watched_is_shown_in_the_same_columns(kubectl: Kubectl) -> None:
+    watching = asyncio.create_task(kubectl("get", "nodes", "--watch", "--request-timeout=5s"))
+    await eventually(lambda: kubectl.sandbox.watches > 0, within=30)
+    kubectl.sandbox.cluster.patch(NODES, "", "node-2", {"spec": {"unschedulable": True}}, manager="test")
+    head, *rows = [line.split() for line in (await watching).splitlines()]
+    assert head == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
+    assert [row[:2] for row in rows] == [
+        ["node-1", "Ready"],
+        ["node-2", "Ready"],
+        ["node-2", "Ready,SchedulingDisabled"],
+    ]
+
+
+async def test_a_cordoned_or_tainted_node_gets_no_pod(kubectl: Kubectl) -> None:
+    async with kubectl.sandbox.scheduler():
+        await kubectl("cordon", "node-1")
+        await kubectl("taint", "node", "node-2", "example.com/broken=yes:NoSchedule")
+        assert "SchedulingDisabled" in await kubectl("get", "node", "node-1")
+        pod = POD.replace("nodeSelector: {disk: fast}", "restartPolicy: Always")
+        await kubectl("apply", "--validate=false", "--filename=-", stdin=pod)
+        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=30s")
+        described = await kubectl("describe", "pod", "web")
+        assert "1 node(s) had untolerated taint(s), 1 node(s) were unschedulable" in described
+        await kubectl("taint", "node", "node-2", "example.com/broken-")
+        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=30s")
+        assert await kubectl("get", "pod", "web", "--output=jsonpath={.spec.nodeName}") == "node-2"
+        await kubectl("uncordon", "node-1")
+        await kubectl("drain", "node-2", "--force", "--timeout=30s")
+    assert kubectl.sandbox.cluster.store.items(PODS) == []
+
+
 async def test_nodes_are_deleted_and_what_is_not_there_is_named(kubectl: Kubectl) -> None:
     await kubectl("delete", "node", "node-2")
     assert await kubectl("get", "nodes", "--output=name") == "node/node-1\n"
@@ -120,6 +187,14 @@ async def test_a_pod_waits_with_its_reason_is_placed_and_deleted(kubectl: Kubect
         assert await kubectl("get", "pod", "web", "--output=jsonpath={.spec.nodeName}") == "node-2"
     await kubectl("delete", "pod", "web")
     assert kubectl.sandbox.cluster.store.items(PODS) == []
+
+
+async def test_a_namespace_is_created_by_command(kubectl: Kubectl) -> None:
+    assert "namespace/mine created" in await kubectl("create", "namespace", "mine")
+    with pytest.raises(RuntimeError, match='namespaces "mine" already exists'):
+        await kubectl("create", "namespace", "mine")
+    await kubectl("apply", "--namespace=mine", "--validate=false", "--filename=-", stdin=POD)
+    assert await kubectl("get", "pods", "--all-namespaces", "--output=name") == "pod/web\n"
 
 
 async def test_namespaces_come_and_go(kubectl: Kubectl) -> None:

@@ -15,8 +15,8 @@ from bus.messages import encode_samples
 from bus.subjects import samples_subject
 from sandbox.cluster import Cluster
 from sandbox.errors import StatusError
+from sandbox.fitting import meets_affinity
 from sandbox.resources import NODES, PODS, TASPOLICIES, Object
-from sandbox.scheduler import fits
 from tas.pod import PodKey
 from tas.policy import POD_LABEL
 from tas.quantity import Quantity, parse_quantity
@@ -171,7 +171,7 @@ class PlayedPods:
                 del self._ours[key]
                 continue
             node = self._cluster.store.get(NODES, "", pod["spec"].get("nodeName", ""))
-            if node is not None and not fits(pod, node):
+            if node is not None and not meets_affinity(pod, node):
                 log.info("played_pod_evicted", pod=str(key), node=node["metadata"]["name"])
                 self._delete(key)
                 self._create(key.namespace, policy)

@@ -16,6 +16,9 @@ MERGE_PATCH = "application/merge-patch+json"
 PARTIAL = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+"""As kubectl asks."""
+
 
 async def until(probe: Callable[[], Awaitable[T | None]], what: str, *, timeout: float = 15.0) -> T:
     """Asks `probe` until it gives something true, and gives that; TimeoutError naming `what` after so many seconds."""

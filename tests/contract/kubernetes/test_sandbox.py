@@ -10,6 +10,7 @@ from sandbox import Sandbox
 
 from .client import Client
 from .suite import KubernetesContract, Server
+from .tables import TableContract
 
 
 class SandboxServer(Server):
@@ -30,7 +31,7 @@ class SandboxServer(Server):
         return "1"
 
 
-class TestSandbox(KubernetesContract):
+class TestSandbox(KubernetesContract, TableContract):
     @pytest.fixture
     async def server(self) -> AsyncIterator[Server]:
         async with Sandbox.start(bookmark_seconds=0.05) as sandbox, aiohttp.ClientSession() as session:

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from sandbox import Sandbox, extender_entry
+from sandbox.fitting import misfit
 from sandbox.resources import EVENTS, NODES, PODS, Object
-from sandbox.scheduler import fits
 from tests.contract.kubernetes.client import until
 
 from .extenders import FakeExtender, Reply, extender, passing, scoring
@@ -386,7 +386,7 @@ def test_affinity_reads_labels(operator: str, values: list[str] | None, expected
         return {"spec": {"affinity": {"nodeAffinity": required}}}
 
     def fitting(one: Object) -> set[str]:
-        return {name for name, labels in nodes.items() if fits(one, {"metadata": {"labels": labels}})}
+        return {name for name, labels in nodes.items() if misfit(one, {"metadata": {"labels": labels}}) is None}
 
     assert fitting(pod(term)) == expected
     assert fitting(pod({"matchExpressions": []})) == set()

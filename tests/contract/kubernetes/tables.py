@@ -1,0 +1,131 @@
+"""The contract's part for people: tables, as `kubectl get` asks for them, and what kubectl cordons with."""
+
+from typing import Any
+
+import pytest
+
+from .client import TABLE, Client, Object
+from .suite import GROUP, NODES, pod, pods_of, policies_of, policy
+
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+def columns(table: Object) -> list[tuple[str, str]]:
+    """Name and type of those that are shown without `--output=wide`."""
+    assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
+    return [(each["name"], each["type"]) for each in table["columnDefinitions"] if each["priority"] == 0]
+
+
+def cells(table: Object, name: str) -> list[Any]:
+    """The row of an object, in the same columns."""
+    (row,) = (each for each in table["rows"] if each["object"]["metadata"]["name"] == name)
+    shown = zip(table["columnDefinitions"], row["cells"], strict=True)
+    return [cell for column, cell in shown if column["priority"] == 0]
+
+
+def texts(*names: str) -> list[tuple[str, str]]:
+    return [(name, "string") for name in names]
+
+
+class TableContract:
+    """To be run with `KubernetesContract`, whose fixtures it uses."""
+
+    async def test_nodes_come_as_a_table(self, api: Client, node: Object, path: str) -> None:
+        name = node["metadata"]["name"]
+        (await api.patch(path, {"metadata": {"labels": {"node-role.kubernetes.io/worker": ""}}})).ok()
+        for asked in (path, NODES):
+            table = (await api.get(asked, accept=TABLE)).ok()
+            assert columns(table) == texts("Name", "Status", "Roles", "Age", "Version")
+            assert cells(table, name)[:3] == [name, "Ready", "worker"]
+            assert cells(table, name)[3].endswith("s")
+            assert table["metadata"]["resourceVersion"]
+            assert {row["object"]["kind"] for row in table["rows"]} == {"PartialObjectMetadata"}
+
+    async def test_a_table_has_as_much_of_its_objects_as_is_asked_for(
+        self, api: Client, node: Object, path: str
+    ) -> None:
+        (whole,) = (await api.get(path, accept=TABLE, includeObject="Object")).ok()["rows"]
+        assert whole["object"] == (await api.get(path)).ok()
+        (bare,) = (await api.get(path, accept=TABLE, includeObject="None")).ok()["rows"]
+        assert bare.get("object") is None
+        (await api.get(path, accept=TABLE, includeObject="All")).failed(400, "BadRequest")
+
+    async def test_a_cordoned_node_says_so(self, api: Client, node: Object, path: str) -> None:
+        name = node["metadata"]["name"]
+        for value, status in ((True, "Ready,SchedulingDisabled"), (None, "Ready")):
+            patched = (await api.patch(path, {"spec": {"unschedulable": value}}, content_type=STRATEGIC)).ok()
+            assert patched["spec"].get("unschedulable") == value
+            assert cells((await api.get(path, accept=TABLE)).ok(), name)[1] == status
+
+    async def test_a_strategic_merge_patch_of_taints_replaces_them(self, api: Client, node: Object, path: str) -> None:
+        for key in ("example.com/one", "example.com/two"):
+            taint = {"key": key, "value": "v", "effect": "PreferNoSchedule"}
+            patched = (await api.patch(path, {"spec": {"taints": [taint]}}, content_type=STRATEGIC)).ok()
+            assert [each for each in patched["spec"]["taints"] if each["key"].startswith("example.com/")] == [taint]
+
+    async def test_pods_come_as_a_table(self, api: Client, namespace: str) -> None:
+        (await api.create(pods_of(namespace), pod("waits"))).ok()
+        table = (await api.get(pods_of(namespace), accept=TABLE)).ok()
+        assert columns(table) == texts("Name", "Ready", "Status", "Restarts", "Age")
+        assert cells(table, "waits")[:4] == ["waits", "0/1", "Pending", "0"]
+
+    async def test_events_and_namespaces_come_as_tables(self, api: Client, namespace: str) -> None:
+        event = {
+            "metadata": {"name": "told"},
+            "involvedObject": {"kind": "Pod", "namespace": namespace, "name": "web"},
+            "type": "Warning",
+            "reason": "FailedScheduling",
+            "message": "fits nowhere",
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+        }
+        path = f"/api/v1/namespaces/{namespace}/events"
+        (await api.create(path, event)).ok()
+        table = (await api.get(path, accept=TABLE)).ok()
+        assert columns(table) == texts("Last Seen", "Type", "Reason", "Object", "Message")
+        assert cells(table, "told")[1:] == ["Warning", "FailedScheduling", "pod/web", "fits nowhere"]
+        table = (await api.get("/api/v1/namespaces", accept=TABLE)).ok()
+        assert columns(table) == texts("Name", "Status", "Age")
+        assert cells(table, namespace)[:2] == [namespace, "Active"]
+
+    async def test_policies_come_as_a_table_with_the_columns_of_their_definition(
+        self, api: Client, namespace: str
+    ) -> None:
+        path = policies_of(namespace)
+        (await api.create(path, policy("one"))).ok()
+        table = (await api.get(path, accept=TABLE)).ok()
+        shown = [("Ready", "string"), ("Metrics", "string"), ("Violating", "integer"), ("Age", "date")]
+        assert columns(table) == [("Name", "string"), *shown]
+        assert [each["name"] for each in table["columnDefinitions"] if each["priority"]] == ["Message"]
+        assert cells(table, "one")[:4] == ["one", None, None, None]
+        condition: Object = {"type": "Ready", "status": "True", "reason": "InForce", "message": ""}
+        condition |= {"observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        status = {"conditions": [condition], "violating": 2, "observedGeneration": 1}
+        (await api.patch(f"{path}/one/status", {"status": status})).ok()
+        table = (await api.get(f"{path}/one", accept=TABLE)).ok()
+        assert cells(table, "one")[:4] == ["one", "True", None, 2]
+
+    @pytest.mark.parametrize("resource", ["nodes", "policies"])
+    async def test_a_watch_of_tables_has_one_head(
+        self, api: Client, node: Object, namespace: str, resource: str
+    ) -> None:
+        path = NODES if resource == "nodes" else policies_of(namespace)
+        about = node["metadata"]["name"]
+        if resource == "policies":
+            about = (await api.create(path, policy("one"))).ok()["metadata"]["name"]
+        selector = f"metadata.name={about}"
+        version = (await api.get(f"{path}/{about}")).ok()["metadata"]["resourceVersion"]
+        for value in ("1", "2"):
+            (await api.patch(f"{path}/{about}", {"metadata": {"labels": {"seen": value}}})).ok()
+        async with api.watch(path, accept=TABLE, resourceVersion=version, fieldSelector=selector) as watch:
+            first, second = [await watch.next() for _ in range(2)]
+        assert first["type"] == second["type"] == "MODIFIED"
+        assert first["object"]["columnDefinitions"][0]["name"] == "Name"
+        assert second["object"]["columnDefinitions"] is None
+        (row,) = second["object"]["rows"]
+        assert row["cells"][0] == about
+        assert row["object"]["metadata"]["labels"]["seen"] == "2"
+
+    async def test_definitions_have_a_table_too(self, api: Client) -> None:
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/taspolicies.{GROUP}"
+        table = (await api.get(path, accept=TABLE)).ok()
+        assert table["rows"][0]["cells"][0] == f"taspolicies.{GROUP}"
