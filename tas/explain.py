@@ -1,13 +1,16 @@
-"""Why a node is as it is: every rule with the value it saw, how old, from which source, and what follows.
+"""Why a node, a policy or a pod is as it is: every rule with the value it saw, how old, from which source.
 
-It reads the samples themselves, not the indices that answers come from, so that the two can be held against each other.
+Rules are read from the samples themselves, not from the indices that answers come from, so that the two can be held
+against each other; what a pod is answered comes from the one who answers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from tas.policy import LogicalOperator, Policy, Strategy, StrategyType
+from tas.extender.decision import Outcome, Pod
+from tas.extender.telemetry import TelemetryDecider
+from tas.policy import POD_LABEL, LogicalOperator, Policy, PolicyKey, Strategy, StrategyType
 from tas.quantity import format_quantity
 from tas.rules import State, combined, rule_state
 from tas.sample import newest
@@ -64,6 +67,82 @@ def explain_node(view: View, node: str, now: float) -> NodeExplanation:
         node=node,
         known=bool(view.samples(node)) or view.labels(node) is not None,
         policies=[_explain_policy(view, policy, node, now) for policy in policies],
+    )
+
+
+class PolicyNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy for its nodes, those first that may not be chosen by it. `known` is false if there is no such policy.
+
+    `total` is the number of all nodes, of which `nodes` may be the first.
+    """
+
+    policy: str
+    known: bool
+    total: int
+    nodes: Mapping[str, PolicyExplanation]
+
+
+class CandidateExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod is answered of one node, and by which rules; `score` is None where prioritize has no opinion."""
+
+    node: str
+    passes: bool
+    reason: str
+    score: int | None
+    policy: PolicyExplanation | None
+
+
+class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod would be answered now. `error` is what filter would tell instead of nodes."""
+
+    namespace: str
+    pod: str
+    policy: str
+    outcome: Outcome
+    error: str
+    candidates: Sequence[CandidateExplanation]
+
+
+def explain_policy(view: View, key: PolicyKey, now: float, *, limit: int | None = None) -> PolicyNodes:
+    """What a policy says of all nodes at `now`: first those that its dontschedule rejects, at most `limit` of all."""
+    index = view.policies.get(key)
+    if index is None:
+        return PolicyNodes(policy=str(key), known=False, total=len(view.nodes), nodes={})
+    rejected: Collection[str] = () if index.dontschedule is None else index.dontschedule.violated
+    nodes = sorted(view.nodes, key=lambda node: (node not in rejected, node))
+    return PolicyNodes(
+        policy=str(key),
+        known=True,
+        total=len(nodes),
+        nodes={node: _explain_policy(view, index.policy, node, now) for node in nodes[:limit]},
+    )
+
+
+def explain_pod(
+    view: View, decider: TelemetryDecider, pod: Pod, candidates: Sequence[str], now: float
+) -> PodExplanation:
+    """What `decider` answers for `pod` and `candidates` (distinct names) at `now`, and by which rules."""
+    names = dict.fromkeys(candidates).keys()
+    filtered = decider.filter(pod, names, now)
+    passing = [node for node in names if node not in filtered.rejected]
+    scores = decider.score(pod, dict.fromkeys(passing).keys(), now).scores or {}
+    index = view.policies.get(PolicyKey(pod.namespace, pod.labels.get(POD_LABEL, "")))
+    return PodExplanation(
+        namespace=pod.namespace,
+        pod=pod.name,
+        policy=filtered.policy,
+        outcome=filtered.outcome,
+        error=filtered.error,
+        candidates=[
+            CandidateExplanation(
+                node=node,
+                passes=node not in filtered.rejected,
+                reason=filtered.rejected.get(node, ""),
+                score=scores.get(node),
+                policy=None if index is None else _explain_policy(view, index.policy, node, now),
+            )
+            for node in names
+        ],
     )
 
 

@@ -17,6 +17,7 @@ from bus.connection import Bus
 from tas.extender.decision import Outcome
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import Answer
+from workers.extender_debug import ExplainHandler
 from workers.extender_http import AnswerRing, ExtenderMetrics, build_app
 from workers.followed_view import FollowedView
 from workers.logs import Throttle
@@ -43,6 +44,7 @@ class ExtenderWorker:
         max_body_bytes: int,
         unknown_policy_fails: bool = False,
         unresolvable: bool = True,
+        debug_explain: bool = False,
     ) -> None:
         self._listen = listen
         self._max_body_bytes = max_body_bytes
@@ -51,6 +53,8 @@ class ExtenderWorker:
         self._decider = TelemetryDecider(
             self._followed.view, unknown_policy_fails=unknown_policy_fails, unresolvable=unresolvable
         )
+        self._explain = ExplainHandler(self._followed.view, self._decider)
+        self._debug_explain = debug_explain
         self._metrics = ExtenderMetrics(registry)
         self._told = Throttle()
         self._export(registry)
@@ -67,14 +71,15 @@ class ExtenderWorker:
             max_body_bytes=self._max_body_bytes,
             on_answer=self._answered,
             metrics=self._metrics,
+            routes=[self._explain.route()] if self._debug_explain else (),
         )
         async with listening(app, self._listen, purpose="extender") as address:
             log.info("extender_listening", url=f"http://{address}{PREFIX}")
             await self._followed.run()
 
     def health_routes(self) -> Iterable[web.RouteDef]:
-        """The last answers, oldest first, on the health port."""
-        return [web.get("/answers", self._answers)]
+        """The last answers, oldest first, and why they would be what they would be now, on the health port."""
+        return [web.get("/answers", self._answers), self._explain.route()]
 
     def _answered(self, answer: Answer) -> None:
         self.answers.add(answer)

@@ -8,7 +8,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -140,6 +140,7 @@ def build_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     body_seconds: float = BODY_SECONDS,
     clock: Callable[[], float] = time.time,
+    routes: Iterable[web.RouteDef] = (),
 ) -> web.Application:
     """The app that answers every verb below each prefix of `deciders`, such as `/scheduler`.
 
@@ -151,6 +152,7 @@ def build_app(
         max_body_bytes: Longer requests get 413.
         body_seconds: Slower ones 408.
         clock: Seconds since 1970, for deciders.
+        routes: What is answered besides, and counted nowhere.
     """
     metrics = metrics or ExtenderMetrics(CollectorRegistry())
     app = web.Application()
@@ -168,6 +170,7 @@ def build_app(
                 clock=clock,
             )
             app.router.add_route("*", f"{path}/{name}", endpoint.handle)
+    app.add_routes(routes)
     app.router.add_route("*", "/{path:.*}", partial(_unknown_path, metrics))
     return app
 

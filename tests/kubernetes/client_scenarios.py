@@ -113,7 +113,7 @@ class ClientScenarios:
         async with aclosing(client.watch(POLICIES, resource_version=listing.resource_version, seconds=1)) as changes:
             async for change in changes:
                 assert change.type is not ChangeType.DELETED
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 30
 
     async def test_an_object_that_is_not_there_is_named_by_the_refusal(
         self, client: KubernetesClient, namespace: str

@@ -1,26 +1,32 @@
-"""`tas explain`: why a node is as it is."""
+"""`tas explain`: why a node, a policy or a pod is as it is."""
 
 import time
 
+import aiohttp
 import click
 import msgspec
-from rich.text import Text
 
-from bus.buckets import NODES, POLICIES, SYNCED
+from bus.buckets import NODES, PODS, POLICIES, SYNCED
 from bus.connection import Bus
-from bus.messages import decode_node_facts, decode_node_samples, decode_policy
-from bus.subjects import node_facts_key, node_metrics_key, parse_policy_key
-from tas.duration import format_duration
+from bus.messages import decode_node_facts, decode_node_samples, decode_pod, decode_policy
+from bus.subjects import node_facts_key, node_metrics_key, parse_node_key, parse_policy_key, pod_key
 from tas.errors import InvalidInputError, shortened
-from tas.explain import NodeExplanation, StrategyExplanation, explain_node
-from tas.names import is_subdomain
-from tas.rules import State
+from tas.explain import explain_node, explain_pod, explain_policy
+from tas.extender.decision import Pod
+from tas.extender.telemetry import TelemetryDecider
+from tas.extender.verbs import Answer
+from tas.names import is_dns_label, is_label_value, is_subdomain
+from tas.pod import PodKey
+from tas.policy import POD_LABEL, PolicyKey
 from tas.view import View
-from workers.cli.asking import JSON_OPTION, age_text, ask, new_table, print_json, print_table
+from workers.cli.asking import JSON_OPTION, ask, print_json
+from workers.cli.explain_tables import print_node, print_pod, print_policy
 from workers.cli.options import settings_command
-from workers.cli.settings import Settings
+from workers.cli.settings import Settings, flag, variable
+from workers.runtime import Address
 
-_STYLE = {State.VIOLATED: "bold red", State.MET: "green", State.UNKNOWN: "yellow"}
+ANSWERS_SECONDS = 3.0
+"""How long the extender is asked for its last answers."""
 
 
 @click.group("explain", no_args_is_help=True)
@@ -33,30 +39,122 @@ def node(settings: Settings, *, name: str, as_json: bool) -> int:
     """Each policy, strategy and rule for the node NAME: value, age, source, state, verdict."""
     if not is_subdomain(name):
         raise click.ClickException(f"NAME = {shortened(name)}: must be a lowercase DNS subdomain (RFC 1123)")
-    return ask(settings, lambda bus, _: _explain(bus, name, settings.stale_after, as_json=as_json))
+    return ask(settings, lambda bus, _: _explain_node(bus, name, settings.stale_after, as_json=as_json))
 
 
-explain.add_command(node)
+@settings_command("policy", settings_as="explain", params=[click.Argument(["name"]), JSON_OPTION])
+def policy(settings: Settings, *, name: str, as_json: bool) -> int:
+    """What the policy NAME (or NAMESPACE/NAME) says of every node, those that it rejects first."""
+    key = PolicyKey(*_pair(name))
+    return ask(settings, lambda bus, _: _explain_policy(bus, key, settings.stale_after, as_json=as_json))
 
 
-async def _explain(bus: Bus, name: str, stale_after: float, *, as_json: bool) -> int:
-    view = await _view(bus, name, stale_after)
+@settings_command(
+    "pod",
+    settings_as="explain",
+    params=[
+        click.Argument(["name"]),
+        click.Option(["--policy"], help=f"The pod's label {POD_LABEL}, if the bus does not know the pod."),
+        JSON_OPTION,
+    ],
+)
+def pod(settings: Settings, *, name: str, policy: str | None, as_json: bool) -> int:
+    """What the pod NAME (or NAMESPACE/NAME) would be answered now, by which samples, and what it was answered."""
+    key = PodKey(*_pair(name))
+    if policy is not None and not is_label_value(policy):
+        raise click.ClickException(f"--policy = {shortened(policy)}: must be a label's value")
+    return ask(settings, lambda bus, _: _explain_pod(bus, key, policy, settings, as_json=as_json))
+
+
+for _command in (node, policy, pod):
+    explain.add_command(_command)
+
+
+def _pair(name: str) -> tuple[str, str]:
+    """Namespace and name."""
+    namespace, slash, rest = name.rpartition("/")
+    namespace = namespace if slash else "default"
+    if not is_dns_label(namespace) or not is_subdomain(rest):
+        raise click.ClickException(f"NAME = {shortened(name)}: must be NAME or NAMESPACE/NAME")
+    return namespace, rest
+
+
+async def _explain_node(bus: Bus, name: str, stale_after: float, *, as_json: bool) -> int:
     now = time.time()
+    view = await _policies(bus, stale_after, now)
+    for key in (node_metrics_key(name), node_facts_key(name)):
+        entry = await bus.get(NODES, key)
+        if entry is not None and entry.value is not None:
+            _add(view, key, entry.value, now)
     view.advance(now)
     explanation = explain_node(view, name, now)
     if as_json:
         print_json(msgspec.to_builtins(explanation))
     else:
-        _print(explanation)
+        print_node(explanation)
     if not explanation.known:
         click.echo(f"node {name}: nobody has said anything of it", err=True)
     return 0 if explanation.known else 1
 
 
-async def _view(bus: Bus, name: str, stale_after: float) -> View:
-    """All policies and the one node, as they stand now."""
-    view = View(default_stale_after=stale_after)
+async def _explain_policy(bus: Bus, key: PolicyKey, stale_after: float, *, as_json: bool) -> int:
     now = time.time()
+    explanation = explain_policy(await _view(bus, stale_after, now), key, now)
+    if not explanation.known:
+        raise click.ClickException(f"policy {key}: there is none (tas get policies shows which there are)")
+    if as_json:
+        print_json(msgspec.to_builtins(explanation))
+    else:
+        print_policy(explanation)
+    return 0
+
+
+async def _explain_pod(bus: Bus, key: PodKey, policy: str | None, settings: Settings, *, as_json: bool) -> int:
+    now = time.time()
+    if policy is None:
+        policy = await _policy_of(bus, key)
+    view = await _view(bus, settings.stale_after, now)
+    asked = Pod(namespace=key.namespace, name=key.name, uid="", labels={POD_LABEL: policy})
+    explanation = explain_pod(view, TelemetryDecider(view), asked, sorted(view.nodes), now)
+    answered = await _answered(key, settings.extender_health)
+    if as_json:
+        print_json({"now": msgspec.to_builtins(explanation), "answered": msgspec.to_builtins(answered)})
+    else:
+        print_pod(explanation, answered, now)
+    return 0
+
+
+async def _policy_of(bus: Bus, key: PodKey) -> str:
+    entry = await bus.get(PODS, pod_key(key))
+    if entry is None or entry.value is None:
+        raise click.ClickException(
+            f"pod {key}: not known. Only pods of a cluster that carry the label {POD_LABEL} are; say --policy NAME"
+        )
+    try:
+        return decode_pod(entry.value).policy
+    except InvalidInputError as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
+    """What the extender answered this pod, newest first; None if it cannot be asked, which is told."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=ANSWERS_SECONDS)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"http://{health}/answers", raise_for_status=True) as response,
+        ):
+            answers = msgspec.json.decode(await response.read(), type=list[Answer])
+    except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+        told = f"{flag('extender_health')}, {variable('extender_health')}"
+        click.echo(f"no last answers: {health} ({told}): {error or type(error).__name__}", err=True)
+        return None
+    return [each for each in reversed(answers) if (each.namespace, each.pod) == (key.namespace, key.name)]
+
+
+async def _policies(bus: Bus, stale_after: float, now: float) -> View:
+    """A view of all policies, and no node."""
+    view = View(default_stale_after=stale_after)
     for entry in await bus.entries(POLICIES):
         if entry.key == SYNCED or entry.value is None:
             continue
@@ -64,54 +162,25 @@ async def _view(bus: Bus, name: str, stale_after: float) -> View:
             view.set_policy(decode_policy(parse_policy_key(entry.key), entry.value).policy, now)
         except InvalidInputError as error:
             click.echo(f"left out: {error}", err=True)
-    metrics = await bus.get(NODES, node_metrics_key(name))
-    if metrics is not None and metrics.value is not None:
-        view.add_samples(name, decode_node_samples(metrics.value), now)
-    facts = await bus.get(NODES, node_facts_key(name))
-    if facts is not None and facts.value is not None:
-        view.set_labels(name, decode_node_facts(facts.value).labels)
     return view
 
 
-def _print(explanation: NodeExplanation) -> None:
-    table = new_table("POLICY", "STRATEGY", "RULE", "VALUE", "AGE", "SOURCE", "STATE", "VERDICT")
-    for policy in explanation.policies:
-        notes = [note for note, holds in (("suspended", policy.suspended), ("dry run", policy.dry_run)) if holds]
-        if policy.selected is not True:
-            notes.append("not selected" if policy.selected is False else "selector: labels unknown")
-        name = policy.policy + (f" ({', '.join(notes)})" if notes else "")
-        for strategy in policy.strategies:
-            verdict = _verdict(strategy)
-            if not strategy.rules:
-                table.add_row(name, strategy.type.value, "-", "-", "-", "-", "-", verdict)
-            for number, rule in enumerate(strategy.rules):
-                age = "-" if rule.age_seconds is None else age_text(rule.age_seconds)
-                table.add_row(
-                    name,
-                    strategy.type.value,
-                    rule.rule,
-                    rule.value or "-",
-                    age if rule.fresh or rule.age_seconds is None else f"{age} (stale)",
-                    rule.source or "-",
-                    Text("-") if rule.state is None else Text(rule.state.value, style=_STYLE[rule.state]),
-                    verdict if number == 0 else "",
-                )
-    if explanation.policies:
-        print_table(table)
-        limits = {policy.policy: format_duration(policy.stale_after_seconds) for policy in explanation.policies}
-        told = ", ".join(f"{limit} ({name})" for name, limit in limits.items())
-        click.echo(
-            f"samples are stale after: {told}; where a policy does not say, --stale-after as the extender has it"
-        )
-    else:
-        click.echo("no policies")
+async def _view(bus: Bus, stale_after: float, now: float) -> View:
+    """Everything as it stands at `now`."""
+    view = await _policies(bus, stale_after, now)
+    for entry in await bus.entries(NODES):
+        if entry.key != SYNCED and entry.value is not None:
+            _add(view, entry.key, entry.value, now)
+    view.advance(now)
+    return view
 
 
-def _verdict(strategy: StrategyExplanation) -> Text:
-    """What follows of a strategy's rules."""
-    if strategy.state is None:
-        return Text("compared with other nodes")
-    text = strategy.state.value
-    if strategy.state is State.UNKNOWN:
-        text += f" (onStale: {strategy.on_stale})"
-    return Text(text, style=_STYLE[strategy.state])
+def _add(view: View, key: str, value: bytes, now: float) -> None:
+    try:
+        name, kind = parse_node_key(key)
+        if kind == "metrics":
+            view.add_samples(name, decode_node_samples(value), now)
+        else:
+            view.set_labels(name, decode_node_facts(value).labels)
+    except InvalidInputError as error:
+        click.echo(f"left out: {error}", err=True)

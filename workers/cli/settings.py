@@ -194,6 +194,12 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError("must be on or off")
+    return text == "on"
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise ValueError("must be a whole number from 0 to 999999999999")
@@ -361,6 +367,28 @@ class Settings:
             commands=_ANSWERS,
             parse=_words(FailedNodes),
             default=FailedNodes.UNRESOLVABLE.value,
+        ),
+    ]
+    debug_explain: Annotated[
+        bool,
+        Setting(
+            group="The extender",
+            form="on|off",
+            help="Whether /debug/explain is answered where kube-scheduler asks, too; on the health port it always is.",
+            commands=_ANSWERS,
+            parse=_switch,
+            default="off",
+        ),
+    ]
+    extender_health: Annotated[
+        Address,
+        Setting(
+            group="The extender",
+            form="HOST:PORT",
+            help="Where a running extender tells its last answers: its --health-listen.",
+            commands=("explain",),
+            parse=Address.parse,
+            default="127.0.0.1:9002",
         ),
     ]
     node: Annotated[

@@ -50,6 +50,7 @@ def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
         max_body_bytes=settings.max_body,
         unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
         unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
+        debug_explain=settings.debug_explain,
     )
 
 

@@ -153,7 +153,7 @@ async def test_a_handler_that_does_not_end_is_ended_within_its_time(bus: Bus) ->
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8
 
 
 async def test_what_was_not_acknowledged_in_time_comes_again(bus: Bus) -> None:

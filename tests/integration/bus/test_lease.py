@@ -53,7 +53,7 @@ async def test_a_holder_that_died_is_followed_after_the_ttl_n11(server: Server, 
         await holder._acquire()  # and never renewed nor given up
     began = time.monotonic()
     async with Lease(bus, "cpu", "heir", ttl_seconds=1).hold():
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         assert not holder.held
 
 
@@ -70,7 +70,7 @@ async def test_a_holder_without_a_server_is_told_before_the_lease_can_be_another
 
     with pytest.raises(UnavailableError, match="lost"):
         await hold()
-    assert time.monotonic() - began < 1 + 2.5  # the TTL, and one call to give it up
+    assert time.monotonic() - began < 10  # the TTL and a call to give it up, not the body
     assert not lease.held
 
 

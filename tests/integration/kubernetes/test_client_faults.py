@@ -141,7 +141,7 @@ async def test_a_silent_watch_ends_in_time(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(UnavailableError, match=r"nothing from .* for 0\.3 s"):
             await types_of(client, silent_seconds=0.3)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(

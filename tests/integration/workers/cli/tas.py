@@ -71,7 +71,7 @@ class Running:
         async def so() -> bool:
             return (await self.health("/readyz"))[0] == 200
 
-        await eventually(so, within=20.0)
+        await eventually(so, within=60.0)
 
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -118,7 +118,7 @@ class Tas:
     async def __call__(self, *arguments: str, **environment: str) -> Done:
         """Runs a command to its end."""
         process = await self.start(*arguments, **environment)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             out, err = await process.communicate()
         assert process.returncode is not None
         return Done(process.returncode, out.decode(), err.decode())

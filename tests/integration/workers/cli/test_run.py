@@ -96,7 +96,7 @@ async def test_everything_in_one_process_from_publish_to_answer_to_nothing_left(
     async def rejected() -> bool:
         return await passing_nodes(everything) == ["node-2"]
 
-    assert await eventually(rejected) < 2
+    await eventually(rejected)
 
     done = await tas("get", "nodes", "--json")
     (node,) = done.json
@@ -131,7 +131,7 @@ async def test_everything_in_one_process_from_publish_to_answer_to_nothing_left(
     async def passes_again() -> bool:
         return await passing_nodes(everything) == ["node-1", "node-2"]
 
-    assert await eventually(passes_again) < 2
+    await eventually(passes_again)
 
     children = everything.descendants()
     assert [child.name() for child in children] == ["nats-server"]

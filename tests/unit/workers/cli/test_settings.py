@@ -63,6 +63,8 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         "max_body": "1.5Ki",
         "unknown_policy": "error",
         "failed_nodes": "resolvable",
+        "debug_explain": "on",
+        "extender_health": "127.0.0.1:9012",
         "node": "node-1.example",
         "period": "250ms",
         "log_format": "json",
