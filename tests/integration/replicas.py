@@ -64,10 +64,23 @@ class Replica:
 
     def pause(self) -> None:
         """It keeps its connection and all that comes over it, and does nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self.send(signal.SIGCONT)
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def catches(self, number: signal.Signals) -> bool:
+        """Whether it has got so far as to do something of its own at this signal; only Linux tells."""
+        status = Path(f"/proc/{self.pid}/status")
+        masks = (
+            [line.split()[1] for line in status.read_text().splitlines() if line.startswith("SigCgt:")]
+            if status.exists()
+            else []
+        )
+        return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
     def must_run(self) -> None:
         """Fails with the end of what it wrote if it has ended by itself, in this life or in an earlier one."""

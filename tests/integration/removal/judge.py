@@ -1,257 +1,272 @@
-"""Who looks on: every removal of a label, as the API server wrote it, against what could be known just before."""
+"""Who judges: every removal of a label, as the API server wrote it, against what could be known just before."""
 
-import json
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf
-from typing import Any
 
-from bus.buckets import NODES, POLICIES
-from bus.connection import Bus, Entry, Epoch
-from bus.watch import Watch
-from sandbox import Sandbox
-from sandbox.faults import Call
-from sandbox.resources import NODES as NODE_RESOURCE
-from sandbox.resources import TASPOLICIES
-from sandbox.store import Change
-from tests.integration.published import SECOND, microseconds_of
-from tests.integration.removal.model import PREFIX, VIOLATING, Key, Samples, Spec, confirms, keeps
+from tests.integration.removal.model import (
+    PREFIX,
+    VIOLATING,
+    Key,
+    Spec,
+    clear_for,
+    is_silent,
+    keeps,
+    labels_of,
+    met,
+    names,
+    selects,
+)
+from tests.integration.removal.observed import Observed, Version, Written
+from tests.integration.removal.spans import Span, intersection, lasting, outside, union
 
 FRESH_SECONDS = 2.0
 """How old what a removal stands on may be when it is sent."""
 
 SLACK_SECONDS = 0.5
-"""How late we may notice what happens, on a busy machine."""
+"""How late something may happen or be noticed on a busy machine, beyond what is measured."""
+
+GAP_SECONDS = 0.3
+"""So short a break of `clearFor` nobody need have noticed."""
 
 SLOWEST_SECONDS = 3.0
 """Longer than the API server here takes to do what it is asked."""
 
-LABELS = "tas-on-nats/labels"
+LATER_SECONDS = 1.0
+"""After which a removal is judged: by then all that was known then has been seen here too."""
 
 
-@dataclass(slots=True)
-class Version:
-    """One state of a policy: what the API server had from `since` until `until`; `spec` None: nothing."""
+LOOK_SECONDS = 0.2
 
-    spec: Spec | None
-    since: float
-    uid: str = ""
-    generation: int = 0
-    until: float = inf
-    replaced: float = inf
-    """When something later was first seen on the bus, in its present life."""
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A label that went from a node, by whomever but the test; `late` and `stopped` are the seconds allowed for it."""
+
+    node: str
+    uid: str
+    label: str
+    before: Mapping[str, str]
+    was: int
+    at: float
+    late: float
+    stopped: float
+    ours: bool
+    put_by_hand: bool
+
+    @property
+    def policy_name(self) -> str:
+        return self.label.removeprefix(PREFIX).partition("/")[0]
+
+    def __str__(self) -> str:
+        return f"{self.label}={self.before[self.label]} from {self.node}"
 
 
 @dataclass
 class Judge:
-    """Follows the sandbox's own store and the bus.
+    """Holds each removal against the log.
 
     Attributes:
-        samples: What was sent and what stood.
+        late: How late all that happens in this process has been seen lately, in seconds.
+        stopped: For how long whoever may have sent a patch at this time had been stopped just before.
         verdicts: How often which reason let a label go.
         wrongs: Removals without a reason.
-        slower: By how many seconds a removal may be later at this time than it should, as a stop hit or the API
-            server was slow.
     """
 
-    sandbox: Sandbox
+    observed: Observed
     default_stale_after: float
     tell: Callable[[str], None]
-    slower: Callable[[float], float]
-    samples: Samples = field(default_factory=Samples)
+    late: Callable[[], float]
+    stopped: Callable[[float], float]
     verdicts: Counter[str] = field(default_factory=Counter)
     wrongs: list[str] = field(default_factory=list)
-    policies: dict[Key, list[Version]] = field(default_factory=dict)
-    lists: list[tuple[float, Call]] = field(default_factory=list)
-    patches: dict[str, list[tuple[float, int, Call]]] = field(default_factory=dict)
-    own: set[int] = field(default_factory=set)
-    setter: dict[tuple[str, str, str], bool] = field(default_factory=dict)
-    version: int = 0
-    _standing: dict[str, int] = field(default_factory=dict)
+    _waiting: list[Removal] = field(default_factory=list)
 
-    # What the API server does
+    def take(self, written: Written) -> None:
+        """Notes a write, and what is to be judged of it."""
+        self.observed.note(written)
+        if written.kind == "node" and written.now is not None:
+            self._take_node(written, written.now)
 
-    def note(self, call: Call) -> bool:
-        """Sees every request; matches none."""
-        if (call.verb, call.resource, call.user_agent) == ("list", "taspolicies", LABELS):
-            self.lists.append((time.time(), call))
-        elif (call.verb, call.resource, call.user_agent) == ("patch", "nodes", LABELS):
-            self.patches.setdefault(call.name, []).append((time.time(), self.sandbox.cluster.store.version, call))
-        return False
-
-    def mine(self, written: Mapping[str, Any]) -> None:
-        """The test itself wrote this."""
-        self.own.add(int(written["metadata"]["resourceVersion"]))
-        self.look()
-
-    def look(self) -> None:
-        """Judges all that was written since the last look."""
-        store, now = self.sandbox.cluster.store, time.time()
-        changes = [
-            change
-            for resource in (NODE_RESOURCE, TASPOLICIES)
-            for change in store.changes_after(resource, self.version)
-        ]
-        self.version = store.version
-        for change in sorted(changes, key=lambda change: change.version):
-            if change.resource is NODE_RESOURCE:
-                self._node(change, now)
-            else:
-                self._policy(change, now)
-
-    async def follow(self) -> None:
-        while True:
-            await self.sandbox.cluster.store.wait_beyond(self.version)
-            self.look()
-
-    def _policy(self, change: Change, now: float) -> None:
-        versions = self.policies.setdefault(change.key, [])
-        metadata = change.now["metadata"]
-        spec = None if change.type == "DELETED" else change.now["spec"]
-        generation = 0 if spec is None else metadata["generation"]
-        if (
-            versions
-            and spec is not None
-            and (versions[-1].uid, versions[-1].generation) == (metadata["uid"], generation)
-        ):
-            return  # of its status
-        if versions:
-            versions[-1].until = now
-        versions.append(Version(spec, now, metadata["uid"], generation))
-
-    def _node(self, change: Change, now: float) -> None:
-        before = {} if change.before is None else change.before["metadata"].get("labels", {})
-        if change.type == "DELETED":
-            return
-        after = change.now["metadata"].get("labels", {})
-        ours = change.version not in self.own
-        node, uid = change.now["metadata"]["name"], change.now["metadata"]["uid"]
+    def _take_node(self, written: Written, now: Mapping[str, object]) -> None:
+        before, after = _labels(written.before), _labels(now)
+        node, uid = written.key[1], _uid(now)
         for label in before.keys() | after.keys():
             if before.get(label) == after.get(label):
                 continue
-            if label not in after and ours:
-                self._removed(change, uid, label, before, now)
-            self.setter[node, uid, label] = ours
+            place = (node, uid, label)
+            if label not in after and not written.by_test:
+                removal = Removal(
+                    node=node,
+                    uid=uid,
+                    label=label,
+                    before=before,
+                    was=0 if written.before is None else int(written.before["metadata"]["resourceVersion"]),
+                    at=written.at,
+                    late=self.late(),
+                    stopped=self.stopped(written.at),
+                    # `extender` is the original's manager; the histories name those labels so.
+                    ours=self.observed.setters.get(place, False) or label.startswith("original-"),
+                    put_by_hand=not self.observed.setters.get(place, False),
+                )
+                self._waiting.append(removal)
+            self.observed.setters[place] = not written.by_test
 
-    # What stands on the bus
+    async def run(self) -> None:
+        """Judges until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
 
-    def watches(self, bus: Bus) -> tuple[Watch, Watch]:
-        """Both have to run."""
-        return (
-            Watch(bus, NODES, on_entry=self._samples_stand, on_epoch=lambda epoch: self._began("nodes", epoch)),
-            Watch(bus, POLICIES, on_entry=self._policy_stands, on_epoch=lambda epoch: self._began("policies", epoch)),
-        )
+    def look(self, *, all_of_them: bool = False) -> None:
+        """Judges what has waited long enough."""
+        until = time.time() - LATER_SECONDS
+        while self._waiting and (all_of_them or self._waiting[0].at < until):
+            self._judge(self._waiting.pop(0))
 
-    def _began(self, what: str, _epoch: Epoch) -> None:
-        if what == "nodes":
-            self.samples.stood.clear()
-            return
-        self._standing.clear()
-        now = time.time()
-        for versions in self.policies.values():
-            for version in versions:
-                # What the API server had no more before this life began is not written in it, but by who had just read.
-                version.replaced = now if version.until < now - FRESH_SECONDS - SLACK_SECONDS else inf
-
-    def _samples_stand(self, entry: Entry) -> None:
-        token, _, kind = entry.key.partition(".")
-        if kind != "metrics" or entry.value is None:
-            return
-        for scrape in json.loads(entry.value)["scrapes"]:
-            for metric in scrape["metrics"]:
-                measured = microseconds_of(scrape["measured"]) / SECOND
-                self.samples.seen(token.replace("_", "."), metric, measured, time.time())
-
-    def _policy_stands(self, entry: Entry) -> None:
-        if entry.key.startswith("_"):
-            return
-        self.look()
-        if entry.value is None:
-            namespace, _, name = entry.key.partition(".")
-            for version in self.policies.get((namespace, name), [])[: self._standing.pop(entry.key, -1) + 1]:
-                version.replaced = min(version.replaced, time.time())
-            return
-        record = json.loads(entry.value)
-        versions = self.policies.get((record["namespace"], record["name"]), [])
-        standing = (record["uid"], record["generation"])
-        numbers = [number for number, each in enumerate(versions) if (each.uid, each.generation) == standing]
-        if not numbers:
-            self.wrongs.append(f"{entry.key} stands as {standing}, which the API server never had")
-            return
-        self._standing[entry.key] = numbers[-1]
-        for version in versions[: numbers[-1]]:
-            version.replaced = min(version.replaced, time.time())
+    def must_be_content(self) -> None:
+        """Fails with every removal that had no reason."""
+        assert not self.wrongs, "\n".join(self.wrongs)
 
     # The law
 
-    def _removed(self, change: Change, uid: str, label: str, before: Mapping[str, str], now: float) -> None:
-        node = change.key[1]
+    def _judge(self, removal: Removal) -> None:
         # Who wrote this had read the node as it was before, so it asked after that. The API server may be slow.
-        was = 0 if change.before is None else int(change.before["metadata"]["resourceVersion"])
         sent = [
-            at
-            for at, version, call in self.patches.get(node, [])
-            if version >= was and at > now - SLOWEST_SECONDS and call.status in (0, 200)
+            request.at
+            for request in self.observed.patches.get(removal.node, [])
+            if request.version >= removal.was
+            and removal.at - SLOWEST_SECONDS - removal.late < request.at <= removal.at + removal.late
+            and request.call.status in (0, 200)
         ]
         if not sent:
-            self.wrongs.append(f"{label}={before[label]} went from {node} by a patch that was sent before")
+            self.wrongs.append(f"{removal} went by a patch that was sent before the node was last written")
             return
-        window = (min(sent) - FRESH_SECONDS - SLACK_SECONDS - self.slower(now), now)
-        reason = self._reason(node, uid, label, before, window)
-        self.tell(f"{label}={before[label]} goes from {node}: {reason}")
+        allowed = FRESH_SECONDS + SLACK_SECONDS + removal.stopped + removal.late
+        window = (min(sent) - allowed, removal.at)
+        reason = self._reason(removal, window)
+        self.tell(f"{removal} went {time.time() - removal.at:.2f} s ago: {reason}")
         if reason is None:
-            known = {key: [(each.spec, each.since - now, each.replaced - now) for each in found[-3:]]
-                     for key, found in self.policies.items() if key[1] == _policy_name(label)}  # fmt: skip
-            seen = {
-                metric: [(sample.value, sample.measured - now, replaced - now) for sample, replaced in
-                         list(self.samples.readable(node, metric))[-6:]]
-                for place, metric in self.samples.sent if place == node
-            }  # fmt: skip
-            self.wrongs.append(f"{label}={before[label]} went from {node} for no reason; {known}; {seen}")
+            self.wrongs.append(f"{removal} went for no reason; {self._known(removal)}")
         else:
             self.verdicts[reason] += 1
 
-    def _reason(
-        self, node: str, uid: str, label: str, before: Mapping[str, str], window: tuple[float, float]
-    ) -> str | None:
-        bare = not label.startswith(PREFIX)
-        if bare and before[label] != VIOLATING:
+    def _reason(self, removal: Removal, window: Span) -> str | None:
+        bare = not removal.label.startswith(PREFIX)
+        if bare and removal.before[removal.label] != VIOLATING:
             return None
-        name = _policy_name(label)
-        for key, versions in self.policies.items():
-            for version in versions:
-                if key[1] != name or version.spec is None or version.replaced < window[0]:
-                    continue
-                if confirms(
-                    version.spec,
-                    name,
-                    label,
-                    node=node,
-                    labels=before,
-                    samples=self.samples,
-                    default_stale_after=self.default_stale_after,
-                    window=window,
-                ):
-                    return "policy"
-        asked = any(at >= window[0] and call.status == 200 for at, call in self.lists)
-        # `extender` is the original's manager; the histories name those labels so.
-        ours = not bare or self.setter.get((node, uid, label), False) or label.startswith("original-")
-        return "orphan" if asked and ours and self._nobody_kept(name, label, window) else None
+        keys = [key for key in self.observed.policies if key[1] == removal.policy_name]
+        confirming = {key: self._confirming(key, removal, window) for key in keys}
+        if any(confirming.values()) and all(self._agrees(key, confirming[key], removal, window) for key in keys):
+            return "policy"
+        asked = any(request.at >= window[0] and request.call.status == 200 for request in self.observed.lists)
+        ours = not bare or removal.ours
+        return "orphan" if asked and ours and self._nobody_kept(keys, removal, window) else None
 
-    def _nobody_kept(self, name: str, label: str, window: tuple[float, float]) -> bool:
-        """Whether there was a moment at which no policy of the API server had to do with the label."""
+    def _confirming(self, key: Key, removal: Removal, window: Span) -> list[Span]:
+        """When in `window` a policy said, by samples or by its own words, that a label goes."""
+        versions = self.observed.policies[key]
+        found: list[Span] = []
+        for number, version in enumerate(versions):
+            spec = version.spec
+            if spec is None or is_silent(spec) or removal.label not in labels_of(removal.policy_name, spec):
+                continue
+            readable = intersection(self._readable(key, number), [window])
+            if not readable or not selects(spec, removal.before):
+                found += readable
+                continue
+            spans = intersection(self._met(spec, removal), readable)
+            seconds = clear_for(spec, removal.policy_name, removal.label)
+            if seconds and spans and not removal.put_by_hand:
+                spans = intersection(lasting(self._unbroken(key, version, removal), seconds), spans)
+            found += spans
+        return union(found)
+
+    def _readable(self, key: Key, number: int) -> list[Span]:
+        return self.observed.readable(key, number, fresh=FRESH_SECONDS + SLACK_SECONDS)
+
+    def _met(self, spec: Spec, removal: Removal) -> list[Span]:
+        return met(
+            spec,
+            removal.policy_name,
+            removal.label,
+            node=removal.node,
+            samples=self.observed.samples,
+            default_stale_after=self.default_stale_after,
+        )
+
+    def _unbroken(self, key: Key, version: Version, removal: Removal) -> list[Span]:
+        """When the rules of a label were met without a break, by this policy as it stood each time, on this node."""
+        found: list[Span] = []
+        nodes = self.observed.node_spans(removal.node, removal.uid)
+        for number, each in enumerate(self.observed.policies[key]):
+            if each.spec is None or each.identity[0] != version.identity[0]:
+                continue
+            spec = each.spec
+            unselected = [span for span, labels in nodes if not selects(spec, labels)]
+            spans = [*self._met(spec, removal), *unselected]
+            found += intersection(spans, self._readable(key, number))
+        alive = union(span for span, _ in nodes)
+        return union(intersection(found, alive), gap=GAP_SECONDS + removal.late)
+
+    def _agrees(self, key: Key, confirming: list[Span], removal: Removal, window: Span) -> bool:
+        """Whether a policy of the label's name had nothing against it: it said so, had no word in it, or was not."""
+        if confirming:
+            return True
+        silent: list[Span] = []
+        for version in self.observed.policies[key]:
+            if version.spec is not None and not names(version.spec, removal.policy_name, removal.label):
+                silent += self.observed.stood(key, version)
+        return bool(intersection([*silent, *self.observed.without(key)], [window]))
+
+    def _nobody_kept(self, keys: list[Key], removal: Removal, window: Span) -> bool:
+        """Whether there was a moment in which no policy of the API server had to do with the label."""
         keeping = [
             (each.since, each.until)
-            for key, versions in self.policies.items()
-            if key[1] == name
-            for each in versions
-            if each.spec is not None and keeps(each.spec, name, label)
+            for key in keys
+            for each in self.observed.policies[key]
+            if each.spec is not None and keeps(each.spec, removal.policy_name, removal.label)
         ]
-        moments = [window[0], *(end for _, end in keeping if window[0] <= end <= window[1])]
-        return any(not any(start <= at < end for start, end in keeping) for at in moments)
+        return bool(outside(union(keeping), window))
+
+    def _known(self, removal: Removal) -> str:
+        """What was known, in seconds before the removal."""
+
+        def ago(spans: list[Span]) -> list[tuple[float, float]]:
+            recent = intersection(spans, [(removal.at - 10, removal.at + 1)])
+            return [(round(start - removal.at, 3), round(end - removal.at, 3)) for start, end in recent]
+
+        policies = {
+            key: [
+                (version.spec, ago(self._readable(key, number)), "stood", ago(self.observed.stood(key, version)))
+                for number, version in enumerate(versions)
+                if version.until > removal.at - 10
+            ]
+            for key, versions in self.observed.policies.items()
+            if key[1] == removal.policy_name
+        }
+        samples = {
+            metric: [
+                (sample.value, round(sample.measured - removal.at, 3), *ago([span]))
+                for sample, span in self.observed.samples.readable(removal.node, metric)
+                if ago([span])
+            ]
+            for place, metric in self.observed.samples.sent
+            if place == removal.node
+        }
+        return f"late {removal.late:.2f} s, by hand: {removal.put_by_hand}; {policies}; {samples}"
 
 
-def _policy_name(label: str) -> str:
-    return label.removeprefix(PREFIX).partition("/")[0]
+def _labels(node: Mapping[str, object] | None) -> Mapping[str, str]:
+    metadata = {} if node is None else node["metadata"]
+    assert isinstance(metadata, Mapping)
+    labels: Mapping[str, str] = metadata.get("labels", {})
+    return labels
+
+
+def _uid(node: Mapping[str, object]) -> str:
+    metadata = node["metadata"]
+    assert isinstance(metadata, Mapping)
+    return str(metadata["uid"])

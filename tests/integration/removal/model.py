@@ -4,10 +4,14 @@ Nothing here asks the product. Policies are their raw `spec`, samples are what t
 1970. Only what the histories use is known here: `GreaterThan` and `LessThan`, whole targets, one source.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf
 from typing import Any
+
+from tests.integration.removal.spans import ALWAYS, Span, intersection, union
 
 PREFIX = "telemetry.aware.scheduling."
 VIOLATING = "violating"
@@ -15,7 +19,6 @@ VIOLATING = "violating"
 Spec = Mapping[str, Any]
 Key = tuple[str, str]
 """A policy's namespace and name."""
-Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +36,36 @@ class Samples:
 
     Attributes:
         sent: By node and metric.
-        stood: When a sample of this time was first seen in the present life of the bus, by node and metric.
-        wiped: When the bus last lost what it knew.
+        lives: When each life of the bus began, and when a sample of this time was first seen in it, by node and metric.
     """
 
     sent: dict[tuple[str, str], list[Sample]] = field(default_factory=dict)
-    stood: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
-    wiped: float = inf
+    lives: list[tuple[float, dict[tuple[str, str], dict[int, float]]]] = field(default_factory=lambda: [(-inf, {})])
 
     def sending(self, node: str, metric: str, sample: Sample) -> None:
         self.sent.setdefault((node, metric), []).append(sample)
 
-    def seen(self, node: str, metric: str, measured: float, at: float) -> None:
-        self.stood.setdefault((node, metric), {}).setdefault(_microseconds(measured), at)
+    def wiped(self, at: float) -> None:
+        self.lives.append((at, {}))
 
-    def readable(self, node: str, metric: str) -> Iterator[tuple[Sample, float]]:
-        """Each sample, with the time from which something newer is known to stand in its place."""
-        stood = self.stood.get((node, metric), {})
-        for sample in self.sent.get((node, metric), []):
-            order = _microseconds(sample.measured)
-            yield sample, min((at for measured, at in stood.items() if measured > order), default=inf)
+    def seen(self, life: int, node: str, metric: str, measured: float, at: float) -> None:
+        self.lives[life][1].setdefault((node, metric), {}).setdefault(_microseconds(measured), at)
+
+    def readable(self, node: str, metric: str) -> Iterator[tuple[Sample, Span]]:
+        """Each sample, with when it may have stood: until something newer is known to stand in its place.
+
+        Of one that was sent in an earlier life of the bus nobody knows whether it was brought into the next.
+        """
+        for number, (began, stood) in enumerate(self.lives):
+            ended = self.lives[number + 1][0] if number + 1 < len(self.lives) else inf
+            seen = sorted(stood.get((node, metric), {}).items())
+            times = [measured for measured, _ in seen]
+            first = list(accumulate((at for _, at in reversed(seen)), min, initial=inf))[::-1]
+            for sample in self.sent.get((node, metric), []):
+                replaced = first[bisect_right(times, _microseconds(sample.measured))]
+                span = (max(began, sample.sent), min(ended, replaced))
+                if span[0] <= span[1]:
+                    yield sample, span
 
 
 def _microseconds(seconds: float) -> int:
@@ -118,50 +131,43 @@ def keeps(spec: Spec, name: str, label: str) -> bool:
     return is_silent(spec) or label in labels_of(name, spec)
 
 
-def confirms(
-    spec: Spec,
-    name: str,
-    label: str,
-    *,
-    node: str,
-    labels: Mapping[str, str],
-    samples: Samples,
-    default_stale_after: float,
-    window: Span,
-) -> bool:
-    """Whether at some moment of `window` this policy said, by samples or by its own words, that a label goes.
+def names(spec: Spec, name: str, label: str) -> bool:
+    """Whether a policy has a word in what becomes of a label, whatever its samples say."""
+    return label in labels_of(name, spec) or (is_silent(spec) and "/" in label)
 
-    `labels` are those of the node before it went.
+
+def clear_for(spec: Spec, name: str, label: str) -> float:
+    """For how many seconds without a break the rules of a label have to be met."""
+    return seconds(str(labels_of(name, spec)[label].strategy.get("clearFor", "0s")))
+
+
+def met(spec: Spec, name: str, label: str, *, node: str, samples: Samples, default_stale_after: float) -> list[Span]:
+    """When somebody may have read samples by which the rules of a label are met, wherever the policy's nodes are.
+
+    What has become stale counts as met where the policy says so.
     """
     found = labels_of(name, spec).get(label)
-    if found is None or is_silent(spec):
-        return False
-    if not selects(spec, labels):
-        return True
+    if found is None:
+        return []
     stale_after = seconds(spec["staleAfter"]) if "staleAfter" in spec else default_stale_after
-    spans = [
-        _met(rule, found.on_stale, node=node, samples=samples, stale_after=stale_after, window=window)
-        for rule in found.counting
-    ]
+    spans = [_met(rule, found.on_stale, node=node, samples=samples, stale_after=stale_after) for rule in found.counting]
     if not found.any_of:
-        return any(spans)
-    moments = [start for each in spans for start, _ in each]
-    return any(all(any(start <= at <= end for start, end in each) for each in spans) for at in moments)
+        return union(span for each in spans for span in each)
+    together = [ALWAYS]
+    for each in spans:
+        together = intersection(together, each)
+    return together
 
 
-def _met(
-    rule: Mapping[str, Any], on_stale: str, *, node: str, samples: Samples, stale_after: float, window: Span
-) -> list[Span]:
-    """When in `window` somebody may have read samples by which the rule is met."""
+def _met(rule: Mapping[str, Any], on_stale: str, *, node: str, samples: Samples, stale_after: float) -> list[Span]:
     spans: list[Span] = []
-    for sample, replaced in samples.readable(node, rule["metricname"]):
+    for sample, (start, end) in samples.readable(node, rule["metricname"]):
         stale = sample.measured + stale_after
         if not is_violated(rule, sample.value):
-            spans.append((sample.sent, min(stale, replaced)))
+            spans.append((start, min(stale, end)))
         if on_stale == "clear":
-            spans += [(max(stale, sample.sent), replaced), (samples.wiped, inf)]
-    cut = [(max(start, window[0]), min(end, window[1])) for start, end in spans]
-    return [span for span in cut if span[0] <= span[1]]
+            spans.append((max(stale, start), end))
+    return union(spans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The product's workers, as tasks on this loop or as processes, and what can befall one of them."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,12 +12,16 @@ from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
 from tests.integration.replicas import Replica
+from tests.integration.servers import eventually
 from workers.evaluate import Evaluate
 from workers.kubernetes.client import KubernetesClient
 from workers.labels import Labels
 from workers.materialize import Materialize
 from workers.runtime import Worker
 from workers.watch import WatchWorker
+
+HALT_SECONDS = 2.0
+"""How long is waited for a replica to come to the line where it stops itself."""
 
 STALE_AFTER = 1.5
 """Seconds, where a policy does not say."""
@@ -79,11 +84,17 @@ class Task:
 
 
 class Process:
-    """A worker as a user runs it."""
+    """A worker as a user runs it, but that one of `labels` can stop itself where it is about to remove something.
+
+    Attributes:
+        stops: From when to when it was stopped.
+        halts: How often it stopped itself.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self.name = replica.name
         self.stops: list[tuple[float, float]] = []
+        self.halts = 0
         self._replica = replica
 
     async def start(self) -> None:
@@ -93,6 +104,8 @@ class Process:
         self._replica.kill()
 
     async def pause(self, seconds: float) -> bool:
+        if self.name.startswith("labels") and self._replica.catches(signal.SIGUSR2):
+            await self._halt()
         began = time.time()
         self._replica.pause()
         self.stops.append((began, float("inf")))
@@ -100,6 +113,14 @@ class Process:
         self.stops[-1] = (began, time.time())
         self._replica.resume()
         return True
+
+    async def _halt(self) -> None:
+        """Waits until it stops itself between check and sending; not for long, since it may have nothing to do."""
+        self._replica.send(signal.SIGUSR1)
+        with suppress(AssertionError):
+            await eventually(lambda: self._replica.paused, within=HALT_SECONDS)
+        self.halts += self._replica.paused
+        self._replica.send(signal.SIGUSR2)  # comes before all else when it wakes
 
     def must_run(self) -> None:
         self._replica.must_run()

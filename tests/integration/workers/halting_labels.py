@@ -1,17 +1,22 @@
 """A replica of labels that a signal hits between the check of a removal and its sending.
 
-    python -m tests.integration.workers.halting_labels BUS KUBECONFIG SIGNAL
+    python -m tests.integration.workers.halting_labels BUS KUBECONFIG SIGNAL LINE
 
-It sends `SIGNAL` (`STOP`, `KILL`) to itself the first time that it has read a node's samples: all that a removal stands
-on has been read by then, and nothing been sent.
+It sends `SIGNAL` (`STOP`, `KILL`) to itself, once, at `LINE`: `read`, when it has read a node's samples, so all that a
+removal stands on, and has looked at nothing yet; or `send`, when a patch was found fresh enough and nothing of it has
+been sent. With `later` as LINE nothing happens until SIGUSR1 names the one of both that was not named last, or
+SIGUSR2 none.
 """
 
+import argparse
 import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import workers.kubernetes.client
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus, Entry
 from tests.kubernetes.world import STALE_SECONDS
@@ -20,21 +25,56 @@ from workers.labels import Labels
 from workers.logs import LogFormat, LogLevel, configure_logging
 from workers.runtime import Address, Supervisor, new_registry, stop_signals
 
+LINES = ("read", "send")
+
+
+class Halt:
+    """What is to happen, and where."""
+
+    def __init__(self, number: signal.Signals, line: str) -> None:
+        self._number = number
+        self._line = line if line in LINES else None
+        self._next = 0
+
+    def at(self, line: str) -> None:
+        if self._line == line:
+            self._line = None
+            os.kill(os.getpid(), self._number)
+
+    def arm(self, *_: object) -> None:
+        self._line = LINES[self._next]
+        self._next = 1 - self._next
+
+    def disarm(self, *_: object) -> None:
+        self._line = None
+
 
 class HaltingBus(Bus):
-    """A bus after one of whose answers the process is stopped."""
+    """A bus after one of whose answers the process is hit."""
 
-    halt_with: signal.Signals | None = None
+    halt: Halt | None = None
 
     async def get(self, bucket: Bucket, key: str) -> Entry | None:
         entry = await super().get(bucket, key)
-        if self.halt_with is not None and bucket is NODES and key.endswith(".metrics"):
-            number, self.halt_with = self.halt_with, None
-            os.kill(os.getpid(), number)
+        if self.halt is not None and bucket is NODES and key.endswith(".metrics"):
+            self.halt.at("read")
         return entry
 
 
-async def main(url: str, kubeconfig: Path, number: signal.Signals) -> int:
+def halt_bodies(halt: Halt) -> None:
+    """The process is hit when the body of a patch is about to go."""
+
+    class HaltingBody(workers.kubernetes.client._Body):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for content in super().__aiter__():
+                if b'"labels"' in content:
+                    halt.at("send")
+                yield content
+
+    workers.kubernetes.client._Body = HaltingBody  # type: ignore[misc]
+
+
+async def main(url: str, kubeconfig: Path, halt: Halt, stale_after: float) -> int:
     registry = new_registry()
     async with (
         stop_signals() as stop,
@@ -42,11 +82,23 @@ async def main(url: str, kubeconfig: Path, number: signal.Signals) -> int:
         KubernetesClient.connect(kubeconfig, worker="labels") as client,
     ):
         assert isinstance(bus, HaltingBus)
-        bus.halt_with = number
-        worker = Labels(bus, client, registry=registry, default_stale_after=STALE_SECONDS)
+        bus.halt = halt
+        halt_bodies(halt)
+        worker = Labels(bus, client, registry=registry, default_stale_after=stale_after)
         return await Supervisor([worker], registry=registry, health=Address("127.0.0.1", 0)).run(stop)
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bus")
+    parser.add_argument("kubeconfig", type=Path)
+    parser.add_argument("signal")
+    parser.add_argument("line", choices=(*LINES, "later"))
+    parser.add_argument("--stale-after", type=float, default=STALE_SECONDS)
+    given = parser.parse_args()
+    halting = Halt(signal.Signals[f"SIG{given.signal}"], given.line)
+    # Not by the loop: they have to be there before the next line runs.
+    signal.signal(signal.SIGUSR1, halting.arm)
+    signal.signal(signal.SIGUSR2, halting.disarm)
     configure_logging(LogFormat.JSON, LogLevel.INFO)
-    sys.exit(asyncio.run(main(sys.argv[1], Path(sys.argv[2]), signal.Signals[f"SIG{sys.argv[3]}"])))
+    sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, given.stale_after)))

@@ -308,7 +308,7 @@ async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_
     sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, tmp_path: Path
 ) -> None:
     node, name = await violating(world)
-    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "STOP"]
+    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "STOP", "read"]
     with replica("labels", command, folder=tmp_path) as stopped:
         await eventually(has(world, node, name, VIOLATING), within=30)
         await world.sample(node, health=0)
@@ -331,7 +331,7 @@ async def test_another_replica_removes_what_a_killed_one_was_about_to(
     world: World, kubeconfig: Path, server: Server, tmp_path: Path
 ) -> None:
     node, name = await violating(world)
-    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "KILL"]
+    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "KILL", "read"]
     with replica("labels", command, folder=tmp_path) as killed:
         await eventually(has(world, node, name, VIOLATING), within=30)
         async with labels_running(kubeconfig, server.url) as other:

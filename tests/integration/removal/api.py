@@ -1,0 +1,181 @@
+"""The API server that a history is played on: what users do to it, and what goes wrong with it."""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sandbox import Sandbox
+from sandbox.faults import Call, Drop, Which
+from sandbox.resources import NODES, TASPOLICIES
+from tests.integration.removal.judge import Judge
+from tests.integration.removal.model import Key, Spec
+from tests.integration.removal.observed import NodeState, Request, Written
+
+ADMIN = "admin"
+LABELS = "tas-on-nats/labels"
+STATUSES = (404, 409, 410, 429, 500, 503)
+SLOW_SECONDS = (0.2, 1.5)
+
+
+class Api(Protocol):
+    """What a history needs of an API server. Whoever implements it hands every write to the judge."""
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Every node as it stands now."""
+
+    async def add_node(self, node: str, labels: Mapping[str, str]) -> None: ...
+    async def delete_node(self, node: str) -> None: ...
+    async def label_node(self, node: str, labels: Mapping[str, str | None], *, manager: str = ADMIN) -> None: ...
+    async def put_policy(self, key: Key, spec: Spec, before: Spec | None) -> None:
+        """A new policy, or exactly this in the place of `before`."""
+
+    async def delete_policy(self, key: Key) -> None: ...
+
+    async def disturb(self, chance: random.Random) -> None:
+        """Something goes wrong."""
+
+    def hide_policies(self, chance: random.Random) -> None:
+        """For a while they cannot be listed."""
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong."""
+
+
+def replacing(old: Any, new: Any) -> Any:
+    """The merge patch that leaves exactly `new`."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    return dict.fromkeys(old.keys() - new.keys()) | {key: replacing(old.get(key), value) for key, value in new.items()}
+
+
+def manifest(key: Key, spec: Spec) -> dict[str, Any]:
+    """A TASPolicy."""
+    head = {"apiVersion": TASPOLICIES.group_version, "kind": TASPOLICIES.kind}
+    return head | {"metadata": {"name": key[1], "namespace": key[0]}, "spec": dict(spec)}
+
+
+@dataclass
+class SandboxApi:
+    """A sandbox, whose objects are changed without HTTP."""
+
+    sandbox: Sandbox
+    judge: Judge
+    tell: Callable[[str], None]
+    _version: int = 0
+    _own: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.look()
+        self.calm()
+
+    # What users do
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        heads = [each["metadata"] for each in self.sandbox.cluster.store.items(NODES)]
+        return {head["name"]: NodeState(0.0, head["uid"], head.get("labels", {})) for head in heads}
+
+    async def add_node(self, node: str, labels: Mapping[str, str]) -> None:
+        self._mine(self.sandbox.add_node(node, labels=dict(labels)))
+
+    async def delete_node(self, node: str) -> None:
+        self._mine(self.sandbox.cluster.delete(NODES, "", node))
+
+    async def label_node(self, node: str, labels: Mapping[str, str | None], *, manager: str = ADMIN) -> None:
+        patch = {"metadata": {"labels": dict(labels)}}
+        self._mine(self.sandbox.cluster.patch(NODES, "", node, patch, manager=manager))
+
+    async def put_policy(self, key: Key, spec: Spec, before: Spec | None) -> None:
+        cluster = self.sandbox.cluster
+        if before is None:
+            self._mine(cluster.create(TASPOLICIES, key[0], manifest(key, spec), manager=ADMIN))
+        else:
+            patch = {"spec": replacing(before, spec)}
+            self._mine(cluster.patch(TASPOLICIES, *key, patch, manager=ADMIN))
+
+    async def delete_policy(self, key: Key) -> None:
+        self._mine(self.sandbox.cluster.delete(TASPOLICIES, *key))
+
+    # What goes wrong
+
+    async def disturb(self, chance: random.Random) -> None:
+        faults, kind = self.sandbox.faults, chance.random()
+        verbs = chance.choice((("get",), ("patch",), ("get", "patch"), ("list",), ("list", "watch"), ("list", "watch")))
+        times = chance.randint(1, 4)
+        if kind < 0.5:
+            status = chance.choice(STATUSES)
+            self.tell(f"API server: {times} times {status} to {verbs}")
+            faults.answer(status, times=times, which=_ours(verbs), retry_after=1 if status == 429 else None)
+        elif kind < 0.7:
+            seconds = chance.uniform(*SLOW_SECONDS)
+            self.tell(f"API server: {times} times slow by {seconds:.2f} s to {verbs}")
+            faults.delay(seconds, times=times, which=_ours(verbs))
+        elif kind < 0.85:
+            drop = chance.choice(list(Drop))
+            self.tell(f"API server: {times} connections of {verbs} go {drop.value}")
+            faults.drop(drop, times=times, which=_ours(verbs))
+        if kind > 0.75:
+            self.look()
+            if forget := chance.random() < 0.6:
+                self.sandbox.forget_history()
+            self.tell(f"API server: watches are cut, and {'all' if forget else 'nothing'} is forgotten")
+            self.sandbox.cut_watches()
+
+    def hide_policies(self, chance: random.Random) -> None:
+        self.tell("API server: policies cannot be listed")
+        self.sandbox.faults.answer(chance.choice((404, 500)), times=30, which=_asks_for_policies)
+
+    def calm(self) -> None:
+        self.sandbox.faults.clear()
+        self.sandbox.faults.answer(500, which=self._note)
+
+    # What the judge is told
+
+    def _mine(self, written: Mapping[str, Any]) -> None:
+        self._own.add(int(written["metadata"]["resourceVersion"]))
+        self.look()
+
+    def look(self) -> None:
+        """Hands on all that was written since the last look."""
+        store, now = self.sandbox.cluster.store, time.time()
+        changes = [change for kind in (NODES, TASPOLICIES) for change in store.changes_after(kind, self._version)]
+        self._version = store.version
+        for change in sorted(changes, key=lambda change: change.version):
+            self.judge.take(
+                Written(
+                    version=change.version,
+                    at=now,
+                    kind="node" if change.resource is NODES else "policy",
+                    key=change.key,
+                    now=None if change.type == "DELETED" else change.now,
+                    before=change.before,
+                    by_test=change.version in self._own,
+                )
+            )
+
+    async def follow(self) -> None:
+        """Hands on what the product writes. Runs until cancelled."""
+        while True:
+            await self.sandbox.cluster.store.wait_beyond(self._version)
+            self.look()
+
+    def _note(self, call: Call) -> bool:
+        """Sees every request; matches none."""
+        request = Request(time.time(), self.sandbox.cluster.store.version, call)
+        if (call.verb, call.resource, call.user_agent) == ("list", "taspolicies", LABELS):
+            self.judge.observed.lists.append(request)
+        elif (call.verb, call.resource, call.user_agent) == ("patch", "nodes", LABELS):
+            self.judge.observed.patches.setdefault(call.name, []).append(request)
+        return False
+
+
+def _ours(verbs: Sequence[str]) -> Which:
+    def matches(call: Call) -> bool:
+        return call.user_agent.startswith("tas-on-nats/") and call.verb in verbs
+
+    return matches
+
+
+def _asks_for_policies(call: Call) -> bool:
+    return (call.user_agent, call.verb, call.resource) == (LABELS, "list", "taspolicies")

@@ -1,0 +1,44 @@
+"""How late this process is: on a busy machine its turns come late, and so does all that it sees and does."""
+
+import asyncio
+import time
+from collections import deque
+
+LOOK_SECONDS = 0.02
+WITHIN_SECONDS = 3.0
+"""Whose lateness counts for what happens now: longer than from the oldest read behind a patch to what it does."""
+
+MOST_SECONDS = 2.0
+"""More is never allowed for: who waits longer than that for a machine sees nothing any more."""
+
+
+class Lateness:
+    """Measures it; `run` has to run.
+
+    Attributes:
+        worst: The longest that was allowed for.
+    """
+
+    def __init__(self) -> None:
+        self.worst = 0.0
+        self._late: deque[tuple[float, float]] = deque()
+        self._looks_at = time.monotonic()
+
+    def __call__(self) -> float:
+        """The seconds that turns came too late lately, up to this moment."""
+        now = time.monotonic()
+        while self._late and self._late[0][0] < now - WITHIN_SECONDS:
+            self._late.popleft()
+        late = sum(seconds for _, seconds in self._late) + max(0.0, now - self._looks_at)
+        late = min(late, MOST_SECONDS)
+        self.worst = max(self.worst, late)
+        return late
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        while True:
+            self._looks_at = time.monotonic() + LOOK_SECONDS
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            if (late := now - self._looks_at) > LOOK_SECONDS:
+                self._late.append((now, late))
