@@ -17,11 +17,13 @@ from bus.connection import Bus
 from tas.extender.decision import Outcome
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import Answer
+from workers.certificates import Certificates
+from workers.connections import ConnectionMetrics, Limits
 from workers.extender_debug import ExplainHandler
 from workers.extender_http import AnswerRing, ExtenderMetrics, build_app
 from workers.followed_view import FollowedView
 from workers.logs import Throttle
-from workers.runtime import Address, listening
+from workers.runtime import Address, listening, version_route
 
 log = structlog.get_logger("extender")
 
@@ -45,8 +47,14 @@ class ExtenderWorker:
         unknown_policy_fails: bool = False,
         unresolvable: bool = True,
         debug_explain: bool = False,
+        limits: Limits | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
+        """With `certificates` it answers by HTTPS, and only clients that they admit."""
         self._listen = listen
+        self._limits = limits or Limits()
+        self._certificates = certificates
+        self._connections = ConnectionMetrics(registry)
         self._max_body_bytes = max_body_bytes
         self.answers = AnswerRing()
         self._followed = FollowedView(bus, default_stale_after=default_stale_after)
@@ -71,10 +79,18 @@ class ExtenderWorker:
             max_body_bytes=self._max_body_bytes,
             on_answer=self._answered,
             metrics=self._metrics,
-            routes=[self._explain.route()] if self._debug_explain else (),
+            routes=[version_route(), *([self._explain.route()] if self._debug_explain else [])],
         )
-        async with listening(app, self._listen, purpose="extender") as address:
-            log.info("extender_listening", url=f"http://{address}{PREFIX}")
+        async with listening(
+            app,
+            self._listen,
+            purpose="extender",
+            limits=self._limits,
+            certificates=self._certificates,
+            metrics=self._connections,
+        ) as address:
+            scheme = "http" if self._certificates is None else "https"
+            log.info("extender_listening", url=f"{scheme}://{address}{PREFIX}")
             await self._followed.run()
 
     def health_routes(self) -> Iterable[web.RouteDef]:

@@ -24,6 +24,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from workers.certificates import Certificates
+from workers.connections import ConnectionMetrics, Limits, Listener, bind
+
 log = structlog.get_logger("runtime")
 
 STOP_SECONDS = 15.0
@@ -139,24 +142,48 @@ async def stop_signals() -> AsyncIterator[asyncio.Event]:
 
 
 @asynccontextmanager
-async def listening(app: web.Application, address: Address, *, purpose: str) -> AsyncIterator[Address]:
+async def listening(
+    app: web.Application,
+    address: Address,
+    *,
+    purpose: str,
+    limits: Limits | None = None,
+    certificates: Certificates | None = None,
+    metrics: ConnectionMetrics | None = None,
+) -> AsyncIterator[Address]:
     """Serves `app` at `address` within the body, and yields where (the port chosen if 0 was asked for).
+
+    With `certificates` by HTTPS, and only to clients that they admit.
 
     Raises:
         StartError: if the address cannot be listened on; `purpose` says whose it is.
     """
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
+    runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=2.0)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, address.host, address.port).start()
+            sockets = await bind(address.host, address.port)
         except OSError as error:
             reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise StartError(f"{purpose}: cannot listen on {address}: {reason}") from error
-        host, port, *_ = runner.addresses[0]
-        yield Address(host, port)
+        listener = Listener(runner, sockets, limits=limits or Limits(), certificates=certificates, metrics=metrics)
+        host, port, *_ = sockets[0].getsockname()
+        listener.start()
+        try:
+            yield Address(host, port)
+        finally:
+            await listener.stop()
     finally:
         await runner.cleanup()
+
+
+def version_route() -> web.RouteDef:
+    """`GET /version`: what runs here."""
+    return web.get("/version", _version)
+
+
+async def _version(_request: web.Request) -> web.Response:
+    return json_response({"version": product_version(), "python": platform.python_version()})
 
 
 class Supervisor:
@@ -248,7 +275,12 @@ class Supervisor:
     def _health_app(self) -> web.Application:
         app = web.Application()
         app.add_routes(
-            [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)]
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                version_route(),
+            ]
         )
         for worker in self._workers:
             if isinstance(worker, WithHealthRoutes):

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 
+from tests.certificates import Authority, private_key, private_pem, public_pem
+
 from .api import Api, ApiError
-from .certificates import Authority, private_key, private_pem, public_pem
 from .processes import Process, free_ports, running, until
 
 # What Deployments, evictions and service accounts need. The node lifecycle is kwok's.

@@ -17,6 +17,7 @@ from tas.errors import shortened
 from tas.names import is_subdomain
 from tas.quantity import NANO, QuantityError, parse_quantity
 from tas.sample import MAX_SAMPLE_AGE
+from workers.connections import IDLE_SECONDS, MAX_CONNECTIONS
 from workers.logs import LogFormat, LogLevel
 from workers.machine import own_node_name
 from workers.runtime import Address
@@ -115,6 +116,7 @@ _READS_DIRECTORY = ("run all", "run policies", "up")
 _ASKS_KUBERNETES = ("run all", "run labels", "run resources", "run watch")
 _OFFERS = ("run all", "run resources")
 _ANSWERS = ("run all", "run extender", "up")
+_ANSWERS_BY_TLS = ("run all", "run extender")
 _JUDGES = ("run evaluate", "run labels", "run watch")
 _ASKS = ("explain", "get", "publish")
 _PROCESSES = (*RUN, "up")
@@ -204,6 +206,19 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise ValueError("must be a whole number from 0 to 999999999999")
     return int(text)
+
+
+def _connections(text: str) -> int:
+    if not 0 < (count := _count(text)) <= 100_000:
+        raise ValueError("must be a whole number from 1 to 100000")
+    return count
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("must be names separated by commas, none of them empty")
+    return names
 
 
 def _replicas(text: str) -> int:
@@ -391,6 +406,80 @@ class Settings:
             default="127.0.0.1:9002",
         ),
     ]
+    max_connections: Annotated[
+        int,
+        Setting(
+            group="The extender",
+            form="NUMBER",
+            help="How many connections may be open. Beyond that the oldest that never asked is closed, else the one "
+            "idle for longest; if all are busy, the new one.",
+            commands=_ANSWERS,
+            parse=_connections,
+            default=str(MAX_CONNECTIONS),
+        ),
+    ]
+    idle_timeout: Annotated[
+        float,
+        Setting(
+            group="The extender",
+            form="DURATION",
+            help="How long a connection may idle; kube-scheduler closes its own after 90s, and should be the first.",
+            commands=_ANSWERS,
+            parse=_duration(least=1.0),
+            default=f"{IDLE_SECONDS / 60:g}m",
+        ),
+    ]
+    cert: Annotated[
+        Path | None,
+        Setting(
+            group="HTTPS",
+            form="FILE",
+            help="The extender's certificate in PEM, with those that it was signed by after it. With this, --key and "
+            "--cacert it answers by HTTPS, and only clients with a certificate; all three or none. "
+            "The files are read again when they change.",
+            commands=_ANSWERS_BY_TLS,
+            parse=_path,
+            default=None,
+            default_text="none: plain HTTP",
+        ),
+    ]
+    key: Annotated[
+        Path | None,
+        Setting(
+            group="HTTPS",
+            form="FILE",
+            help="The private key of --cert in PEM, not encrypted.",
+            commands=_ANSWERS_BY_TLS,
+            parse=_path,
+            default=None,
+            default_text="none: plain HTTP",
+        ),
+    ]
+    cacert: Annotated[
+        Path | None,
+        Setting(
+            group="HTTPS",
+            form="FILE",
+            help="The certificates in PEM that clients' certificates are to be signed by. "
+            "One that is taken out counts no more, also for connections that are open.",
+            commands=_ANSWERS_BY_TLS,
+            parse=_path,
+            default=None,
+            default_text="none: plain HTTP",
+        ),
+    ]
+    client_names: Annotated[
+        tuple[str, ...] | None,
+        Setting(
+            group="HTTPS",
+            form="NAME,...",
+            help="Which clients may ask: one of these is the common name or an alternative name in the certificate.",
+            commands=_ANSWERS_BY_TLS,
+            parse=_names,
+            default=None,
+            default_text="whoever --cacert vouches for",
+        ),
+    ]
     node: Annotated[
         str,
         Setting(
@@ -507,6 +596,8 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
     listen, health = values["listen"], values["health_listen"]
     if command in _ANSWERS and listen is not None and listen == health and listen.port != 0:
         yield Mistake(_told("health_listen"), str(health), f"must not be the extender's own address ({flag('listen')})")
+    if command in _ANSWERS_BY_TLS:
+        yield from _tls_mistakes(values)
     if command == "run resources" and values["node_resource"] == 0:
         yield Mistake(_told("node_resource"), "0", "must be more: with 0 there is nothing to do")
     if command == "run all" and values["node_resource"] and values["kubeconfig"] is None:
@@ -514,6 +605,24 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
     store = values["store"]
     if command in _STARTS_BUS and store is not None and store.exists() and not store.is_dir():
         yield Mistake(_told("store"), shortened(str(store)), "is no directory")
+
+
+def _tls_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
+    names = ("cert", "key", "cacert")
+    given = [name for name in names if values[name] is not None]
+    told = ", ".join(map(flag, given))
+    for name in names:
+        path = values[name]
+        if path is None:
+            if given:
+                yield Mistake(_told(name), "", f"must be given as well: all three or none, and {told} is there")
+        elif not path.exists():
+            yield Mistake(_told(name), shortened(str(path)), "there is no such file")
+        elif not path.is_file() or not os.access(path, os.R_OK):
+            yield Mistake(_told(name), shortened(str(path)), "is no file that may be read")
+    if values["client_names"] and not given:
+        text = shortened(",".join(values["client_names"]))
+        yield Mistake(_told("client_names"), text, "only by HTTPS: with " + ", ".join(map(flag, names)))
 
 
 def _cluster_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:

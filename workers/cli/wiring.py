@@ -15,8 +15,10 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
 from bus.server import EmbeddedServer
+from workers.certificates import Certificates
 from workers.cli.discovery import announced, running_bus
 from workers.cli.settings import DEFAULT_URL, EMBEDDED, EMBEDDED_PORT, FailedNodes, Settings, UnknownPolicy
+from workers.connections import Limits
 from workers.embedded import EmbeddedBus
 from workers.evaluate import Evaluate
 from workers.extender import ExtenderWorker
@@ -30,6 +32,7 @@ from workers.policies import PolicyDirectory
 from workers.resources import Resources
 from workers.runtime import StartError, Supervisor, Worker, WorkerError, new_registry, stop_signals
 from workers.status import PolicyStatus
+from workers.tls import TlsError, TlsFiles
 from workers.watch import WatchWorker
 
 log = structlog.get_logger("tas")
@@ -39,6 +42,17 @@ def _policies(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
     if settings.policies is None:
         raise StartError("no directory of policies is given")
     return PolicyDirectory(bus, directory=settings.policies, registry=registry)
+
+
+def _certificates(settings: Settings, registry: CollectorRegistry) -> Certificates | None:
+    """What the extender's HTTPS needs; None: it speaks plain HTTP."""
+    if settings.cert is None or settings.key is None or settings.cacert is None:
+        return None
+    files = TlsFiles(cert=settings.cert, key=settings.key, cacert=settings.cacert)
+    try:
+        return Certificates(files, allowed=settings.client_names or (), registry=registry)
+    except TlsError as error:
+        raise StartError(str(error)) from error
 
 
 def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Worker:
@@ -51,6 +65,8 @@ def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
         unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
         unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
         debug_explain=settings.debug_explain,
+        limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
+        certificates=_certificates(settings, registry),
     )
 
 

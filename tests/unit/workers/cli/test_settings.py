@@ -51,6 +51,28 @@ def test_defaults_are_those_of_a_small_installation(tmp_path: Path) -> None:
     assert settings.log_level is LogLevel.INFO
 
 
+@pytest.mark.parametrize("missing", ["cert", "key", "cacert"])
+def test_of_three_files_for_https_all_are_given_or_none(tmp_path: Path, missing: str) -> None:
+    (tmp_path / "pem").touch()
+    files = {name: str(tmp_path / "pem") for name in ("cert", "key", "cacert") if name != missing}
+    with pytest.raises(SettingsError) as caught:
+        Settings.load("run extender", files)
+    given = ", ".join(f"--{name}" for name in files)
+    assert str(caught.value) == (
+        f"--{missing} (TAS_{missing.upper()}): must be given as well: all three or none, and {given} is there"
+    )
+
+
+def test_each_file_for_https_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "pem").touch()
+    with pytest.raises(SettingsError) as caught:
+        Settings.load("run extender", {"cert": "/nowhere.pem", "key": str(tmp_path), "cacert": str(tmp_path / "pem")})
+    assert [(mistake.setting, mistake.reason) for mistake in caught.value.mistakes] == [
+        ("--cert (TAS_CERT)", "there is no such file"),
+        ("--key (TAS_KEY)", "is no file that may be read"),
+    ]
+
+
 def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
     given = {
         "bus": "nats://a:4222, tls://b",
@@ -70,7 +92,12 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         "log_format": "json",
         "log_level": "error",
         "replicas": "3",
+        "max_connections": "40",
+        "idle_timeout": "3m",
+        **{name: str(tmp_path / "pem") for name in ("cert", "key", "cacert")},
+        "client_names": "system:kube-scheduler, scheduler.example",
     }
+    (tmp_path / "pem").touch()
     # Policies come from a directory or from a cluster, so the other is tried by itself.
     assert set(given) | {"kubeconfig", "node_resource"} == {field.name for field in fields(Settings)}
     settings = Settings.load("run all", given)
@@ -83,6 +110,9 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
     assert settings.failed_nodes is FailedNodes.RESOLVABLE
     assert settings.period == 0.25
     assert settings.replicas == 3
+    assert (settings.max_connections, settings.idle_timeout) == (40, 180.0)
+    assert settings.cert == settings.key == settings.cacert == tmp_path / "pem"
+    assert settings.client_names == ("system:kube-scheduler", "scheduler.example")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +138,10 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         ("max_body", "-1", "at least 1"),
         ("max_body", "1.5", "whole number of bytes"),
         ("unknown_policy", "fail", "must be pass or error"),
+        ("max_connections", "0", "from 1 to 100000"),
+        ("idle_timeout", "10ms", "at least 1s"),
+        ("client_names", "a,,b", "none of them empty"),
+        ("client_names", "a", "only by HTTPS: with --cert, --key, --cacert"),
         ("failed_nodes", "", "must be unresolvable or resolvable"),
         ("node", "Node_1", "DNS subdomain"),
         ("period", "99ms", "at least 0.1s"),

@@ -61,31 +61,51 @@ class Authority:
         )
         self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
 
-    def server(self, name: str, *, dns: Sequence[str] = ("localhost",), ips: Sequence[str] = ("127.0.0.1",)) -> Pair:
+    def server(
+        self,
+        name: str,
+        *,
+        dns: Sequence[str] = ("localhost",),
+        ips: Sequence[str] = ("127.0.0.1",),
+        lives: dt.timedelta = dt.timedelta(days=1),
+    ) -> Pair:
         """For a server reached under these names and addresses."""
         addresses = [x509.IPAddress(ipaddress.ip_address(ip)) for ip in ips]
         names = x509.SubjectAlternativeName([*map(x509.DNSName, dns), *addresses])
-        return self._issue(
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), ExtendedKeyUsageOID.SERVER_AUTH, names
-        )
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, names, lives)
 
-    def client(self, user: str, *, groups: Sequence[str] = ()) -> Pair:
-        """For a Kubernetes user: the common name is the user, each organization a group."""
+    def client(
+        self,
+        user: str,
+        *,
+        groups: Sequence[str] = (),
+        names: Sequence[x509.GeneralName] = (),
+        lives: dt.timedelta = dt.timedelta(days=1),
+    ) -> Pair:
+        """For a Kubernetes user: the common name is the user, each organization a group; `lives` from now on."""
         parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         subject = x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, user)])
-        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, None)
+        alternative = x509.SubjectAlternativeName(names) if names else None
+        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, alternative, lives)
 
     def _issue(
-        self, subject: x509.Name, usage: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None
+        self,
+        subject: x509.Name,
+        usage: x509.ObjectIdentifier,
+        names: x509.SubjectAlternativeName | None,
+        lives: dt.timedelta,
     ) -> Pair:
         key = private_key()
-        builder = self._builder(subject, key).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder = self._builder(subject, key, lives).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return Pair(certificate=certificate.public_bytes(serialization.Encoding.PEM), key=private_pem(key))
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, lives: dt.timedelta = dt.timedelta(days=1)
+    ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
@@ -93,8 +113,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(minutes=5))
-            .not_valid_after(now + dt.timedelta(days=1))
+            .not_valid_before(now - dt.timedelta(days=2))
+            .not_valid_after(now + lives)
             # Strict verifiers, Python 3.13's default among them, insist on both identifiers.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)

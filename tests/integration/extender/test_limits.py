@@ -1,0 +1,280 @@
+"""What a client may take of the server, over real sockets: each limit, and that others are answered meanwhile."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from tests.integration.extender.test_http import Connection, Reply, request
+from tests.integration.servers import eventually
+from workers.connections import ConnectionMetrics, Limits
+from workers.runtime import Address, listening
+
+PATIENCE = 30.0
+LARGE = 64 << 20
+
+
+@dataclass
+class Served:
+    address: Address
+    registry: CollectorRegistry
+    holding: asyncio.Event = field(default_factory=asyncio.Event)
+    held: int = 0
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Connection]:
+        reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
+        try:
+            yield Connection(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    async def ask(self, path: str = "/quick") -> Reply:
+        async with self.connect() as connection:
+            await connection.send(request(path))
+            return await connection.receive()
+
+    async def is_well(self) -> None:
+        assert (await self.ask()).status == 200
+
+    def closed(self, reason: str) -> float:
+        return self.registry.get_sample_value("tas_extender_connections_closed_total", {"reason": reason}) or 0.0
+
+    def open(self) -> float:
+        return self.registry.get_sample_value("tas_extender_connections") or 0.0
+
+    async def forgets(self, connections: int) -> None:
+        await eventually(lambda: self.open() <= connections, within=PATIENCE)
+
+
+async def is_closed(connection: Connection) -> None:
+    """Waits for the end, whatever is said before."""
+    async with asyncio.timeout(PATIENCE):
+        try:
+            while await connection.reader.read(1 << 20):
+                pass
+        except ConnectionError:
+            pass
+
+
+@asynccontextmanager
+async def serving(**limits: Any) -> AsyncIterator[Served]:
+    served = Served(Address("127.0.0.1", 0), CollectorRegistry())
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        if request.path == "/held":
+            served.held += 1
+            await served.holding.wait()
+        return web.Response(body=bytes(LARGE) if request.path == "/large" else b"{}")
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    metrics = ConnectionMetrics(served.registry)
+    async with listening(app, served.address, purpose="test", limits=Limits(**limits), metrics=metrics) as address:
+        served.address = address
+        yield served
+
+
+@pytest.mark.parametrize(
+    "part", [b"POST /quick", b"POST /quick HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["line", "header"]
+)
+async def test_headers_that_come_too_slowly_end_the_connection(part: bytes) -> None:
+    async with serving(header_seconds=1.0) as served, served.connect() as slow, served.connect() as dripping:
+        await slow.send(part)
+        await dripping.send(part)
+
+        async def drip() -> None:
+            while True:
+                await dripping.send(b"x")
+                await served.is_well()
+
+        with pytest.raises((ConnectionError, RuntimeError)):  # the latter is uvloop's
+            async with asyncio.timeout(PATIENCE):
+                await drip()
+        await is_closed(slow)
+        assert served.closed("header_time") == 2
+        await served.is_well()
+
+
+async def test_headers_of_a_later_request_have_the_same_time() -> None:
+    async with serving(header_seconds=1.0) as served, served.connect() as slow:
+        await slow.send(request("/quick"))
+        assert (await slow.receive()).status == 200
+        await slow.send(b"POST /quick")
+        await is_closed(slow)
+        assert served.closed("header_time") == 1
+
+
+async def test_a_request_in_hand_is_no_slow_header() -> None:
+    async with serving(header_seconds=0.5) as served, served.connect() as busy, served.connect() as slow:
+        await busy.send(request("/held"))
+        await slow.send(b"P")
+        await is_closed(slow)  # the limit has passed for both
+
+        served.holding.set()
+        assert (await busy.receive()).status == 200
+        assert served.closed("header_time") == 1
+
+
+async def test_a_connection_that_idles_too_long_is_closed() -> None:
+    async with serving(idle_seconds=0.5) as served, served.connect() as fresh, served.connect() as used:
+        await used.send(request("/quick"))
+        assert (await used.receive()).status == 200
+        await is_closed(used)
+        await is_closed(fresh)
+        await served.is_well()
+
+
+async def test_an_answer_that_nobody_takes_ends_the_connection() -> None:
+    async with serving(answer_seconds=1.0) as served:
+        with socket.socket() as greedy:
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            greedy.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(greedy, (served.address.host, served.address.port))
+            await asyncio.get_running_loop().sock_sendall(greedy, request("/large"))
+            await eventually(lambda: served.closed("answer_time") == 1, within=PATIENCE)
+            await served.is_well()
+            await served.forgets(0)
+
+
+async def test_a_large_answer_that_is_taken_is_whole() -> None:
+    async with serving() as served:
+        assert len((await served.ask("/large")).body) == LARGE
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ([f"X-{number}: y" for number in range(100)], 431),
+        (["X-Large: " + "y" * 9000], 431),
+        (["X-Odd\x00: y"], 400),
+        (["no colon"], 400),
+    ],
+    ids=["many", "long", "control", "malformed"],
+)
+async def test_headers_that_cannot_be_are_answered_with_one_line_each(lines: list[str], status: int) -> None:
+    head = "\r\n".join(["POST /quick HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+    with capture_logs() as logs:
+        async with serving() as served:
+            for _ in range(3):
+                async with served.connect() as connection:
+                    await connection.send(head)
+                    reply = await connection.receive()
+                    assert (reply.status, reply.headers["content-type"]) == (status, "application/json")
+                    assert reply.json["error"].startswith("request: ")
+                    await is_closed(connection)
+            await served.is_well()
+            assert served.closed("unreadable") == 3
+    assert [(line["event"], line["reason"]) for line in logs] == [("connection_closed", "unreadable")]
+
+
+async def test_a_request_line_that_is_too_long_gets_431() -> None:
+    async with serving() as served:
+        assert (await served.ask("/" + "x" * 9000)).status == 431
+
+
+@pytest.mark.parametrize("noise", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GARBAGE\r\n\r\n", b"\x00" * 5000])
+async def test_what_is_no_http_ends_its_own_connection_alone(noise: bytes) -> None:
+    async with serving(header_seconds=1.0) as served, served.connect() as connection:
+        await connection.send(noise)
+        await is_closed(connection)
+        await served.is_well()
+
+
+async def test_with_too_many_connections_the_oldest_that_never_asked_goes_first() -> None:
+    async with serving(connections=4) as served, served.connect() as first, served.connect() as second:
+        await first.send(request("/quick"))
+        assert (await first.receive()).status == 200
+        async with served.connect() as third, served.connect() as fourth:
+            await fourth.send(request("/held"))
+            await eventually(lambda: served.held == 1, within=PATIENCE)
+            assert (await served.ask()).status == 200  # a fifth
+            await is_closed(second)
+            assert served.closed("limit") == 1
+
+            await first.send(request("/quick"))
+            assert (await first.receive()).status == 200, "it had asked before"
+            served.holding.set()
+            assert (await fourth.receive()).status == 200, "a request in hand is finished"
+            await third.send(request("/quick"))
+            assert (await third.receive()).status == 200, "one had to go, and no more"
+
+
+async def test_with_all_connections_busy_one_more_is_refused_and_the_others_are_answered() -> None:
+    async with serving(connections=2) as served, served.connect() as one, served.connect() as two:
+        for connection in (one, two):
+            await connection.send(request("/held"))
+        await eventually(lambda: served.held == 2, within=PATIENCE)
+        async with served.connect() as three:
+            await is_closed(three)
+        served.holding.set()
+        assert [(await one.receive()).status, (await two.receive()).status] == [200, 200]
+        await served.is_well()
+
+
+async def test_a_flood_of_silent_connections_keeps_nobody_out() -> None:
+    async with serving(connections=20) as served, served.connect() as scheduler:
+        await scheduler.send(request("/quick"))
+        assert (await scheduler.receive()).status == 200
+        flood = [await asyncio.open_connection(served.address.host, served.address.port) for _ in range(200)]
+        await served.is_well()
+        await scheduler.send(request("/quick"))
+        assert (await scheduler.receive()).status == 200
+        assert served.open() <= 20
+        for _, writer in flood:
+            writer.transport.abort()
+        await served.forgets(1)
+
+
+async def test_half_closed_a_complete_request_is_answered_and_then_it_is_over() -> None:
+    async with serving() as served, served.connect() as connection:
+        await connection.send(request("/held"))
+        connection.writer.write_eof()
+        await eventually(lambda: served.held == 1, within=PATIENCE)
+        await served.is_well()
+        served.holding.set()
+        reply = await connection.receive()
+        assert (reply.status, reply.headers["connection"]) == (200, "close")
+        await is_closed(connection)
+        await served.forgets(0)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /qui", request("/quick", length=1000)], ids=["nothing", "half a header", "half a body"]
+)
+async def test_half_closed_in_the_middle_it_is_over_at_once(sent: bytes) -> None:
+    with capture_logs() as logs:
+        async with serving() as served, served.connect() as connection:
+            await connection.send(sent)
+            connection.writer.write_eof()
+            async with asyncio.timeout(PATIENCE):
+                assert await connection.reader.read() == b""
+            await served.forgets(0)
+            await served.is_well()
+    assert logs == []
+
+
+async def test_a_client_that_vanishes_without_a_word_is_forgotten() -> None:
+    async with serving(idle_seconds=0.5) as served, served.connect() as connection:
+        await connection.send(request("/quick"))
+        assert (await connection.receive()).status == 200
+        connection.reader._transport.pause_reading()  # type: ignore[attr-defined] # hears nothing, says nothing
+        await served.forgets(0)
+
+
+async def test_stopping_ends_every_connection_and_leaves_no_task() -> None:
+    before = asyncio.all_tasks()
+    async with serving() as served, served.connect() as idle, served.connect() as half:
+        await idle.send(request("/quick"))
+        assert (await idle.receive()).status == 200
+        await half.send(b"POST")
+        await eventually(lambda: served.open() == 2, within=PATIENCE)
+    await eventually(lambda: asyncio.all_tasks() <= before, within=PATIENCE)

@@ -1,0 +1,372 @@
+"""HTTPS with client certificates, over real sockets: who is let in, and what becomes of it when the files change."""
+
+import asyncio
+import datetime as dt
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from tests.certificates import Authority, Pair
+from tests.integration.extender.test_http import Connection, Reply, request
+from tests.integration.servers import eventually
+from workers.certificates import Certificates
+from workers.connections import ConnectionMetrics, Limits
+from workers.runtime import Address, listening
+from workers.tls import TlsError, TlsFiles
+
+PATIENCE = 30.0
+AUTHORITY = Authority("cluster")
+STRANGER = Authority("stranger")
+SERVER = AUTHORITY.server("extender")
+SCHEDULER = AUTHORITY.client("system:kube-scheduler")
+REFUSED = (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)
+"""What a refused client meets: the alert, or an end; in TLS 1.3 only when it reads."""
+
+
+class Folder:
+    """The three files as a mounted secret has them: links into a folder that is swapped as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writes = 0
+        path.mkdir()
+
+    @property
+    def files(self) -> TlsFiles:
+        return TlsFiles(**{name: self.path / name for name in ("cert", "key", "cacert")})
+
+    def swap(self, *, server: Pair = SERVER, key: bytes | None = None, authorities: bytes) -> None:
+        self._writes += 1
+        data = self.path / f"..{self._writes}"
+        data.mkdir()
+        (data / "cert").write_bytes(server.certificate)
+        (data / "key").write_bytes(server.key if key is None else key)
+        (data / "cacert").write_bytes(authorities)
+        (self.path / "..new").symlink_to(data.name)
+        (self.path / "..new").rename(self.path / "..data")
+        for name in ("cert", "key", "cacert"):
+            if not (self.path / name).is_symlink():
+                (self.path / name).symlink_to(f"..data/{name}")
+
+
+@dataclass
+class Served:
+    address: Address
+    certificates: Certificates
+    registry: CollectorRegistry
+    folder: Folder
+    holding: asyncio.Event = field(default_factory=asyncio.Event)
+    held: int = 0
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    @asynccontextmanager
+    async def connect(self, client: Pair | None = SCHEDULER, **options: Any) -> AsyncIterator[Connection]:
+        context = client_context(self.folder.path.parent, client, **options)
+        async with asyncio.timeout(PATIENCE):
+            reader, writer = await asyncio.open_connection(self.address.host, self.address.port, ssl=context)
+        try:
+            yield Connection(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    async def ask(self, client: Pair | None = SCHEDULER, **options: Any) -> Reply:
+        async with self.connect(client, **options) as connection:
+            await connection.send(request())
+            return await connection.receive()
+
+    async def refuses(self, client: Pair | None, **options: Any) -> None:
+        with pytest.raises(REFUSED):
+            await self.ask(client, **options)
+
+    async def count(self, reason: str, times: int = 1) -> None:
+        await eventually(lambda: self.metric("tas_tls_refused_total", reason=reason) == times, within=PATIENCE)
+
+
+def client_context(
+    folder: Path, client: Pair | None, *, version: ssl.TLSVersion | None = None, trusts: Authority = AUTHORITY
+) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=trusts.certificate.decode())
+    if version is not None:
+        if version < ssl.TLSVersion.TLSv1_2:
+            context.set_ciphers("DEFAULT:@SECLEVEL=0")
+        context.minimum_version = context.maximum_version = version
+    if client is not None:
+        path = folder / "client.pem"
+        path.write_bytes(client.certificate + client.key)
+        context.load_cert_chain(path)
+    return context
+
+
+def app(served: Callable[[], Served]) -> web.Application:
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        if request.path == "/held":
+            served().held += 1
+            await served().holding.wait()
+        return web.json_response({"path": request.path})
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    return app
+
+
+@asynccontextmanager
+async def serving(folder: Folder, *allowed: str, header_seconds: float = PATIENCE) -> AsyncIterator[Served]:
+    registry = CollectorRegistry()
+    certificates = Certificates(folder.files, allowed=allowed, registry=registry, look_seconds=0.01)
+    served = Served(Address("127.0.0.1", 0), certificates, registry, folder)
+    limits = Limits(header_seconds=header_seconds, answer_seconds=2.0)
+    metrics = ConnectionMetrics(registry)
+    async with listening(
+        app(lambda: served), served.address, purpose="test", limits=limits, certificates=certificates, metrics=metrics
+    ) as address:
+        served.address = address
+        yield served
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    folder = Folder(tmp_path / "certificates")
+    folder.swap(authorities=AUTHORITY.certificate)
+    return folder
+
+
+@pytest.fixture
+async def served(folder: Folder) -> AsyncIterator[Served]:
+    async with serving(folder) as served:
+        yield served
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_client_of_the_authority_is_answered(served: Served, version: ssl.TLSVersion) -> None:
+    async with served.connect(version=version) as connection:
+        for _ in range(3):
+            await connection.send(request())
+            assert (await connection.receive()).json == {"path": "/scheduler/filter"}
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")
+async def test_tas_h6_no_client_certificate_and_tls_1_1_fail_the_handshake(served: Served) -> None:
+    await served.refuses(None)
+    await served.refuses(SCHEDULER, version=ssl.TLSVersion.TLSv1_1)
+
+    await served.count("no_certificate")
+    await served.count("protocol")
+
+
+async def test_plain_http_on_the_tls_port_is_refused_and_counted(served: Served) -> None:
+    reader, writer = await asyncio.open_connection(served.address.host, served.address.port)
+    writer.write(request())
+    async with asyncio.timeout(PATIENCE):
+        assert b"200" not in await reader.read()
+    writer.close()
+
+    await served.count("protocol")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("reason", "client", "name"),
+    [
+        ("expired", AUTHORITY.client("late-scheduler", lives=-dt.timedelta(hours=1)), "late-scheduler"),
+        ("untrusted", STRANGER.client("foreign-scheduler"), "foreign-scheduler"),
+        ("wrong_purpose", AUTHORITY.server("server-as-client"), "server-as-client"),
+        ("name", AUTHORITY.client("kubelet", names=[x509.DNSName("kubelet.example")]), "kubelet, kubelet.example"),
+    ],
+    ids=["expired", "foreign", "purpose", "name"],
+)
+async def test_a_bad_certificate_is_refused_counted_and_logged_by_its_name(
+    folder: Folder, reason: str, client: Pair, name: str, version: ssl.TLSVersion
+) -> None:
+    with capture_logs() as logs:
+        async with serving(folder, "system:kube-scheduler") as served:
+            for _ in range(3):
+                await served.refuses(client, version=version)
+            await served.count(reason, 3)
+            assert (await served.ask(version=version)).status == 200
+            assert served.metric("tas_tls_refused_total", reason=reason) == 3
+
+    (line,) = [line for line in logs if line["event"] == "client_refused"]
+    assert (line["reason"], line["log_level"]) == (reason, "warning")
+    assert name in line["client"]
+    assert line["address"].startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "name", [x509.DNSName("sched.example"), x509.UniformResourceIdentifier("spiffe://cluster/sched")]
+)
+async def test_an_alternative_name_is_a_name(folder: Folder, name: x509.GeneralName) -> None:
+    async with serving(folder, "another", str(name.value)) as served:
+        assert (await served.ask(AUTHORITY.client("any", names=[name]))).status == 200
+        await served.refuses(SCHEDULER)
+
+
+async def test_a_swapped_pair_is_served_and_nothing_is_cut(served: Served, folder: Folder) -> None:
+    renewed = Authority("renewed")
+    async with served.connect() as old:
+        await old.send(request("/held"))
+        await eventually(lambda: served.held == 1, within=PATIENCE)
+        folder.swap(server=renewed.server("extender"), authorities=AUTHORITY.certificate)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
+
+        assert (await served.ask(trusts=renewed)).status == 200
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await served.ask()
+        served.holding.set()
+        assert (await old.receive()).status == 200
+        await old.send(request())
+        assert (await old.receive()).status == 200, "no authority is gone: the connection stays"
+
+
+async def test_an_authority_that_is_added_cuts_nobody_and_one_that_is_removed_is_trusted_no_more(
+    served: Served, folder: Folder
+) -> None:
+    stranger = STRANGER.client("stranger")
+    await served.refuses(stranger)
+    async with served.connect() as idle, served.connect() as busy:
+        folder.swap(authorities=AUTHORITY.certificate + STRANGER.certificate)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
+        assert (await served.ask(stranger)).status == 200
+        await idle.send(request())
+        assert (await idle.receive()).status == 200
+
+        await busy.send(request("/held"))
+        await eventually(lambda: served.held == 1, within=PATIENCE)
+        folder.swap(authorities=STRANGER.certificate)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 2, within=PATIENCE)
+        await served.refuses(SCHEDULER)
+        assert (await served.ask(stranger)).status == 200
+
+        assert await asyncio.wait_for(idle.reader.read(), PATIENCE) == b"", "idle: closed without being asked"
+        served.holding.set()
+        last = await busy.receive()
+        assert (last.status, last.headers["connection"]) == (200, "close")
+        assert await asyncio.wait_for(busy.reader.read(), PATIENCE) == b""
+
+
+async def test_a_session_is_not_resumed_past_an_authority_that_is_gone(served: Served, folder: Folder) -> None:
+    def visit(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool]:
+        import socket
+
+        context = client_context(folder.path.parent, SCHEDULER, version=ssl.TLSVersion.TLSv1_2)
+        contexts.append(context)
+        context = contexts[0]
+        with (
+            socket.create_connection((served.address.host, served.address.port), timeout=PATIENCE) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as tls,
+        ):
+            tls.sendall(request())
+            assert b" 200 " in tls.recv(4096)
+            return tls.session, bool(tls.session_reused)
+
+    contexts: list[ssl.SSLContext] = []
+    session, _ = await asyncio.to_thread(visit, None)
+    folder.swap(authorities=STRANGER.certificate)
+    await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
+    with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
+        await asyncio.to_thread(visit, session)
+
+
+async def test_a_half_written_key_keeps_the_old_pair_and_is_tried_again(served: Served, folder: Folder) -> None:
+    renewed = AUTHORITY.server("extender")
+    with capture_logs() as logs:
+        folder.swap(server=renewed, key=renewed.key[:60], authorities=AUTHORITY.certificate)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 2, within=PATIENCE)
+        assert (await served.ask()).status == 200
+        folder.swap(server=renewed, authorities=AUTHORITY.certificate)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
+        assert (await served.ask()).status == 200
+
+    failed, *after = [line for line in logs if line["event"] != "certificate_expires"]
+    assert (failed["event"], failed["log_level"]) == ("certificates_not_loaded", "error")
+    assert failed["error"].startswith(f"--key {folder.path / 'key'}: no private key in PEM")
+    assert [line["event"] for line in after] == ["certificates_loaded", "certificates_problem_over"]
+
+
+@pytest.mark.parametrize("name", ["cert", "key", "cacert"])
+async def test_a_file_that_vanishes_changes_nothing(served: Served, folder: Folder, name: str) -> None:
+    with capture_logs() as logs:
+        (folder.path / name).unlink()
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 2, within=PATIENCE)
+        assert (await served.ask()).status == 200
+    (failed,) = [line for line in logs if line["event"] == "certificates_not_loaded"]
+    assert failed["error"] == f"--{name} {folder.path / name}: {os.strerror(2)}"
+
+
+async def test_a_certificate_that_expires_while_it_is_connected_asks_once_more_at_most(folder: Folder) -> None:
+    now = dt.datetime.now(dt.UTC).timestamp()
+    async with serving(folder) as served:
+        async with served.connect() as connection:
+            await connection.send(request())
+            assert "connection" not in (await connection.receive()).headers
+            served.certificates._clock = lambda: now + 2 * 86400
+            assert await asyncio.wait_for(connection.reader.read(), PATIENCE) == b""
+        assert served.metric("tas_extender_connections_closed_total", reason="certificate") == 1
+
+
+async def test_a_handshake_that_does_not_come_ends_and_keeps_nobody_out(folder: Folder) -> None:
+    async with serving(folder, header_seconds=1.0) as served:
+        silent = [await asyncio.open_connection(served.address.host, served.address.port) for _ in range(20)]
+        assert (await served.ask()).status == 200
+        for reader, writer in silent:
+            assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+            writer.close()
+        await served.count("gone", 20)
+        assert (await served.ask()).status == 200
+
+
+async def test_what_remains_of_the_certificates_is_told(folder: Folder) -> None:
+    folder.swap(server=AUTHORITY.server("extender", lives=dt.timedelta(hours=6)), authorities=AUTHORITY.certificate)
+    with capture_logs() as logs:
+        async with serving(folder) as served:
+            assert 5 * 3600 < served.metric("tas_tls_remaining_seconds", file="cert") <= 6 * 3600
+            assert 23 * 3600 < served.metric("tas_tls_remaining_seconds", file="cacert") <= 24 * 3600
+    assert [line["file"] for line in logs if line["event"] == "certificate_expires"] == ["--cert", "--cacert"]
+
+
+OTHER = AUTHORITY.server("other")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"key": OTHER.key}, r"^--key .*/key: is not the key of --cert .*/cert$"),
+        ({"key": b""}, r"^--key .*/key: no private key in PEM: "),
+        ({"key": SERVER.certificate}, r"^--key .*/key: no private key in PEM: "),
+        ({"server": Pair(certificate=b"nothing", key=SERVER.key)}, r"^--cert .*/cert: no certificates in PEM: "),
+        ({"authorities": b""}, r"^--cacert .*/cacert: no certificates in PEM: "),
+        ({"authorities": AUTHORITY.certificate[:-40]}, r"^--cacert .*/cacert: no certificates in PEM: "),
+    ],
+    ids=["another's key", "empty key", "no key", "no certificate", "no authority", "half an authority"],
+)
+def test_files_that_cannot_be_used_say_which_and_why(tmp_path: Path, files: dict[str, object], words: str) -> None:
+    folder = Folder(tmp_path / "certificates")
+    folder.swap(**{"authorities": AUTHORITY.certificate, **files})  # type: ignore[arg-type]
+    with pytest.raises(TlsError, match=words):
+        Certificates(folder.files)
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(folder: Folder) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(SERVER.key, None)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    folder.swap(key=secret, authorities=AUTHORITY.certificate)
+    with pytest.raises(TlsError, match="is encrypted: it must not be"):
+        Certificates(folder.files)
