@@ -9,7 +9,7 @@ import asyncio
 import errno
 import platform
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +19,14 @@ from typing import Protocol, runtime_checkable
 import orjson
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Gauge, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from workers.certificates import Certificates
 from workers.connections import ConnectionMetrics, Limits, Listener, bind
+from workers.health import told_apart
 
 log = structlog.get_logger("runtime")
 
@@ -214,6 +215,11 @@ class Supervisor:
         )
         for worker in workers:
             ready.labels(worker.name).set_function(partial(_is_ready, worker))
+        self._stalls = Counter(
+            "tas_event_loop_stalls",
+            "How often something ran for seconds without awaiting, and held up all else in this process.",
+            registry=self._registry,
+        )
 
     async def run(self, stop: asyncio.Event) -> int:
         """The exit code of the process: 0 after `stop`, else that of the worker that ended.
@@ -223,7 +229,8 @@ class Supervisor:
         """
         if self._health is None:
             return await self._run_workers(stop)
-        async with listening(self._health_app(), self._health, purpose="health") as address:
+        serve = partial(listening, address=self._health, purpose="health")
+        async with told_apart(self._health_routes(), serve, on_stall=self._stalls.inc) as address:
             log.info("health_listening", url=f"http://{address}")
             return await self._run_workers(stop)
 
@@ -272,23 +279,17 @@ class Supervisor:
             return EXIT_FAILED
         return EXIT_OK
 
-    def _health_app(self) -> web.Application:
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._metrics),
-                version_route(),
-            ]
-        )
+    def _health_routes(self) -> Iterator[web.RouteDef]:
+        yield web.get("/healthz", self._healthz)
+        yield web.get("/readyz", self._readyz)
+        yield web.get("/metrics", self._metrics)
+        yield version_route()
         for worker in self._workers:
             if isinstance(worker, WithHealthRoutes):
-                app.add_routes(worker.health_routes())
-        return app
+                yield from worker.health_routes()
 
     async def _healthz(self, _request: web.Request) -> web.Response:
-        # That this runs at all says that the loop turns.
+        # That this runs at all says that the loop turns; while it does not, `told_apart` answers.
         ended = [worker.name for task, worker in self._tasks.items() if task.done()]
         return json_response({"ok": not ended, "ended": ended}, status=503 if ended else 200)
 
