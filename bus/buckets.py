@@ -80,8 +80,10 @@ VERDICTS = Bucket(name="VERDICTS", history=64)
 """So many revisions of a key may wait to be copied to `VERDICT_LOG`: a bucket alone is no log."""
 VERDICT_LOG = Stream(name="VERDICT_LOG", sources=(VERDICTS,), max_age_seconds=24 * 3600, max_bytes=256 << 20)
 LEASES = Bucket(name="LEASES", ttl=True)
+SOURCES = Bucket(name="SOURCES", ttl=True)
+"""What nobody confirms any more expires: a source that is no longer configured."""
 
-ALL: tuple[Stream | Bucket, ...] = (SAMPLES, NODES, POLICIES, PODS, VERDICTS, VERDICT_LOG, LEASES)
+ALL: tuple[Stream | Bucket, ...] = (SAMPLES, NODES, POLICIES, PODS, VERDICTS, VERDICT_LOG, LEASES, SOURCES)
 """Everything that a connection creates if it is missing."""
 
 SYNCED = "_synced"

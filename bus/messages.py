@@ -19,6 +19,8 @@ from tas.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.quantity import NANO, Quantity, QuantityError, format_quantity, parse_quantity
 from tas.rules import State
 from tas.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape
+from tas.sources.reading import Refusal, Refused
+from tas.sources.state import SourceMetric, SourceState
 from tas.verdict import LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict, Wish
 
 MAX_SAMPLES_BYTES = 256 << 10
@@ -180,6 +182,28 @@ class _NodeVerdict(msgspec.Struct, kw_only=True, rename="camel"):
     policies: list[_PolicyVerdict]
 
 
+class _Refusal(msgspec.Struct, kw_only=True):
+    reason: str
+    count: int
+    example: str
+
+
+class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    kind: str
+    holder: str
+    since: _Time
+    time: _Time
+    period_seconds: float | None = None
+    problem: str = ""
+    last_success: _Time | None = None
+    last_failure: _Time | None = None
+    metrics: dict[str, SourceMetric] = {}
+    looks: int = 0
+    failures: int = 0
+    samples: int = 0
+    refused: list[_Refusal] = []
+
+
 _encoder = msgspec.json.Encoder()
 _samples_decoder = msgspec.json.Decoder(_Samples)
 _metrics_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -189,6 +213,7 @@ _synced_decoder = msgspec.json.Decoder(_Synced)
 _pod_decoder = msgspec.json.Decoder(_Pod)
 _facts_decoder = msgspec.json.Decoder(NodeFacts)
 _verdict_decoder = msgspec.json.Decoder(_NodeVerdict)
+_source_decoder = msgspec.json.Decoder(_SourceState)
 _text_decoder = msgspec.json.Decoder(str)
 _time_decoder: msgspec.json.Decoder[datetime] = msgspec.json.Decoder(_Time)
 _window_decoder: msgspec.json.Decoder[float] = msgspec.json.Decoder(Annotated[float, msgspec.Meta(gt=0, le=86400)])
@@ -422,6 +447,54 @@ def decode_verdict(data: bytes) -> NodeVerdict:
                 holds_prefix=policy.holds_prefix,
             )
             for policy in written.policies
+        },
+    )
+
+
+def encode_source_state(state: SourceState) -> bytes:
+    """The value of `<source>` in SOURCES."""
+    return _encoder.encode(
+        _SourceState(
+            kind=state.kind,
+            holder=state.holder,
+            since=_datetime(state.since),
+            time=_datetime(state.time),
+            period_seconds=state.period,
+            problem=state.problem,
+            last_success=None if state.last_success is None else _datetime(state.last_success),
+            last_failure=None if state.last_failure is None else _datetime(state.last_failure),
+            metrics=dict(state.metrics),
+            looks=state.looks,
+            failures=state.failures,
+            samples=state.samples,
+            refused=[
+                _Refusal(reason=why.value, count=refusal.count, example=refusal.example)
+                for why, refusal in sorted(state.refused.items())
+            ],
+        )
+    )
+
+
+def decode_source_state(data: bytes) -> SourceState:
+    """What `encode_source_state` wrote; reasons that are not known here are left out. Raises InvalidInputError."""
+    written = _decoded("state of a source", _source_decoder, data)
+    return SourceState(
+        kind=written.kind,
+        holder=written.holder,
+        since=written.since.timestamp(),
+        time=written.time.timestamp(),
+        period=written.period_seconds,
+        problem=written.problem,
+        last_success=None if written.last_success is None else written.last_success.timestamp(),
+        last_failure=None if written.last_failure is None else written.last_failure.timestamp(),
+        metrics=written.metrics,
+        looks=written.looks,
+        failures=written.failures,
+        samples=written.samples,
+        refused={
+            Refused(each.reason): Refusal(count=each.count, example=each.example)
+            for each in written.refused
+            if each.reason in set(Refused)
         },
     )
 

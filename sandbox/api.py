@@ -15,6 +15,7 @@ from sandbox.discovery import discover, root
 from sandbox.errors import REASONS, Cause, PageNotFoundError, StatusError, invalid, method_not_allowed
 from sandbox.faults import Call, Drop, Faults
 from sandbox.forms import Form, accepted
+from sandbox.metrics import Metrics, Raw
 from sandbox.protobuf import decode_object
 from sandbox.resources import CRDS, NODES, PODS, RESOURCES, Object, Resource
 from sandbox.selectors import Matches, parse_selectors
@@ -41,8 +42,9 @@ CONTINUE_EXPIRED = (
 class Api:
     """Answers requests, and keeps what was asked."""
 
-    def __init__(self, cluster: Cluster, faults: Faults, *, bookmark_seconds: float) -> None:
+    def __init__(self, cluster: Cluster, metrics: Metrics, faults: Faults, *, bookmark_seconds: float) -> None:
         self._cluster = cluster
+        self._metrics = metrics
         self._faults = faults
         self._bookmark_seconds = bookmark_seconds
         self._closing = False
@@ -83,6 +85,8 @@ class Api:
                 return _dropped(request)
         response = await self._respond(request, call, resource)
         call.status = response.status
+        if fault is not None and fault.drop is Drop.WITHIN:
+            return await _broken_off(request, response)
         return _dropped(request) if fault is not None and fault.drop is Drop.AFTER else response
 
     async def _respond(self, request: web.Request, call: Call, resource: Resource | None) -> web.StreamResponse:
@@ -104,7 +108,13 @@ class Api:
     def _discover(self, path: str) -> web.Response:
         if path in ("/healthz", "/livez", "/readyz"):
             return web.Response(text="ok")
-        document = discover(path.rstrip("/"), [each for each in RESOURCES if self._cluster.serves(each)])
+        metrics = self._metrics.answer(path)
+        if isinstance(metrics, Raw):
+            return web.Response(body=metrics.body, content_type=metrics.content_type)
+        if metrics is not None:
+            return _json(metrics)
+        served = [each for each in RESOURCES if self._cluster.serves(each)]
+        document = discover(path.rstrip("/"), served, further_groups=self._metrics.groups)
         if document is None:
             if path.startswith("/api/v1/"):
                 raise StatusError(404, "the server could not find the requested resource", details={})
@@ -325,6 +335,18 @@ def _fault_response(status: int, retry_after: int | None) -> web.Response:
     if retry_after is not None:
         response.headers["Retry-After"] = str(retry_after)
     return response
+
+
+async def _broken_off(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Half of an answer that says how long it would have been."""
+    assert isinstance(response, web.Response)
+    body = response.body
+    assert isinstance(body, bytes)
+    half = web.StreamResponse(status=response.status, headers={"Content-Type": response.content_type})
+    half.content_length = len(body)
+    await half.prepare(request)
+    await half.write(body[: len(body) // 2])
+    return _dropped(request)
 
 
 def _dropped(request: web.Request) -> web.Response:

@@ -10,8 +10,8 @@ VERBS = ("create", "delete", "get", "list", "patch", "watch")
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0+sandbox", "platform": "linux/amd64"}
 
 
-def discover(path: str, resources: Collection[Resource]) -> Object | None:
-    """The document under this path for what is served, None if there is none.
+def discover(path: str, resources: Collection[Resource], *, further_groups: Collection[Object] = ()) -> Object | None:
+    """The document under this path for what is served, None if there is none. Others serve the further groups.
 
     Clients that would like it all in one (aggregated discovery) get the separate documents, and take them.
     """
@@ -21,7 +21,7 @@ def discover(path: str, resources: Collection[Resource]) -> Object | None:
         return {"kind": "APIVersions", "versions": ["v1"]}
     groups = {resource.group: resource for resource in resources if resource.group}
     if path == "/apis":
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(each) for each in groups.values()]}
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*map(_group, groups.values()), *further_groups]}
     for group, resource in groups.items():
         if path == f"/apis/{group}":
             return {"kind": "APIGroup", "apiVersion": "v1"} | _group(resource)

@@ -30,6 +30,8 @@ class Drop(Enum):
 
     BEFORE = "before"
     """Nothing is done."""
+    WITHIN = "within"
+    """All is done, and half of the answer is sent."""
     AFTER = "after"
     """All is done, and only the answer is lost."""
 

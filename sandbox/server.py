@@ -13,6 +13,7 @@ from sandbox.api import Api
 from sandbox.cluster import CRD_NAME, Cluster
 from sandbox.discovery import VERSION
 from sandbox.faults import Call, Faults
+from sandbox.metrics import Metrics
 from sandbox.resources import CRDS, NAMESPACES, NODES, TASPOLICIES, TASPOLICY_COLUMNS, Object
 from sandbox.scheduler import FLUSH_SECONDS, scheduling
 
@@ -45,9 +46,11 @@ def extender_entry(url: str, **overrides: object) -> dict[str, Any]:
 class Sandbox:
     """A running sandbox."""
 
-    def __init__(self, cluster: Cluster, api: Api, faults: Faults, url: str) -> None:
+    def __init__(self, cluster: Cluster, metrics: Metrics, api: Api, faults: Faults, url: str) -> None:
         self.cluster = cluster
         """Its objects, read and changed without HTTP, and not counted in `calls`."""
+        self.metrics = metrics
+        """What its adapters tell of nodes."""
         self.faults = faults
         self.url = url
         self._api = api
@@ -64,17 +67,17 @@ class Sandbox:
             port: 0 for a free one.
             bookmark_seconds: how often a watch that wants bookmarks gets one while nothing happens.
         """
-        cluster, faults = Cluster(), Faults()
+        cluster, metrics, faults = Cluster(), Metrics(), Faults()
         for namespace in ("default", "kube-system"):
             cluster.create(NAMESPACES, "", {"metadata": {"name": namespace}}, manager=MANAGER)
-        api = Api(cluster, faults, bookmark_seconds=bookmark_seconds)
+        api = Api(cluster, metrics, faults, bookmark_seconds=bookmark_seconds)
         # Watches of clients that went away end at once, not with the next event.
         runner = web.AppRunner(api.application(), handler_cancellation=True, shutdown_timeout=2.0, access_log=None)
         await runner.setup()
         try:
             await web.TCPSite(runner, LOOPBACK, port).start()
             host, bound = runner.addresses[0][:2]
-            sandbox = cls(cluster, api, faults, f"http://{host}:{bound}")
+            sandbox = cls(cluster, metrics, api, faults, f"http://{host}:{bound}")
             sandbox.install_crd()
             for name in nodes:
                 sandbox.add_node(name)

@@ -8,14 +8,21 @@ import click
 import msgspec
 from rich.text import Text
 
-from bus.buckets import NODES, POLICIES, SYNCED, VERDICTS
+from bus.buckets import LEASES, NODES, POLICIES, SOURCES, SYNCED, VERDICTS
 from bus.connection import Bus
-from bus.messages import decode_node_facts, decode_node_samples, decode_policy, decode_verdict
+from bus.messages import (
+    decode_node_facts,
+    decode_node_samples,
+    decode_policy,
+    decode_source_state,
+    decode_verdict,
+)
 from bus.subjects import parse_node_key, parse_policy_key, parse_verdict_key
 from tas.errors import InvalidInputError
 from tas.manifest import policy_spec
 from tas.quantity import format_quantity
 from tas.sample import NodeSamples
+from tas.sources.state import SourceState
 from tas.verdict import Wish, WishKind
 from workers.cli.asking import JSON_OPTION, age_text, ask, new_table, print_json, print_table
 from workers.cli.options import settings_command
@@ -24,7 +31,7 @@ from workers.cli.settings import Settings
 
 @click.group("get", no_args_is_help=True)
 def get() -> None:
-    """Show what stands on the bus: nodes with their samples, policies, or what policies mean for nodes."""
+    """Show what stands on the bus: nodes, policies, what policies mean for nodes, or how sources are."""
 
 
 @settings_command("nodes", settings_as="get", params=[JSON_OPTION])
@@ -45,7 +52,13 @@ def verdicts(settings: Settings, *, as_json: bool) -> int:
     return ask(settings, lambda bus, _: _verdicts(bus, as_json=as_json))
 
 
-for _command in (nodes, policies, verdicts):
+@settings_command("sources", settings_as="get", params=[JSON_OPTION])
+def sources(settings: Settings, *, as_json: bool) -> int:
+    """Each source that `collect` asks or listens for: who has it, how it is, and what comes of it."""
+    return ask(settings, lambda bus, _: _sources(bus, as_json=as_json))
+
+
+for _command in (nodes, policies, verdicts, sources):
     get.add_command(_command)
 
 
@@ -168,3 +181,55 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
             table.add_row(name, kind.value, str(strategy) or "-", record.origin or "-", problems if first else "")
     print_table(table)
     return 0
+
+
+async def _sources(bus: Bus, *, as_json: bool) -> int:
+    now = time.time()
+    held = {entry.key for entry in await bus.entries(LEASES)}
+    table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "TROUBLE")
+    told: list[dict[str, Any]] = []
+    for entry in sorted(await bus.entries(SOURCES), key=lambda each: each.key):
+        if entry.value is None:
+            continue
+        try:
+            state = decode_source_state(entry.value)
+        except InvalidInputError as error:
+            click.echo(f"left out: {error}", err=True)
+            continue
+        is_held = f"collect.{entry.key}" in held
+        word = _source_word(state, is_held=is_held)
+        told.append({"source": entry.key, "state": word} | msgspec.json.decode(entry.value))
+        table.add_row(
+            entry.key,
+            word,
+            state.holder,
+            "-" if state.period is None else f"{state.period:g}s",
+            "never" if state.last_success is None else f"{age_text(now - state.last_success)} ago",
+            Text("\n".join(f"{metric}: {each.nodes} nodes" for metric, each in state.metrics.items()) or "-"),
+            Text("\n".join(_source_troubles(state)) or "-"),
+        )
+    if as_json:
+        print_json(told)
+    else:
+        print_table(table)
+    return 0
+
+
+def _source_word(state: SourceState, *, is_held: bool) -> str:
+    """How a source is, in a word."""
+    if state.period is not None and not is_held:
+        return "unattended"  # every replica is gone, or stands still
+    if not state.metrics:
+        return "idle"
+    if state.problem:
+        return "failing"
+    if any(each.missing for each in state.metrics.values()):
+        return "partial"
+    return "waiting" if state.last_success is None else "well"
+
+
+def _source_troubles(state: SourceState) -> list[str]:
+    """All that is wrong, as a person reads it."""
+    troubles = [state.problem] if state.problem else []
+    troubles += [f"{metric}: {each.missing}" for metric, each in state.metrics.items() if each.missing]
+    return troubles + [f"{each.count} refused, as {each.example}" for each in state.refused.values()]

@@ -19,7 +19,26 @@ class SettingOption(click.Option):
     def __init__(self, name: str, setting: Setting, command: str) -> None:
         self.setting = setting
         told = " ".join((setting.help.replace("`", ""), f"[{variable(name)}; {_default(setting, command)}]"))
-        super().__init__([flag(name)], metavar=setting.form, help=told, envvar=variable(name), type=str)
+        super().__init__(
+            [flag(name)],
+            metavar=setting.form,
+            help=told,
+            envvar=variable(name),
+            type=_Texts(),
+            multiple=setting.repeated,
+            callback=_joined if setting.repeated else None,
+        )
+
+
+class _Texts(click.types.StringParamType):
+    """Text; of a repeated flag the variable holds several, separated as everywhere."""
+
+    envvar_list_splitter = ","
+
+
+def _joined(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> str:
+    """The values of a repeated flag as one text, which is how settings are given."""
+    return ",".join(values)
 
 
 def _default(setting: Setting, command: str) -> str:

@@ -75,6 +75,12 @@ def resources(settings: Settings) -> int:
     return run_process(settings, _run(settings, "resources"))
 
 
+@settings_command("collect", settings_as="run collect")
+def collect(settings: Settings) -> int:
+    """Bring onto the bus what sources of telemetry say of the metrics that policies use."""
+    return run_process(settings, _run(settings, "collect"))
+
+
 @settings_command("extender", settings_as="run extender")
 def extender(settings: Settings) -> int:
     """Answer kube-scheduler's filter, prioritize and preempt."""
@@ -98,10 +104,10 @@ def run_all(settings: Settings) -> int:
     """Run all that is needed in one process, with a bus of its own unless --bus says where one is.
 
     With --policies: materialize, policies, evaluate and extender. With --kubeconfig: materialize, watch, evaluate,
-    extender and labels, and with --node-resource resources.
+    extender, labels and collect, and with --node-resource resources. With --source collect as well.
     """
     return run_process(settings, _run_all(settings))
 
 
-for _command in (run_all, bus, evaluate, extender, labels, machine, materialize, policies, resources, watch):
+for _command in (run_all, bus, collect, evaluate, extender, labels, machine, materialize, policies, resources, watch):
     run.add_command(_command)

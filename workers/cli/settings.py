@@ -21,6 +21,7 @@ from workers.connections import IDLE_SECONDS, MAX_CONNECTIONS
 from workers.logs import LogFormat, LogLevel
 from workers.machine import own_node_name
 from workers.runtime import Address
+from workers.sources.base import OF_KUBERNETES, SourceSpec, parse_sources
 
 EMBEDDED = "embedded"
 IN_CLUSTER = "in-cluster"
@@ -67,6 +68,7 @@ class Setting:
 
     `form` is what a value looks like, with its unit. `default` is text as a user would write it, or None for what
     `default_text` tells; a command may have one of its own in `default_of`. `parse` raises ValueError with the reason.
+    A `repeated` flag may be given several times, which is the same as its values separated by commas.
     """
 
     group: str
@@ -75,6 +77,7 @@ class Setting:
     commands: tuple[str, ...]
     parse: Callable[[str], Any]
     default: str | None
+    repeated: bool = False
     default_text: str = ""
     default_of: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,6 +103,7 @@ def variable(name: str) -> str:
 RUN = (
     "run all",
     "run bus",
+    "run collect",
     "run evaluate",
     "run extender",
     "run labels",
@@ -113,8 +117,9 @@ RUN = (
 
 _STARTS_BUS = ("run all", "run bus", "up")
 _READS_DIRECTORY = ("run all", "run policies", "up")
-_ASKS_KUBERNETES = ("run all", "run labels", "run resources", "run watch")
+_ASKS_KUBERNETES = ("run all", "run collect", "run labels", "run resources", "run watch")
 _OFFERS = ("run all", "run resources")
+_COLLECTS = ("run all", "run collect")
 _ANSWERS = ("run all", "run extender", "up")
 _ANSWERS_BY_TLS = ("run all", "run extender")
 _JUDGES = ("run evaluate", "run labels", "run watch")
@@ -312,7 +317,12 @@ class Settings:
             parse=_kubeconfig,
             default=None,
             default_text="none",
-            default_of={"run labels": IN_CLUSTER, "run resources": IN_CLUSTER, "run watch": IN_CLUSTER},
+            default_of={
+                "run collect": IN_CLUSTER,
+                "run labels": IN_CLUSTER,
+                "run resources": IN_CLUSTER,
+                "run watch": IN_CLUSTER,
+            },
         ),
     ]
     node_resource: Annotated[
@@ -326,6 +336,44 @@ class Settings:
             parse=_count,
             default="0",
             default_of={"run resources": "1000"},
+        ),
+    ]
+    source: Annotated[
+        tuple[SourceSpec, ...] | None,
+        Setting(
+            group="Sources",
+            form="[NAME:]KIND[=ADDRESS]",
+            help="Where metrics of policies are asked for, or written to: `custom-metrics`, `metrics-server`, "
+            "`prometheus=http://HOST:PORT`, `remote-write=HOST:PORT`. May be given several times. A rule may name its "
+            "source: by NAME, else by KIND, and the second of a kind is `KIND-2`.",
+            commands=_COLLECTS,
+            parse=parse_sources,
+            repeated=True,
+            default=None,
+            default_text="`custom-metrics`; `run all`: with --kubeconfig, else none",
+        ),
+    ]
+    source_config: Annotated[
+        Path | None,
+        Setting(
+            group="Sources",
+            form="FILE",
+            help="Which query a metric is for sources of Prometheus, and which label names the node.",
+            commands=_COLLECTS,
+            parse=_path,
+            default=None,
+            default_text="none",
+        ),
+    ]
+    period: Annotated[
+        float,
+        Setting(
+            group="Sources",
+            form="DURATION",
+            help="How often each source is asked, or this machine's telemetry is published; at least 100ms.",
+            commands=("run all", "run collect", "run machine", "up"),
+            parse=_duration(least=0.1),
+            default="1s",
         ),
     ]
     listen: Annotated[
@@ -492,17 +540,6 @@ class Settings:
             default_text="the host's name",
         ),
     ]
-    period: Annotated[
-        float,
-        Setting(
-            group="This machine",
-            form="DURATION",
-            help="How often this machine's telemetry is published; at least 100ms.",
-            commands=("run machine", "up"),
-            parse=_duration(least=0.1),
-            default="1s",
-        ),
-    ]
     health_listen: Annotated[
         Address,
         Setting(
@@ -519,6 +556,7 @@ class Settings:
                 "run bus": "127.0.0.1:9006",
                 "run watch": "127.0.0.1:9007",
                 "run labels": "127.0.0.1:9008",
+                "run collect": "127.0.0.1:9011",
                 "run resources": "127.0.0.1:9010",
                 "run evaluate": "127.0.0.1:9009",
             },
@@ -589,6 +627,8 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
     """What is wrong with settings together; None is one that is wrong for itself already, or absent."""
     if command in _ASKS_KUBERNETES:
         yield from _cluster_mistakes(command, values)
+    if command in _COLLECTS:
+        yield from _source_mistakes(values)
     if command in _READS_DIRECTORY and values["kubeconfig"] is None:
         yield from _directory_mistakes(command, values["policies"])
     if command in _STARTS_BUS and values["bus"] in (EMBEDDED, None) and (values["replicas"] or 1) > 1:
@@ -640,6 +680,17 @@ def _cluster_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mista
         yield Mistake(name, value, "is no file that may be read")
 
 
+def _source_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
+    for spec in values["source"] or ():
+        if spec.kind in OF_KUBERNETES and values["kubeconfig"] is None:
+            yield Mistake(
+                _told("source"), str(spec), f"only with {flag('kubeconfig')}: it is asked through the cluster"
+            )
+    file = values["source_config"]
+    if file is not None and not (file.is_file() and os.access(file, os.R_OK)):
+        yield Mistake(_told("source_config"), shortened(str(file)), "is no file that may be read")
+
+
 def _directory_mistakes(command: str, directory: Path | None) -> Iterator[Mistake]:
     name = _told("policies")
     if directory is None:
@@ -664,6 +715,7 @@ def settings_page() -> str:
         "",
         "Each setting is a flag and an environment variable; a flag comes first, an empty variable counts as absent.",
         "All are checked together before anything starts: every mistake is told, and the exit code is 2.",
+        "A flag that may be given several times takes values separated by commas as well, as its variable does.",
         "Durations are as in `90s`, `2m`, `1h30m`; sizes as in `1048576`, `64MiB`.",
     ]
     group = ""

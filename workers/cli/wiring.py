@@ -18,6 +18,8 @@ from bus.server import EmbeddedServer
 from workers.certificates import Certificates
 from workers.cli.discovery import announced, running_bus
 from workers.cli.settings import DEFAULT_URL, EMBEDDED, EMBEDDED_PORT, FailedNodes, Settings, UnknownPolicy
+from workers.cli.sources import Sources, sources_of
+from workers.collect import Collect
 from workers.connections import Limits
 from workers.embedded import EmbeddedBus
 from workers.evaluate import Evaluate
@@ -103,10 +105,11 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
 
 def all_workers(settings: Settings) -> tuple[str, ...]:
     """The workers of `tas run all`, besides the embedded server."""
+    collect = ("collect",) if sources_of(settings) else ()
     if settings.kubeconfig is None:
-        return ("materialize", "policies", "evaluate", "extender")
+        return ("materialize", "policies", "evaluate", "extender", *collect)
     resources = ("resources",) if settings.node_resource else ()
-    return ("materialize", "watch", "evaluate", "status", "extender", "labels", *resources)
+    return ("materialize", "watch", "evaluate", "status", "extender", "labels", *collect, *resources)
 
 
 class Process:
@@ -158,11 +161,17 @@ class Process:
         """Adds the workers of these names, each with its connections."""
         for name in names:
             bus = await self.connect(url, name)
-            if name in BUILD:
+            if name == "collect":
+                self.add(await self._collect(bus))
+            elif name in BUILD:
                 self.add(BUILD[name](bus, self.settings, self.registry))
             else:
                 client = await self.connect_kubernetes(name)
                 self.add(BUILD_WITH_KUBERNETES[name](bus, client, self.settings, self.registry))
+
+    async def _collect(self, bus: Bus) -> Worker:
+        sources = Sources(self.settings, self._stack, lambda: self.connect_kubernetes("collect"))
+        return Collect(bus, await sources.build(), period=self.settings.period, registry=self.registry)
 
     def add(self, worker: Worker) -> None:
         """Adds a worker that was built elsewhere."""

@@ -164,6 +164,24 @@ class KubernetesClient:
         body = await self._ask("GET", "get", resource, path, what=f"get {resource} {_told(namespace, name)}")
         return _decoded(body, resource.type)
 
+    async def read(self, resource: Resource[Any], path: str, *, max_bytes: int) -> bytes:
+        """What stands under a path that holds no object: a group's versions, or values of an API of metrics.
+
+        `resource` is whose it is, for messages and metrics.
+
+        Raises:
+            KubernetesError: RejectedError for an answer of more than `max_bytes`, and the others.
+        """
+        what = f"get {path}"
+        timeout = aiohttp.ClientTimeout(total=CALL_SECONDS, connect=CONNECT_SECONDS)
+        async with self._answer("GET", "get", resource, path, what=what, accept="", timeout=timeout) as response:
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > max_bytes:
+                    raise RejectedError(f"{what}: an answer of more than {max_bytes} bytes", code=response.status)
+            return bytes(body)
+
     async def list(
         self,
         resource: Resource[T],

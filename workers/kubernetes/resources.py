@@ -125,3 +125,6 @@ NODES = Resource(group="", version="v1", plural="nodes", namespaced=False, type=
 FULL_NODES = Resource(group="", version="v1", plural="nodes", namespaced=False, type=NodeObject)
 PODS = Resource(group="", version="v1", plural="pods", namespaced=True, type=PodObject)
 EVENTS = Resource(group="", version="v1", plural="events", namespaced=True, type=Object, metadata_only=True)
+CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", namespaced=False, type=Object)
+"""Read by paths, in the version that is served."""
+NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", namespaced=False, type=Object)

@@ -8,7 +8,7 @@ state says is `collect`'s.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from tas.names import is_source_name
@@ -43,6 +43,7 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
 class Listener(Protocol):
     """A source that is written to. Every replica listens: who is written to publishes."""
 

@@ -18,6 +18,7 @@ from bus.messages import (
     decode_pod,
     decode_policy,
     decode_samples,
+    decode_source_state,
     decode_synced,
     decode_verdict,
     encode_node_facts,
@@ -25,6 +26,7 @@ from bus.messages import (
     encode_pod,
     encode_policy,
     encode_samples,
+    encode_source_state,
     encode_synced,
     encode_verdict,
 )
@@ -32,6 +34,8 @@ from tas.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Stra
 from tas.quantity import parse_quantity
 from tas.rules import State
 from tas.sample import Scrape
+from tas.sources.reading import Refusal, Refused
+from tas.sources.state import SourceMetric, SourceState
 from tas.verdict import ABSENT, HOLD, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict, Wish, WishKind
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bus"
@@ -145,12 +149,32 @@ VERDICT = NodeVerdict(
         )
     },
 )
+SOURCE = SourceState(
+    kind="custom-metrics",
+    holder="collect-7d9f-1",
+    since=YEAR,
+    time=YEAR + 60,
+    period=1,
+    last_success=YEAR + 59.5,
+    last_failure=YEAR + 10,
+    metrics={
+        "health_metric": SourceMetric(nodes=3),
+        "node_load1": SourceMetric(missing="the custom metrics API does not know it (404)"),
+    },
+    looks=60,
+    failures=1,
+    samples=177,
+    refused={
+        Refused.NODE: Refusal(count=59, example="health_metric of web-1: describedObject.kind = 'Pod': must be Node")
+    },
+)
 
 KEPT: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
     ("node-facts.json", FACTS, encode_node_facts, decode_node_facts),
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
     ("pod.json", POD, encode_pod, decode_pod),
+    ("source.json", SOURCE, encode_source_state, decode_source_state),
     ("synced.json", SYNCED, encode_synced, decode_synced),
     ("verdict.json", VERDICT, encode_verdict, decode_verdict),
 ]
@@ -201,6 +225,12 @@ def test_fields_of_later_versions_are_ignored(
     for each in list(objects_within(document)):
         each["later"] = {"any": ["thing"]}
     assert decode(json.dumps(document).encode()) == value
+
+
+def test_a_reason_of_a_later_version_is_left_out() -> None:
+    document = golden("source.json")
+    document["refused"].append({"reason": "later", "count": 1, "example": "?"})
+    assert decode_source_state(json.dumps(document).encode()) == SOURCE
 
 
 def test_a_sample_is_read_so() -> None:

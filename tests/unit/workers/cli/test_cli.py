@@ -26,6 +26,9 @@ def tas(*arguments: str) -> Result:
         (("run", "all"), ["tas run all: --policies (TAS_POLICIES): must be given"]),
         (("run", "policies", "--policies", "/nowhere"), ["--policies (TAS_POLICIES) = '/nowhere'"]),
         (("run", "materialize", "--bus", "http://h"), ["--bus (TAS_BUS) = 'http://h': must be embedded"]),
+        (("run", "collect", "--source", "a:prometheus=http://h", "--source", "b"), ["must be one of custom-metrics"]),
+        (("run", "collect", "--source", "prometheus=http://h", "--source", "prometheus=http://h"), ["given twice"]),
+        (("run", "all", "--policies", ".", "--source", "metrics-server"), ["only with --kubeconfig"]),
         (("publish", "n", "m"), ["'m': expected METRIC=VALUE"]),
         (("publish", "n", "m=NaN", "o=1e400", "p=", "=1"), ["m = 'NaN'", "o = '1e400'", "p = ''"]),
         (("publish", "n", "=1"), ["metrics = ''"]),
@@ -49,6 +52,14 @@ def test_what_cannot_be_is_refused_before_anything_is_done(arguments: tuple[str,
     for fragment in words:
         assert fragment in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_variable_holds_several_values_separated_by_commas() -> None:
+    environment = {"TAS_SOURCE": "edge:prometheus=http://a,edge:prometheus=http://b"}
+    result = CliRunner(env=environment).invoke(cli, ["run", "collect"], prog_name="tas")
+    assert result.exit_code == 2
+    assert "--source (TAS_SOURCE)" in result.stderr
+    assert "two sources are called edge" in result.stderr
 
 
 def test_help_tells_units_variables_and_defaults() -> None:

@@ -96,8 +96,11 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         "idle_timeout": "3m",
         **{name: str(tmp_path / "pem") for name in ("cert", "key", "cacert")},
         "client_names": "system:kube-scheduler, scheduler.example",
+        "source": "prometheus=http://a:9090, edge:prometheus=http://b",
+        "source_config": str(tmp_path / "sources.yaml"),
     }
-    (tmp_path / "pem").touch()
+    for file in ("pem", "sources.yaml"):
+        (tmp_path / file).touch()
     # Policies come from a directory or from a cluster, so the other is tried by itself.
     assert set(given) | {"kubeconfig", "node_resource"} == {field.name for field in fields(Settings)}
     settings = Settings.load("run all", given)
@@ -113,6 +116,9 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
     assert (settings.max_connections, settings.idle_timeout) == (40, 180.0)
     assert settings.cert == settings.key == settings.cacert == tmp_path / "pem"
     assert settings.client_names == ("system:kube-scheduler", "scheduler.example")
+    assert settings.source is not None
+    assert [spec.name for spec in settings.source] == ["prometheus", "edge"]
+    assert settings.source_config == tmp_path / "sources.yaml"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +151,10 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         ("failed_nodes", "", "must be unresolvable or resolvable"),
         ("node", "Node_1", "DNS subdomain"),
         ("period", "99ms", "at least 0.1s"),
+        ("source", "influx", "must be one of custom-metrics"),
+        ("source", "custom-metrics", "only with --kubeconfig"),
+        ("source", "prometheus=http://a,metrics-server", "only with --kubeconfig"),
+        ("source_config", "/nowhere/at/all", "is no file that may be read"),
         ("log_format", "xml", "must be auto, json or console"),
         ("log_level", "verbose", "must be debug, info, warning or error"),
     ],

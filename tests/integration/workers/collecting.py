@@ -1,0 +1,160 @@
+"""What stands on the bus around `collect`: policies that use metrics, samples that came of it, states of sources."""
+
+import base64
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from bus.buckets import POLICIES, SOURCES, SYNCED
+from bus.connection import Bus
+from bus.errors import MESSAGE_NOT_FOUND, RefusedError
+from bus.messages import (
+    PolicyRecord,
+    Synced,
+    decode_samples,
+    decode_source_state,
+    encode_policy,
+    encode_synced,
+)
+from bus.subjects import policy_key, samples_subject
+from tas.manifest import parse_policy
+from tas.policy import PolicyKey
+from tas.quantity import NANO
+from tas.sample import Scrape
+from tas.sources.state import SourceState
+from tests.integration.servers import eventually
+from tests.integration.workers.running import running
+from workers.collect import Collect
+from workers.sources.base import Listener, Source, SourceKind, SourceSpec
+
+
+class World:
+    """One bus, as somebody sees it who has all rights."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+
+    async def use(self, *metrics: str, policy: str = "p", source: str | None = None) -> None:
+        """A policy that uses these metrics and no others; without any there is no such policy."""
+        named = {} if source is None else {"source": source}
+        rules = [{"metricname": metric, "operator": "GreaterThan", "target": 1} | named for metric in metrics]
+        key = PolicyKey("default", policy)
+        place = policy_key(key)
+        if not rules:
+            stands = await self.bus.get(POLICIES, place)
+            assert stands is not None
+            await self.bus.delete(POLICIES, place, revision=stands.revision, read_at=time.monotonic())
+            return
+        parsed, problems = parse_policy(key, {"strategies": {"dontschedule": {"rules": rules}}})
+        assert not problems
+        await self._put(place, encode_policy(PolicyRecord(policy=parsed, uid="u", generation=1)))
+
+    async def listed(self) -> None:
+        """All policies stand there that there are."""
+        epoch = await self.bus.epoch(POLICIES)
+        await self._put(
+            SYNCED, encode_synced(Synced(epoch=epoch.created, count=0, time=time.time(), by="test", cluster=False))
+        )
+
+    async def scrape(self, node: str, source: str) -> Scrape | None:
+        """The newest message of a source for a node."""
+        subject = samples_subject(node, source)
+        try:
+            message = (await self.bus.api("STREAM.MSG.GET.SAMPLES", {"last_by_subj": subject}))["message"]
+        except RefusedError as error:
+            if error.code == MESSAGE_NOT_FOUND:
+                return None
+            raise
+        data = base64.b64decode(message["data"])
+        _, scrape, refused = decode_samples(subject, data, arrived=time.time(), sequence=message["seq"])
+        assert not refused
+        return scrape
+
+    async def values(self, node: str, source: str) -> dict[str, float]:
+        """What the newest message says."""
+        scrape = await self.scrape(node, source)
+        return {} if scrape is None else {metric: value / NANO for metric, value in scrape.metrics.items()}
+
+    async def has(self, node: str, source: str, values: Mapping[str, float]) -> None:
+        """Waits until the newest message says exactly this."""
+
+        async def so() -> bool:
+            return await self.values(node, source) == values
+
+        await eventually(so, every=0.02)
+
+    async def comes(self, node: str, source: str) -> None:
+        """Waits for one more message than there was, which was measured after now."""
+        began = time.time()
+
+        async def so() -> bool:
+            scrape = await self.scrape(node, source)
+            return scrape is not None and scrape.measured > began
+
+        await eventually(so, every=0.02)
+
+    async def published(self) -> int:
+        """How many messages there ever were on SAMPLES."""
+        answer = await self.bus.api("STREAM.INFO.SAMPLES")
+        count: int = answer["state"]["messages"]
+        return count
+
+    async def state(self, source: str) -> SourceState | None:
+        """What stands of a source."""
+        entry = await self.bus.get(SOURCES, source)
+        return None if entry is None or entry.value is None else decode_source_state(entry.value)
+
+    async def problem(self, source: str, words: str) -> SourceState:
+        """Waits until the state of a source has a problem with these words; "" waits until it has none."""
+        found: list[SourceState] = []
+
+        async def so() -> bool:
+            state = await self.state(source)
+            if state is None or not (words in state.problem if words else not state.problem and state.last_success):
+                return False
+            found[:] = [state]
+            return True
+
+        await eventually(so, every=0.05)
+        return found[0]
+
+    async def misses(self, source: str, metric: str, words: str) -> None:
+        """Waits until the state of a source says in these words why there is nothing of a metric; "": it is there."""
+
+        async def so() -> bool:
+            state = await self.state(source)
+            if state is None or metric not in state.metrics:
+                return False
+            missing = state.metrics[metric].missing
+            return words in missing if words else state.metrics[metric].nodes > 0
+
+        await eventually(so, every=0.05)
+
+    async def refuses(self, source: str, why: str, words: str) -> None:
+        """Waits until the state of a source tells a refusal of this reason with these words in its example."""
+
+        async def so() -> bool:
+            state = await self.state(source)
+            return state is not None and any(
+                reason.value == why and words in refusal.example for reason, refusal in state.refused.items()
+            )
+
+        await eventually(so, every=0.05)
+
+    async def _put(self, key: str, value: bytes) -> None:
+        stands = await self.bus.get(POLICIES, key)
+        revision = 0 if stands is None else stands.revision
+        await self.bus.put(POLICIES, key, value, revision=revision, read_at=time.monotonic())
+
+
+@asynccontextmanager
+async def collecting(
+    bus: Bus, *sources: Source | Listener, kind: SourceKind = SourceKind.CUSTOM_METRICS, period: float = 0.1
+) -> AsyncIterator[CollectorRegistry]:
+    """Runs `collect` with these sources as long as the body does, and gives its metrics."""
+    registry = CollectorRegistry()
+    specs = {SourceSpec(name=source.name, kind=kind): source for source in sources}
+    async with running(Collect(bus, specs, period=period, registry=registry)):
+        yield registry

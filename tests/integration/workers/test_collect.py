@@ -1,0 +1,242 @@
+"""The worker `collect` over a real nats-server, with sources that do all that a source may."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bus.buckets import LEASES, SOURCES
+from bus.connection import Bus
+from bus.errors import BusError
+from tas.sources.reading import Batch, Gathering, Refused
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.collecting import World, collecting
+from workers.sources.base import SourceError
+
+
+class Fake:
+    """A source that answers what it is told to."""
+
+    def __init__(self, name: str = "fake", value: str = "1") -> None:
+        self.name = name
+        self.value = value
+        self.measured: float | None = None
+        self.asked: list[frozenset[str]] = []
+        self.problem: Exception | None = None
+        self.hangs = False
+        self.lies: Callable[[Gathering], None] = lambda _: None
+
+    async def read(self, metrics: frozenset[str]) -> Batch:
+        self.asked.append(metrics)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.problem is not None:
+            raise self.problem
+        gathering = Gathering()
+        for metric in sorted(metrics):
+            gathering.add(node="node-1", metric=metric, value=self.value, measured=self.measured)
+        self.lies(gathering)
+        return gathering.batch()
+
+
+class Written:
+    """A source that is written to, by the test."""
+
+    name = "written"
+
+    def __init__(self) -> None:
+        self.wanted: Callable[[], frozenset[str]] | None = None
+        self.take: Callable[[Batch], Awaitable[None]] | None = None
+
+    async def listen(self, metrics: Callable[[], frozenset[str]], take: Callable[[Batch], Awaitable[None]]) -> None:
+        self.wanted, self.take = metrics, take
+        await asyncio.Event().wait()
+
+    async def write(self, node: str, metric: str, value: str) -> None:
+        await eventually(lambda: self.take is not None)
+        assert self.take is not None
+        gathering = Gathering()
+        gathering.add(node=node, metric=metric, value=value)
+        await self.take(gathering.batch())
+
+
+@pytest.fixture
+async def world(bus: Bus) -> World:
+    world = World(bus)
+    await world.listed()
+    return world
+
+
+async def test_what_a_source_says_comes_onto_the_bus_again_and_again(bus: Bus, world: World) -> None:
+    await world.use("load", "heat")
+    fake = Fake(value="1.5")
+    async with collecting(bus, fake) as registry:
+        await world.has("node-1", "fake", {"load": 1.5, "heat": 1.5})
+        fake.value = "2"
+        await world.has("node-1", "fake", {"load": 2, "heat": 2})
+        assert set(fake.asked) == {frozenset({"load", "heat"})}
+        state = await world.problem("fake", "")
+        assert {metric: each.nodes for metric, each in state.metrics.items()} == {"heat": 1, "load": 1}
+        assert state.period == 0.1
+        assert registry.get_sample_value("tas_source_held", {"source": "fake"}) == 1
+        assert registry.get_sample_value("tas_source_looks_total", {"source": "fake", "result": "all"})
+
+
+async def test_nothing_is_asked_before_it_is_known_what_policies_use(bus: Bus) -> None:
+    world, fake, other = World(bus), Fake(), Fake("other")
+    await world.use("load")
+    async with collecting(bus, fake):
+        # A second one, over a bucket that is complete, shows that the first had the time.
+        await world.listed()
+        async with collecting(bus, other):
+            await world.has("node-1", "other", {"load": 1})
+        await world.has("node-1", "fake", {"load": 1})
+
+
+async def test_a_source_is_asked_for_what_policies_use_and_for_nothing_else(bus: Bus, world: World) -> None:
+    fake = Fake()
+    async with collecting(bus, fake, period=3600):
+
+        async def idle() -> bool:
+            state = await world.state("fake")
+            return state is not None and not state.metrics
+
+        await eventually(idle)
+        assert fake.asked == []
+        await world.use("load")  # long before the period is over
+        await world.has("node-1", "fake", {"load": 1})
+        await world.use("heat", policy="q")
+        await world.has("node-1", "fake", {"load": 1, "heat": 1})
+        await world.use("power", policy="r", source="somebody-else")
+        await world.use("speed", policy="s", source="fake")
+        await world.has("node-1", "fake", {"load": 1, "heat": 1, "speed": 1})
+        for policy in ("p", "q", "s"):
+            await world.use(policy=policy)
+        await eventually(idle)
+        assert all("power" not in asked for asked in fake.asked)
+        assert frozenset() not in fake.asked
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "is down", "raises a bug", "lies"])
+async def test_one_source_in_trouble_costs_no_other_a_beat(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr("workers.collect.READ_SECONDS", 0.5)
+    await world.use("load")
+    good, bad = Fake("good"), Fake("bad")
+    if trouble == "hangs":
+        bad.hangs, told = True, "no answer within 0.5 s"
+    elif trouble == "is down":
+        bad.problem, told = SourceError("connection refused by a.example"), "connection refused"
+    elif trouble == "raises a bug":
+        bad.problem, told = ZeroDivisionError("oh"), "a bug, see the log"
+    else:
+        bad.measured, told = time.time() + 1000, ""
+    async with collecting(bus, bad, good):
+        await world.comes("node-1", "good")
+        if told:
+            state = await world.problem("bad", told)
+            assert state.failures == state.looks
+            assert state.last_success is None
+        else:
+            await world.refuses("bad", "time", "load of node-1")
+        before = len(good.asked)
+        await eventually(lambda: len(good.asked) > before + 10)
+        assert not (await world.problem("good", "")).problem
+        assert await world.scrape("node-1", "bad") is None
+        bad.hangs, bad.problem, bad.measured = False, None, None
+        await world.comes("node-1", "bad")
+        await world.problem("bad", "")
+
+
+async def test_a_source_that_asks_to_be_left_alone_is_left_alone(bus: Bus, world: World) -> None:
+    await world.use("load")
+    fake, other = Fake(), Fake("other")
+    fake.problem = SourceError("too many requests", retry_after=300)
+    async with collecting(bus, fake, other):
+        await world.problem("fake", "too many requests")
+        before = len(other.asked)
+        await world.use("heat", policy="q")  # not even for what is new
+        await eventually(lambda: len(other.asked) > before + 10)
+        assert len(fake.asked) == 1
+
+
+async def test_what_is_refused_or_missing_is_told_and_the_rest_counts(bus: Bus, world: World) -> None:
+    await world.use("load", "heat", "power")
+    fake = Fake()
+
+    def lie(gathering: Gathering) -> None:
+        gathering.add(node="node-1", metric="heat", value="7")
+        gathering.refuse(Refused.NODE, "load of web", "describedObject.kind", "Pod", "must be Node")
+        gathering.add(node="node-1", metric="unasked", value="1")
+        gathering.miss("power", "nobody knows it")
+
+    fake.lies = lie
+    async with collecting(bus, fake) as registry:
+        await world.has("node-1", "fake", {"load": 1, "power": 1})
+        await world.refuses("fake", "twice", "heat of node-1")
+        await world.refuses("fake", "node", "'Pod'")
+        await world.misses("fake", "power", "nobody knows it")
+        assert registry.get_sample_value("tas_source_values_refused_total", {"source": "fake", "reason": "twice"})
+        assert registry.get_sample_value("tas_source_metrics_missing", {"source": "fake"}) == 1
+
+
+async def test_what_was_said_a_moment_ago_is_not_said_again(bus: Bus, world: World) -> None:
+    await world.use("load")
+    fake = Fake()
+    fake.measured = time.time()
+    async with collecting(bus, fake):
+        await world.has("node-1", "fake", {"load": 1})
+        before, asked = await world.published(), len(fake.asked)
+        await eventually(lambda: len(fake.asked) > asked + 10)
+        assert await world.published() <= before + 1  # once in REPEAT_SECONDS
+        fake.value = "2"
+        await world.has("node-1", "fake", {"load": 2})
+
+
+async def test_the_state_is_written_when_it_says_something_new_and_not_with_every_look(bus: Bus, world: World) -> None:
+    await world.use("load")
+    fake = Fake()
+    async with collecting(bus, fake):
+        await world.misses("fake", "load", "")
+        before = (await bus.epoch(SOURCES)).last_sequence
+        asked = len(fake.asked)
+        await eventually(lambda: len(fake.asked) > asked + 30)
+        assert (await bus.epoch(SOURCES)).last_sequence <= before + 2
+
+
+async def test_after_a_wipe_of_the_bus_all_stands_again(server: Server, bus: Bus, world: World) -> None:
+    await world.use("load")
+    fake = Fake()
+    async with collecting(bus, fake):
+        await world.has("node-1", "fake", {"load": 1})
+        await server.restart(wiped=True)
+        await bus.wait_connected()
+
+        async def samples() -> bool:
+            try:
+                return await world.values("node-1", "fake") == {"load": 1}
+            except BusError:
+                return False
+
+        # Nobody has listed policies yet in this life of the bus, so what was known counts.
+        await eventually(samples, every=0.1)
+
+
+async def test_who_is_written_to_publishes_and_says_so(bus: Bus, world: World) -> None:
+    await world.use("load")
+    first, second = Written(), Written()
+    async with collecting(bus, first), collecting(bus, second):
+        await first.write("node-1", "load", "3")
+        await world.has("node-1", "written", {"load": 3})
+        assert first.wanted is not None
+        assert first.wanted() == {"load"}
+        await second.write("node-2", "load", "4")
+        await second.write("node-2", "unasked", "4")
+        await world.has("node-2", "written", {"load": 4})
+        await world.misses("written", "load", "")
+        state = await world.state("written")
+        assert state is not None
+        assert state.period is None
+        assert await bus.get(LEASES, "collect.written") is None
