@@ -125,11 +125,23 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
         return all(rule.readable for rule in self.rules)
 
     @property
+    def rule_counts(self) -> tuple[bool, ...]:
+        """Whether each rule counts: of `scheduleonmetric` the first, or those with a weight if any has (tas.md D5)."""
+        if self.type is not StrategyType.SCHEDULEONMETRIC:
+            return (True,) * len(self.rules)
+        if any(rule.weight is not None for rule in self.rules):
+            return tuple(rule.weight is not None for rule in self.rules)
+        return tuple(number == 0 for number in range(len(self.rules)))
+
+    @property
     def rule_texts(self) -> tuple[str, ...]:
         """Each rule as a person reads it here: `scheduleonmetric` orders nodes, and knows no violation."""
         if self.type is not StrategyType.SCHEDULEONMETRIC:
             return tuple(map(str, self.rules))
-        return tuple(map(_preference, self.rules))
+        return tuple(
+            _preference(rule) + ("" if counts else " (ignored)")
+            for rule, counts in zip(self.rules, self.rule_counts, strict=True)
+        )
 
     def __str__(self) -> str:
         """All its rules in one line."""

@@ -46,7 +46,8 @@ def strategy_scores(
     """
     nodes = list(candidates)
     missing = NEUTRAL_SCORE if strategy.on_stale is OnStale.NEUTRAL else 0
-    rules = list(zip(strategy.rules, values, strict=True))
+    every = zip(strategy.rules, values, strategy.rule_counts, strict=True)
+    rules = [(rule, of) for rule, of, counts in every if counts]
     weighted = [(rule, rule.weight, of) for rule, of in rules if rule.weight is not None]
     if weighted:
         columns = [_column(rule, ScoreMode.PROPORTIONAL, of, nodes, missing) for rule, _, of in weighted]

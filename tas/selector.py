@@ -44,6 +44,16 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 assert_never(self.operator)
 
+    def __str__(self) -> str:
+        """As kubectl writes it: `zone in (a,b)`, `gpu`, `!spot`."""
+        match self.operator:
+            case SelectorOperator.EXISTS:
+                return self.key
+            case SelectorOperator.DOES_NOT_EXIST:
+                return f"!{self.key}"
+            case _:
+                return f"{self.key} {self.operator.value.lower()} ({','.join(sorted(self.values))})"
+
 
 class LabelSelector(msgspec.Struct, frozen=True, kw_only=True):
     """All requirements must hold; an empty selector selects every node. `matchLabels` are requirements too."""
@@ -53,6 +63,10 @@ class LabelSelector(msgspec.Struct, frozen=True, kw_only=True):
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels is selected."""
         return all(requirement.holds(labels) for requirement in self.requirements)
+
+    def __str__(self) -> str:
+        """As kubectl writes it; empty if it selects every node."""
+        return ",".join(map(str, self.requirements))
 
 
 class SelectorError(TasError, ValueError):

@@ -44,12 +44,12 @@ class MetricUse(msgspec.Struct, frozen=True, order=True):
 
 
 def metrics_of(policy: Policy) -> frozenset[MetricUse]:
-    """The metrics that the policy's rules read."""
+    """The metrics that the policy's rules read, as far as they count."""
     return frozenset(
         MetricUse(rule.metric, rule.source or "")
         for strategy in policy.strategies.values()
-        for rule in strategy.rules
-        if rule.metric
+        for rule, counts in zip(strategy.rules, strategy.rule_counts, strict=True)
+        if counts and rule.metric
     )
 
 

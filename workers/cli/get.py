@@ -2,6 +2,7 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from rich.text import Text
 from bus.buckets import LEASES, NODES, POLICIES, SOURCES, SYNCED, VERDICTS
 from bus.connection import Bus
 from bus.messages import (
+    PolicyRecord,
     decode_node_facts,
     decode_node_samples,
     decode_policy,
@@ -20,6 +22,7 @@ from bus.messages import (
 from bus.subjects import parse_node_key, parse_policy_key, parse_verdict_key
 from tas.errors import InvalidInputError
 from tas.manifest import policy_spec
+from tas.policy import StrategyType
 from tas.quantity import format_quantity
 from tas.sample import NodeSamples
 from tas.sources.state import SourceState
@@ -170,17 +173,39 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
             ]
         )
         return 0
-    table = new_table("POLICY", "STRATEGY", "RULES", "FILE", "PROBLEMS")
+    # Only policies from a directory have a file.
+    columns = ["POLICY", "STRATEGY", "RULES", "OPTIONS", "FILE", "PROBLEMS"]
+    if not any(record.origin for record in records):
+        columns.remove("FILE")
+    table = new_table(*columns)
     for record in records:
-        problems = Text("\n".join(str(problem) for problem in record.problems) or "-")
-        name = str(record.policy.key)
-        if not record.policy.strategies:
-            table.add_row(name, "-", "-", record.origin or "-", problems)
-        for number, (kind, strategy) in enumerate(sorted(record.policy.strategies.items())):
-            first = number == 0
-            table.add_row(name, kind.value, str(strategy) or "-", record.origin or "-", problems if first else "")
+        for row in _policy_rows(record):
+            table.add_row(*(row.get(column, Text("-")) for column in columns))
     print_table(table)
     return 0
+
+
+def _policy_rows(record: PolicyRecord) -> Iterator[dict[str, Text]]:
+    """A row for each strategy of a policy, at least one; what is said of the policy as a whole stands in the first."""
+    spec = policy_spec(record.policy)
+    strategies = spec.pop("strategies") or {"": {"rules": []}}
+    if record.policy.node_selector is not None:
+        spec["nodeSelector"] = str(record.policy.node_selector) or "every node"
+    whole = _options(spec)
+    for number, (kind, written) in enumerate(sorted(strategies.items())):
+        options = {name: value for name, value in written.items() if name not in ("rules", "logicalOperator")}
+        row = {"POLICY": str(record.policy.key)}
+        if kind:
+            row |= {"STRATEGY": kind, "RULES": str(record.policy.strategies[StrategyType(kind)])}
+        row["OPTIONS"] = "\n".join([*(whole if number == 0 else []), *_options(options)])
+        row["FILE"] = record.origin
+        row["PROBLEMS"] = "\n".join(map(str, record.problems)) if number == 0 else " "
+        yield {column: Text(text) for column, text in row.items() if text}
+
+
+def _options(fields: Mapping[str, Any]) -> list[str]:
+    """Fields in the CRD's words, one a line: `suspend`, `staleAfter 30s`."""
+    return [name if value is True else f"{name} {value}" for name, value in fields.items()]
 
 
 async def _sources(bus: Bus, *, as_json: bool) -> int:

@@ -45,3 +45,18 @@ def test_unknown_is_harmless_by_default() -> None:
 def test_a_key_reads_as_namespace_and_name() -> None:
     assert str(PolicyKey("default", "demo")) == "default/demo"
     assert PolicyKey("a", "z") < PolicyKey("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("weights", "counts"),
+    [((), ()), ((None,), (True,)), ((None, None), (True, False)), ((None, 2, 3), (False, True, True))],
+)
+def test_d5_of_rules_that_order_nodes_the_first_counts_or_those_with_a_weight(
+    weights: tuple[int | None, ...], counts: tuple[bool, ...]
+) -> None:
+    rules = tuple(msgspec.structs.replace(RULE, weight=weight) for weight in weights)
+    strategy = Strategy(type=StrategyType.SCHEDULEONMETRIC, rules=rules, on_stale=OnStale.LOWEST)
+    assert strategy.rule_counts == counts
+    assert [not text.endswith(" (ignored)") for text in strategy.rule_texts] == list(counts)
+    other = msgspec.structs.replace(strategy, type=StrategyType.DESCHEDULE)
+    assert all(other.rule_counts)

@@ -132,3 +132,19 @@ def test_anything_is_a_selector_or_refused(found: Any) -> None:
         str(error).encode()
     else:
         assert parse_selector(selector_spec(selector)) == selector
+
+
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [
+        ({}, ""),
+        ({"matchLabels": {"zone": "a", "arch": "arm64"}}, "zone in (a),arch in (arm64)"),
+        ({"matchExpressions": [{"key": "k", "operator": "NotIn", "values": ["b", "a"]}]}, "k notin (a,b)"),
+        (
+            {"matchExpressions": [{"key": "x", "operator": "Exists"}, {"key": "y", "operator": "DoesNotExist"}]},
+            "x,!y",
+        ),
+    ],
+)
+def test_a_selector_reads_as_kubectl_writes_it(selector: dict[str, object], text: str) -> None:
+    assert str(parse_selector(selector)) == text

@@ -54,10 +54,13 @@ async def put_samples(bus: Bus, node: str, metrics: Mapping[str, str], *, ago: f
     await bus.put(NODES, node_metrics_key(node), value, revision=0, read_at=time.monotonic())
 
 
-async def put_policy(bus: Bus, name: str, spec: object, *, namespace: str = "default") -> None:
+async def put_policy(
+    bus: Bus, name: str, spec: object, *, namespace: str = "default", origin: str | None = None
+) -> None:
     key = PolicyKey(namespace, name)
     policy, problems = parse_policy(key, spec)
-    record = PolicyRecord(policy=policy, uid=f"uid-{name}", generation=7, problems=problems, origin=f"{name}.yaml")
+    file = f"{name}.yaml" if origin is None else origin
+    record = PolicyRecord(policy=policy, uid=f"uid-{name}", generation=7, problems=problems, origin=file)
     await bus.put(POLICIES, policy_key(key), encode_policy(record), revision=0, read_at=time.monotonic())
 
 
@@ -136,8 +139,28 @@ async def test_get_policies_shows_rules_and_problems(tas: Tas, bus: Bus) -> None
     assert good["spec"]["strategies"]["dontschedule"]["rules"][0]["metricname"] == "load1"
     assert [problem["field"] for problem in odd["problems"]] == ["spec.strategies.dontschedul"]
     done = await tas("get", "policies")
-    assert re.search(r"default/good +dontschedule +load1 GreaterThan 5 or m Equals 1 +good\.yaml +-", done.out)
-    assert re.search(r"other/odd +- +- +odd\.yaml +spec\.strategies\.dontschedul = ", done.out)
+    assert re.search(r"default/good +dontschedule +load1 GreaterThan 5 or m Equals 1 +- +good\.yaml +-", done.out)
+    assert re.search(r"other/odd +- +- +staleAfter 30s +odd\.yaml +spec\.strategies\.dontschedul = ", done.out)
+
+
+async def test_get_policies_shows_what_is_said_of_a_policy_as_a_whole(tas: Tas, bus: Bus) -> None:
+    selector = {"matchLabels": {"zone": "a"}, "matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]}
+    strategies = {"deschedule": rules("m Equals 1") | {"for": "90s", "onStale": "clear"}, "labeling": {"rules": []}}
+    spec = {"suspend": True, "dryRun": True, "staleAfter": "1m", "nodeSelector": selector, "strategies": strategies}
+    await put_policy(bus, "told", spec, origin="")
+    done = await tas("get", "policies")
+    lines = [re.split(r" {2,}", line.rstrip()) for line in done.out.splitlines()]
+    assert lines[0] == ["POLICY", "STRATEGY", "RULES", "OPTIONS", "PROBLEMS"]
+    assert lines[1][:4] == ["default/told", "deschedule", "m Equals 1", "suspend"]
+    options = [line[-1] for line in lines[2:7]]
+    assert options == ["dryRun", "nodeSelector zone in (a),!spot", "staleAfter 60s", "onStale clear", "for 90s"]
+    assert lines[7][:4] == ["default/told", "labeling", "-", "-"]
+
+
+async def test_get_policies_tells_which_rules_of_scheduleonmetric_do_not_count(tas: Tas, bus: Bus) -> None:
+    await put_policy(bus, "one", {"strategies": {"scheduleonmetric": rules("load1 LessThan 0", "m GreaterThan 0")}})
+    done = await tas("get", "policies")
+    assert "low load1 first, high m first (ignored)" in done.out
 
 
 async def test_get_verdicts_shows_what_each_policy_means_for_each_node(tas: Tas, bus: Bus) -> None:
