@@ -20,7 +20,8 @@ from tas.extender.verbs import Answer
 from workers.certificates import Certificates
 from workers.connections import ConnectionMetrics, Limits
 from workers.extender_debug import ExplainHandler
-from workers.extender_http import AnswerRing, ExtenderMetrics, build_app
+from workers.extender_http import AnswerRing, answered_by, build_app
+from workers.extender_metrics import ExtenderMetrics
 from workers.followed_view import FollowedView
 from workers.logs import Throttle
 from workers.runtime import Address, listening, version_route
@@ -74,7 +75,7 @@ class ExtenderWorker:
     async def run(self) -> None:
         """Serves until cancelled; requests in hand are finished first."""
         app = build_app(
-            {PREFIX: self._decider},
+            {PREFIX: answered_by(self._decider)},
             unready=self.unready,
             max_body_bytes=self._max_body_bytes,
             on_answer=self._answered,

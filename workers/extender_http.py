@@ -6,27 +6,22 @@ does not read (protocol c1 to c3); what stands in there is for people.
 
 import asyncio
 import time
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from itertools import accumulate
-from math import inf
 
 import msgspec
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from tas.errors import InvalidInputError, shortened
 from tas.extender.answers import error_body
-from tas.extender.decision import Decider, Outcome
+from tas.extender.decision import Decider
 from tas.extender.verbs import VERBS, Answer
+from workers.extender_metrics import CLIENT_GONE, ExtenderMetrics
 
 log = structlog.get_logger("extender")
 
@@ -38,8 +33,12 @@ BODY_SECONDS = 10.0
 
 JSON = "application/json"
 
-CLIENT_GONE = 499
-"""Stands in metrics for a client that left before it had an answer; never sent."""
+
+Answering = Callable[[bytes, float], tuple[bytes, Answer] | Awaitable[tuple[bytes, Answer]]]
+"""What a verb is answered: the body of a request and the time in, the body of the answer and its record out.
+
+Raises InvalidInputError for a request that can never be answered, RefusedError for one that is not now.
+"""
 
 
 class AnswerRing:
@@ -60,79 +59,13 @@ class AnswerRing:
         return msgspec.json.encode(list(self._answers))
 
 
-BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, inf)
-"""Upper bounds of the histogram, in seconds."""
-
-
-class ExtenderMetrics(Collector):
-    """What is asked and answered, in plain numbers that become metrics when they are scraped.
-
-    The library's own counters, eight of them a request, took a tenth of the time of an answer to 500 names.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = {(verb, 200): 0 for verb in VERBS}
-        self._decisions = {(verb, outcome): 0 for verb in VERBS for outcome in Outcome}
-        self._candidates = dict.fromkeys(VERBS, 0)
-        self._seconds = dict.fromkeys(VERBS, 0.0)
-        self._buckets = {verb: [0] * len(BUCKETS) for verb in VERBS}
-        self._rejected = 0
-        self._unknown_passed = 0
-        registry.register(self)
-
-    def count(self, verb: str, code: int) -> None:
-        """One request; `verb` is "" if its path means none."""
-        self._requests[verb, code] = self._requests.get((verb, code), 0) + 1
-
-    def observe(self, answer: Answer) -> None:
-        """One request to a verb, and what became of it."""
-        verb = answer.verb
-        self.count(verb, answer.status)
-        self._seconds[verb] += answer.seconds
-        self._buckets[verb][bisect_left(BUCKETS, answer.seconds)] += 1
-        if answer.outcome is None:
-            return
-        self._decisions[verb, answer.outcome] += 1
-        self._candidates[verb] += answer.candidates
-        if verb == "filter" and not answer.error:
-            self._rejected += answer.candidates - answer.passed
-            self._unknown_passed += answer.unknown
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics as they stand."""
-        requests = CounterMetricFamily(
-            "tas_extender_requests",
-            f"Requests by verb and HTTP status; {CLIENT_GONE}: the client left.",
-            labels=["verb", "code"],
-        )
-        for (verb, code), count in self._requests.items():
-            requests.add_metric([verb, str(code)], count)
-        yield requests
-        seconds = HistogramMetricFamily(
-            "tas_extender_request_seconds", "From a request's headers to its answer.", labels=["verb"]
-        )
-        for verb, counts in self._buckets.items():
-            cumulative = zip(map(floatToGoString, BUCKETS), accumulate(counts), strict=True)
-            seconds.add_metric([verb], buckets=list(cumulative), sum_value=self._seconds[verb])
-        yield seconds
-        decisions = CounterMetricFamily(
-            "tas_extender_decisions", "Decisions by how they came about.", labels=["verb", "outcome"]
-        )
-        for (verb, outcome), count in self._decisions.items():
-            decisions.add_metric([verb, outcome], count)
-        yield decisions
-        candidates = CounterMetricFamily("tas_extender_candidates", "Nodes asked about.", labels=["verb"])
-        for verb, count in self._candidates.items():
-            candidates.add_metric([verb], count)
-        yield candidates
-        yield CounterMetricFamily("tas_extender_rejected", "Nodes rejected by filter.", value=self._rejected)
-        yield CounterMetricFamily(
-            "tas_extender_unknown_passed", "Nodes that filter let pass on unknown.", value=self._unknown_passed
-        )
+def answered_by(decider: Decider) -> Mapping[str, Answering]:
+    """What `build_app` serves for a decider: each verb, by the last part of the path."""
+    return {name: partial(verb, decider) for name, verb in VERBS.items()}
 
 
 def build_app(
-    deciders: Mapping[str, Decider],
+    served: Mapping[str, Mapping[str, Answering]],
     *,
     unready: Callable[[], str | None],
     on_answer: Callable[[Answer], None] = lambda _: None,
@@ -142,26 +75,27 @@ def build_app(
     clock: Callable[[], float] = time.time,
     routes: Iterable[web.RouteDef] = (),
 ) -> web.Application:
-    """The app that answers every verb below each prefix of `deciders`, such as `/scheduler`.
+    """The app that answers verbs below each path of `served`, such as `/scheduler`.
 
     Args:
-        deciders: Who decides, by path without trailing slash.
+        served: What each verb is answered, by path without trailing slash.
         unready: Why requests are refused with 503, or None.
         on_answer: Told of every request to a verb, after it was answered. Must not raise.
         metrics: Told the same, and of requests to unknown paths.
         max_body_bytes: Longer requests get 413.
         body_seconds: Slower ones 408.
-        clock: Seconds since 1970, for deciders.
+        clock: Seconds since 1970, for verbs.
         routes: What is answered besides, and counted nowhere.
     """
     metrics = metrics or ExtenderMetrics(CollectorRegistry())
     app = web.Application()
-    for path, decider in deciders.items():
-        for name, verb in VERBS.items():
+    for path, verbs in served.items():
+        metrics.mount(path, verbs)
+        for name, answer in verbs.items():
             endpoint = _Endpoint(
                 path=path,
                 name=name,
-                verb=partial(verb, decider),
+                verb=answer,
                 unready=unready,
                 on_answer=on_answer,
                 metrics=metrics,
@@ -175,8 +109,8 @@ def build_app(
     return app
 
 
-class _RefusedError(Exception):
-    """The request gets `status` instead of an answer; `close` if the rest of it is not worth waiting for."""
+class RefusedError(Exception):
+    """A request gets `status` instead of an answer; `close` if the rest of it is not worth waiting for."""
 
     def __init__(self, status: int, error: str, *, close: bool = False) -> None:
         super().__init__(error)
@@ -184,6 +118,7 @@ class _RefusedError(Exception):
         self.close = close
 
     def response(self) -> web.Response:
+        """What the client is sent."""
         response = _response(error_body(str(self)), self.status)
         if self.status == HTTPStatus.METHOD_NOT_ALLOWED:
             response.headers["Allow"] = "POST"
@@ -202,7 +137,7 @@ class _Endpoint:
 
     path: str
     name: str
-    verb: Callable[[bytes, float], tuple[bytes, Answer]]
+    verb: Answering
     unready: Callable[[], str | None]
     on_answer: Callable[[Answer], None]
     metrics: ExtenderMetrics
@@ -214,9 +149,10 @@ class _Endpoint:
         started = time.perf_counter()
         try:
             self._admit(request)
-            body, answer = self.verb(await self._read_body(request), self.clock())
+            answered = self.verb(await self._read_body(request), self.clock())
+            body, answer = answered if isinstance(answered, tuple) else await answered
             response = _response(body)
-        except _RefusedError as error:
+        except RefusedError as error:
             response, answer = error.response(), self._refusal(error.status, str(error))
         except InvalidInputError as error:
             response, answer = _response(error_body(str(error)), 400), self._refusal(400, str(error))
@@ -239,11 +175,11 @@ class _Endpoint:
         content_type = request.headers.get("Content-Type")
         if not (content_type == JSON or _media_type(content_type) == JSON):
             text = f"Content-Type = {shortened(content_type)}: must be {JSON}"
-            raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+            raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
         if (request.content_length or 0) > self.max_body_bytes:
             raise self._too_large(request.content_length)
         if (reason := self.unready()) is not None:
-            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
 
     async def _read_body(self, request: web.Request) -> bytes:
         """The body, which may be announced wrongly or not at all (chunked)."""
@@ -261,23 +197,23 @@ class _Endpoint:
                         raise self._too_large(size)
         except TimeoutError:
             text = f"body: {size} bytes in {self.body_seconds:g} s: too slow"
-            raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, text, close=True) from None
+            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, text, close=True) from None
         except ConnectionError as error:
-            raise _RefusedError(CLIENT_GONE, "body: the client left", close=True) from error
+            raise RefusedError(CLIENT_GONE, "body: the client left", close=True) from error
         except web.RequestPayloadError as error:
-            raise _RefusedError(HTTPStatus.BAD_REQUEST, f"body: {error}", close=True) from error
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"body: {error}", close=True) from error
         return b"".join(chunks)
 
-    def _too_large(self, size: int | None) -> _RefusedError:
+    def _too_large(self, size: int | None) -> RefusedError:
         text = f"body = {size} bytes: the limit is {self.max_body_bytes}"
-        return _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, close=True)
+        return RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, close=True)
 
 
 async def _unknown_path(metrics: ExtenderMetrics, request: web.Request) -> web.Response:
     refused = _wrong_method(request)
     if refused is None:
-        refused = _RefusedError(HTTPStatus.NOT_FOUND, f"path = {shortened(request.path)}: no verb is answered here")
-    metrics.count("", refused.status)
+        refused = RefusedError(HTTPStatus.NOT_FOUND, f"path = {shortened(request.path)}: no verb is answered here")
+    metrics.count_unknown_path(refused.status)
     return refused.response()
 
 
@@ -286,7 +222,7 @@ def _media_type(content_type: str | None) -> str:
     return (content_type or "").partition(";")[0].strip().lower()
 
 
-def _wrong_method(request: web.Request) -> _RefusedError | None:
+def _wrong_method(request: web.Request) -> RefusedError | None:
     if request.method == "POST":
         return None
-    return _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"method = {shortened(request.method)}: must be POST")
+    return RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"method = {shortened(request.method)}: must be POST")

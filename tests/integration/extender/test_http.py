@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from tas.extender.decision import Decider, FilterDecision, Outcome, ScoreDecision
 from tas.extender.verbs import Answer
 from tests.deciders import ToldDecider
-from workers.extender_http import CLIENT_GONE, AnswerRing, ExtenderMetrics, build_app
+from workers.extender_http import AnswerRing, answered_by, build_app
+from workers.extender_metrics import CLIENT_GONE, ExtenderMetrics
 from workers.runtime import Address, listening
 
 LIMIT = 20_000
@@ -107,8 +108,8 @@ class Served:
             await connection.send(data)
             return await connection.receive()
 
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(name, labels)
+    def metric(self, name: str, path: str = "/scheduler", **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, {"path": path} | labels)
 
 
 @asynccontextmanager
@@ -116,7 +117,7 @@ async def serving(decider: Decider, *, body_seconds: float = PATIENCE) -> AsyncI
     registry = CollectorRegistry()
     served = Served(Address("127.0.0.1", 0), registry)
     app = build_app(
-        {"/scheduler": decider, "/other": ToldDecider()},
+        {"/scheduler": answered_by(decider), "/other": answered_by(ToldDecider())},
         unready=lambda: served.not_ready,
         on_answer=served.answers.append,
         metrics=ExtenderMetrics(registry),
@@ -231,7 +232,7 @@ async def test_tas_h5_protocol_c30_other_paths_get_404_and_bind_too(served: Serv
 
     assert (reply.status, reply.headers["content-type"]) == (404, "application/json")
     assert reply.json == {"error": f"path = '{path}': no verb is answered here"}
-    assert served.metric("tas_extender_requests_total", verb="", code="404") == 1
+    assert served.metric("tas_extender_requests_total", path="", verb="", code="404") == 1
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
@@ -459,14 +460,16 @@ async def test_what_is_asked_and_answered_is_counted() -> None:
 def test_times_are_counted_by_their_upper_bounds() -> None:
     registry = CollectorRegistry()
     metrics = ExtenderMetrics(registry)
+    metrics.mount("/x", ["filter"])
     for seconds in (0.0001, 0.0005, 0.0006, 3.0):
-        metrics.observe(Answer(time=0.0, verb="filter", seconds=seconds))
+        metrics.observe(Answer(time=0.0, path="/x", verb="filter", seconds=seconds))
+    labels = {"path": "/x", "verb": "filter"}
 
     def bucket(bound: str) -> float | None:
-        return registry.get_sample_value("tas_extender_request_seconds_bucket", {"verb": "filter", "le": bound})
+        return registry.get_sample_value("tas_extender_request_seconds_bucket", labels | {"le": bound})
 
     assert [bucket(bound) for bound in ("0.00025", "0.0005", "0.001", "2.5", "+Inf")] == [1, 2, 3, 3, 4]
-    assert registry.get_sample_value("tas_extender_request_seconds_sum", {"verb": "filter"}) == pytest.approx(3.0012)
+    assert registry.get_sample_value("tas_extender_request_seconds_sum", labels) == pytest.approx(3.0012)
 
 
 async def test_an_error_of_the_decision_rejects_nobody_in_the_counts() -> None:
