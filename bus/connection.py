@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from bus.buckets import ALL, Bucket, Stream
-from bus.entry import Entry, Epoch, is_marker
+from bus.entry import Entry, Epoch, StreamMessage, is_marker
 from bus.errors import (
     MESSAGE_NOT_FOUND,
     BusError,
@@ -28,7 +28,7 @@ from bus.feed import Feed
 from bus.link import CALL_SECONDS, Link
 from bus.streams import ensure
 
-__all__ = ["CALL_SECONDS", "ENTRIES_SECONDS", "WRITE_SECONDS", "Bus", "Entry", "Epoch"]
+__all__ = ["CALL_SECONDS", "ENTRIES_SECONDS", "WRITE_SECONDS", "Bus", "Entry", "Epoch", "StreamMessage"]
 
 log = structlog.get_logger(__name__)
 
@@ -166,6 +166,23 @@ class Bus:
                 return None
             raise
         return _entry(bucket, answer["message"])
+
+    async def last_messages(self, stream: Stream, subject: str) -> list[StreamMessage]:
+        """The last message of each subject of a stream that `subject` (wildcards are fine) matches, by subject.
+
+        Raises UnavailableError, RefusedError.
+        """
+        answer = await self.api(f"STREAM.INFO.{stream.stream}", {"subjects_filter": subject})
+        found: list[StreamMessage] = []
+        for each in sorted(answer["state"].get("subjects") or ()):
+            try:
+                last = await self.api(f"STREAM.MSG.GET.{stream.stream}", {"last_by_subj": each})
+            except RefusedError as error:
+                if error.code == MESSAGE_NOT_FOUND:  # it has grown too old meanwhile
+                    continue
+                raise
+            found.append(_stream_message(last["message"]))
+        return found
 
     async def entries(self, bucket: Bucket) -> list[Entry]:
         """All live entries of a bucket, complete as of some moment of the call, in the order of their revisions.
@@ -343,6 +360,16 @@ def _without_password(server: str) -> str:
 def _check_key(bucket: Bucket, key: str) -> None:
     if not _KEY.fullmatch(key):
         raise RefusedError(f"{key!r} is no key of {bucket.name}")
+
+
+def _stream_message(message: dict[str, Any]) -> StreamMessage:
+    """The message in an answer of `STREAM.MSG.GET`."""
+    return StreamMessage(
+        subject=message["subject"],
+        data=base64.b64decode(message.get("data", "")),
+        sequence=message["seq"],
+        arrived=datetime.fromisoformat(message["time"]).timestamp(),
+    )
 
 
 def _entry(bucket: Bucket, message: dict[str, Any]) -> Entry:

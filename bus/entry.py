@@ -1,4 +1,4 @@
-"""What a bucket holds, as its readers see it."""
+"""What a bucket or a stream holds, as its readers see it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +23,16 @@ class Entry:
     value: bytes | None
     revision: int
     created: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """A message as a stream keeps it. `arrived` is when the server stored it, seconds since 1970."""
+
+    subject: str
+    data: bytes
+    sequence: int
+    arrived: float
 
 
 def is_marker(headers: Mapping[str, str] | None) -> bool:

@@ -16,6 +16,7 @@ COMMANDS = {
     "publish": "workers.cli.publish",
     "get": "workers.cli.get",
     "explain": "workers.cli.explain",
+    "trace": "workers.cli.trace",
     "policy": "workers.cli.policy",
     "crd": "workers.cli.crd",
     "docs": "workers.cli.docs",

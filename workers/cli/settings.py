@@ -123,7 +123,7 @@ _COLLECTS = ("run all", "run collect")
 _ANSWERS = ("run all", "run extender", "up")
 _ANSWERS_BY_TLS = ("run all", "run extender")
 _JUDGES = ("run evaluate", "run labels", "run watch")
-_ASKS = ("explain", "get", "publish")
+_ASKS = ("explain", "get", "publish", "trace")
 _PROCESSES = (*RUN, "up")
 _LOGS = ("demo", *_PROCESSES)
 _CONNECTS = tuple(command for command in _PROCESSES if command != "run bus")
@@ -393,7 +393,7 @@ class Settings:
             group="The extender",
             form="DURATION",
             help="How old a sample may be before the value is unknown, where a policy does not say; at most 1h.",
-            commands=tuple(sorted((*_ANSWERS, *_JUDGES, "explain"))),
+            commands=tuple(sorted((*_ANSWERS, *_JUDGES, "explain", "trace"))),
             parse=_duration(most=MAX_SAMPLE_AGE),
             default="2m",
         ),

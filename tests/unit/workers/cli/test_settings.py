@@ -23,7 +23,7 @@ from workers.cli.settings import (
 from workers.logs import LogFormat, LogLevel
 from workers.runtime import Address
 
-COMMANDS = (*RUN, "up", "demo", "publish", "get", "explain")
+COMMANDS = (*RUN, "up", "demo", "publish", "get", "explain", "trace")
 
 
 def mistakes(command: str, given: Mapping[str, str]) -> list[tuple[str, str]]:

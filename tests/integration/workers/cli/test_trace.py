@@ -1,0 +1,76 @@
+"""`tas trace`: the station where a value stops is the one whose worker does not run."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.cli.tas import Done, Tas
+
+POLICY = """\
+apiVersion: telemetry.intel.com/v1alpha1
+kind: TASPolicy
+metadata: {name: demo-policy}
+spec:
+  strategies:
+    deschedule:
+      rules:
+        - {metricname: health_metric, operator: Equals, target: 2}
+"""
+HEALTH = ("--health-listen", "127.0.0.1:0")
+
+
+@pytest.fixture
+def tas(tmp_path: Path, server: Server) -> Tas:
+    """A user whose TAS_BUS is the test's server."""
+    tas = Tas(tmp_path / "home")
+    tas.environment["TAS_BUS"] = server.url
+    return tas
+
+
+async def test_a_value_goes_as_far_as_workers_run(tas: Tas, tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    (folder / "demo.yaml").write_text(POLICY)
+
+    async def trace() -> Done:
+        return await tas("trace", "health_metric", "node-1", "--json")
+
+    async def stops_at(stage: str | None) -> None:
+        async def so() -> bool:
+            found: str | None = (await trace()).json["stops_at"]
+            return found == stage
+
+        await eventually(so, within=60, every=0.2)
+
+    async with AsyncExitStack() as stack:
+        policies = ("run", "policies", "--policies", str(folder), *HEALTH)
+        await (await stack.enter_async_context(tas.running(*policies))).ready()
+        await stops_at("source")
+        assert (await tas("publish", "node-1", "health_metric=2")).code == 0
+        await stops_at("view")
+        for worker, stage in (("materialize", "verdict"), ("evaluate", None)):
+            await (await stack.enter_async_context(tas.running("run", worker, *HEALTH))).ready()
+            await stops_at(stage)
+        done = await trace()
+        assert done.code == 0
+        *_, verdict, label = done.json["hops"]
+        assert verdict["told"] == [
+            "default/demo-policy deschedule: health_metric Equals 2 is violated, the strategy violated"
+        ]
+        assert label["told"][-1] == "without a cluster no label is written"
+        done = await tas("trace", "health_metric", "node-1")
+        assert "health_metric of node-1 passes all the way" in done.out
+        done = await tas("trace", "nothing", "node-1")
+        assert done.code == 1
+        assert "nothing of node-1 stops at source: no source is attached, and nobody publishes it" in done.out
+
+
+@pytest.mark.parametrize(
+    ("metric", "node", "told"), [("a.b", "n", "METRIC = 'a.b'"), ("a", "No_Node", "NODE = 'No_Node'")]
+)
+async def test_what_can_be_no_name_is_refused(tas: Tas, metric: str, node: str, told: str) -> None:
+    done = await tas("trace", metric, node)
+    assert done.code == 1
+    assert told in done.err
