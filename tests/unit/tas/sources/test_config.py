@@ -1,0 +1,139 @@
+"""What a user may say of sources, and how it is told what cannot be."""
+
+import pytest
+
+from tas.sources.config import (
+    Authorization,
+    BasicAuth,
+    HttpConfig,
+    SourceConfig,
+    SourceConfigError,
+    TlsConfig,
+    parse_source_config,
+)
+from tas.sources.series import MAX_QUERY, Aggregate, Mappings, MetricMapping
+
+SOURCES = ("edge", "prometheus")
+
+
+def parse(document: object) -> SourceConfig:
+    return parse_source_config("sources.yaml", document, sources=SOURCES)
+
+
+def mistakes(document: object) -> list[str]:
+    with pytest.raises(SourceConfigError) as caught:
+        parse(document)
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+@pytest.mark.parametrize("document", [None, {}, {"metrics": None, "sources": None, "node_label": None}])
+def test_an_empty_file_says_nothing(document: object) -> None:
+    assert parse(document) == SourceConfig()
+
+
+def test_all_that_can_be_said() -> None:
+    config = parse(
+        {
+            "node_label": "kubernetes_node",
+            "metrics": {
+                "load": {"query": "max by (instance) (load)", "node_label": "instance", "aggregate": "max"},
+                "disk-used": {"series": "node:disk:ratio", "labels": {"mountpoint": "/", "fstype": ""}},
+                "plain": {},
+            },
+            "sources": {
+                "prometheus": {
+                    "authorization": {"credentials_file": "token"},
+                    "tls_config": {
+                        "ca_file": "ca.crt",
+                        "cert_file": "tls.crt",
+                        "key_file": "tls.key",
+                        "server_name": "prometheus.example",
+                        "insecure_skip_verify": True,
+                    },
+                },
+                "edge": {"basic_auth": {"username": "tas", "password_file": "password"}},
+            },
+        }
+    )
+    assert config.mappings == Mappings(
+        node_label="kubernetes_node",
+        metrics={
+            "load": MetricMapping(query="max by (instance) (load)", node_label="instance", aggregate=Aggregate.MAX),
+            "disk-used": MetricMapping(series="node:disk:ratio", labels={"mountpoint": "/", "fstype": ""}),
+            "plain": MetricMapping(),
+        },
+    )
+    assert config.http == {
+        "prometheus": HttpConfig(
+            authorization=Authorization(type="Bearer", credentials_file="token"),
+            tls_config=TlsConfig(
+                ca_file="ca.crt",
+                cert_file="tls.crt",
+                key_file="tls.key",
+                server_name="prometheus.example",
+                insecure_skip_verify=True,
+            ),
+        ),
+        "edge": HttpConfig(basic_auth=BasicAuth(username="tas", password_file="password")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ([], "document = []: must be an object with the fields metrics, node_label, sources"),
+        ({"metric": {}}, "metric = {}: is not known: must be one of metrics, node_label, sources"),
+        ({"metrics": []}, "metrics = []: must be an object"),
+        ({"metrics": {"a b": {}}}, "metrics = 'a b': must be a metric's name"),
+        ({"metrics": {"m": None}}, "metrics.m = None: Expected `object`, got `null`"),
+        ({"metrics": {"m": "load"}}, "metrics.m = 'load': Expected `object`, got `str`"),
+        ({"metrics": {"m": {"quary": "x"}}}, "metrics.m = 'an object of quary': Object contains unknown field `quary`"),
+        ({"metrics": {"m": {"query": 5}}}, "metrics.m.query = 5: Expected `str | null`, got `int`"),
+        ({"metrics": {"m": {"query": " "}}}, "metrics.m.query = ' ': Expected `str` matching regex"),
+        ({"metrics": {"m": {"query": "x" * (MAX_QUERY + 1)}}}, f"Expected `str` of length <= {MAX_QUERY}"),
+        ({"metrics": {"m": {"series": "a-b"}}}, "metrics.m.series = 'a-b': Expected `str` matching regex"),
+        ({"metrics": {"m": {"series": "a\n"}}}, "metrics.m.series = 'a\\n': Expected `str` matching regex"),
+        ({"metrics": {"m": {"labels": {"a-b": "x"}}}}, "metrics.m = 'an object of labels': Expected `str` matching"),
+        ({"metrics": {"m": {"labels": {"a": 1}}}}, "Expected `str`, got `int`"),
+        ({"metrics": {"m": {"labels": {"__name__": "x"}}}}, "is the name of the series: it is given as series"),
+        ({"metrics": {"m": {"aggregate": "mean"}}}, "metrics.m.aggregate = 'mean': Invalid enum value 'mean'"),
+        ({"node_label": "a/b"}, "node_label = 'a/b': Expected `str` matching regex"),
+        ({"sources": {"other": {}}}, "sources = 'other': is no source that is asked: must be one of edge, prometheus"),
+        ({"sources": {"edge": {"basic_auth": {}}}}, "sources.edge.basic_auth = 'an object of ': Object missing"),
+        (
+            {"sources": {"edge": {"basic_auth": {"username": "a"}, "authorization": {"credentials": "b"}}}},
+            "authorization must not stand beside basic_auth",
+        ),
+        ({"sources": {"edge": {"authorization": {}}}}, "either credentials or credentials_file must be given"),
+        (
+            {"sources": {"edge": {"authorization": {"credentials": "b", "credentials_file": "c"}}}},
+            "either credentials or credentials_file must be given",
+        ),
+        (
+            {"sources": {"edge": {"basic_auth": {"username": "a", "password": "b", "password_file": "c"}}}},
+            "password must not stand beside password_file",
+        ),
+        (
+            {"sources": {"edge": {"tls_config": {"cert_file": "a"}}}},
+            "sources.edge.tls_config = 'an object of cert_file': cert_file and key_file must be given together",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_by_file_field_and_value(document: object, told: str) -> None:
+    (mistake,) = mistakes(document)
+    assert mistake.startswith("sources.yaml: ")
+    assert told in mistake
+
+
+def test_every_entry_is_told_at_once() -> None:
+    told = mistakes({"metrics": {"a": {"query": 1}, "b": {"x": 1}, "c": {}}, "node_label": 3, "other": 1})
+    assert [each.split(" = ")[0] for each in told] == [
+        f"sources.yaml: {field}" for field in ("other", "metrics.a.query", "metrics.b", "node_label")
+    ]
+
+
+def test_a_secret_is_never_told() -> None:
+    for secret in (["hunter2"], {"x": "hunter2"}, "hunter2" * 1000):
+        for kind, field in (("basic_auth", "password"), ("authorization", "credentials")):
+            (told,) = mistakes({"sources": {"edge": {kind: {"username": "a", field: secret}}}})
+            assert "hunter2" not in told

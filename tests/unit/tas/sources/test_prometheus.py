@@ -1,0 +1,199 @@
+"""What an answer of Prometheus says: of real ones, kept as files, and of whatever else comes from that address."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.quantity import format_quantity, parse_quantity
+from tas.sources.prometheus import AnswerError, query_of, read_answer
+from tas.sources.reading import Batch, Refused
+from tas.sources.series import Aggregate, MetricMapping
+from tests.sources.answers import EVALUATED, QUERIES, Answer, golden
+
+PLAIN = MetricMapping()
+JSON = {"Content-Type": "application/json"}
+
+
+def read(metric: str, answer: Answer, mapping: MetricMapping = PLAIN) -> Batch:
+    return read_answer(metric, mapping, answer.body, status=answer.status)
+
+
+def vector(*series: object) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}}).encode()
+
+
+def one(text: str, **labels: str) -> dict[str, object]:
+    return {"metric": labels or {"node": "a"}, "value": [EVALUATED, text]}
+
+
+def values(batch: Batch) -> list[tuple[str, str, str, float | None]]:
+    return [(each.node, each.metric, format_quantity(each.value), each.measured) for each in batch.readings]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "query"),
+    [
+        (PLAIN, QUERIES["two-names"]),
+        (MetricMapping(series="node_load"), '{__name__="node_load"}'),
+        (MetricMapping(series="a:b", labels={"mode": 'i"d\\le'}), '{__name__="a:b",mode="i\\"d\\\\le"}'),
+        (MetricMapping(labels={"mountpoint": "/"}), '{__name__=~"load|node_load",mountpoint="/"}'),
+        (MetricMapping(query="max(load)", series="other"), "max(load)"),
+    ],
+)
+def test_the_query_for_a_metric(mapping: MetricMapping, query: str) -> None:
+    assert query_of("load", mapping) == query
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "value"),
+    [
+        ("vector", "health_metric", "2"),
+        ("two-names", "load", "0.7"),  # and not the 99 of node_load
+        ("exponent", "tiny", "0.00000001"),
+        ("aggregated", "cpu", "0.5"),
+    ],
+)
+def test_values_are_exact_and_as_old_as_their_evaluation(name: str, metric: str, value: str) -> None:
+    mapping = MetricMapping(query=QUERIES[name]) if name == "aggregated" else PLAIN
+    batch = read(metric, golden(name), mapping)
+    assert values(batch) == [("node-1", metric, value, EVALUATED)]
+    assert batch.refusals == {}
+    assert batch.missing == {}
+
+
+def test_several_series_of_a_node_need_an_aggregate() -> None:
+    batch = read("cpu", golden("several-series"))
+    assert batch.readings == ()
+    assert """'{cpu="0"}': and {cpu="1"}""" in batch.refusals[Refused.TWICE].example
+    assert "2 refused, as cpu of node-1" in batch.missing["cpu"]
+    summed = read("cpu", golden("several-series"), MetricMapping(aggregate=Aggregate.SUM))
+    assert values(summed) == [("node-1", "cpu", "0.75", EVALUATED)]
+
+
+@pytest.mark.parametrize(("name", "shown"), [("nan", "'NaN'"), ("infinity", "'+Inf'"), ("huge", "beyond 10^40")])
+def test_what_is_no_finite_number_is_refused(name: str, shown: str) -> None:
+    batch = read(QUERIES[name], golden(name))
+    assert batch.readings == ()
+    assert batch.refusals[Refused.VALUE].count == 1
+    assert shown in batch.refusals[Refused.VALUE].example
+    assert shown in batch.missing[QUERIES[name]]
+
+
+def test_a_series_without_labels_is_of_no_node() -> None:
+    batch = read("cpu", golden("no-labels"), MetricMapping(query="max(node_cpu)"))
+    assert "by its label node or instance" in batch.refusals[Refused.NODE].example
+
+
+def test_no_series_is_told_with_the_query() -> None:
+    batch = read("nothing", golden("empty"))
+    assert batch.missing == {"nothing": """no value from the query '{__name__=~"nothing|node_nothing"}'"""}
+    assert batch.refusals == {}
+
+
+def test_what_prometheus_warns_of_is_told_where_nothing_was_got() -> None:
+    body = b'{"status":"success","warnings":["store s1 is away"],"data":{"resultType":"vector","result":[]}}'
+    assert "Prometheus warns: 'store s1 is away'" in read_answer("m", PLAIN, body).missing["m"]
+
+
+def test_one_bad_series_spoils_no_other() -> None:
+    body = vector(
+        one("1", node="a"),
+        one("NaN", node="b"),
+        {"metric": {"node": "c"}, "value": [EVALUATED, 3]},
+        {"metric": {"node": 5}, "value": [EVALUATED, "3"]},
+        {"metric": {"node": "d"}, "histogram": [EVALUATED, {}]},
+        {"metric": {"node": "e"}},
+        "what",
+        one("2", job="x"),
+        one("5", node="f"),
+    )
+    batch = read_answer("m", PLAIN, body)
+    assert [(node, value) for node, _, value, _ in values(batch)] == [("a", "1"), ("f", "5")]
+    assert {why: refusal.count for why, refusal in batch.refusals.items()} == {
+        Refused.VALUE: 1,
+        Refused.SHAPE: 5,
+        Refused.NODE: 1,
+    }
+    assert batch.missing == {}
+
+
+@pytest.mark.parametrize("text", ["1k", "2Gi", "1E", "0x10", "1_0", "", " 1", "1e", "٣", "inf", "nan", "1" * 5000])
+def test_the_suffixes_of_quantities_and_other_texts_are_no_values_here(text: str) -> None:
+    batch = read_answer("m", PLAIN, vector(one(text)))
+    assert batch.readings == ()
+    assert batch.refusals[Refused.VALUE].count == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "unreadable"),
+    [
+        pytest.param(golden("scalar"), "a scalar, which names no node", False, id="a scalar"),
+        pytest.param(golden("matrix"), "the result is a 'matrix': a query must give", False, id="a matrix"),
+        pytest.param(golden("string"), "the result is a 'string': a query must give", False, id="a string"),
+        pytest.param(golden("no-query"), "answered 400 'error': 'bad_data: ", False, id="no query"),
+        pytest.param(
+            Answer(golden("no-query").body), "answered 200 'error': 'bad_data: ", False, id="an error with status 200"
+        ),
+        pytest.param(
+            Answer(golden("vector").body, status=502), "answered 502 'success'", False, id="success with status 502"
+        ),
+        pytest.param(Answer(b'{"status":"pending"}'), "answered 200 'pending'", False, id="neither"),
+        pytest.param(Answer(b""), "an empty body with status 200", True, id="empty"),
+        pytest.param(Answer(b"<!doctype html><p>Log in", status=200), "HTML with status 200", True, id="HTML"),
+        pytest.param(Answer(golden("vector").body[:-9]), "no answer of a Prometheus", True, id="truncated"),
+        pytest.param(Answer(b"[1, 2]"), "no answer of a Prometheus", True, id="other JSON"),
+        pytest.param(Answer(b'{"status":"success"}'), "data = ", True, id="no data"),
+        pytest.param(
+            Answer(b'{"status":"success","data":{"resultType":"vector","result":7}}'), "result = ", True, id="no list"
+        ),
+        pytest.param(Answer(b"\xff\xfe" * 10), "no answer of a Prometheus", True, id="no text"),
+        pytest.param(Answer(b"[" * 100_000), "no answer of a Prometheus", True, id="nested without end"),
+    ],
+)
+def test_what_says_nothing_of_its_metric_is_told(answer: Answer, told: str, unreadable: bool) -> None:
+    with pytest.raises(AnswerError) as caught:
+        read("m", answer)
+    assert told in str(caught.value)
+    assert len(str(caught.value)) < 700
+    assert caught.value.unreadable is unreadable
+
+
+def test_prometheus_own_words_are_told() -> None:
+    with pytest.raises(AnswerError, match="unclosed left parenthesis"):
+        read("m", golden("no-query"))
+    with pytest.raises(AnswerError, match="answered 422 'error': 'execution: "):
+        read("m", golden("not-executed"))
+
+
+@given(number=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e39, max_value=1e39))
+def test_every_number_as_prometheus_may_write_it_is_exact(number: float) -> None:
+    for text in (repr(number), f"{number:f}", f"{number:+.17e}"):
+        (reading,) = read_answer("m", PLAIN, vector(one(text))).readings
+        assert reading.value == parse_quantity(text)
+
+
+@given(
+    junk=st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(["status", "data", "resultType", "result", "metric", "value", "x"]), inner
+            )
+        ),
+    )
+)
+def test_whatever_json_comes_ends_in_a_batch_or_in_a_reason(junk: object) -> None:
+    for body in (
+        json.dumps(junk).encode(),
+        json.dumps({"status": "success", "data": junk}).encode(),
+        vector(junk, one("1")),
+    ):
+        try:
+            batch = read_answer("m", PLAIN, body)
+        except AnswerError as error:
+            assert len(str(error)) < 1000  # noqa: PT017 - either is right
+        else:
+            assert batch.readings or batch.refusals or batch.missing
