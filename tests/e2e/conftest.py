@@ -54,6 +54,14 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def prometheus_binary() -> Path:
+    """A real Prometheus, to be run."""
+    found = find_binaries()
+    assert found is not None, "tests with this fixture were to be skipped"
+    return found["prometheus"]
+
+
+@pytest.fixture(scope="session")
 def crd(cluster: Cluster) -> None:
     """TASPolicies are served."""
     cluster.kubectl("apply", "-f", "-", stdin=crd_manifest())
@@ -76,8 +84,9 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what needs a cluster if its binaries were never built: here, so that all share one line of the summary."""
-    if isinstance(item, pytest.Function) and "cluster" in item.fixturenames and find_binaries() is None:
+    """Skips what needs binaries that were never built: here, so that all share one line of the summary."""
+    needs = {"cluster", "prometheus_binary"}
+    if isinstance(item, pytest.Function) and needs & set(item.fixturenames) and find_binaries() is None:
         pytest.skip(binaries.MISSING)
 
 

@@ -1,0 +1,73 @@
+"""A real Prometheus on loopback, and the exporter that it scrapes."""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from .processes import Process, free_ports, running
+
+
+class Exporter:
+    """What is scraped. `text` may change at any time; `away` makes every scrape fail."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.away = False
+        self.address = ""
+
+    async def answer(self, _request: web.Request) -> web.Response:
+        if self.away:
+            raise web.HTTPServiceUnavailable
+        return web.Response(text=self.text, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+@asynccontextmanager
+async def exporter(text: str) -> AsyncIterator[Exporter]:
+    """An exporter that tells `text`, in the exposition format."""
+    exporter = Exporter(text)
+    app = web.Application()
+    app.router.add_get("/metrics", exporter.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        exporter.address = "{}:{}".format(*runner.addresses[0])
+        yield exporter
+    finally:
+        await runner.cleanup()
+
+
+@contextmanager
+def prometheus(
+    binary: Path, folder: Path, targets: Mapping[str, Mapping[str, str]], *, writes_to: str = ""
+) -> Iterator[tuple[str, Process]]:
+    """A Prometheus that scrapes each target once a second with these labels; gives its URL.
+
+    `writes_to` is the URL of a receiver of remote write. Data goes into `folder`.
+    """
+    (port,) = free_ports(1)
+    configuration: dict[str, object] = {
+        "global": {"scrape_interval": "1s"},
+        "scrape_configs": [
+            {
+                "job_name": "node",
+                "static_configs": [{"targets": [target], "labels": labels} for target, labels in targets.items()],
+            }
+        ],
+    }
+    if writes_to:
+        queue = {"batch_send_deadline": "200ms", "min_backoff": "30ms", "max_backoff": "200ms"}
+        configuration["remote_write"] = [{"url": writes_to, "queue_config": queue}]
+    file = folder / "prometheus.yml"
+    file.write_text(json.dumps(configuration))
+    command: list[str | Path] = [
+        binary,
+        f"--config.file={file}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with running("prometheus", command, folder=folder) as process:
+        yield f"http://127.0.0.1:{port}", process

@@ -1,0 +1,193 @@
+"""A real Prometheus: asked by our source, writing to our receiver, and held against the answers kept as files."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from bus.errors import UnavailableError
+from tas.quantity import format_quantity
+from tas.sources.reading import Batch, Refused
+from tests.integration.servers import eventually
+from tests.sources.answers import EXPOSITION, GOLDEN, QUERIES, with_fixed_times
+from workers.runtime import Address
+from workers.sources.base import SourceError
+from workers.sources.config import ConfigFile
+from workers.sources.prometheus import Prometheus
+from workers.sources.remote_write import PATH, RemoteWrite
+
+from .golden import RECORD
+from .processes import free_ports
+from .prometheus import Exporter, exporter, prometheus
+
+PATIENCE = 60.0
+"""Seconds: it begins to scrape about 5 s after its start, and its first look at what it wrote may take as long."""
+
+
+@pytest.fixture
+async def scraped() -> AsyncIterator[Exporter]:
+    async with exporter(EXPOSITION) as running:
+        yield running
+
+
+def values(batch: Batch) -> dict[tuple[str, str], str]:
+    """Each value by metric and node."""
+    return {(reading.metric, reading.node): format_quantity(reading.value) for reading in batch.readings}
+
+
+async def asked(url: str, query: str) -> tuple[int, object]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/api/v1/query", params={"query": query}) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+async def scrapes(url: str, targets: int) -> None:
+    """Waits until every target was scraped once."""
+
+    async def seen() -> bool:
+        with suppress(aiohttp.ClientError):
+            _, body = await asked(url, "load")
+            return isinstance(body, dict) and len(body["data"]["result"]) == targets
+        return False
+
+    await eventually(seen, within=PATIENCE, every=0.1)
+
+
+async def test_its_answers_are_those_of_the_files(scraped: Exporter, prometheus_binary: Path, tmp_path: Path) -> None:
+    with prometheus(prometheus_binary, tmp_path, {scraped.address: {"instance": "node-1:9100"}}) as (url, _):
+        await scrapes(url, 1)
+        for name, query in QUERIES.items():
+            status, body = await asked(url, query)
+            answer = {"query": query, "status": status, "body": with_fixed_times(body)}
+            file = GOLDEN / f"{name}.json"
+            if RECORD:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(json.dumps(answer, indent=1) + "\n")
+            assert json.loads(file.read_text()) == answer, f"{file.name}: record anew with TAS_E2E_RECORD=1"
+
+
+async def test_it_is_asked(scraped: Exporter, prometheus_binary: Path, tmp_path: Path) -> None:
+    local = scraped.address.replace("127.0.0.1", "localhost")
+    targets = {scraped.address: {"instance": "node-1:9100"}, local: {"node": "node-2"}}
+    source_config = tmp_path / "sources.yaml"
+    source_config.write_text("metrics: {cpu: {query: node_cpu, aggregate: max}, half: {query: 'load / 2'}}")
+    with prometheus(prometheus_binary, tmp_path, targets) as (url, _):
+        await scrapes(url, 2)
+        source = Prometheus("prometheus", url, ConfigFile.load(source_config))
+        try:
+            batch = await source.read(frozenset({"health_metric", "load", "cpu", "half", "broken", "nothing"}))
+            assert values(batch) == {
+                (metric, node): value
+                for node in ("node-1", "node-2")
+                for metric, value in {"health_metric": "2", "load": "0.7", "cpu": "0.5", "half": "0.35"}.items()
+            }
+            assert batch.refusals[Refused.VALUE].count == 2
+            assert set(batch.missing) == {"broken", "nothing"}
+
+            scraped.away = True  # its series end with the next scrape, by stale markers
+
+            async def nothing() -> bool:
+                return (await source.read(frozenset({"load"}))).readings == ()
+
+            await eventually(nothing, within=PATIENCE, every=0.1)
+        finally:
+            await source.close()
+
+
+async def test_what_is_no_query_is_told_in_its_words(
+    scraped: Exporter, prometheus_binary: Path, tmp_path: Path
+) -> None:
+    source_config = tmp_path / "sources.yaml"
+    source_config.write_text("metrics: {bad: {query: 'max('}, range: {query: 'load[1m]'}, number: {query: '1'}}")
+    with prometheus(prometheus_binary, tmp_path, {scraped.address: {"instance": "node-1:9100"}}) as (url, _):
+        await scrapes(url, 1)
+        source = Prometheus("prometheus", url, ConfigFile.load(source_config))
+        try:
+            batch = await source.read(frozenset({"bad", "range", "number", "load"}))
+            assert values(batch) == {("load", "node-1"): "0.7"}
+            assert "unclosed left parenthesis" in batch.missing["bad"]
+            assert "a query must give an instant vector" in batch.missing["range"]
+            assert "names no node" in batch.missing["number"]
+            with pytest.raises(SourceError, match="unclosed left parenthesis"):
+                await source.read(frozenset({"bad"}))
+        finally:
+            await source.close()
+
+
+@asynccontextmanager
+async def receiving(
+    port: int, metrics: frozenset[str], take: Callable[[Batch], Awaitable[None]], config: Path | None = None
+) -> AsyncIterator[None]:
+    """Our receiver, running."""
+    source = RemoteWrite("remote-write", Address("127.0.0.1", port), ConfigFile.load(config))
+    task = asyncio.create_task(source.listen(lambda: metrics, take))
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_it_writes_to_us(scraped: Exporter, prometheus_binary: Path, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    newest: dict[tuple[str, str], tuple[float, str]] = {}
+    refused: set[Refused] = set()
+    calls = 0
+
+    async def take(batch: Batch) -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= 3:
+            raise UnavailableError("the bus is away")  # so it must send again, or the test waits in vain
+        for reading in batch.readings:
+            assert reading.measured is not None
+            newest[reading.metric, reading.node] = (reading.measured, format_quantity(reading.value))
+        refused.update(batch.refusals)
+
+    config = tmp_path / "sources.yaml"
+    config.write_text(
+        "metrics: {first_cpu: {series: node_cpu, labels: {cpu: '0'}}, all_cpus: {series: node_cpu, aggregate: sum}}"
+    )
+    wanted = frozenset({"health_metric", "load", "first_cpu", "all_cpus", "cpu", "broken", "tiny"})
+    local = scraped.address.replace("127.0.0.1", "localhost")
+    targets = {scraped.address: {"instance": "node-1:9100"}, local: {"node": "node-2"}}
+    expected = {
+        (metric, node): value
+        for node in ("node-1", "node-2")
+        for metric, value in {
+            "health_metric": "2",
+            "load": "0.7",
+            "first_cpu": "0.25",
+            "all_cpus": "0.75",
+            "tiny": "0.00000001",
+        }.items()
+    }
+    async with receiving(port, wanted, take, config):
+        with prometheus(prometheus_binary, tmp_path, targets, writes_to=f"http://127.0.0.1:{port}{PATH}") as (url, _):
+            await scrapes(url, 2)
+            await eventually(
+                lambda: {place: value for place, (_, value) in newest.items()} == expected, within=PATIENCE, every=0.1
+            )
+            assert refused == {Refused.TWICE, Refused.VALUE}  # two processors without an aggregate; NaN
+
+            scraped.text = EXPOSITION.replace("node_health_metric 2", "node_health_metric 3")
+            await eventually(lambda: newest["health_metric", "node-1"][1] == "3", within=PATIENCE, every=0.1)
+
+            scraped.away = True  # stale markers: it just stops
+            before = dict(newest)
+
+            async def stopped() -> bool:
+                nonlocal before
+                was, before = before, dict(newest)
+                return was == before
+
+            await eventually(stopped, within=PATIENCE, every=2.5)
+            assert {place for place, _ in newest.items()} == set(expected)
