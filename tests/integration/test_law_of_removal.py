@@ -60,7 +60,13 @@ async def play_all(batch: Sequence[int], folder: Path, *, as_processes: bool = F
     with capture_logs():
         results = await asyncio.gather(
             *(
-                played(seed, folder, as_processes=as_processes, pause_seconds=pause if number == 0 else 0.0)
+                played(
+                    seed,
+                    folder,
+                    again=f"TAS_REMOVAL_SEEDS={seed}-{seed} python -m pytest tests/integration/test_law_of_removal.py",
+                    as_processes=as_processes,
+                    pause_seconds=pause if number == 0 else 0.0,
+                )
                 for number, seed in enumerate(batch)
             ),
             return_exceptions=True,

@@ -1,6 +1,7 @@
 """How late this process is: on a busy machine its turns come late, and so does all that it sees and does."""
 
 import asyncio
+import heapq
 import time
 from collections import deque
 
@@ -8,8 +9,11 @@ LOOK_SECONDS = 0.02
 WITHIN_SECONDS = 3.0
 """Whose lateness counts for what happens now: longer than from the oldest read behind a patch to what it does."""
 
-MOST_SECONDS = 2.0
-"""More is never allowed for: who waits longer than that for a machine sees nothing any more."""
+TURNS = 3
+"""So many turns of the loop lie between the sending of a request and its arrival, where both are on one loop."""
+
+MOST_SECONDS = 1.0
+"""More is never allowed for: who allows for everything sees nothing any more."""
 
 
 class Lateness:
@@ -25,12 +29,12 @@ class Lateness:
         self._looks_at = time.monotonic()
 
     def __call__(self) -> float:
-        """The seconds that turns came too late lately, up to this moment."""
+        """How long so many turns may have taken up to this moment, by the longest that they took lately."""
         now = time.monotonic()
         while self._late and self._late[0][0] < now - WITHIN_SECONDS:
             self._late.popleft()
-        late = sum(seconds for _, seconds in self._late) + max(0.0, now - self._looks_at)
-        late = min(late, MOST_SECONDS)
+        turns = [*(seconds for _, seconds in self._late), now - self._looks_at]
+        late = min(MOST_SECONDS, sum(max(0.0, seconds) for seconds in heapq.nlargest(TURNS, turns)))
         self.worst = max(self.worst, late)
         return late
 

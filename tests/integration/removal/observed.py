@@ -86,7 +86,7 @@ class Observed:
         patches: When it was asked to change a node.
     """
 
-    early: float
+    early: float = 0.0
     samples: Samples = field(default_factory=Samples)
     policies: dict[Key, list[Version]] = field(default_factory=dict)
     nodes: dict[str, list[NodeState]] = field(default_factory=dict)

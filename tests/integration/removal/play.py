@@ -5,12 +5,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from bus.connection import Bus
 from sandbox import Sandbox
-from tests.integration.removal.api import SandboxApi
+from tests.integration.removal.api import Api, SandboxApi
 from tests.integration.removal.history import History
 from tests.integration.removal.judge import SLACK_SECONDS, Judge
 from tests.integration.removal.lateness import Lateness
@@ -78,8 +78,26 @@ async def processes(url: str, kubeconfig: Path, folder: Path) -> AsyncIterator[l
         yield [Process(one) for one in replicas]
 
 
+Stage = Callable[[Judge, Path, Callable[[str], None]], AbstractAsyncContextManager[tuple[Api, Path]]]
+"""Gives an API server that hands all that is written to a judge, and a kubeconfig for the product."""
+
+
+@asynccontextmanager
+async def in_sandbox(judge: Judge, folder: Path, tell: Callable[[str], None]) -> AsyncIterator[tuple[Api, Path]]:
+    async with Sandbox.start() as sandbox:
+        api = SandboxApi(sandbox, judge, tell)
+        async with meanwhile(api.follow()):
+            yield api, sandbox.kubeconfig(folder / "kubeconfig")
+
+
 async def play(
-    seed: int, folder: Path, story: Story, *, as_processes: bool, pause_seconds: float = 0.0
+    seed: int,
+    folder: Path,
+    story: Story,
+    *,
+    as_processes: bool,
+    pause_seconds: float = 0.0,
+    stage: Stage = in_sandbox,
 ) -> Counter[str]:
     """Plays one history to its quiet end, and returns how often which reason let a label go, and `halts`.
 
@@ -92,18 +110,13 @@ async def play(
         server = Server(folder / "store")
         await server.start()
         stack.push_async_callback(server.stop)
-        sandbox = await stack.enter_async_context(Sandbox.start())
-        kubeconfig = sandbox.kubeconfig(folder / "kubeconfig")
         workers: list[One] = []
         lateness = Lateness()
-        judge = Judge(
-            Observed(early=0.0), STALE_AFTER, story.tell, lateness, lambda at: stopped(workers, at, lateness())
-        )
-        api = SandboxApi(sandbox, judge, story.tell)
+        judge = Judge(Observed(), STALE_AFTER, story.tell, lateness, lambda at: stopped(workers, at, lateness()))
+        api, kubeconfig = await stack.enter_async_context(stage(judge, folder, story.tell))
         bus = await stack.enter_async_context(Bus.connect(server.url, name="test"))
         for work in (
             *(watch.run() for watch in judge.observed.watches(bus)),
-            api.follow(),
             judge.run(),
             lateness.run(),
         ):
@@ -181,12 +194,20 @@ class Quiet:
         return False
 
 
-async def played(seed: int, folder: Path, *, as_processes: bool = False, pause_seconds: float = 0.0) -> Counter[str]:
-    """Plays one history in a folder of its own; if it ends badly, its story is printed."""
-    story = Story(f"TAS_REMOVAL_SEEDS={seed}-{seed} python -m pytest tests/integration/test_law_of_removal.py")
+async def played(
+    seed: int,
+    folder: Path,
+    *,
+    again: str,
+    as_processes: bool = False,
+    pause_seconds: float = 0.0,
+    stage: Stage = in_sandbox,
+) -> Counter[str]:
+    """Plays one history in a folder of its own; if it ends badly, its story is printed, with how to play it `again`."""
+    story = Story(again)
     own = await asyncio.to_thread(tempfile.mkdtemp, prefix=f"seed-{seed}-", dir=folder)
     try:
-        return await play(seed, Path(own), story, as_processes=as_processes, pause_seconds=pause_seconds)
+        return await play(seed, Path(own), story, as_processes=as_processes, pause_seconds=pause_seconds, stage=stage)
     except BaseException:
         print("\n".join(story.lines))
         raise
