@@ -1,14 +1,21 @@
 """Commands whose options are made from the settings."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
 import click
+import structlog
+from click.core import ParameterSource
 
-from workers.cli.settings import Setting, Settings, SettingsError, flag, settings_of, variable
+from workers.cli import original as original_flags
+from workers.cli.original import OriginalOption, Translated, translate
+from workers.cli.settings import Mistake, Setting, Settings, SettingsError, flag, settings_of, variable
+from workers.logs import configure_logging
 from workers.runtime import EXIT_CANNOT_START
+
+log = structlog.get_logger("tas")
 
 Body = Callable[..., int | None]
 
@@ -19,8 +26,9 @@ class SettingOption(click.Option):
     def __init__(self, name: str, setting: Setting, command: str) -> None:
         self.setting = setting
         told = " ".join((setting.help.replace("`", ""), f"[{variable(name)}; {_default(setting, command)}]"))
+        original = [f"-{name}"] if command in original_flags.COMMANDS and name in original_flags.SAME else []
         super().__init__(
-            [flag(name)],
+            [flag(name), *original],
             metavar=setting.form,
             help=told,
             envvar=variable(name),
@@ -52,7 +60,7 @@ class SettingsCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the command's own options first, then each group of settings."""
         shown = [(option, record) for option in self.get_params(ctx) if (record := option.get_help_record(ctx))]
-        own = [record for option, record in shown if not isinstance(option, SettingOption)]
+        own = [record for option, record in shown if not isinstance(option, SettingOption | OriginalOption)]
         if own:
             with formatter.section("Options"):
                 formatter.write_dl(own)
@@ -60,6 +68,10 @@ class SettingsCommand(click.Command):
         for group, records in groupby(settings, key=lambda item: item[0]):
             with formatter.section(group):
                 formatter.write_dl([record for _, record in records])
+        originals = [record for option, record in shown if isinstance(option, OriginalOption)]
+        if originals:
+            with formatter.section("As the original has it"):
+                formatter.write_dl(originals)
 
 
 def settings_command(
@@ -75,18 +87,43 @@ def settings_command(
     def decorate(body: Body) -> SettingsCommand:
         def callback(**values: Any) -> None:
             given = {setting: values.pop(setting) for setting, _ in settings_of(command)}
-            try:
-                # An empty variable counts as absent, which is how deployments usually leave one out.
-                settings = Settings.load(command, {key: text for key, text in given.items() if text})
-            except SettingsError as error:
-                for mistake in error.mistakes:
-                    click.echo(f"tas {command}: {mistake}", err=True)
-                sys.exit(EXIT_CANNOT_START)
+            original = _originally(command, {one.name: values.pop(f"original_{one.name}") for one in originals})
+            # An empty variable counts as absent, which is how deployments usually leave one out.
+            given = {key: text for key, text in given.items() if text} | dict(original.given)
+            settings = _load(command, given, original.mistakes)
+            if original.unused:
+                configure_logging(settings.log_format, settings.log_level)
+                log.warning("flags_unused", flags=original.unused, command=f"tas {command}")
             sys.exit(body(settings, **values))
 
-        options = [SettingOption(setting, what, command) for setting, what in settings_of(command)]
+        originals = original_flags.FLAGS if command in original_flags.COMMANDS else ()
+        options: list[click.Option] = [SettingOption(setting, what, command) for setting, what in settings_of(command)]
+        options += map(OriginalOption, originals)
         known.setdefault("help", body.__doc__)
         known.setdefault("context_settings", {"max_content_width": 100})
         return SettingsCommand(name, callback=callback, params=[*params, *options], **known)
 
     return decorate
+
+
+def _originally(command: str, texts: Mapping[str, str | None]) -> Translated:
+    """What the original's flags say on this command line."""
+    context = click.get_current_context()
+    also_given = [
+        name for name, _ in settings_of(command) if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    return translate(command, texts, also_given)
+
+
+def _load(command: str, given: Mapping[str, str], mistakes: list[Mistake]) -> Settings:
+    """The settings; or the end of the process, with these mistakes and all others."""
+    settings = None
+    try:
+        settings = Settings.load(command, given)
+    except SettingsError as error:
+        mistakes = [*mistakes, *error.mistakes]
+    if settings is not None and not mistakes:
+        return settings
+    for mistake in mistakes:
+        click.echo(f"tas {command}: {mistake}", err=True)
+    sys.exit(EXIT_CANNOT_START)
