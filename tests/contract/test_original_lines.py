@@ -1,0 +1,106 @@
+"""docs/operations.md leads from what the original's documentation tells users to look for to what there is here."""
+
+import re
+
+import click
+import pytest
+
+from tas.extender.verbs import Answer
+from tas.status import CONDITIONS
+from tests.contract.test_operations_page import EVENTS, PAGE, ROOT
+from workers.cli import cli
+from workers.cli.original import FLAGS, SAME, OriginalFlag
+from workers.cli.settings import every_setting, flag
+
+SECTION = PAGE.partition("\n## Coming from the original\n")[2].partition("\n## ")[0]
+TEXTS = "".join(path.read_text() for folder in ("bus", "tas", "workers") for path in (ROOT / folder).rglob("*.py"))
+
+LINES = (
+    "Extender Listening on HTTPS",
+    "nothing after that",
+    "Filter request received",
+    "<node> <metric> = <value>",
+    "<node> violating <policy>: <metric> <op> <target>",
+    "Filtered nodes for <policy>",
+    "Received prioritize request",
+    "<metric> for nodes:",
+    "node priorities returned:",
+    "Watching Telemetry Policies",
+    "Added <metric>",
+    "Adding strategies: <type> <policy>",
+    "Added policy, <policy>",
+    "Policy: <policy> updated",
+    "Policy: <policy> deleted",
+    "Removed <policy>: <type> from strategy register",
+    "Evaluating <policy>",
+    "no metric <m> found",
+    "Node <n> violating <p>,",
+    "Violated rules: …",
+    "1 Node violates.",
+    "code 404",
+)
+"""What the documentation of the original names (tas.md, section 11)."""
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table that begins with this heading."""
+    table = SECTION.partition(heading)[2].partition("\n\n")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+LINE_ROWS = rows("| The original's line or text | Here |\n")
+FLAG_ROWS = rows("| The original's flag | Is here | Differs |\n")
+NAMES = sorted({name for _, here in LINE_ROWS for name in re.findall(r"`([^`]+)`", here)})
+
+
+def is_command(words: list[str]) -> bool:
+    command: click.Command | None = cli
+    for word in words:
+        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+    return command is not None
+
+
+def exists(name: str) -> bool:
+    """Whether what the page calls `name` is there: an event, metric, command, path, flag, field or text of ours."""
+    if name.startswith("tas "):
+        return is_command(name.split()[1:])
+    if name.startswith("GET "):
+        return f'"{name.removeprefix("GET ")}"' in TEXTS
+    if name.startswith("--"):
+        return name.split(maxsplit=1)[0] in {flag(setting) for setting, _ in every_setting()}
+    if name.startswith("tas_"):
+        return f'"{name.removesuffix("_total")}"' in TEXTS or f'"{name}"' in TEXTS
+    is_event = name in EVENTS or f'log.debug("{name}"' in TEXTS
+    return is_event or name in (*CONDITIONS, *Answer.__struct_fields__)
+
+
+def test_there_is_a_table() -> None:
+    assert len(LINE_ROWS) >= 15
+    assert len(NAMES) >= 15
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_line_of_the_original_has_its_row(line: str) -> None:
+    assert any(line in theirs for theirs, _ in LINE_ROWS)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not re.match(r"1 Node|code ", name)])
+def test_every_name_of_ours_is_there(name: str) -> None:
+    assert exists(name)
+
+
+def test_the_text_of_an_event_is_ours() -> None:
+    assert any(name.startswith("1 Node violates ") for name in NAMES)
+    assert re.search(r'"Node violates ', TEXTS)
+
+
+def test_every_flag_of_the_original_has_its_row() -> None:
+    told = " ".join(theirs for theirs, *_ in FLAG_ROWS)
+    assert set(re.findall(r"-+(\w+)", told)) == {original.name for original in FLAGS} | set(SAME)
+
+
+@pytest.mark.parametrize("original", FLAGS, ids=lambda original: original.name)
+def test_the_flag_is_what_the_page_says(original: OriginalFlag) -> None:
+    (ours,) = [here for theirs, here, _ in FLAG_ROWS if re.match(rf"`--?{original.name} ", theirs)]
+    assert f"`{flag(original.setting)} " in ours
