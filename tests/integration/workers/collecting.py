@@ -2,14 +2,14 @@
 
 import base64
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 
 from prometheus_client import CollectorRegistry
 
 from bus.buckets import POLICIES, SOURCES, SYNCED
 from bus.connection import Bus
-from bus.errors import MESSAGE_NOT_FOUND, RefusedError
+from bus.errors import MESSAGE_NOT_FOUND, BusError, RefusedError
 from bus.messages import (
     PolicyRecord,
     Synced,
@@ -28,6 +28,17 @@ from tests.integration.servers import eventually
 from tests.integration.workers.running import running
 from workers.collect import Collect
 from workers.sources.base import Listener, Source, SourceKind, SourceSpec
+
+
+async def polled(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Waits until it holds, also through a bus that does not answer now."""
+
+    async def so() -> bool:
+        with suppress(BusError):
+            return await holds()
+        return False
+
+    await eventually(so, within=60.0, every=0.05)
 
 
 class World:
@@ -83,7 +94,7 @@ class World:
         async def so() -> bool:
             return await self.values(node, source) == values
 
-        await eventually(so, every=0.02)
+        await polled(so)
 
     async def comes(self, node: str, source: str) -> None:
         """Waits for one more message than there was, which was measured after now."""
@@ -93,7 +104,7 @@ class World:
             scrape = await self.scrape(node, source)
             return scrape is not None and scrape.measured > began
 
-        await eventually(so, every=0.02)
+        await polled(so)
 
     async def published(self) -> int:
         """How many messages there ever were on SAMPLES."""
@@ -117,7 +128,7 @@ class World:
             found[:] = [state]
             return True
 
-        await eventually(so, every=0.05)
+        await polled(so)
         return found[0]
 
     async def misses(self, source: str, metric: str, words: str) -> None:
@@ -130,7 +141,7 @@ class World:
             missing = state.metrics[metric].missing
             return words in missing if words else state.metrics[metric].nodes > 0
 
-        await eventually(so, every=0.05)
+        await polled(so)
 
     async def refuses(self, source: str, why: str, words: str) -> None:
         """Waits until the state of a source tells a refusal of this reason with these words in its example."""
@@ -141,7 +152,7 @@ class World:
                 reason.value == why and words in refusal.example for reason, refusal in state.refused.items()
             )
 
-        await eventually(so, every=0.05)
+        await polled(so)
 
     async def _put(self, key: str, value: bytes) -> None:
         stands = await self.bus.get(POLICIES, key)

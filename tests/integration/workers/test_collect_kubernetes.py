@@ -1,0 +1,387 @@
+"""`collect` with the sources of Kubernetes, over HTTP from the sandbox, also while they answer badly."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bus.connection import Bus
+from sandbox import Sandbox
+from sandbox.faults import Call, Drop
+from tests.integration.servers import eventually
+from tests.integration.workers.collecting import World, collecting
+from workers.kubernetes.client import KubernetesClient
+from workers.sources.custom_metrics import MAX_ANSWER_BYTES, CustomMetrics
+from workers.sources.metrics_server import MetricsServer
+
+GROUP = "/apis/custom.metrics.k8s.io"
+NODES = ["node-1", "node-2.example.com"]
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox.start(nodes=NODES) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+async def client(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[KubernetesClient]:
+    kubeconfig = sandbox.kubeconfig(tmp_path / "kubeconfig")
+    async with KubernetesClient.connect(kubeconfig, worker="collect") as client:
+        yield client
+
+
+@pytest.fixture
+async def world(bus: Bus) -> World:
+    world = World(bus)
+    await world.listed()
+    return world
+
+
+@pytest.fixture
+def source(client: KubernetesClient) -> CustomMetrics:
+    return CustomMetrics("custom-metrics", client)
+
+
+@pytest.fixture
+async def collected(bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics) -> AsyncIterator[None]:
+    """Two metrics come from the custom metrics API: `good`, and `bad`, of which a test makes something."""
+    for metric in ("good", "bad"):
+        sandbox.metrics.set(metric, "node-1", "1500m")
+    await world.use("good", "bad")
+    async with collecting(bus, source):
+        await world.has("node-1", "custom-metrics", {"good": 1.5, "bad": 1.5})
+        yield
+
+
+async def test_values_of_both_versions_come_onto_the_bus(
+    bus: Bus, world: World, sandbox: Sandbox, client: KubernetesClient
+) -> None:
+    for version in ("v1beta1", "v1beta2"):
+        sandbox.metrics.versions = [version]
+        source = CustomMetrics(f"of-{version}", client)
+        sandbox.metrics.set("load", "node-1", "1500m", window=30)
+        sandbox.metrics.set("load", "node-2.example.com", "7", timestamp=text(time.time() - 60))
+        await world.use("load")
+        async with collecting(bus, source):
+            await world.has("node-1", source.name, {"load": 1.5})
+            await world.has("node-2.example.com", source.name, {"load": 7})
+        first, second = [await world.scrape(node, source.name) for node in NODES]
+        assert first is not None
+        assert second is not None
+        assert (first.window, second.window) == (30, None)
+        assert 55 < time.time() - second.measured < 120
+        assert f"{GROUP}/{version}/nodes/*/load" in {call.path for call in sandbox.calls}
+
+
+async def test_only_what_policies_use_is_asked_for(
+    bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics
+) -> None:
+    for metric in ("load", "heat", "unused"):
+        sandbox.metrics.set(metric, "node-1", "1")
+    async with collecting(bus, source):
+
+        async def idle() -> bool:
+            state = await world.state("custom-metrics")
+            return state is not None and not state.metrics
+
+        await eventually(idle)
+        assert sandbox.calls == []  # not even discovery
+        await world.use("load", "heat")
+        await world.has("node-1", "custom-metrics", {"load": 1, "heat": 1})
+        paths = {call.path for call in sandbox.calls}
+        assert paths == {GROUP, f"{GROUP}/v1beta2/nodes/*/load", f"{GROUP}/v1beta2/nodes/*/heat"}
+        await world.use()
+        await eventually(idle)
+        before = len(sandbox.calls)
+        await world.use("heat", policy="q")  # what is asked for last shows that nothing was in between
+        await eventually(lambda: len(sandbox.calls) > before)
+        assert sandbox.calls[before].path.endswith("/heat")
+
+
+async def test_another_version_is_found_when_the_one_in_use_goes(
+    bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics
+) -> None:
+    sandbox.metrics.versions = ["v1beta1"]
+    sandbox.metrics.set("load", "node-1", "1")
+    await world.use("load")
+    async with collecting(bus, source):
+        await world.has("node-1", "custom-metrics", {"load": 1})
+        sandbox.metrics.versions = []
+        await world.problem("custom-metrics", "the cluster serves no custom metrics API")
+        sandbox.metrics.versions = ["v1beta2"]
+        sandbox.metrics.set("load", "node-1", "2")
+        await world.has("node-1", "custom-metrics", {"load": 2})
+
+
+async def test_the_preferred_version_is_taken_when_it_changes(
+    bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.sources.custom_metrics.DISCOVER_SECONDS", 0.2)
+    sandbox.metrics.versions = ["v1beta1"]
+    sandbox.metrics.set("load", "node-1", "1")
+    await world.use("load")
+    async with collecting(bus, source):
+        await world.has("node-1", "custom-metrics", {"load": 1})
+        sandbox.metrics.versions = ["v1beta2", "v1beta1"]
+        await eventually(lambda: any("v1beta2" in call.path for call in sandbox.calls))
+        # While it cannot be asked which one is preferred, the last one stands.
+        sandbox.faults.answer(500, times=10**6, which=lambda call: call.path == GROUP)
+        await world.comes("node-1", "custom-metrics")
+
+
+async def test_a_metric_that_is_not_known_is_told_and_comes_as_soon_as_it_is(
+    bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics
+) -> None:
+    sandbox.metrics.set("load", "node-1", "1")
+    await world.use("load", "heat")
+    async with collecting(bus, source):
+        await world.has("node-1", "custom-metrics", {"load": 1})
+        await world.misses("custom-metrics", "heat", "does not know it (404)")
+        assert not (await world.problem("custom-metrics", "")).problem
+        sandbox.metrics.set("heat", "node-2", "3")
+        sandbox.metrics.forget("heat", "node-2")
+        await world.misses("custom-metrics", "heat", "has no value of it for any node")
+        sandbox.metrics.set("heat", "node-1", "3")
+        await world.has("node-1", "custom-metrics", {"load": 1, "heat": 3})
+        await world.misses("custom-metrics", "heat", "")
+
+
+LIST = '{"kind": "MetricValueList", "items": [%s]}'
+ITEM = {
+    "describedObject": {"kind": "Node", "name": "node-1"},
+    "metric": {"name": "bad"},
+    "timestamp": None,
+    "value": "7",
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"<html><body>Please log in</body></html>", "<html>"),
+        (b"", "body = ''"),
+        (b'{"kind": "MetricValueList", "items": [{"describedObject"', "truncated"),
+        (b'{"kind": "Status", "status": "Failure"}', "must be MetricValueList"),
+        (b"[]", "Expected `object`"),
+        (b'{"kind": "MetricValueList", "items": {}}', "Expected `array | null`"),
+        (b"\xff\xfe" * 1000, "bad"),
+        (b"[" * 100_000, "bad"),
+        (b'{"kind": "MetricValueList", "items": null}', "has no value of it for any node"),
+        (b"[" + b" " * (10 << 20) + b"]", f"more than {MAX_ANSWER_BYTES} bytes"),
+    ],
+    ids=["html", "empty", "truncated", "status", "array", "items", "binary", "deep", "no items", "10 MB"],
+)
+@pytest.mark.usefixtures("collected")
+async def test_an_answer_that_is_none_spoils_nothing_but_its_metric(
+    world: World, sandbox: Sandbox, body: bytes, told: str
+) -> None:
+    sandbox.metrics.answer_with(body, to="/bad")
+    await world.misses("custom-metrics", "bad", told)
+    await world.has("node-1", "custom-metrics", {"good": 1.5})
+    await world.comes("node-1", "custom-metrics")
+    sandbox.metrics.answer_with(None, to="/bad")
+    await world.has("node-1", "custom-metrics", {"good": 1.5, "bad": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "told"),
+    [
+        ({"describedObject": {"kind": "Pod", "name": "web"}}, "node", "describedObject.kind = 'Pod'"),
+        ({"describedObject": {"kind": "Node", "name": "Web_1"}}, "node", "'Web_1'"),
+        ({"describedObject": {"kind": "Node"}}, "node", "node = ''"),
+        ({"describedObject": None}, "shape", "items"),
+        ({"value": "NaN"}, "value", "'NaN'"),
+        ({"value": 7}, "shape", "items"),
+        ({"value": "1e400"}, "value", "beyond"),
+        ({"timestamp": "yesterday"}, "time", "'yesterday'"),
+        ({"timestamp": "2026-01-01T00:00:00"}, "time", "zone"),
+        ({"timestamp": "0001-01-01T00:00:00Z"}, "time", "at most 3600 s ago"),
+        ({"timestamp": "2999-01-01T00:00:00Z"}, "time", "ahead"),
+        ({"metric": {"name": "other"}}, "metric", "must be bad, which was asked for"),
+    ],
+)
+@pytest.mark.usefixtures("collected")
+async def test_a_bad_value_is_refused_alone(
+    world: World, sandbox: Sandbox, changes: dict[str, object], why: str, told: str
+) -> None:
+    good = ITEM | {"describedObject": {"kind": "Node", "name": "node-3"}}
+    sandbox.metrics.answer_with((LIST % f"{json.dumps(ITEM | changes)}, {json.dumps(good)}").encode(), to="/bad")
+    await world.has("node-3", "custom-metrics", {"bad": 7})
+    await world.refuses("custom-metrics", why, told)
+    await world.has("node-1", "custom-metrics", {"good": 1.5})
+
+
+@pytest.mark.usefixtures("collected")
+async def test_of_a_node_that_is_told_twice_nothing_counts(world: World, sandbox: Sandbox) -> None:
+    other = ITEM | {"value": "8"}
+    good = ITEM | {"describedObject": {"kind": "Node", "name": "node-3"}}
+    sandbox.metrics.answer_with((LIST % ", ".join(map(json.dumps, [ITEM, good, other]))).encode(), to="/bad")
+    await world.has("node-3", "custom-metrics", {"bad": 7})
+    await world.has("node-1", "custom-metrics", {"good": 1.5})
+    await world.refuses("custom-metrics", "twice", "bad of node-1: value = '8'")
+
+
+def of_bad(call: Call) -> bool:
+    return call.path.endswith("/bad")
+
+
+def of_nodes(call: Call) -> bool:
+    return "/nodes/" in call.path
+
+
+@pytest.mark.parametrize(("status", "told"), [(500, "(500)"), (503, "(503)"), (403, "(403)"), (400, "(400)")])
+@pytest.mark.usefixtures("collected")
+async def test_one_metric_that_fails_is_told_and_the_others_come(
+    world: World, sandbox: Sandbox, status: int, told: str
+) -> None:
+    sandbox.faults.answer(status, times=10**6, which=of_bad)
+    await world.misses("custom-metrics", "bad", told)
+    await world.comes("node-1", "custom-metrics")
+    sandbox.faults.clear()
+    await world.has("node-1", "custom-metrics", {"good": 1.5, "bad": 1.5})
+
+
+@pytest.mark.parametrize(("status", "told"), [(500, "(500)"), (503, "(503)"), (403, "(403)"), (404, "(404)")])
+@pytest.mark.usefixtures("collected")
+async def test_a_source_that_fails_is_told_and_comes_back(
+    world: World, sandbox: Sandbox, status: int, told: str
+) -> None:
+    sandbox.faults.answer(status, times=10**6, which=of_nodes)
+    await world.problem("custom-metrics", told)
+    sandbox.faults.clear()
+    await world.comes("node-1", "custom-metrics")
+    await world.problem("custom-metrics", "")
+
+
+@pytest.mark.parametrize("drop", list(Drop))
+@pytest.mark.usefixtures("collected")
+async def test_an_answer_that_is_broken_off_is_told(world: World, sandbox: Sandbox, drop: Drop) -> None:
+    sandbox.faults.drop(drop, times=10**6, which=of_bad)
+    await world.misses("custom-metrics", "bad", sandbox.url)
+    await world.comes("node-1", "custom-metrics")
+
+
+@pytest.mark.usefixtures("collected")
+async def test_who_says_429_is_left_alone_for_as_long_as_it_says(world: World, sandbox: Sandbox) -> None:
+    sandbox.faults.answer(429, times=2, which=of_nodes, retry_after=2)
+    await eventually(lambda: sandbox.faults.waiting == 0)
+    at, before = time.monotonic(), len(sandbox.calls)
+    await world.problem("custom-metrics", "429")
+    await eventually(lambda: len(sandbox.calls) > before)
+    assert time.monotonic() - at > 1.5
+    await world.comes("node-1", "custom-metrics")
+
+
+@pytest.mark.usefixtures("collected")
+async def test_a_metric_whose_answer_hangs_is_left_out_for_a_while(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.sources.custom_metrics.METRIC_SECONDS", 0.3)
+    sandbox.faults.delay(3600, times=10**6, which=of_bad)
+    await world.misses("custom-metrics", "bad", "no answer within 0.3 s")
+    before = len(sandbox.calls)
+    await eventually(lambda: len(sandbox.calls) > before + 15)
+    asked = sandbox.calls[before:]
+    assert sum(map(of_bad, asked)) < len(asked) / 3
+    sandbox.faults.clear()
+    await world.has("node-1", "custom-metrics", {"good": 1.5, "bad": 1.5})
+
+
+@pytest.mark.usefixtures("collected")
+async def test_a_server_that_hangs_is_told_and_comes_back(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.sources.custom_metrics.METRIC_SECONDS", 0.3)
+    sandbox.faults.delay(3600, times=10**6)
+    await world.problem("custom-metrics", "no answer within 0.3 s")
+    sandbox.faults.clear()
+    await world.comes("node-1", "custom-metrics")
+
+
+@pytest.mark.usefixtures("collected")
+async def test_a_slow_server_is_only_slow(world: World, sandbox: Sandbox) -> None:
+    sandbox.faults.delay(1.0, times=10**6, which=of_nodes)
+    await world.comes("node-1", "custom-metrics")
+    await world.comes("node-1", "custom-metrics")
+    state = await world.problem("custom-metrics", "")
+    assert state.failures == 0
+
+
+async def test_a_custom_metrics_api_that_hangs_costs_metrics_server_nothing(
+    bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics, client: KubernetesClient
+) -> None:
+    sandbox.metrics.set("load", "node-1", "1")
+    sandbox.metrics.use("node-1", cpu="250m", memory="2Gi")
+    sandbox.faults.delay(3600, times=10**6, which=lambda call: "custom" in call.path)
+    await world.use("load", "cpu", "memory")
+    async with collecting(bus, source, MetricsServer("metrics-server", client)):
+        await world.has("node-1", "metrics-server", {"cpu": 0.25, "memory": 2 << 30})
+        for _ in range(3):
+            await world.comes("node-1", "metrics-server")
+        await world.misses("metrics-server", "load", "has only cpu and memory")
+        await world.problem("custom-metrics", "no answer within")
+
+
+async def test_metrics_server_is_asked_only_for_what_it_has(
+    bus: Bus, world: World, sandbox: Sandbox, client: KubernetesClient
+) -> None:
+    sandbox.metrics.use("node-1", cpu="123456789n", memory="1024Ki", timestamp=text(time.time()), window="15.02s")
+    await world.use("load")
+    async with collecting(bus, MetricsServer("metrics-server", client)):
+        await world.misses("metrics-server", "load", "has only cpu and memory")
+        assert sandbox.calls == []
+        await world.use("cpu", policy="q")
+        await world.has("node-1", "metrics-server", {"cpu": 0.123456789})
+        scrape = await world.scrape("node-1", "metrics-server")
+        assert scrape is not None
+        assert scrape.window == 15.02
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (b"<html>", "<html>"),
+        (b'{"kind": "PodMetricsList"}', "must be NodeMetricsList"),
+        (b"", "body = ''"),
+        (b" " * (17 << 20), "more than"),
+        (None, "serves no metrics API"),
+    ],
+    ids=["html", "pods", "empty", "17 MB", "not served"],
+)
+async def test_a_metrics_server_that_answers_badly_is_told_and_comes_back(
+    bus: Bus, world: World, sandbox: Sandbox, client: KubernetesClient, answer: tuple[bytes | None, str]
+) -> None:
+    body, told = answer
+    sandbox.metrics.use("node-1", cpu="1", memory="1Ki")
+    await world.use("cpu", "memory")
+    async with collecting(bus, MetricsServer("metrics-server", client)):
+        await world.has("node-1", "metrics-server", {"cpu": 1, "memory": 1024})
+        sandbox.metrics.usage_is_served = body is not None
+        sandbox.metrics.answer_with(body, to="/nodes")
+        await world.problem("metrics-server", told)
+        sandbox.metrics.answer_with(None, to="/nodes")
+        sandbox.metrics.usage_is_served = True
+        await world.comes("node-1", "metrics-server")
+        await world.problem("metrics-server", "")
+
+
+async def test_a_bad_item_of_metrics_server_is_refused_alone(
+    bus: Bus, world: World, sandbox: Sandbox, client: KubernetesClient
+) -> None:
+    good = {"metadata": {"name": "node-1"}, "usage": {"cpu": "1", "memory": "NaN"}, "window": "soon"}
+    twice = {"metadata": {"name": "node-2"}, "usage": {"cpu": "1"}}
+    items = [good, {"metadata": {"name": "node-3"}}, twice, twice, good | {"timestamp": "?"}]
+    sandbox.metrics.answer_with(json.dumps({"kind": "NodeMetricsList", "items": items}).encode(), to="/nodes")
+    await world.use("cpu", "memory")
+    async with collecting(bus, MetricsServer("metrics-server", client)):
+        await world.has("node-1", "metrics-server", {"cpu": 1})
+        for why, told in [("value", "'NaN'"), ("shape", "node-3"), ("twice", "cpu of node-2"), ("time", "'?'")]:
+            await world.refuses("metrics-server", why, told)
+        assert await world.scrape("node-2", "metrics-server") is None
+
+
+def text(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
