@@ -229,11 +229,24 @@ class Bus:
         elif str(self._problems.get(what)) != str(problem):
             self._problems[what] = problem
             level = logging.WARNING if isinstance(problem, UnavailableError) else logging.ERROR
-            log.log(level, "bus_problem", bus=self._shown, error=str(problem))
+            log.log(level, "bus_problem", connection=self.name, bus=self._shown, error=str(problem))
 
-    async def feed(self, bucket: Bucket, *, after: Callable[[Epoch], int | None] | None = None) -> Feed:
+    async def feed(
+        self, bucket: Bucket, *, keys: str = ">", after: Callable[[Epoch], int | None] | None = None
+    ) -> Feed:
         """An attachment to a bucket, as `Feed.open` says, for the modules of this package."""
-        return await self._checked(Feed.open(self.link, bucket, name=self._consumer_prefix, after=after))
+        return await self._checked(Feed.open(self.link, bucket, name=self._consumer_prefix, keys=keys, after=after))
+
+    async def last_revision(self, bucket: Bucket, keys: str) -> int:
+        """The last revision of any key that `keys` (with wildcards) names, 0 if there is none. Raises as `get` does."""
+        try:
+            answer = await self.api(f"STREAM.MSG.GET.{bucket.stream}", {"last_by_subj": bucket.subject(keys)})
+        except RefusedError as error:
+            if error.code == MESSAGE_NOT_FOUND:
+                return 0
+            raise
+        revision: int = answer["message"]["seq"]
+        return revision
 
     async def _write(
         self, bucket: Bucket, key: str, value: bytes, headers: dict[str, str], *, revision: int, read_at: float
@@ -273,7 +286,7 @@ class Bus:
                 if loop.time() - began < STEADY_SECONDS:
                     await asyncio.sleep(RETRY_SECONDS[1])
             except Exception as error:  # a bug here must neither leave everybody without a bus nor stay unseen
-                log.exception("bus_bug", bus=self._shown)
+                log.exception("bus_bug", connection=self.name, bus=self._shown)
                 self.report("connection", MisconfiguredError(f"a bug, see the log: {error!r}"))
                 await asyncio.sleep(PROBLEM_SECONDS)
 
@@ -283,7 +296,7 @@ class Bus:
             if not self._leaving:
                 await self._serve(link)
             if self._up.is_set():
-                log.warning("bus_disconnected", bus=self._shown)
+                log.warning("bus_disconnected", connection=self.name, bus=self._shown)
         finally:
             self._link = None
             self._up.clear()
@@ -299,7 +312,7 @@ class Bus:
             except UnavailableError as error:
                 self._trouble = str(error)
                 if not told:
-                    log.warning("bus_unreachable", bus=self._shown, error=str(error))
+                    log.warning("bus_unreachable", connection=self.name, bus=self._shown, error=str(error))
                     told = True
             await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - only spreads the attempts
             wait = min(2 * wait, longest)
@@ -317,7 +330,7 @@ class Bus:
             if standing.usable and not self._up.is_set():
                 self._link = link
                 self._up.set()
-                log.info("bus_connected", bus=self._shown)
+                log.info("bus_connected", connection=self.name, bus=self._shown)
             if isinstance(standing.problem, UnavailableError):
                 wait = min(2 * wait, longest)
                 pause: float | None = wait

@@ -39,11 +39,13 @@ class Feed:
         fresh: Whether it begins with the last entry of every key, rather than after a sequence.
     """
 
-    def __init__(self, link: Link, bucket: Bucket, name: str) -> None:
+    def __init__(self, link: Link, bucket: Bucket, name: str, keys: str) -> None:
         self.epoch = Epoch(created="", last_sequence=0)
         self.fresh = True
         self._link = link
         self._bucket = bucket
+        self._filter = bucket.subject(keys)
+        self._filtered = keys != ">"
         self._consumer = f"{name}-{secrets.token_hex(6)}"
         self._subscription: Subscription | None = None
         self._held: list[Msg] | None = []
@@ -59,17 +61,24 @@ class Feed:
 
     @classmethod
     async def open(
-        cls, link: Link, bucket: Bucket, *, name: str, after: Callable[[Epoch], int | None] | None = None
+        cls,
+        link: Link,
+        bucket: Bucket,
+        *,
+        name: str,
+        keys: str = ">",
+        after: Callable[[Epoch], int | None] | None = None,
     ) -> "Feed":
         """Attaches; nothing is handed on before `release`.
 
         `after` is asked, with the present life of the stream, for the last sequence that is known already: None to
-        begin with the last entry of every key. `name` begins the consumer's name.
+        begin with the last entry of every key. `name` begins the consumer's name. `keys` is a pattern of the keys that
+        are wanted, with NATS's wildcards.
 
         Raises:
             UnavailableError: within a few seconds, also if the stream is replaced meanwhile.
         """
-        feed = cls(link, bucket, name)
+        feed = cls(link, bucket, name, keys)
         try:
             await feed._attach(after)
         except BaseException:
@@ -136,7 +145,7 @@ class Feed:
         config = {
             "name": self._consumer,
             "deliver_subject": deliver_to,
-            "filter_subject": self._bucket.subject(">"),
+            "filter_subject": self._filter,
             "deliver_policy": "last_per_subject",
             "ack_policy": "none",
             "max_deliver": 1,
@@ -150,7 +159,7 @@ class Feed:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start + 1}
         stream = self._bucket.stream
         created = await self._link.api(
-            f"CONSUMER.CREATE.{stream}.{self._consumer}.{self._bucket.subject('>')}",
+            f"CONSUMER.CREATE.{stream}.{self._consumer}.{self._filter}",
             {"stream_name": stream, "config": config},
             seconds=CALL_SECONDS,
         )
@@ -159,7 +168,7 @@ class Feed:
         if now.created != epoch.created or now.last_sequence < epoch.last_sequence:
             raise UnavailableError(f"{stream} was replaced just now")
         self._pending = created["num_pending"]
-        if self._pending == 0 and messages == 0:
+        if self._pending == 0 and (messages == 0 or self._filtered):
             self._applied = max(self._applied, epoch.last_sequence)
 
     async def _look(self) -> tuple[Epoch, int]:
@@ -213,6 +222,8 @@ class Feed:
             )
         )
         self._applied = delivery.sequence
+        if self._filtered and delivery.pending == 0:  # what comes after it in the stream is not wanted
+            self._applied = max(self._applied, self.epoch.last_sequence)
         reached = self._applied >= self.epoch.last_sequence and not self._reached.done()
         if reached:
             self._reach()

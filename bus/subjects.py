@@ -58,6 +58,10 @@ def node_facts_key(node: str) -> str:
     return f"{token(node)}.facts"
 
 
+NODE_FACTS_KEYS = "*.facts"
+"""The keys in NODES of what the API server said of nodes: samples come a thousand times as often."""
+
+
 def parse_node_key(key: str) -> tuple[str, NodeKind]:
     """The node that a key of NODES names, and what stands there. Raises InvalidInputError."""
     node_token, _, kind = key.partition(".")

@@ -44,6 +44,7 @@ class Watch:
     called before the first entry of a new life of the bucket (also the first one seen): what was known before must be
     held, not dropped, until `_synced` of the new epoch stands. `on_batch` is called after each burst of entries, and
     when `caught_up` has become true.
+    `keys` is a pattern of the keys that are wanted, with NATS's wildcards: the rest is not even sent.
     All are plain functions, called on the event loop; an exception in them is a bug and ends `run`.
     """
 
@@ -55,9 +56,11 @@ class Watch:
         on_entry: Callable[[Entry], None],
         on_epoch: Callable[[Epoch], None],
         on_batch: Callable[[], None] | None = None,
+        keys: str = ">",
     ) -> None:
         self._bus = bus
         self._bucket = bucket
+        self._keys = keys
         self._on_entry = on_entry
         self._on_epoch = on_epoch
         self._on_batch = on_batch or (lambda: None)
@@ -99,7 +102,7 @@ class Watch:
 
     async def _follow(self) -> None:
         """Follows one feed to its end, which is always an error."""
-        feed = await self._bus.feed(self._bucket, after=self._applied_before)
+        feed = await self._bus.feed(self._bucket, keys=self._keys, after=self._applied_before)
         try:
             if feed.fresh:
                 self._caught_up = False
@@ -142,12 +145,15 @@ class Watch:
             applied = feed.applied
             try:
                 now = await self._bus.epoch(self._bucket)
+                last = now.last_sequence
+                if self._keys != ">":
+                    last = await self._bus.last_revision(self._bucket, self._keys)
             except UnavailableError:
                 self._last_sequence = None
                 continue  # whether the feed itself still lives is told by its heartbeats
-            self._last_sequence = now.last_sequence
+            self._last_sequence = last
             if now.created != feed.epoch.created or now.last_sequence < applied:
                 raise UnavailableError(f"{self._bucket.stream} is not the one that was followed")
             if applied == stuck_at:
-                raise UnavailableError(f"{self._bucket.stream} has gone on to {now.last_sequence}, the watch has not")
-            stuck_at = applied if applied < now.last_sequence else None
+                raise UnavailableError(f"{self._bucket.stream} has gone on to {last}, the watch has not")
+            stuck_at = applied if applied < last else None

@@ -30,7 +30,7 @@ class RecordKind(Generic[K, R]):
     """How records of a kind stand in their bucket.
 
     `parse_key` gives what a key names, None for a key of another kind, and raises InvalidInputError for one of none;
-    so does `decode` for a value that nobody can read.
+    so does `decode` for a value that nobody can read. `keys` is a pattern of their keys, where others have the rest.
     """
 
     bucket: Bucket
@@ -38,6 +38,7 @@ class RecordKind(Generic[K, R]):
     parse_key: Callable[[str], K | None]
     encode: Callable[[R], bytes]
     decode: Callable[[K, bytes], R]
+    keys: str = ">"
 
     def same(self, key: K, record: R, stored: R | None) -> bool:
         """Whether `stored` is `record`, read back as everybody reads it."""
@@ -95,7 +96,14 @@ class Records(Generic[K, R]):
         self._on_entry = on_entry
         self._on_written = on_written
         self._never: Stored[R] = Stored(0)
-        self._watch = Watch(bus, kind.bucket, on_entry=self._apply, on_epoch=self._begin_epoch, on_batch=on_batch)
+        self._watch = Watch(
+            bus,
+            kind.bucket,
+            on_entry=self._apply,
+            on_epoch=self._begin_epoch,
+            on_batch=on_batch,
+            keys=kind.keys,
+        )
 
     @property
     def caught_up(self) -> bool:

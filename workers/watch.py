@@ -25,7 +25,7 @@ from bus.messages import (
     encode_pod,
     encode_policy,
 )
-from bus.subjects import node_facts_key, parse_node_key, parse_pod_key, pod_key
+from bus.subjects import NODE_FACTS_KEYS, node_facts_key, parse_node_key, parse_pod_key, pod_key
 from tas.manifest import parse_policy
 from tas.pod import PodKey, waiting_since
 from tas.policy import POD_LABEL, Policy, PolicyKey, Problem
@@ -52,6 +52,7 @@ FACT_RECORDS: RecordKind[str, NodeFacts] = RecordKind(
     parse_key=_node_of,
     encode=encode_node_facts,
     decode=lambda _, value: decode_node_facts(value),
+    keys=NODE_FACTS_KEYS,
 )
 POD_RECORDS: RecordKind[PodKey, PodRecord] = RecordKind(
     bucket=PODS_BUCKET,

@@ -13,12 +13,12 @@ from tests.integration.servers import eventually
 class Follower:
     """What a watch said, and the view that follows from it."""
 
-    def __init__(self, bus: Bus, bucket: Bucket) -> None:
+    def __init__(self, bus: Bus, bucket: Bucket, keys: str = ">") -> None:
         self.epochs: list[Epoch] = []
         self.entries: list[Entry] = []
         self.batches = 0
         self.view: dict[str, bytes] = {}
-        self.watch = Watch(bus, bucket, on_entry=self._entry, on_epoch=self._epoch, on_batch=self._batch)
+        self.watch = Watch(bus, bucket, on_entry=self._entry, on_epoch=self._epoch, on_batch=self._batch, keys=keys)
 
     def _epoch(self, epoch: Epoch) -> None:
         self.epochs.append(epoch)
@@ -40,9 +40,9 @@ class Follower:
 
 
 @asynccontextmanager
-async def following(bus: Bus, bucket: Bucket) -> AsyncIterator[Follower]:
+async def following(bus: Bus, bucket: Bucket, *, keys: str = ">") -> AsyncIterator[Follower]:
     """Runs a watch as long as the body does."""
-    follower = Follower(bus, bucket)
+    follower = Follower(bus, bucket, keys)
     task = asyncio.create_task(follower.watch.run())
     try:
         yield follower

@@ -4,12 +4,13 @@ import asyncio
 import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from bus.buckets import LEASES, NODES, SAMPLES
 from bus.connection import ENTRIES_SECONDS, Bus, Entry, Epoch
 from bus.watch import Watch
 from tests.integration.bus.followers import Follower, consumers, following
-from tests.integration.servers import eventually
+from tests.integration.servers import Server, eventually
 
 now = time.monotonic
 
@@ -43,6 +44,53 @@ async def test_an_empty_bucket_is_caught_up_at_once(bus: Bus) -> None:
         assert follower.entries == []
         assert follower.batches
         assert follower.watch.status.lag == 0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch that is stuck is noticed after one heartbeat."""
+    monkeypatch.setattr("bus.watch.WATCHDOG_BEATS", 1)
+
+
+async def test_of_a_bucket_some_keys_alone_may_be_followed(server: Server, bus: Bus, impatient: None) -> None:
+    facts = await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
+    await fill(bus, 100)
+    with capture_logs() as logs:
+        async with following(bus, NODES, keys="*.facts") as follower:
+            assert await follower.caught_up() < 1
+            assert follower.view == {"a.facts": b"1"}
+            assert follower.watch.status.applied >= (await bus.epoch(NODES)).last_sequence
+            began = now()
+            number = 0
+            while now() - began < 3:  # seconds: several looks of the watchdog, at a stream that goes on
+                number += 1
+                await bus.put(NODES, f"more{number}.metrics", b"1", revision=0, read_at=now())
+            await bus.put(NODES, "a.facts", b"2", revision=facts, read_at=now())
+            await bus.put(NODES, "b.facts", b"1", revision=0, read_at=now())
+            await eventually(lambda: follower.view == {"a.facts": b"2", "b.facts": b"1"})
+            await eventually(lambda: follower.watch.status.lag == 0)
+            assert [entry.key for entry in follower.entries] == ["a.facts", "a.facts", "b.facts"]
+            await server.restart(wiped=True)
+            await eventually(lambda: bus.connected, within=30)
+            await eventually(lambda: len(follower.epochs) == 2 and follower.watch.status.caught_up, within=30)
+            assert follower.view == {}
+            await bus.put(NODES, "c.facts", b"1", revision=0, read_at=now())
+            await bus.put(NODES, "c.metrics", b"1", revision=0, read_at=now())
+            await eventually(lambda: follower.view == {"c.facts": b"1"})
+    before_the_wipe = logs[: next(i for i, line in enumerate(logs) if line["event"] == "bus_disconnected")]
+    assert not [line for line in before_the_wipe if line["event"] == "watch_interrupted"]
+
+
+async def test_a_watch_of_some_keys_that_hears_nothing_is_noticed(
+    bus: Bus, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with following(bus, NODES, keys="*.facts") as follower:
+        await follower.caught_up()
+        feed = follower.watch._feed
+        assert feed is not None
+        monkeypatch.setattr(feed, "_take_entry", lambda _: None)
+        await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
+        await eventually(lambda: follower.view == {"a.facts": b"1"}, within=30)
 
 
 async def test_a_burst_is_told_once_or_a_few_times_not_per_entry(bus: Bus) -> None:

@@ -46,6 +46,13 @@ class TestWatch(WatchScenarios):
     """Everything that holds of a real API server as well."""
 
 
+async def test_of_nodes_only_facts_are_followed_and_no_samples(admin: Admin, bus: Bus, namespace: str) -> None:
+    async with watching(bus, admin) as watched:
+        await watched.ready()
+        found = (await bus.api(f"CONSUMER.LIST.{NODES.stream}"))["consumers"]
+        assert [each["config"]["filter_subject"] for each in found] == ["$KV.NODES.*.facts"]
+
+
 async def test_d38_changes_that_were_missed_are_made_good_by_a_list(
     sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str
 ) -> None:
