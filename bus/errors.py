@@ -16,6 +16,10 @@ class UnavailableError(BusError):
     """
 
 
+class NobodyListensError(UnavailableError):
+    """Nobody takes what is sent there: no stream has the subject, or the server has no JetStream."""
+
+
 class ConflictError(BusError):
     """Something else was written since the read: read again (server codes 10071 and 10164, n7)."""
 
@@ -28,6 +32,10 @@ class RefusedError(BusError):
     """It is refused, and repeating alone will not help: a full store, a message too large, a missing right."""
 
 
+class FullError(RefusedError):
+    """There is no room: the store, or the stream's own limit, is full."""
+
+
 class MisconfiguredError(BusError):
     """What stands on the server is not what this version needs; it is never changed silently."""
 
@@ -36,12 +44,15 @@ CONSUMER_NOT_FOUND = 10014
 MESSAGE_NOT_FOUND = 10037
 STREAM_EXISTS_OTHERWISE = 10058
 STREAM_NOT_FOUND = 10059
+NO_JETSTREAM = frozenset({10039, 10076})
+"""For this account, or on this server at all."""
 
 _CONFLICTS = frozenset({10071, 10164})
 
 # Insufficient resources, memory exceeded, storage exceeded, message too large, store failed (`maximum bytes exceeded`),
 # header too large, beyond the account's limit for one stream. Some of them are 5xx, yet no repetition heals them.
 _REFUSALS = frozenset({10023, 10028, 10047, 10054, 10077, 10097, 10122})
+_FULL = frozenset({10023, 10028, 10047, 10077})
 
 # A stream is created again by whoever notices; streams and consumers of a cluster may be offline for a while.
 _PASSING = frozenset({STREAM_NOT_FOUND, 10118, 10119})
@@ -52,6 +63,8 @@ def jetstream_error(what: str, *, status: int, code: int, description: str) -> B
     message = f"{what}: {description} ({code})"
     if code in _CONFLICTS:
         return ConflictError(message, code=code)
+    if code in _FULL:
+        return FullError(message, code=code)
     if code in _PASSING or (status in (408, 429, 503) and code not in _REFUSALS):
         return UnavailableError(message, code=code)
     return RefusedError(message, code=code)

@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from bus.errors import BusError, RefusedError, UnavailableError, jetstream_error
+from bus.errors import BusError, NobodyListensError, RefusedError, UnavailableError, jetstream_error
 
 log = structlog.get_logger(__name__)
 
@@ -209,7 +209,10 @@ class Link:
         if isinstance(answer, BusError):
             raise answer
         if status(answer) == NO_RESPONDERS:
-            raise UnavailableError(f"{subject}: nobody listens")
+            raise NobodyListensError(
+                f"{subject}: nobody listens"
+                + (" (is nats-server started with --jetstream?)" if subject.startswith("$JS.") else "")
+            )
         return answer.data
 
     async def api(self, verb: str, body: Mapping[str, Any] | None = None, *, seconds: float) -> dict[str, Any]:

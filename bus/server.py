@@ -107,7 +107,7 @@ class EmbeddedServer:
             MisconfiguredError: if no nats-server of at least 2.12.3 is there, or `store` cannot be written or is
                 another server's.
         """
-        binary = await _binary()
+        binary = await find_binary()
         store = _prepare(store)
         lock = await _lock(store)
         try:
@@ -132,7 +132,7 @@ class EmbeddedServer:
             await _end(process)
 
 
-async def _binary() -> Path:
+async def find_binary() -> Path:
     """The nats-server of this environment, else the one on PATH."""
     beside = Path(sys.executable).parent / "nats-server"
     found = str(beside) if beside.exists() else shutil.which("nats-server")

@@ -12,7 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bus.connection import Bus
-from bus.errors import BusError, MisconfiguredError
+from bus.errors import (
+    NO_JETSTREAM,
+    STREAM_NOT_FOUND,
+    BusError,
+    MisconfiguredError,
+    NobodyListensError,
+    UnavailableError,
+)
 from workers.cli.settings import Settings, flag, variable
 from workers.cli.wiring import bus_url, run_to_end
 from workers.logs import LogFormat, LogLevel, configure_logging
@@ -38,7 +45,23 @@ def ask(settings: Settings, question: Callable[[Bus, str], Awaitable[int]]) -> i
 
 async def _asked(settings: Settings, question: Callable[[Bus, str], Awaitable[int]]) -> int:
     async with _connected(bus_url(settings)) as (bus, url):
-        return await question(bus, url)
+        try:
+            return await question(bus, url)
+        except UnavailableError as error:
+            if isinstance(error, NobodyListensError) or error.code in (STREAM_NOT_FOUND, *NO_JETSTREAM):
+                raise click.ClickException(f"{await _what_is_missing(bus)} ({error})") from error
+            raise
+
+
+async def _what_is_missing(bus: Bus) -> str:
+    """What to do about a server on which nothing of ours stands: perhaps it is somebody else's."""
+    elsewhere = f"name the bus of yours with {flag('bus')} or {variable('bus')}"
+    try:
+        await bus.api("INFO")
+    except BusError as error:
+        if isinstance(error, NobodyListensError) or error.code in NO_JETSTREAM:
+            return f"the nats-server at {bus.address} has no JetStream: start it with --jetstream, or {elsewhere}"
+    return f"nothing of TAS is on the bus at {bus.address}: start `tas run all --bus {bus.address}`, or {elsewhere}"
 
 
 @asynccontextmanager

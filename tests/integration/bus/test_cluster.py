@@ -60,7 +60,7 @@ class Cluster:
         """
         lock = await embedded._lock(store)
         try:
-            self._processes[number] = await embedded._spawn(await embedded._binary(), store, lock, config)
+            self._processes[number] = await embedded._spawn(await embedded.find_binary(), store, lock, config)
         finally:
             os.close(lock)
 

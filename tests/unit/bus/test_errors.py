@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.errors import BusError, ConflictError, RefusedError, UnavailableError, jetstream_error
+from bus.errors import BusError, ConflictError, FullError, RefusedError, UnavailableError, jetstream_error
 
 
 @pytest.mark.parametrize(
@@ -10,10 +10,10 @@ from bus.errors import BusError, ConflictError, RefusedError, UnavailableError, 
     [
         (400, 10071, ConflictError),
         (400, 10164, ConflictError),
-        (503, 10077, RefusedError),
-        (503, 10023, RefusedError),
-        (500, 10047, RefusedError),
-        (500, 10028, RefusedError),
+        (503, 10077, FullError),
+        (503, 10023, FullError),
+        (500, 10047, FullError),
+        (500, 10028, FullError),
         (400, 10054, RefusedError),
         (400, 10122, RefusedError),
         (400, 10165, RefusedError),

@@ -21,6 +21,7 @@ from bus.messages import (
     encode_policy,
     encode_verdict,
 )
+from bus.server import EmbeddedServer, find_binary
 from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
 from tas.manifest import parse_policy
 from tas.policy import PolicyKey, StrategyType
@@ -28,6 +29,7 @@ from tas.quantity import parse_quantity
 from tas.rules import State
 from tas.sample import Scrape
 from tas.verdict import LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict, Wish, WishKind
+from tests.e2e.processes import free_ports
 from tests.integration.servers import Server
 from tests.integration.workers.cli.tas import COMMAND, Tas
 
@@ -161,6 +163,48 @@ async def test_get_policies_tells_which_rules_of_scheduleonmetric_do_not_count(t
     await put_policy(bus, "one", {"strategies": {"scheduleonmetric": rules("load1 LessThan 0", "m GreaterThan 0")}})
     done = await tas("get", "policies")
     assert "low load1 first, high m first (ignored)" in done.out
+
+
+ASKED = [
+    ("get", "nodes"),
+    ("get", "policies"),
+    ("get", "verdicts"),
+    ("explain", "node", "node-1"),
+    ("publish", "node-1", "m=1"),
+]
+
+
+@pytest.mark.parametrize("command", ASKED, ids=" ".join)
+async def test_a_server_without_anything_of_ours_is_told_with_what_to_do(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    async with EmbeddedServer.start(tmp_path / "store") as theirs:
+        tas = Tas(tmp_path / "home")
+        done = await tas(*command, "--bus", theirs.url)
+    assert done.code == 1
+    assert done.err.startswith(f"Error: nothing of TAS is on the bus at {theirs.url}: start `tas run all --bus ")
+    assert "TAS_BUS" in done.err
+
+
+async def test_a_server_without_jetstream_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    url = f"nats://127.0.0.1:{port}"
+    server = await asyncio.create_subprocess_exec(await find_binary(), "--addr", "127.0.0.1", "--port", str(port))
+    try:
+        async with Bus.connect(url, name="test", streams=()) as bus:
+            await asyncio.wait_for(bus.wait_connected(), 30)
+        tas = Tas(tmp_path / "home")
+        for command in ASKED:
+            done = await tas(*command, "--bus", url)
+            assert done.code == 1
+            assert done.err.startswith(f"Error: the nats-server at {url} has no JetStream: start it with --jetstream")
+        async with tas.running("run", "evaluate", "--bus", url, "--health-listen", "127.0.0.1:0") as running:
+            problem = await running.said("bus_problem", within=30)
+        assert "--jetstream" in problem["error"]
+        assert problem["connection"] == "tas-evaluate"
+    finally:
+        server.terminate()
+        await server.wait()
 
 
 async def test_get_verdicts_shows_what_each_policy_means_for_each_node(tas: Tas, bus: Bus) -> None:
