@@ -89,9 +89,9 @@ Refused = dict[str, InvalidError | RejectedError]
 async def send_patch(
     client: KubernetesClient, metadata: Metadata, patch: NodePatch, *, read_at: float
 ) -> tuple[Metadata, Refused]:
-    """The node after the patch, and what of it was refused: everything else stands. Of `metadata` name, uid and version
-    matter; it is given back itself if all was refused.
+    """The node after the patch, and what of it was refused: everything else stands.
 
+    Of `metadata` name, uid and version matter; it is given back itself if all was refused.
     `read_at` is the monotonic time of the oldest read behind the patch.
 
     Raises:
