@@ -6,12 +6,14 @@ each of them is left to loops in C: scores are computed for the distinct values,
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import cast
+from typing import TypeVar, cast
 
 from tas.policy import OnStale, Operator, Rule, ScoreMode, Strategy
 from tas.quantity import Quantity
+
+K = TypeVar("K")
 
 MAX_SCORE = 10
 NEUTRAL_SCORE = 5
@@ -33,9 +35,42 @@ def rule_scores(rule: Rule, mode: ScoreMode, values: Mapping[str, Quantity]) -> 
     return {node: scores[value] for node, value in values.items()}
 
 
+class Ranking(Mapping[str, int]):
+    """The score of nodes of which each has another value than all others: its place among them says it all.
+
+    What a dict of the scores would say, for a tenth of the work, where somebody only wants them written: the nodes of a
+    score stand beside each other. The first look-up makes the dict.
+    """
+
+    __slots__ = ("_nodes", "_scores")
+
+    def __init__(self, best_first: Sequence[str]) -> None:
+        self._nodes = best_first
+        self._scores: dict[str, int] | None = None
+
+    def by_score(self) -> Iterator[tuple[int, Sequence[str]]]:
+        """Each score with its nodes, the best first; of scores that nobody has nothing."""
+        return ((score, self._nodes[begin:end]) for score, begin, end in _shares(len(self._nodes)))
+
+    def best(self, count: int) -> tuple[tuple[str, int], ...]:
+        """The best nodes with their scores, at most `count`."""
+        return tuple((node, score) for score, nodes in self.by_score() for node in nodes[:count])[:count]
+
+    def __getitem__(self, node: str) -> int:
+        if self._scores is None:
+            self._scores = _ranked(self._nodes)
+        return self._scores[node]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
 def strategy_scores(
     strategy: Strategy, values: Iterable[Mapping[str, Quantity]], candidates: Iterable[str]
-) -> dict[str, int]:
+) -> Mapping[str, int]:
     """The score of every candidate; `values` holds for each rule of the strategy, in order, node to fresh value.
 
     Only the first rule counts, unless rules carry a weight: then the score is the sum of weight times proportional
@@ -50,23 +85,26 @@ def strategy_scores(
     rules = [(rule, of) for rule, of, counts in every if counts]
     weighted = [(rule, rule.weight, of) for rule, of in rules if rule.weight is not None]
     if weighted:
-        columns = [_column(rule, ScoreMode.PROPORTIONAL, of, nodes, missing) for rule, _, of in weighted]
+        columns = [_column(rule, ScoreMode.PROPORTIONAL, list(map(of.get, nodes)), missing) for rule, _, of in weighted]
         return dict(zip(nodes, _combined([weight for _, weight, _ in weighted], columns), strict=True))
     if not rules:
         return {}
     rule, of = rules[0]
-    return dict(zip(nodes, _column(rule, strategy.score_mode, of, nodes, missing), strict=True))
+    found = list(map(of.get, nodes))
+    if rule.readable and strategy.score_mode is ScoreMode.RANK and rule.operator is not Operator.EQUALS:
+        by_value = dict(zip(found, nodes, strict=True))
+        if None not in by_value and len(by_value) == len(nodes):
+            best_first = sorted(cast("dict[Quantity, str]", by_value), reverse=_more_is_better(rule))
+            return Ranking(list(map(by_value.__getitem__, best_first)))
+    return dict(zip(nodes, _column(rule, strategy.score_mode, found, missing), strict=True))
 
 
-def _column(
-    rule: Rule, mode: ScoreMode, values: Mapping[str, Quantity], nodes: Sequence[str], missing: int
-) -> list[int]:
-    """The score of each of `nodes`, in their order."""
-    found = list(map(values.get, nodes))
+def _column(rule: Rule, mode: ScoreMode, found: Sequence[Quantity | None], missing: int) -> list[int]:
+    """The score of each of some values, in their order."""
     distinct = set(found)
     distinct.discard(None)
     if not rule.readable or not distinct:
-        return [missing] * len(nodes)
+        return [missing] * len(found)
     scores = _scores_by_value(rule, mode, cast("set[Quantity]", distinct))
     scores[None] = missing
     return list(map(scores.__getitem__, found))
@@ -76,23 +114,35 @@ def _scores_by_value(rule: Rule, mode: ScoreMode, distinct: Collection[Quantity]
     """The score of each of some distinct values, by a rule that can be read."""
     if rule.operator is Operator.EQUALS:
         return {value: MAX_SCORE if value == rule.target else 0 for value in distinct}
-    more_is_better = rule.operator is Operator.GREATER_THAN
     if mode is ScoreMode.RANK:
-        return _ranked(sorted(distinct, reverse=more_is_better))
-    return _proportional(distinct, more_is_better=more_is_better)
+        scores: _Scores = {}
+        scores.update(_ranked(sorted(distinct, reverse=_more_is_better(rule))))
+        return scores
+    return _proportional(distinct, more_is_better=_more_is_better(rule))
 
 
-def _ranked(best_first: Sequence[Quantity]) -> _Scores:
-    """Scores by rank: one step a rank while the steps suffice, else each score for an equal share of the ranks."""
-    count = len(best_first)
+def _more_is_better(rule: Rule) -> bool:
+    return rule.operator is Operator.GREATER_THAN
+
+
+def _ranked(best_first: Sequence[K]) -> dict[K, int]:
+    """The score of each by its rank."""
+    scores: dict[K, int] = {}
+    for score, begin, end in _shares(len(best_first)):
+        scores.update(zip(best_first[begin:end], repeat(score), strict=False))
+    return scores
+
+
+def _shares(count: int) -> Iterator[tuple[int, int, int]]:
+    """Each score with the ranks that get it, from one to before another, of `count` ranks.
+
+    One step a rank while the steps suffice, else each score for an equal share of the ranks.
+    """
     steps = MAX_SCORE + 1
     if count <= steps:
-        return {value: MAX_SCORE - rank for rank, value in enumerate(best_first)}
-    scores: _Scores = {}
-    for step in range(steps):  # the ranks for which rank * steps // count == step
-        share = best_first[-(-step * count // steps) : -(-(step + 1) * count // steps)]
-        scores.update(zip(share, repeat(MAX_SCORE - step), strict=False))
-    return scores
+        return ((MAX_SCORE - rank, rank, rank + 1) for rank in range(count))
+    # A score's are the ranks for which rank * steps // count == step.
+    return ((MAX_SCORE - step, -(-step * count // steps), -(-(step + 1) * count // steps)) for step in range(steps))
 
 
 def _proportional(distinct: Collection[Quantity], *, more_is_better: bool) -> _Scores:

@@ -28,7 +28,7 @@ class ToldDecider:
             rejected={name: self.rejects[name] for name in candidates if name in self.rejects},
             unresolvable=self.unresolvable,
             error=self.error,
-            unknown=self.unknown,
+            count_unknown=lambda: self.unknown,
         )
 
     def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:

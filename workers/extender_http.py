@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from tas.errors import InvalidInputError, shortened
 from tas.extender.answers import error_body
 from tas.extender.decision import Decider
-from tas.extender.verbs import VERBS, Answer
+from tas.extender.verbs import VERBS, Answer, Record
 from workers.extender_metrics import CLIENT_GONE, ExtenderMetrics
 
 log = structlog.get_logger("extender")
@@ -34,8 +34,8 @@ BODY_SECONDS = 10.0
 JSON = "application/json"
 
 
-Answering = Callable[[bytes, float], tuple[bytes, Answer] | Awaitable[tuple[bytes, Answer]]]
-"""What a verb is answered: the body of a request and the time in, the body of the answer and its record out.
+Answering = Callable[[bytes, float], tuple[bytes, Record] | Awaitable[tuple[bytes, Record]]]
+"""What a verb is answered: the body of a request and the time in, the body of the answer and how to record it out.
 
 Raises InvalidInputError for a request that can never be answered, RefusedError for one that is not now.
 """
@@ -150,23 +150,27 @@ class _Endpoint:
         try:
             self._admit(request)
             answered = self.verb(await self._read_body(request), self.clock())
-            body, answer = answered if isinstance(answered, tuple) else await answered
+            body, record = answered if isinstance(answered, tuple) else await answered
             response = _response(body)
         except RefusedError as error:
-            response, answer = error.response(), self._refusal(error.status, str(error))
+            response, record = error.response(), self._refusal(error.status, str(error))
         except InvalidInputError as error:
-            response, answer = _response(error_body(str(error)), 400), self._refusal(400, str(error))
+            response, record = _response(error_body(str(error)), 400), self._refusal(400, str(error))
         except Exception as error:  # a bug in one answer must not reach any other
             log.exception("extender_answer_failed", path=self.path, verb=self.name)
             text = f"a bug, see the log: {type(error).__name__}"
-            response, answer = _response(error_body(text), 500), self._refusal(500, text)
-        answer = msgspec.structs.replace(answer, path=self.path, seconds=time.perf_counter() - started)
-        self.metrics.observe(answer)
-        self.on_answer(answer)
+            response, record = _response(error_body(text), 500), self._refusal(500, text)
+        # In the loop's next turn: by then the answer is on its way.
+        asyncio.get_running_loop().call_soon(self._record, record, time.perf_counter() - started)
         return response
 
-    def _refusal(self, status: int, error: str) -> Answer:
-        return Answer(time=self.clock(), verb=self.name, status=status, error=error)
+    def _record(self, record: Record, seconds: float) -> None:
+        answer = msgspec.structs.replace(record(), path=self.path, seconds=seconds)
+        self.metrics.observe(answer)
+        self.on_answer(answer)
+
+    def _refusal(self, status: int, error: str) -> Record:
+        return partial(Answer, time=self.clock(), verb=self.name, status=status, error=error)
 
     def _admit(self, request: web.Request) -> None:
         """What can be told from the headers, and before any work."""

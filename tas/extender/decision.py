@@ -4,7 +4,7 @@ A `Decider` answers for candidates by name. Telemetry (`tas.view.View`) is the f
 beside it under their own path, on the same two questions.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -35,16 +35,22 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Which candidates are rejected, and why.
 
     `rejected` maps candidate to reason; who is not in it passes. Reasons are few and alike, because the scheduler
-    groups them (protocol c20). `unknown` counts the candidates that pass although their state is unknown.
+    groups them (protocol c20). `count_unknown` counts the candidates that pass although their state is unknown; it is
+    called once the answer is on its way, since nobody waits for it.
     `unresolvable`: evicting pods cannot help (FailedAndUnresolvableNodes, c19). `error` becomes the answer's `Error`.
     """
 
     outcome: Outcome = Outcome.DECIDED
     policy: str = ""
     rejected: Mapping[str, str] = {}
-    unknown: int = 0
+    count_unknown: Callable[[], int] = int
     unresolvable: bool = True
     error: str = ""
+
+    @property
+    def unknown(self) -> int:
+        """How many candidates pass although their state is unknown."""
+        return self.count_unknown()
 
 
 class ScoreDecision(msgspec.Struct, frozen=True, kw_only=True):

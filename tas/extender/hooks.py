@@ -13,7 +13,7 @@ from tas.errors import TasError, shortened
 from tas.extender.binding import binding_result, decode_binding
 from tas.extender.decision import Binding, FilterDecision, Outcome, Pod, PreemptDecision, ScoreDecision, Victims
 from tas.extender.preemption import MAX_INT64, PreemptionArgs, preempt_decision
-from tas.extender.verbs import Answer, answer_filter, answer_preempt, answer_prioritize
+from tas.extender.verbs import Answer, Record, answer_filter, answer_preempt, answer_prioritize
 from tas.extender.wire import ExtenderArgs
 from tas.extension import Hooks
 from tas.score import MAX_SCORE
@@ -31,13 +31,13 @@ class HookVerb:
         hook: The hook, which is called with `arguments`.
         decode: The request of a body. Raises InvalidInputError if it can never be answered.
         arguments: What the hook is asked at a given time.
-        tell: What the scheduler is told by what the hook gave, and the record of it. Raises WrongAnswerError.
+        tell: What the scheduler is told by what the hook gave, and how to record it. Raises WrongAnswerError.
     """
 
     hook: Callable[..., Any]
     decode: Callable[[bytes], Any]
     arguments: Callable[[Any, float], tuple[Any, ...]]
-    tell: Callable[[Any, Any, float], tuple[bytes, Answer]]
+    tell: Callable[[Any, Any, float], tuple[bytes, Record]]
 
 
 def hook_verbs(hooks: Hooks) -> Mapping[str, HookVerb]:
@@ -79,11 +79,11 @@ def _about_binding(asked: Binding, now: float) -> tuple[Binding, float]:
     return asked, now
 
 
-def _tell_filter(asked: ExtenderArgs, given: object, now: float) -> tuple[bytes, Answer]:
+def _tell_filter(asked: ExtenderArgs, given: object, now: float) -> tuple[bytes, Record]:
     return answer_filter.tell(asked, _rejections(asked.candidates, given), now)
 
 
-def _tell_score(asked: ExtenderArgs, given: object, now: float) -> tuple[bytes, Answer]:
+def _tell_score(asked: ExtenderArgs, given: object, now: float) -> tuple[bytes, Record]:
     if isinstance(given, ScoreDecision):
         given = {} if given.scores is None else given.scores
     scores = _by_node("scores", asked.candidates, given)
@@ -93,12 +93,12 @@ def _tell_score(asked: ExtenderArgs, given: object, now: float) -> tuple[bytes, 
     return answer_prioritize.tell(asked, ScoreDecision(outcome=Outcome.DECIDED, scores=scores), now)
 
 
-def _tell_preempt_by_filter(asked: PreemptionArgs, given: object, now: float) -> tuple[bytes, Answer]:
+def _tell_preempt_by_filter(asked: PreemptionArgs, given: object, now: float) -> tuple[bytes, Record]:
     decision = preempt_decision(asked, _rejections(asked.victims, given))
     return answer_preempt.tell(asked, decision, now)
 
 
-def _tell_preempt(asked: PreemptionArgs, given: object, now: float) -> tuple[bytes, Answer]:
+def _tell_preempt(asked: PreemptionArgs, given: object, now: float) -> tuple[bytes, Record]:
     kept = _by_node("victims", asked.victims, given)
     for node, victims in kept.items():
         if not _are_victims(victims):
@@ -118,7 +118,7 @@ def _are_victims(victims: object) -> bool:
     )
 
 
-def _tell_bind(asked: Binding, given: object, now: float) -> tuple[bytes, Answer]:
+def _tell_bind(asked: Binding, given: object, now: float) -> tuple[bytes, Record]:
     if not (given is None or isinstance(given, str)):
         raise WrongAnswerError(f"{shortened(given)}: must be nothing, or why the pod cannot be bound")
     answer = Answer(
@@ -132,7 +132,7 @@ def _tell_bind(asked: Binding, given: object, now: float) -> tuple[bytes, Answer
         passed=0 if given else 1,
         rejected=(asked.node,) if given else (),
     )
-    return binding_result(given or ""), answer
+    return binding_result(given or ""), lambda: answer
 
 
 def _rejections(candidates: Collection[str], given: object) -> FilterDecision:

@@ -1,11 +1,12 @@
 """Telemetry's answers: `dontschedule` filters and `scheduleonmetric` scores, from the view alone."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 from tas.extender.decision import FilterDecision, Outcome, Pod, ScoreDecision
 from tas.policy import POD_LABEL, OnStale, PolicyKey, StrategyType
-from tas.score import strategy_scores
-from tas.view import PolicyIndex, View
+from tas.score import Ranking, strategy_scores
+from tas.view import PolicyIndex, StrategyIndex, View
 
 
 class TelemetryDecider:
@@ -34,20 +35,21 @@ class TelemetryDecider:
         strategy = found.dontschedule
         if strategy is None:
             return FilterDecision(outcome=Outcome.NO_RULES, policy=policy)
-        # Loops in C: what is done for each candidate is done for thousands on the way of one pod.
+        # Loops in C: what is done for each candidate is done for thousands on the way of one pod. Most are not in the
+        # smaller of the two tables, which is soon told; to look into the larger one costs twice as much.
         rejected = {node: strategy.violated[node] for node in filter(strategy.violated.__contains__, candidates)}
-        unknown = len(candidates) - len(rejected) - sum(map(strategy.met.__contains__, candidates))
-        if unknown and strategy.strategy.on_stale is OnStale.FAIL:
+        count_unknown: Callable[[], int] = partial(_count_unknown, strategy, candidates, len(rejected))
+        if strategy.strategy.on_stale is OnStale.FAIL:
             known = strategy.met
             rejected |= {
                 node: strategy.unknown_reason for node in candidates if node not in known and node not in rejected
             }
-            unknown = 0
+            count_unknown = int
         return FilterDecision(
             outcome=Outcome.DECIDED,
             policy=policy,
             rejected=rejected,
-            unknown=unknown,
+            count_unknown=count_unknown,
             unresolvable=self._unresolvable,
         )
 
@@ -71,12 +73,12 @@ class TelemetryDecider:
             chosen = {n for n, known in labels.items() if known is not None and n not in outside}
             values = [{node: of[node] for node in chosen if node in of} for of in values]
         inside = [node for node in candidates if node not in outside] if outside else candidates
-        unknown = len(inside) - sum(map(values[0].__contains__, inside))
+        scores = strategy_scores(strategy, values, inside)
+        unknown = 0 if isinstance(scores, Ranking) else len(inside) - sum(map(values[0].__contains__, inside))
         if unknown == len(inside) and not any(node in of for of in values[1:] for node in inside):
             return ScoreDecision(outcome=Outcome.DECIDED, policy=policy, unknown=unknown)
-        scores = strategy_scores(strategy, values, inside)
         if outside:  # a node that the policy does not concern earns nothing by it
-            scores |= dict.fromkeys(outside, 0)
+            scores = dict(scores) | dict.fromkeys(outside, 0)
         return ScoreDecision(outcome=Outcome.DECIDED, policy=policy, scores=scores, unknown=unknown)
 
     def _policy(self, pod: Pod) -> PolicyIndex | FilterDecision:
@@ -90,6 +92,10 @@ class TelemetryDecider:
             return policy
         error = f"policy {key} not found" if self._unknown_policy_fails else ""
         return FilterDecision(outcome=Outcome.POLICY_NOT_FOUND, policy=str(key), error=error)
+
+
+def _count_unknown(strategy: StrategyIndex, candidates: Collection[str], violating: int) -> int:
+    return max(0, len(candidates) - violating - sum(map(strategy.met.__contains__, candidates)))
 
 
 def _idle(policy: PolicyIndex) -> Outcome | None:

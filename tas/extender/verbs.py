@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
@@ -14,7 +15,7 @@ from tas.extender.answers import filter_result, host_priorities
 from tas.extender.decision import Decider, FilterDecision, Outcome, PreemptDecision, ScoreDecision
 from tas.extender.preemption import PreemptionArgs, decode_preemption_args, preempt_decision, preemption_result
 from tas.extender.wire import ExtenderArgs, decode_args
-from tas.score import MAX_SCORE
+from tas.score import MAX_SCORE, Ranking
 
 A = TypeVar("A")
 D = TypeVar("D")
@@ -63,6 +64,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     best: tuple[tuple[str, int], ...] = ()
 
 
+Record = Callable[[], Answer]
+"""Makes the record of an answer: once that is on its way, so that the scheduler does not wait for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb(Generic[A, D]):
     """One thing that the extender can be asked: the last part of the path.
@@ -71,15 +76,15 @@ class Verb(Generic[A, D]):
         hook: The method of an extension that is asked.
         decode: The request of a body. Raises InvalidInputError if it can never be answered.
         ask: The word of a decider on a request at a given time.
-        tell: What the scheduler is told, and the record of it.
+        tell: What the scheduler is told, and how to make the record of it.
     """
 
     hook: str
     decode: Callable[[bytes], A]
     ask: Callable[[Decider, A, float], D]
-    tell: Callable[[A, D, float], tuple[bytes, Answer]]
+    tell: Callable[[A, D, float], tuple[bytes, Record]]
 
-    def __call__(self, decider: Decider, body: bytes, now: float) -> tuple[bytes, Answer]:
+    def __call__(self, decider: Decider, body: bytes, now: float) -> tuple[bytes, Record]:
         """Answers the body of a request at a given time. Raises InvalidInputError if it can never be answered."""
         asked = self.decode(body)
         return self.tell(asked, self.ask(decider, asked, now), now)
@@ -89,10 +94,14 @@ def _ask_filter(decider: Decider, asked: ExtenderArgs, now: float) -> FilterDeci
     return decider.filter(asked.pod, asked.candidates, now)
 
 
-def _tell_filter(asked: ExtenderArgs, decision: FilterDecision, now: float) -> tuple[bytes, Answer]:
+def _tell_filter(asked: ExtenderArgs, decision: FilterDecision, now: float) -> tuple[bytes, Record]:
+    return filter_result(asked, decision), partial(_record_filter, asked, decision, now)
+
+
+def _record_filter(asked: ExtenderArgs, decision: FilterDecision, now: float) -> Answer:
     candidates = asked.candidates
     rejected = decision.rejected
-    answer = Answer(
+    return Answer(
         time=now,
         verb="filter",
         error=decision.error,
@@ -106,16 +115,19 @@ def _tell_filter(asked: ExtenderArgs, decision: FilterDecision, now: float) -> t
         reasons=Counter(rejected.values()) if rejected else {},
         rejected=tuple(islice(rejected, MAX_REJECTED)),
     )
-    return filter_result(asked, decision), answer
 
 
 def _ask_score(decider: Decider, asked: ExtenderArgs, now: float) -> ScoreDecision:
     return decider.score(asked.pod, asked.candidates, now)
 
 
-def _tell_score(asked: ExtenderArgs, decision: ScoreDecision, now: float) -> tuple[bytes, Answer]:
+def _tell_score(asked: ExtenderArgs, decision: ScoreDecision, now: float) -> tuple[bytes, Record]:
+    return host_priorities(decision), partial(_record_score, asked, decision, now)
+
+
+def _record_score(asked: ExtenderArgs, decision: ScoreDecision, now: float) -> Answer:
     scores = {} if decision.scores is None else decision.scores
-    answer = Answer(
+    return Answer(
         time=now,
         verb="prioritize",
         namespace=asked.pod.namespace,
@@ -127,10 +139,11 @@ def _tell_score(asked: ExtenderArgs, decision: ScoreDecision, now: float) -> tup
         unknown=decision.unknown,
         best=_best(scores),
     )
-    return host_priorities(decision), answer
 
 
 def _best(scores: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    if isinstance(scores, Ranking):
+        return scores.best(MAX_BEST)
     # Where nodes are many, some share the highest score, and they are found after a few steps.
     best = list(islice((host for host in scores.items() if host[1] == MAX_SCORE), MAX_BEST))
     return tuple(best if len(best) == MAX_BEST else nlargest(MAX_BEST, scores.items(), key=itemgetter(1)))
@@ -140,9 +153,13 @@ def _ask_preempt(decider: Decider, asked: PreemptionArgs, now: float) -> Preempt
     return preempt_decision(asked, decider.filter(asked.pod, asked.victims.keys(), now))
 
 
-def _tell_preempt(asked: PreemptionArgs, decision: PreemptDecision, now: float) -> tuple[bytes, Answer]:
+def _tell_preempt(asked: PreemptionArgs, decision: PreemptDecision, now: float) -> tuple[bytes, Record]:
+    return preemption_result(decision), partial(_record_preempt, asked, decision, now)
+
+
+def _record_preempt(asked: PreemptionArgs, decision: PreemptDecision, now: float) -> Answer:
     left_out = [node for node in asked.victims if node not in decision.kept]
-    answer = Answer(
+    return Answer(
         time=now,
         verb="preempt",
         error=decision.error,
@@ -155,7 +172,6 @@ def _tell_preempt(asked: PreemptionArgs, decision: PreemptDecision, now: float) 
         unknown=decision.unknown,
         rejected=tuple(left_out[:MAX_REJECTED]),
     )
-    return preemption_result(decision), answer
 
 
 answer_filter = Verb(hook="filter", decode=decode_args, ask=_ask_filter, tell=_tell_filter)

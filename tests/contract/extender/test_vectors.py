@@ -62,14 +62,16 @@ def request(nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD)
 def ask_filter(
     decide: TelemetryDecider, nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD
 ) -> tuple[Feasible, Answer]:
-    body, answer = answer_filter(decide, request(nodes, names_only=names_only, pod=pod), NOW)
+    body, record = answer_filter(decide, request(nodes, names_only=names_only, pod=pod), NOW)
+    answer = record()
     return read_filter_result(body, nodes, node_cache_capable=names_only), answer
 
 
 def ask_prioritize(
     decide: TelemetryDecider, nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD
 ) -> tuple[dict[str, int], Answer]:
-    body, answer = answer_prioritize(decide, request(nodes, names_only=names_only, pod=pod), NOW)
+    body, record = answer_prioritize(decide, request(nodes, names_only=names_only, pod=pod), NOW)
+    answer = record()
     return read_host_priorities(body, nodes), answer
 
 
@@ -280,7 +282,8 @@ def test_protocol_c31_victims_on_a_node_that_the_policy_rejects_are_never_offere
     decide = decider({"m": {"violates": "50", "meets": "30"}})
     nodes = {"violates": ["u1"], "meets": ["u2", "u3"], "unknown": ["u4"], "no-victims": []}
 
-    body, answer = answer_preempt(decide, victims_request(nodes, names_only=names_only), NOW)
+    body, record = answer_preempt(decide, victims_request(nodes, names_only=names_only), NOW)
+    answer = record()
 
     assert json.loads(body) == {
         "NodeNameToMetaVictims": {node: offered(nodes[node]) for node in ("meets", "unknown", "no-victims")}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import floor
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tas.policy import OnStale, Operator, Rule, ScoreMode, Strategy, StrategyType
 from tas.quantity import NANO, Quantity, parse_quantity
-from tas.score import MAX_SCORE, NEUTRAL_SCORE, rule_scores, strategy_scores
+from tas.score import MAX_SCORE, NEUTRAL_SCORE, Ranking, rule_scores, strategy_scores
 
 GREATER, LESS, EQUALS = Operator.GREATER_THAN, Operator.LESS_THAN, Operator.EQUALS
 RANK, PROPORTIONAL = ScoreMode.RANK, ScoreMode.PROPORTIONAL
@@ -128,6 +129,24 @@ class TestVectors:
     def test_values_for_each_rule(self) -> None:
         with pytest.raises(ValueError, match="zip"):
             strategy_scores(strategy(rule(), rule()), [of(a=1)], ["a"])
+
+
+class TestRanking:
+    @given(st.integers(0, 60), directions, st.randoms())
+    def test_of_nodes_that_all_differ_the_order_is_kept(self, count: int, operator: Operator, order: Random) -> None:
+        values = {f"n{value}": Quantity(value) for value in range(count)}
+        candidates = list(values)
+        order.shuffle(candidates)
+        found = strategy_scores(strategy(rule(operator)), [values], candidates)
+        assert isinstance(found, Ranking)
+        assert found == rule_scores(rule(operator), RANK, values)
+        assert list(found) == sorted(values, key=values.__getitem__, reverse=operator is GREATER)
+        assert [(node, score) for score, nodes in found.by_score() for node in nodes] == list(found.items())
+        assert found.best(5) == tuple(found.items())[:5]
+
+    def test_not_of_nodes_of_which_two_are_alike_or_one_is_unknown(self) -> None:
+        for values in (of(a=1, b=1, c=2), of(a=1, b=2)):
+            assert type(strategy_scores(strategy(rule()), [values], "abc")) is dict
 
 
 class TestWeights:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tas.extender.answers import error_body, filter_result, host_priorities
 from tas.extender.decision import FilterDecision, Outcome, ScoreDecision
 from tas.extender.wire import ExtenderArgs, decode_args
+from tas.score import Ranking
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 
@@ -149,6 +150,19 @@ def test_protocol_c26_every_candidate_is_scored_once(*, names: list[str], data: 
 
     assert [(host["Host"], host["Score"]) for host in answer] == list(scores.items())
     assert all(type(host["Score"]) is int and set(host) == {"Host", "Score"} for host in answer)
+
+
+ODD_NAMES = st.text(st.sampled_from('ab",\\:{}[]\n\u00fc'), min_size=1, max_size=6)
+
+
+@given(names=st.lists(NAMES | ODD_NAMES, unique=True, max_size=40))
+def test_a_ranking_is_written_as_its_scores_are(names: list[str]) -> None:
+    ranking = Ranking(names)
+
+    answer = host_priorities(ScoreDecision(outcome=Outcome.DECIDED, scores=ranking))
+
+    assert answer == host_priorities(scoring(dict(ranking)))
+    assert [host["Host"] for host in json.loads(answer)] == names
 
 
 @given(names=st.lists(NAMES, unique=True, min_size=2, max_size=8), order=st.randoms())

@@ -30,7 +30,7 @@ def answered(hooks: Hooks, verb: str, request: bytes | None = None) -> tuple[Any
     served = hook_verbs(hooks)[verb]
     asked = served.decode(BODIES[verb] if request is None else request)
     answer, record = served.tell(asked, served.hook(*served.arguments(asked, 7.0)), 7.0)
-    return json.loads(answer), record
+    return json.loads(answer), record()
 
 
 def giving(verb: str, given: Any) -> Hooks:

@@ -87,7 +87,8 @@ def test_protocol_c5_preempt_takes_keys_in_any_case_and_answers_in_the_exact_one
 def test_a_decider_is_asked_about_the_nodes_and_the_record_says_who_is_offered() -> None:
     decider = ToldDecider(rejects={"n1": "x"}, unknown=1)
 
-    _, answer = answer_preempt(decider, names_body(n2=by_uid("u2"), n1=by_uid("u1")), 7.0)
+    _, record = answer_preempt(decider, names_body(n2=by_uid("u2"), n1=by_uid("u1")), 7.0)
+    answer = record()
 
     pod = Pod(namespace="default", name="p", uid="u-1", labels={"telemetry-policy": "demo"})
     assert decider.asked == [("filter", pod, ("n2", "n1"), 7.0)]
@@ -108,7 +109,8 @@ def test_a_decider_is_asked_about_the_nodes_and_the_record_says_who_is_offered()
 def test_by_an_error_nobody_is_offered() -> None:
     request = names_body(n1=by_uid("u1"))
 
-    result, answer = answer_preempt(ToldDecider(error="no such policy"), request, 7.0)
+    result, record = answer_preempt(ToldDecider(error="no such policy"), request, 7.0)
+    answer = record()
 
     assert (result, answer.error, answer.passed) == (b'{"NodeNameToMetaVictims":{}}', "no such policy", 0)
 

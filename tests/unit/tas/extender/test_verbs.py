@@ -50,7 +50,8 @@ def test_filter_is_recorded_with_its_reasons_counted() -> None:
     rejects = {f"n{number}": "one" if number % 3 else "two" for number in range(30)}
     decider = ToldDecider(rejects=rejects, unknown=2)
 
-    _, answer = answer_filter(decider, names_body(*rejects, "a", "b", "c", "a"), 7.0)
+    _, record = answer_filter(decider, names_body(*rejects, "a", "b", "c", "a"), 7.0)
+    answer = record()
 
     assert answer == Answer(
         time=7.0,
@@ -68,7 +69,8 @@ def test_filter_is_recorded_with_its_reasons_counted() -> None:
 
 
 def test_a_filter_that_ends_in_an_error_let_nobody_pass() -> None:
-    body, answer = answer_filter(ToldDecider(error="no such policy"), names_body("a"), 7.0)
+    body, record = answer_filter(ToldDecider(error="no such policy"), names_body("a"), 7.0)
+    answer = record()
 
     assert json.loads(body)["Error"] == "no such policy"
     assert (answer.status, answer.error, answer.passed) == (200, "no such policy", 0)
@@ -77,7 +79,8 @@ def test_a_filter_that_ends_in_an_error_let_nobody_pass() -> None:
 def test_prioritize_is_recorded_with_the_best() -> None:
     decider = ToldDecider(scores={"a": 3, "b": 9, "c": 0, "d": 10, "e": 7, "f": 5}, unknown=1)
 
-    _, answer = answer_prioritize(decider, nodes_body("a", "b", "c", "d", "e", "f", "g"), 7.0)
+    _, record = answer_prioritize(decider, nodes_body("a", "b", "c", "d", "e", "f", "g"), 7.0)
+    answer = record()
 
     assert answer == Answer(
         time=7.0,
@@ -96,13 +99,15 @@ def test_prioritize_is_recorded_with_the_best() -> None:
 def test_among_many_best_some_are_recorded() -> None:
     scores = {f"n{number}": 10 if number % 2 else 0 for number in range(100)}
 
-    _, answer = answer_prioritize(ToldDecider(scores=scores), names_body(*scores), 7.0)
+    _, record = answer_prioritize(ToldDecider(scores=scores), names_body(*scores), 7.0)
+    answer = record()
 
     assert answer.best == (("n1", 10), ("n3", 10), ("n5", 10), ("n7", 10), ("n9", 10))
 
 
 def test_no_opinion_scores_nobody() -> None:
-    body, answer = answer_prioritize(ToldDecider(), names_body("a"), 7.0)
+    body, record = answer_prioritize(ToldDecider(), names_body("a"), 7.0)
+    answer = record()
 
     assert body == b"[]"
     assert (answer.candidates, answer.passed, answer.best) == (1, 0, ())
@@ -112,7 +117,8 @@ def test_no_opinion_scores_nobody() -> None:
 def test_any_body_is_answered_or_refused(*, request_body: bytes, verb: str, unresolvable: bool) -> None:
     decider = ToldDecider(rejects={"a": "x"}, scores={"a": 1}, unresolvable=unresolvable)
     try:
-        body, answer = VERBS[verb](decider, request_body, 7.0)
+        body, record = VERBS[verb](decider, request_body, 7.0)
+        answer = record()
     except InvalidInputError:
         assert decider.asked == []
         return
