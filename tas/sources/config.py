@@ -28,6 +28,8 @@ class BasicAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     password_file: _Text | None = None
 
     def __post_init__(self) -> None:
+        if ":" in self.username:
+            raise ValueError("username must not hold a colon (RFC 7617)")
         if self.password and self.password_file:
             raise ValueError("password must not stand beside password_file")
 

@@ -170,7 +170,7 @@ class Process:
                 self.add(BUILD_WITH_KUBERNETES[name](bus, client, self.settings, self.registry))
 
     async def _collect(self, bus: Bus) -> Worker:
-        sources = Sources(self.settings, self._stack, lambda: self.connect_kubernetes("collect"))
+        sources = Sources(self.settings, self._stack, lambda: self.connect_kubernetes("collect"), self.registry)
         return Collect(bus, await sources.build(), period=self.settings.period, registry=self.registry)
 
     def add(self, worker: Worker) -> None:

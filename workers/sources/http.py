@@ -1,6 +1,7 @@
 """Talking HTTP to a source as its configuration says: who is trusted, who we are, and when either changes."""
 
 import asyncio
+import base64
 import ssl
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -101,7 +102,7 @@ class HttpClient:
         if basic is None:
             return ""
         password = basic.password if basic.password_file is None else self._read(basic.password_file)
-        return aiohttp.BasicAuth(basic.username, password, encoding="utf-8").encode()
+        return "Basic " + base64.b64encode(f"{basic.username}:{password}".encode()).decode()
 
     def _authorization(self, config: Authorization) -> str:
         file = config.credentials_file

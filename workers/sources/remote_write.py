@@ -61,10 +61,11 @@ class _RefusedError(Exception):
 
 
 class RemoteWrite:
-    """The source: listens at `address`.
+    """The source.
 
     Attributes:
         name: As of every source.
+        url: Where it is written to; empty while it does not listen.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RemoteWrite:
         body_seconds: float = BODY_SECONDS,
     ) -> None:
         self.name = name
+        self.url = ""
         self._address = address
         self._config = config
         self._metrics = metrics or RemoteWriteMetrics(None)
@@ -97,8 +99,12 @@ class RemoteWrite:
 
         app.router.add_route("*", "/{path:.*}", handle)
         async with listening(app, self._address, purpose=f"source {self.name}") as address:
-            log.info("remote_write_listening", source=self.name, url=f"http://{address}{PATH}")
-            await asyncio.Event().wait()
+            self.url = f"http://{address}{PATH}"
+            log.info("remote_write_listening", source=self.name, url=self.url)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.url = ""
 
     async def _answer(self, request: web.Request, metrics: Callable[[], frozenset[str]], take: Take) -> web.Response:
         try:

@@ -104,6 +104,7 @@ def test_all_that_can_be_said() -> None:
             {"sources": {"edge": {"basic_auth": {"username": "a"}, "authorization": {"credentials": "b"}}}},
             "authorization must not stand beside basic_auth",
         ),
+        ({"sources": {"edge": {"basic_auth": {"username": "a:b"}}}}, "username must not hold a colon"),
         ({"sources": {"edge": {"authorization": {}}}}, "either credentials or credentials_file must be given"),
         (
             {"sources": {"edge": {"authorization": {"credentials": "b", "credentials_file": "c"}}}},

@@ -1,0 +1,1 @@
+"""Each kind of source over real sockets."""
