@@ -8,6 +8,7 @@ from there.
 import time
 from collections.abc import Iterable
 from functools import partial
+from importlib.metadata import EntryPoint
 
 import structlog
 from aiohttp import web
@@ -15,16 +16,19 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from bus.connection import Bus
 from tas.extender.decision import Outcome
+from tas.extender.node_view import NodeView
 from tas.extender.telemetry import TelemetryDecider
-from tas.extender.verbs import Answer
+from tas.extender.verbs import VERBS, Answer
 from workers.certificates import Certificates
 from workers.connections import ConnectionMetrics, Limits
 from workers.extender_debug import ExplainHandler
 from workers.extender_http import AnswerRing, answered_by, build_app
 from workers.extender_metrics import ExtenderMetrics
+from workers.extensions import TELEMETRY, load
 from workers.followed_view import FollowedView
 from workers.logs import Throttle
-from workers.runtime import Address, listening, version_route
+from workers.mounted import EXTENSION_SECONDS, MountedExtension, held
+from workers.runtime import Address, json_response, listening, version_route
 
 log = structlog.get_logger("extender")
 
@@ -50,8 +54,15 @@ class ExtenderWorker:
         debug_explain: bool = False,
         limits: Limits | None = None,
         certificates: Certificates | None = None,
+        extensions: Iterable[EntryPoint] = (),
+        only: str | None = None,
+        extension_seconds: float = EXTENSION_SECONDS,
     ) -> None:
-        """With `certificates` it answers by HTTPS, and only clients that they admit."""
+        """With `certificates` it answers by HTTPS, and only clients that they admit.
+
+        Beside telemetry `extensions` are mounted, or `only` what has that name. A call of theirs is cut off after
+        `extension_seconds`. Raises StartError if `only` cannot be mounted.
+        """
         self._listen = listen
         self._limits = limits or Limits()
         self._certificates = certificates
@@ -64,6 +75,12 @@ class ExtenderWorker:
         )
         self._explain = ExplainHandler(self._followed.view, self._decider)
         self._debug_explain = debug_explain
+        nodes = NodeView(self._followed.view)
+        self._extensions = [
+            MountedExtension(each, nodes, limit=extension_seconds) for each in load(extensions, nodes, only=only)
+        ]
+        self._served = {PREFIX: answered_by(self._decider)} if only in (None, TELEMETRY) else {}
+        self._served |= {path: each.verbs for each in self._extensions if (path := each.extension.path)}
         self._metrics = ExtenderMetrics(registry)
         self._told = Throttle()
         self._export(registry)
@@ -75,7 +92,7 @@ class ExtenderWorker:
     async def run(self) -> None:
         """Serves until cancelled; requests in hand are finished first."""
         app = build_app(
-            {PREFIX: answered_by(self._decider)},
+            self._served,
             unready=self.unready,
             max_body_bytes=self._max_body_bytes,
             on_answer=self._answered,
@@ -91,12 +108,17 @@ class ExtenderWorker:
             metrics=self._connections,
         ) as address:
             scheme = "http" if self._certificates is None else "https"
-            log.info("extender_listening", url=f"{scheme}://{address}{PREFIX}")
-            await self._followed.run()
+            log.info("extender_listening", url=f"{scheme}://{address}{next(iter(self._served))}")
+            async with held(self._extensions):
+                await self._followed.run()
 
     def health_routes(self) -> Iterable[web.RouteDef]:
-        """The last answers, oldest first, and why they would be what they would be now, on the health port."""
-        return [web.get("/answers", self._answers), self._explain.route()]
+        """The last answers, oldest first, why they would be what they would be now, and what is mounted."""
+        return [
+            web.get("/answers", self._answers),
+            web.get("/extensions", self._tell_extensions),
+            self._explain.route(),
+        ]
 
     def _answered(self, answer: Answer) -> None:
         self.answers.add(answer)
@@ -108,6 +130,11 @@ class ExtenderWorker:
     async def _answers(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.answers.to_json(), content_type="application/json")
 
+    async def _tell_extensions(self, _request: web.Request) -> web.Response:
+        telemetry = {"name": TELEMETRY, "path": PREFIX, "verbs": list(VERBS), "problem": None}
+        own = [telemetry] if PREFIX in self._served else []
+        return json_response([*own, *(each.told() for each in self._extensions)])
+
     def _export(self, registry: CollectorRegistry) -> None:
         """Gauges read when they are scraped, so that they cost nothing in between."""
         followed = self._followed
@@ -118,6 +145,11 @@ class ExtenderWorker:
             ("tas_view_invalid_entries", "Entries of the bus that could not be read", lambda: followed.invalid_entries),
         ):
             Gauge(name, text, registry=registry).set_function(read)
+        mounted = Gauge(
+            "tas_extension_mounted", "1 while the extension is served, 0 if not.", ["extension"], registry=registry
+        )
+        for each in self._extensions:
+            mounted.labels(each.extension.name).set_function(each.is_mounted)
         lag = Gauge(
             "tas_view_lag", "Entries the view is behind its bucket; -1: not known", ["bucket"], registry=registry
         )

@@ -528,6 +528,30 @@ class Settings:
             default_text="whoever --cacert vouches for",
         ),
     ]
+    only: Annotated[
+        str | None,
+        Setting(
+            group="Extensions",
+            form="NAME",
+            help="Serve one extension alone, or `telemetry` alone: the one way for an extension that binds.",
+            commands=("run extender",),
+            parse=str,
+            default=None,
+            default_text="telemetry, and every installed extension that does not bind",
+        ),
+    ]
+    extension_timeout: Annotated[
+        float,
+        Setting(
+            group="Extensions",
+            form="DURATION",
+            help="How long a call of an extension may take before it is cut off; keep it below the scheduler's "
+            "httpTimeout.",
+            commands=_ANSWERS,
+            parse=_duration(),
+            default="1s",
+        ),
+    ]
     node: Annotated[
         str,
         Setting(

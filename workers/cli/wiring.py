@@ -24,6 +24,7 @@ from workers.connections import Limits
 from workers.embedded import EmbeddedBus
 from workers.evaluate import Evaluate
 from workers.extender import ExtenderWorker
+from workers.extensions import installed
 from workers.kubernetes.client import KubernetesClient, RequestMetrics
 from workers.kubernetes.errors import ConfigurationError
 from workers.labels import Labels
@@ -67,6 +68,9 @@ def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
         unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
         unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
         debug_explain=settings.debug_explain,
+        extensions=installed(),
+        only=settings.only,
+        extension_seconds=settings.extension_timeout,
         limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
         certificates=_certificates(settings, registry),
     )

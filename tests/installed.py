@@ -1,0 +1,39 @@
+"""Packages beside the project's own, for a child process to find: put the folder into its PYTHONPATH."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def install(project: Path, folder: Path) -> Path:
+    """Installs a project as pip does, by its own build backend and without any network, into a folder; gives that."""
+    source = folder / "source"
+    shutil.copytree(project, source)  # what a build leaves behind is not ours to keep
+    site = folder / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    done = subprocess.run(
+        [*command, "--target", str(site), str(source)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+def write_package(folder: Path, code: str, **extensions: str) -> Path:
+    """A package with one module `own`, installed into a folder; `extensions` are its entry points. Gives the folder."""
+    info = folder / "own-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points(extensions))
+    (folder / "own.py").write_text(dedent(code))
+    return folder
+
+
+def entry_points(extensions: Mapping[str, str]) -> str:
+    """The file that an installer writes."""
+    return "\n".join(["[tas.extenders]", *(f"{name} = {target}" for name, target in extensions.items())]) + "\n"
