@@ -24,9 +24,10 @@ def environment(folder: Path) -> dict[str, str]:
 class Product:
     """A running `tas run all`, and what a user does to it."""
 
-    def __init__(self, process: Process, *, folder: Path, port: int, bus_port: int) -> None:
+    def __init__(self, process: Process, *, folder: Path, port: int, health_port: int, bus_port: int) -> None:
         self.process = process
         self.url = f"http://127.0.0.1:{port}"
+        self.health = f"http://127.0.0.1:{health_port}"
         self.bus = f"nats://127.0.0.1:{bus_port}"
         self.policies = folder / "policies"
         self._port = port
@@ -113,7 +114,7 @@ def product(cluster: Cluster, folder: Path, *flags: str, kubeconfig: Path | None
     with running(name, command, folder=cluster.folder, env=environment(folder), death_signal=signal.SIGTERM) as process:
         cluster.processes.append(process)
         until(lambda: _ready(process, health_port), "tas is ready")
-        yield Product(process, folder=folder, port=port, bus_port=bus_port)
+        yield Product(process, folder=folder, port=port, health_port=health_port, bus_port=bus_port)
 
 
 def _ready(process: Process, port: int) -> bool:

@@ -117,7 +117,7 @@ RUN = (
 
 _STARTS_BUS = ("run all", "run bus", "up")
 _READS_DIRECTORY = ("run all", "run policies", "up")
-_ASKS_KUBERNETES = ("run all", "run collect", "run labels", "run resources", "run watch")
+_ASKS_KUBERNETES = ("demo", "run all", "run collect", "run labels", "run resources", "run watch")
 _OFFERS = ("run all", "run resources")
 _COLLECTS = ("run all", "run collect")
 _ANSWERS = ("run all", "run extender", "up")
@@ -252,7 +252,7 @@ class Settings:
             form=f"{EMBEDDED}|nats://HOST:PORT",
             help="Where NATS is; several servers of one cluster are separated by commas. "
             "`embedded` starts a server of its own (`run all`, `up`), elsewhere it is the one that runs.",
-            commands=tuple(sorted((*_CONNECTS, *_ASKS))),
+            commands=tuple(sorted((*_CONNECTS, *_ASKS, "demo"))),
             parse=_bus,
             default=None,
             default_text=f"the embedded server that this user runs, else {DEFAULT_URL}",
@@ -312,7 +312,8 @@ class Settings:
             group="The cluster",
             form=f"FILE|{IN_CLUSTER}",
             help="The Kubernetes API server, from which policies, nodes and pods are then read: a kubeconfig file's "
-            f"current context, or for `{IN_CLUSTER}` the account of the pod that this runs in. Not with --policies.",
+            f"current context, or for `{IN_CLUSTER}` the account of the pod that this runs in. Not with --policies. "
+            "`demo` plays there, beside the `run all` that is at work.",
             commands=_ASKS_KUBERNETES,
             parse=_kubeconfig,
             default=None,
@@ -382,7 +383,7 @@ class Settings:
             group="The extender",
             form="HOST:PORT",
             help="Where kube-scheduler asks.",
-            commands=_ANSWERS,
+            commands=("demo", *_ANSWERS),
             parse=Address.parse,
             default="127.0.0.1:9001",
         ),
@@ -449,7 +450,7 @@ class Settings:
             group="The extender",
             form="HOST:PORT",
             help="Where a running extender tells its last answers: its --health-listen.",
-            commands=("explain",),
+            commands=("demo", "explain"),
             parse=Address.parse,
             default="127.0.0.1:9002",
         ),

@@ -1,4 +1,4 @@
-"""Asking the API server: list, watch, get, patch, create. One attempt each; when to try again is the caller's."""
+"""Asking the API server: list, watch, get, patch, create, delete. One attempt each; to try again is the caller's."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from workers.kubernetes.errors import (
     decode_status,
     error_of,
 )
-from workers.kubernetes.resources import Metadata, Object, Resource
+from workers.kubernetes.resources import PODS, Metadata, Object, Resource
 
 CALL_SECONDS = 10.0
 """How long one question may take, of a list each page."""
@@ -323,9 +323,31 @@ class KubernetesClient:
     async def create(self, resource: Resource[T], body: Mapping[str, Any], *, namespace: str = "") -> T:
         """The new object as the API server has it. Raises KubernetesError."""
         told = f"create {resource}" + (f" in {namespace}" if namespace else "")
-        content = _Body(msgspec.json.encode(body), what=told, read_at=None, media_type="application/json")
+        content = _json_body(body, what=told)
         path = resource.path(namespace=namespace)
         return _decoded(await self._ask("POST", "create", resource, path, what=told, body=content), resource.type)
+
+    async def evict(self, name: str, *, namespace: str) -> None:
+        """Has a pod deleted, unless a disruption budget forbids it (429). Raises KubernetesError."""
+        told = f"evict {PODS} {_told(namespace, name)}"
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        path = PODS.path(namespace=namespace, name=name, subresource="eviction")
+        await self._ask("POST", "create", PODS, path, what=told, body=_json_body(eviction, what=told))
+
+    async def delete(self, resource: Resource[Any], name: str, *, uid: str, namespace: str = "") -> None:
+        """Deletes the object of this uid, and what belongs to it. It may take its time after this has returned.
+
+        Raises:
+            KubernetesError: ConflictError if the name is another object's by now, NotFoundError, and the others.
+        """
+        told = f"delete {resource} {_told(namespace, name)}"
+        options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        path = resource.path(namespace=namespace, name=name)
+        await self._ask("DELETE", "delete", resource, path, what=told, body=_json_body(options, what=told))
 
     async def _ask(
         self,
@@ -418,6 +440,10 @@ class _Body:
             self.expired = ExpiredError(f"{self._what}: read {age:.1f} s ago")
             raise self.expired
         yield self.content
+
+
+def _json_body(value: Mapping[str, Any], *, what: str) -> _Body:
+    return _Body(msgspec.json.encode(value), what=what, read_at=None, media_type="application/json")
 
 
 async def _lines(content: aiohttp.StreamReader, what: str) -> AsyncIterator[bytes]:

@@ -57,16 +57,26 @@ class SchedulingGate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What of a pod's spec says whether it waits for a node."""
+    """What of a pod's spec says whether it waits for a node, and whose it is to find one."""
 
     node_name: str = ""
+    scheduler_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One condition of a pod or a node; `status` is `True`, `False` or `Unknown`."""
+
+    type: str = ""
+    status: str = ""
+    message: str = ""
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How far a pod has come."""
 
     phase: str = ""
+    conditions: tuple[Condition, ...] = ()
 
 
 class PodObject(Object, frozen=True, kw_only=True):
@@ -76,16 +86,32 @@ class PodObject(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
 
+class Taint(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps pods off a node; only `PreferNoSchedule` is no more than a wish."""
+
+    key: str = ""
+    effect: str = ""
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether new pods may come."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node offers: quantities as text, by resource name."""
+    """How a node is, and what it offers: quantities as text, by resource name."""
 
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
+    conditions: tuple[Condition, ...] = ()
 
 
 class NodeObject(Object, frozen=True, kw_only=True):
-    """A whole node; who needs no status asks for `NODES`."""
+    """A whole node; who needs no spec and no status asks for `NODES`."""
 
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
@@ -124,6 +150,7 @@ POLICIES = Resource(group=_GROUP, version=_VERSION, plural="taspolicies", namesp
 NODES = Resource(group="", version="v1", plural="nodes", namespaced=False, type=Object, metadata_only=True)
 FULL_NODES = Resource(group="", version="v1", plural="nodes", namespaced=False, type=NodeObject)
 PODS = Resource(group="", version="v1", plural="pods", namespaced=True, type=PodObject)
+NAMESPACES = Resource(group="", version="v1", plural="namespaces", namespaced=False, type=Object, metadata_only=True)
 EVENTS = Resource(group="", version="v1", plural="events", namespaced=True, type=Object, metadata_only=True)
 CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", namespaced=False, type=Object)
 """Read by paths, in the version that is served."""

@@ -22,7 +22,7 @@ STEPS = {
         "seen      node-1 10, node-2 10, node-3 10",
         "seen      demo-app-1 is on node-1",
         "node-2 reports health_metric=1",
-        "seen      node-2: Node violates demo-policy: health_metric Equals 1",
+        "seen      node-2: Node violates demo-policy: health_metric of demo Equals 1",
         "expected  demo-app-2 is placed on node-1 or node-3",
         "seen      demo-app-2 is on node-3",
         "node-1 reports health_metric=2",
@@ -52,7 +52,7 @@ STEPS = {
     "memory": [
         "node-1 reports memory_MemFree_bytes=4Gi, node-2 reports memory_MemFree_bytes=8Gi",
         "seen      node-1 9, node-2 10, node-3 8",
-        "seen      node-3: Node violates memory-policy: memory_MemFree_bytes LessThan 2147483648",
+        "seen      node-3: Node violates memory-policy: memory_MemFree_bytes of demo LessThan 2147483648",
         "seen      demo-app-1 is on node-2",
         "seen      demo-app-2 is on node-1",
         "seen      demo-app-3 is Pending: 0/3 nodes are available: 3 Node violates memory-policy",
@@ -114,7 +114,7 @@ async def test_a_story_fails_at_what_it_does_not_see() -> None:
     )
     assert code == 1
     assert out.getvalue().endswith(
-        " 7  node-1 reports health_metric=2\n"
+        " 8  node-1 reports health_metric=2\n"
         "    expected  node-1 has demo-policy=violating\n"
         "    NOT SEEN  no node has a label of ours (after 6 s)\n"
     )

@@ -1,0 +1,125 @@
+"""`tas demo --kubeconfig` on the real control plane: the stories play there, and where they cannot, nothing changes."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workers.cli.demo_stories import STORIES
+
+from .cluster import NODES, Cluster, extender
+from .controlplane import ADMIN_GROUP, Call
+from .product import TAS, Product, environment, product
+
+POLICY = "asked-about"
+
+
+class Demo:
+    """The command, as a user of its own."""
+
+    def __init__(self, cluster: Cluster, tas: Product, folder: Path) -> None:
+        self._cluster = cluster
+        self._tas = tas
+        self._folder = folder
+        self._kubeconfig = cluster.kubeconfig_for("demo", ADMIN_GROUP)
+        self._mark = cluster.audit.mark()
+
+    def __call__(self, story: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        address = self._tas.url.removeprefix("http://")
+        health = self._tas.health.removeprefix("http://")
+        where = ["--kubeconfig", str(self._kubeconfig), "--bus", self._tas.bus]
+        command = [*TAS, "demo", story, *where, "--listen", address, "--extender-health", health, "--within", "60s"]
+        self._mark = self._cluster.audit.mark()
+        return subprocess.run(
+            [*command, *flags],
+            env=environment(self._folder),
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+
+    def acts(self) -> list[Call]:
+        """What the last run asked of the API server beyond looking."""
+        calls = self._cluster.audit.calls(self._mark, user="demo")
+        assert calls
+        return [call for call in calls if call.verb not in ("get", "list")]
+
+
+@pytest.fixture(scope="module")
+def tas(cluster: Cluster, crd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    # What other tests left there reads the same metrics, and stories would keep off.
+    cluster.kubectl("delete", "taspolicies", "--all", "--all-namespaces")
+    with product(cluster, tmp_path_factory.mktemp("tas"), kubeconfig=cluster.kubeconfig) as running:
+        yield running
+
+
+@pytest.fixture
+def demo(cluster: Cluster, tas: Product, tmp_path: Path) -> Demo:
+    return Demo(cluster, tas, tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_every_story_plays_and_leaves_only_what_is_others(
+    cluster: Cluster, namespace: str, tas: Product, demo: Demo
+) -> None:
+    with cluster.scheduler(extender(tas.url, names_only=True)):
+        cluster.create_pod(namespace, "app")
+        cluster.placed(namespace, "app")
+        before = standing(cluster)
+        for story in STORIES:
+            done = demo(story)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert f"so it did about pod {namespace}/app\n" in done.stdout
+            assert f"{story}: all was seen\n" in done.stdout
+            written = {call.uri.partition("?")[0] for call in demo.acts()}
+            own = STORIES[story].namespace
+            assert {uri for uri in written if not re.search(rf"/namespaces(/{own}(/|$)|$)", uri)} == set()
+            assert standing(cluster) == before
+
+
+def test_where_the_scheduler_does_not_ask_nothing_is_touched(
+    cluster: Cluster, namespace: str, tas: Product, demo: Demo
+) -> None:
+    with cluster.scheduler():
+        cluster.create_pod(namespace, "app", managed=False)
+        cluster.placed(namespace, "app")
+        before = standing(cluster)
+        done = demo("health-metric")
+        assert done.returncode == 1
+        assert "nothing was touched: nothing tells that the scheduler of" in done.stderr
+        assert demo.acts() == []
+        assert standing(cluster) == before
+
+        # Asked to find out by a pod, it says what it did, and takes it back.
+        done = demo("health-metric", "--probe", "--within", "5s")
+        assert done.returncode == 1
+        assert "NOT SEEN  tas-demo-probe is Pending: 0/3 nodes are available: 3 Insufficient" in done.stdout
+        assert standing(cluster) == before
+
+
+def test_a_scheduler_that_has_not_asked_yet_is_found_out_by_a_pod_if_wished(
+    cluster: Cluster, tas: Product, demo: Demo
+) -> None:
+    before = standing(cluster)
+    with cluster.scheduler(extender(tas.url, names_only=True)):
+        assert demo("memory").returncode == 1
+        assert demo.acts() == []
+        done = demo("memory", "--probe")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"tas-demo-probe is Pending: 0/\d+ nodes are available: \d Node violates", done.stdout)
+    assert standing(cluster) == before
+
+
+def standing(cluster: Cluster) -> dict[str, str]:
+    """The uids of all that a story could create or delete, and the labels of nodes."""
+    found = {
+        f"{each['metadata'].get('namespace', '')}/{each['metadata']['name']}": each["metadata"]["uid"]
+        for path in ("/api/v1/namespaces", "/api/v1/pods", "/apis/telemetry.intel.com/v1alpha1/taspolicies")
+        for each in cluster.api.get(path)["items"]
+    }
+    for node in NODES:
+        found[node] = str(cluster.api.get(f"/api/v1/nodes/{node}")["metadata"]["labels"])
+    return found
