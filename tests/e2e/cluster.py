@@ -90,7 +90,7 @@ class Cluster:
             capture_output=True,
             text=True,
             env=clean_environment(HOME=str(self.folder), KUBECONFIG=str(self.kubeconfig)),
-            timeout=60,
+            timeout=100,
             check=False,
         )
         if done.returncode != 0:
@@ -169,7 +169,7 @@ class Cluster:
             self.api.delete(path)
             until(partial(self._is_empty, path), f"{path} is empty")
 
-    def placed(self, namespace: str, pod: str, *, timeout: float = 20.0) -> str:
+    def placed(self, namespace: str, pod: str, *, timeout: float = 60.0) -> str:
         """The node the scheduler chose, waiting until it has."""
         what = f"pod {namespace}/{pod} is placed"
         try:
@@ -177,7 +177,7 @@ class Cluster:
         except TimeoutError as error:
             raise TimeoutError(f"{error}; its condition says {self.why_pending(namespace, pod)!r}") from error
 
-    def rejected(self, namespace: str, pod: str, *, containing: str = "", timeout: float = 20.0) -> str:
+    def rejected(self, namespace: str, pod: str, *, containing: str = "", timeout: float = 60.0) -> str:
         """Why the scheduler has not placed a pod, waiting until it says so in words that contain these.
 
         The words are those of the pod's condition, which are always the newest. Events have them too, but a repeated

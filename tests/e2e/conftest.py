@@ -65,7 +65,7 @@ def prometheus_binary() -> Path:
 def crd(cluster: Cluster) -> None:
     """TASPolicies are served."""
     cluster.kubectl("apply", "-f", "-", stdin=crd_manifest())
-    cluster.kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=60s")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ TETHER = Path(__file__).with_name("tether.py")
 PORTS = range(20_000, 32_000)
 
 
-def until(probe: Callable[[], T | None], what: str, *, timeout: float = 20.0) -> T:
+def until(probe: Callable[[], T | None], what: str, *, timeout: float = 60.0) -> T:
     """Asks `probe` until it gives something true, and gives that.
 
     Raises:

@@ -61,13 +61,14 @@ def test_a_pod_waits_while_all_nodes_are_rejected_and_c29_a_change_wakes_it(
         assert "0/3 nodes are available: 3 Node violates demo." in cluster.rejected(namespace, "waiting")
         events = cluster.events(namespace, "waiting", reason="FailedScheduling")
         assert all("3 Node violates demo." in message for message in events)
-        until(lambda: len(recorder.about("waiting", FILTER)) == 2, "it was tried again because of its condition")
+        until(lambda: len(recorder.about("waiting", FILTER)) >= 2, "it was tried again because of its condition")
+        tried = len(recorder.about("waiting", FILTER))
         allowed.append("node-2")
         change = {"metadata": {"annotations": {"e2e/changed": namespace}}}
         pod = f"/api/v1/namespaces/{namespace}/pods/waiting"
         cluster.api.patch("/api/v1/nodes/node-1" if woken_by == "node" else pod, change)
         assert cluster.placed(namespace, "waiting") == "node-2"
-        assert len(recorder.about("waiting", FILTER)) == 3
+        assert len(recorder.about("waiting", FILTER)) > tried
 
 
 def test_c12_only_pods_with_the_managed_resource_are_asked_about(cluster: Cluster, namespace: str) -> None:
@@ -106,7 +107,7 @@ def test_c14_requests_come_in_the_form_asked_for_and_with_the_golden_fields(
         cluster.placed(where, "web")
     cluster.delete_pods(where)
     asked = {verb: recorder.about("web", verb) for verb in (FILTER, PRIORITIZE)}
-    for verb, (request,) in asked.items():
+    for verb, (request, *_) in asked.items():
         assert request.headers["Content-Type"] == "application/json"
         assert request.body.keys() == {"Pod", "Nodes", "NodeNames"}
         assert request.body["Nodes" if names_only else "NodeNames"] is None

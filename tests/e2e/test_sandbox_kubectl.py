@@ -50,7 +50,7 @@ class Kubectl:
             stderr=asyncio.subprocess.PIPE,
             env=clean_environment(HOME=str(self.home), KUBECONFIG=str(self.kubeconfig)),
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             printed, complained = await process.communicate(stdin.encode())
         if process.returncode:
             raise RuntimeError(complained.decode())
@@ -173,17 +173,17 @@ async def test_policies_are_applied_changed_and_deleted(kubectl: Kubectl) -> Non
 async def test_applying_the_definition_changes_nothing_that_matters(kubectl: Kubectl) -> None:
     await kubectl("apply", "--validate=false", "--filename=-", stdin=POLICY.read_text())
     await kubectl("apply", "--validate=false", "--filename=-", stdin=crd_manifest())
-    await kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=10s")
+    await kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=60s")
     assert "demo-policy" in await kubectl("get", "taspolicies", "--output=name")
 
 
 async def test_a_pod_waits_with_its_reason_is_placed_and_deleted(kubectl: Kubectl) -> None:
     async with kubectl.sandbox.scheduler():
         await kubectl("apply", "--validate=false", "--filename=-", stdin=POD)
-        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=10s")
+        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=60s")
         assert "0/2 nodes are available: 2 node(s) didn't match" in await kubectl("describe", "pod", "web")
         await kubectl("label", "node", "node-2", "disk=fast")
-        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=10s")
+        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=60s")
         assert await kubectl("get", "pod", "web", "--output=jsonpath={.spec.nodeName}") == "node-2"
     await kubectl("delete", "pod", "web")
     assert kubectl.sandbox.cluster.store.items(PODS) == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.integration.servers import eventually
 from workers.kubernetes.credentials import Credentials
 
 Object = dict[str, Any]
@@ -76,7 +77,17 @@ class Admin:
     # What scenarios are about
 
     async def create_node(self, name: str, **labels: str) -> Object:
-        return await self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+        """A node that is Ready, so that whoever makes it so changes it no more."""
+        created = await self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+
+        async def ready() -> bool:
+            nonlocal created
+            if not _is_ready(created):
+                created = await self.get(f"/api/v1/nodes/{name}")
+            return _is_ready(created)
+
+        await eventually(ready, within=60, every=0.02)
+        return created
 
     async def label_node(self, name: str, labels: Mapping[str, str | None]) -> Object:
         return await self.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": dict(labels)}})
@@ -116,3 +127,8 @@ class Admin:
 
     async def delete_pod(self, namespace: str, name: str) -> None:
         await self.delete(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)

@@ -41,6 +41,13 @@ async def settled(world: World) -> None:
     await eventually(has(world, node, key.name, VIOLATING))
 
 
+async def stays(labels: Running, metric: str) -> None:
+    """Expects a count to stay as it is, until the wake that follows the first two would be due."""
+    before, began = labels.count(metric), time.monotonic()
+    await eventually(lambda: time.monotonic() - began > 2.5, every=0.1)
+    assert labels.count(metric) == before
+
+
 def wishing(label: str, wish: Wish, *, uid: str = "u") -> PolicyVerdict:
     """A verdict with one label, whatever anything says."""
     verdict = StrategyVerdict(
@@ -378,15 +385,19 @@ class LabelScenarios:
         entry = await world.bus.get(VERDICTS, verdict_key(node))
         assert entry is not None
 
-        async def says(value: str) -> bool:
-            return await world.annotation(node, ANNOTATION) == value
+        said: list[str | None] = []
 
-        await eventually(partial(says, str(entry.revision)))
-        await eventually(partial(says, f"{entry.revision}.1"))
+        async def repeated() -> bool:
+            value = await world.annotation(node, ANNOTATION)
+            if value not in said:
+                said.append(value)
+            return value is not None and "." in value
+
+        await eventually(repeated)
+        assert {value.partition(".")[0] for value in said if value is not None} == {str(entry.revision)}
         await world.pod(namespace, "waits", name, waits=False)
-        woken = labels.count("tas_node_wakes_total")
         await settled(world)
-        assert labels.count("tas_node_wakes_total") == woken == 2
+        await stays(labels, "tas_node_wakes_total")
 
     async def test_a_node_that_is_violated_again_wakes_nobody(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
@@ -395,12 +406,11 @@ class LabelScenarios:
         for health in (1, 0):
             await world.sample(node, health=health)
             await world.judge(node)
-        await eventually(lambda: labels.count("tas_node_wakes_total") == 1)
+        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1)
         await world.sample(node, health=1)
         await world.judge(node)
-        began = time.monotonic()
-        await eventually(lambda: time.monotonic() - began > 1.5)  # past the first repetition
-        assert labels.count("tas_node_wakes_total") == 1
+        await settled(world)
+        await stays(labels, "tas_node_wakes_total")
 
     async def test_nobody_is_woken_who_waits_for_another_policy(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
@@ -422,7 +432,7 @@ class LabelScenarios:
             await world.judge(node)
         await settled(world)
         await world.pod(namespace, "late", name)
-        await eventually(lambda: labels.count("tas_node_wakes_total") == 1)
+        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1)
         assert await world.annotation(node, ANNOTATION) is not None
 
     # Several replicas

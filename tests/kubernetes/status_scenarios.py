@@ -58,7 +58,7 @@ async def says(world: World, key: PolicyKey, **expected: tuple[str, str]) -> Non
     async def so() -> bool:
         return expected.items() <= (await conditions(world, key)).items()
 
-    await eventually(so, within=2 * PATCH_SECONDS + 5, every=0.05)
+    await eventually(so, within=2 * PATCH_SECONDS + 30, every=0.05)
 
 
 class StatusScenarios:
