@@ -17,7 +17,7 @@ import structlog
 
 from tas.errors import shortened
 from tas.extender.hooks import HookVerb, WrongAnswerError, hook_verbs
-from tas.extender.verbs import VERBS, Answer
+from tas.extender.verbs import VERBS, Record
 from tas.extension import NodeView
 from workers.extender_http import Answering, RefusedError
 from workers.extensions import Extension
@@ -118,10 +118,10 @@ class MountedExtension:
         known = self.extension
         log.error("extension_not_mounted", extension=known.name, problem=problem, target=known.target)
 
-    def _refuse(self, _body: bytes, _now: float) -> tuple[bytes, Answer]:
+    def _refuse(self, _body: bytes, _now: float) -> tuple[bytes, Record]:
         raise self._error(HTTPStatus.SERVICE_UNAVAILABLE, "", str(self.problem))
 
-    async def _answer(self, name: str, verb: HookVerb, body: bytes, now: float) -> tuple[bytes, Answer]:
+    async def _answer(self, name: str, verb: HookVerb, body: bytes, now: float) -> tuple[bytes, Record]:
         asked = verb.decode(body)
         if self.problem is not None:
             raise self._error(HTTPStatus.SERVICE_UNAVAILABLE, name, self.problem)
@@ -149,7 +149,7 @@ class MountedExtension:
         if not call.cancelled():
             call.exception()  # nobody waits for it any more
 
-    async def _call(self, name: str, verb: HookVerb, asked: Any, now: float) -> tuple[bytes, Answer]:
+    async def _call(self, name: str, verb: HookVerb, asked: Any, now: float) -> tuple[bytes, Record]:
         """What the hook gives, as an answer. Raises RefusedError, whatever the hook does, unless cancelled."""
         try:
             given = verb.hook(*verb.arguments(asked, now))
