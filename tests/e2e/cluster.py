@@ -74,9 +74,9 @@ class Cluster:
         """A kubeconfig for another user, with the rights RBAC gives."""
         return self._plane.kubeconfig(user, *groups)
 
-    def scheduler(self, *extenders: Mapping[str, object]) -> AbstractContextManager[Process]:
+    def scheduler(self, *extenders: Mapping[str, object], **configuration: object) -> AbstractContextManager[Process]:
         """A kube-scheduler that asks these extenders, ready on entering and gone on leaving."""
-        return self._plane.scheduler(extenders)
+        return self._plane.scheduler(extenders, **configuration)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """What kubectl prints, as an administrator.
@@ -134,6 +134,7 @@ class Cluster:
         name: str,
         *,
         policy: str | None = None,
+        labels: Mapping[str, str] | None = None,
         managed: bool = True,
         **spec: object,
     ) -> Object:
@@ -141,15 +142,16 @@ class Cluster:
 
         Args:
             policy: the telemetry policy it is labelled with.
+            labels: others that it has.
             managed: whether it has the limit that makes the scheduler ask the extender.
             spec: further fields of its spec.
         """
         container: Object = {"name": "main", "image": "pause"}
         if managed:
             container["resources"] = {"limits": {RESOURCE: "1"}}
-        metadata: Object = {"name": name}
+        metadata: Object = {"name": name, "labels": dict(labels or {})}
         if policy is not None:
-            metadata["labels"] = {POLICY_LABEL: policy}
+            metadata["labels"][POLICY_LABEL] = policy
         return self.api.create(
             f"/api/v1/namespaces/{namespace}/pods", {"metadata": metadata, "spec": {"containers": [container]} | spec}
         )
@@ -215,6 +217,17 @@ class Cluster:
         """The node a pod is on now, None if on none."""
         node: str | None = self._pod(namespace, pod)["spec"].get("nodeName")
         return node
+
+    def is_running(self, namespace: str, pod: str) -> bool:
+        """Whether a pod is there, runs, and nobody has asked it to go."""
+        try:
+            found = self._pod(namespace, pod)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        running: bool = found["status"].get("phase") == "Running"
+        return running and "deletionTimestamp" not in found["metadata"]
 
     def touch_node(self, name: str, note: str) -> None:
         """Really changes a node, which makes the scheduler try the pods again that an extender rejected."""

@@ -108,7 +108,7 @@ class ControlPlane:
         return path
 
     @contextmanager
-    def scheduler(self, extenders: Sequence[Mapping[str, object]]) -> Iterator[Process]:
+    def scheduler(self, extenders: Sequence[Mapping[str, object]], **configuration: object) -> Iterator[Process]:
         """A kube-scheduler that asks these extenders (entries of its configuration file) and is ready."""
         self._count += 1
         name = f"kube-scheduler-{self._count}"
@@ -123,7 +123,8 @@ class ControlPlane:
                     "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 5000},
                     "leaderElection": {"leaderElect": False},
                     "extenders": list(extenders),
-                },
+                }
+                | configuration,
                 indent=1,
             )
         )

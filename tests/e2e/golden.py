@@ -69,7 +69,7 @@ def normalised(request: dict[str, Any]) -> dict[str, Any]:
                 return {name: steady(inner, name) for name, inner in value.items()}
             case list():
                 return [steady(inner, key) for inner in value]
-            case str() if key == "uid":
+            case str() if key.lower() == "uid":
                 return uids.setdefault(value, _FIXED_UID.format(len(uids) + 1))
             case str():
                 return _steady_text(value, key)
@@ -77,9 +77,9 @@ def normalised(request: dict[str, Any]) -> dict[str, Any]:
                 return value
 
     ordered = dict(request)
-    if ordered["NodeNames"] is not None:
+    if ordered.get("NodeNames") is not None:
         ordered["NodeNames"] = sorted(ordered["NodeNames"])
-    if ordered["Nodes"] is not None:
+    if ordered.get("Nodes") is not None:
         items = sorted(ordered["Nodes"]["items"], key=lambda node: str(node["metadata"]["name"]))
         ordered["Nodes"] = ordered["Nodes"] | {"items": items}
     result = steady(ordered)

@@ -92,10 +92,13 @@ class Product:
 
 
 @contextmanager
-def product(cluster: Cluster, folder: Path, *flags: str, kubeconfig: Path | None = None) -> Iterator[Product]:
+def product(
+    cluster: Cluster, folder: Path, *flags: str, kubeconfig: Path | None = None, site: Path | None = None
+) -> Iterator[Product]:
     """Runs the product in one process and gives it when it is ready; `flags` go to `tas run all`.
 
-    With `kubeconfig` policies and nodes come from the API server, else policies from a folder.
+    With `kubeconfig` policies and nodes come from the API server, else policies from a folder. Packages of `site` are
+    installed beside it.
     """
     port, health_port, bus_port = free_ports(3)
     for name in ("policies", "store"):
@@ -111,10 +114,27 @@ def product(cluster: Cluster, folder: Path, *flags: str, kubeconfig: Path | None
     ]
     name = f"tas-{len(cluster.processes)}"
     # Ended politely also when the test is killed: its bus is a child of its own.
-    with running(name, command, folder=cluster.folder, env=environment(folder), death_signal=signal.SIGTERM) as process:
+    env = environment(folder) | ({} if site is None else {"PYTHONPATH": str(site)})
+    with running(name, command, folder=cluster.folder, env=env, death_signal=signal.SIGTERM) as process:
         cluster.processes.append(process)
         until(lambda: _ready(process, health_port), "tas is ready")
         yield Product(process, folder=folder, port=port, health_port=health_port, bus_port=bus_port)
+
+
+@contextmanager
+def lone_extension(cluster: Cluster, tas: Product, name: str, site: Path, **environ: str) -> Iterator[str]:
+    """Runs one extension of `site` alone, on the bus of a running product, and gives its URL when it is ready."""
+    port, health_port = free_ports(2)
+    command = [
+        *TAS,
+        *("run", "extender", "--only", name, "--bus", tas.bus),
+        *("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"),
+    ]
+    env = environment(cluster.folder) | {"PYTHONPATH": str(site)} | environ
+    with running(f"tas-{name}-{len(cluster.processes)}", command, folder=cluster.folder, env=env) as process:
+        cluster.processes.append(process)
+        until(lambda: _ready(process, health_port), f"{name} is ready", timeout=40)
+        yield f"http://127.0.0.1:{port}"
 
 
 def _ready(process: Process, port: int) -> bool:

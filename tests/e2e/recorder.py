@@ -11,14 +11,17 @@ from typing import Any
 
 FILTER = "filter"
 PRIORITIZE = "prioritize"
+PREEMPT = "preempt"
+BIND = "bind"
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the scheduler gets: a status and the bytes of a body."""
+    """What the scheduler gets: a status and the bytes of a body, `pause` seconds after the headers."""
 
     status: int
     raw: bytes
+    pause: float = 0.0
 
     @property
     def body(self) -> Any:
@@ -50,6 +53,8 @@ class Asked:
     def names(self) -> list[str]:
         """The candidate nodes, in whichever form they came."""
         body = self.body
+        if self.verb == PREEMPT:
+            return list(body["NodeNameToMetaVictims"] or body["NodeNameToVictims"] or ())
         if body["NodeNames"] is not None:
             return list(body["NodeNames"])
         return [node["metadata"]["name"] for node in body["Nodes"]["items"]]
@@ -78,6 +83,19 @@ def passing(asked: Asked, names: Iterable[str], *, failed: str = "FailedNodes", 
 def scoring(scores: Mapping[str, int]) -> Answered:
     """The answer to prioritize with these scores by node."""
     return say([{"Host": host, "Score": score} for host, score in scores.items()])
+
+
+def offering(asked: Asked, names: Iterable[str]) -> Answered:
+    """The answer to preempt that offers these nodes of those asked about, with the victims that came."""
+    body = asked.body
+    if body["NodeNameToMetaVictims"] is not None:
+        victims = body["NodeNameToMetaVictims"]
+    else:
+        victims = {
+            node: each | {"Pods": [{"UID": pod["metadata"]["uid"]} for pod in each["Pods"]]}
+            for node, each in body["NodeNameToVictims"].items()
+        }
+    return say({"NodeNameToMetaVictims": {name: victims[name] for name in names if name in victims}})
 
 
 def forwarding(url: str) -> Answer:
@@ -126,11 +144,13 @@ def recording(answer: Answer) -> Iterator[Recorder]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(given.raw)))
             self.end_headers()
+            ended.wait(given.pause)
             self.wfile.write(given.raw)
 
         def log_message(self, *_: object) -> None:
             """Says nothing: what came is in the recording."""
 
+    ended = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     recorder = Recorder(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -138,6 +158,7 @@ def recording(answer: Answer) -> Iterator[Recorder]:
     try:
         yield recorder
     finally:
+        ended.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -23,11 +23,11 @@ def candidates_of(request: dict[str, Any]) -> list[str]:
 def test_every_verb_is_recorded_in_both_forms() -> None:
     recorded = {path.stem for path in RECORDED}
 
-    assert {f"{verb}-{form}" for verb in ("filter", "prioritize") for form in ("names", "nodes")} <= recorded
+    assert {f"{verb}-{form}" for verb in VERBS for form in ("names", "nodes")} <= recorded
 
 
 @pytest.mark.parametrize("lowered", [False, True], ids=["as_sent", "protocol_c5_lowered"])
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in RECORDED if "preempt" not in path.stem], ids=lambda path: path.stem)
 def test_protocol_c14_a_recorded_request_is_answered_in_its_form(path: Path, *, lowered: bool) -> None:
     text = path.read_text()
     verb, form = path.stem.split("-")
@@ -46,6 +46,32 @@ def test_protocol_c14_a_recorded_request_is_answered_in_its_form(path: Path, *, 
         assert feasible == Feasible(others, {}, {rejected: "Node violates p: m"})
     else:
         assert read_host_priorities(body, nodes) == {name: 10 if name == others[0] else 0 for name in nodes}
+
+
+@pytest.mark.parametrize("lowered", [False, True], ids=["as_sent", "protocol_c5_lowered"])
+@pytest.mark.parametrize("path", [path for path in RECORDED if "preempt" in path.stem], ids=lambda path: path.stem)
+def test_protocol_c31_a_recorded_preempt_is_answered_by_uid(path: Path, *, lowered: bool) -> None:
+    text = path.read_text()
+    sent = json.loads(text)
+    nodes = sent["NodeNameToMetaVictims"] or sent["NodeNameToVictims"]
+    uids = {
+        node: [pod.get("UID") or pod["metadata"]["uid"] for pod in victims["Pods"]] for node, victims in nodes.items()
+    }
+    rejected, *others = nodes
+    assert others
+    assert all(uids.values())
+
+    body, record = VERBS["preempt"](
+        ToldDecider(rejects={rejected: "x"}), (text.lower() if lowered else text).encode(), 7.0
+    )
+
+    assert json.loads(body) == {
+        "NodeNameToMetaVictims": {
+            node: {"Pods": [{"UID": uid} for uid in uids[node]], "NumPDBViolations": nodes[node]["NumPDBViolations"]}
+            for node in others
+        }
+    }
+    assert record().pod == "urgent"
 
 
 @pytest.mark.parametrize("path", [path for path in RECORDED if path.stem == "filter-nodes"], ids=lambda path: path.stem)
