@@ -12,9 +12,12 @@ from sandbox import Sandbox
 from sandbox.faults import Call, Drop
 from tests.integration.servers import eventually
 from tests.integration.workers.collecting import World, collecting
+from tests.kubernetes.collect_scenarios import Adapter, CollectScenarios, metrics_world
 from workers.kubernetes.client import KubernetesClient
 from workers.sources.custom_metrics import MAX_ANSWER_BYTES, CustomMetrics
 from workers.sources.metrics_server import MetricsServer
+
+__all__ = ["metrics_world"]
 
 GROUP = "/apis/custom.metrics.k8s.io"
 NODES = ["node-1", "node-2.example.com"]
@@ -54,6 +57,23 @@ async def collected(bus: Bus, world: World, sandbox: Sandbox, source: CustomMetr
     async with collecting(bus, source):
         await world.has("node-1", "custom-metrics", {"good": 1.5, "bad": 1.5})
         yield
+
+
+class Served(Adapter):
+    """The sandbox's own."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.metrics = sandbox.metrics
+
+    async def serve(self, *versions: str, usage: bool = False) -> None:
+        self.metrics.versions = list(versions)
+        self.metrics.usage_is_served = usage
+
+
+class TestCollect(CollectScenarios):
+    @pytest.fixture
+    def adapter(self, sandbox: Sandbox) -> Adapter:
+        return Served(sandbox)
 
 
 async def test_values_of_both_versions_come_onto_the_bus(
@@ -99,21 +119,6 @@ async def test_only_what_policies_use_is_asked_for(
         await world.use("heat", policy="q")  # what is asked for last shows that nothing was in between
         await eventually(lambda: len(sandbox.calls) > before)
         assert sandbox.calls[before].path.endswith("/heat")
-
-
-async def test_another_version_is_found_when_the_one_in_use_goes(
-    bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics
-) -> None:
-    sandbox.metrics.versions = ["v1beta1"]
-    sandbox.metrics.set("load", "node-1", "1")
-    await world.use("load")
-    async with collecting(bus, source):
-        await world.has("node-1", "custom-metrics", {"load": 1})
-        sandbox.metrics.versions = []
-        await world.problem("custom-metrics", "the cluster serves no custom metrics API")
-        sandbox.metrics.versions = ["v1beta2"]
-        sandbox.metrics.set("load", "node-1", "2")
-        await world.has("node-1", "custom-metrics", {"load": 2})
 
 
 async def test_the_preferred_version_is_taken_when_it_changes(

@@ -1,0 +1,125 @@
+"""An adapter behind the real aggregator: an HTTPS server of ours, and the objects that lead the API server to it."""
+
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from sandbox.errors import PageNotFoundError, StatusError
+from sandbox.metrics import CUSTOM, USAGE, USAGE_VERSION, Metrics, Raw
+from tests.certificates import Authority
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.collect_scenarios import Adapter
+
+NAMESPACE = "default"
+SERVICE = "metrics-adapter"
+SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
+API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
+
+
+class AggregatedAdapter(Adapter):
+    """Serves `metrics` through the API server.
+
+    Attributes:
+        down: Whether it breaks off every connection without an answer.
+    """
+
+    def __init__(self, admin: Admin, authority: Authority) -> None:
+        self.metrics = Metrics()
+        self.down = False
+        self._admin = admin
+        self._authority = authority
+        self._registered: set[str] = set()
+        self._port = 0
+
+    @classmethod
+    @asynccontextmanager
+    async def start(cls, admin: Admin, folder: Path) -> AsyncIterator["AggregatedAdapter"]:
+        """On loopback until left. The API server is led to it by a Service of type ExternalName.
+
+        Endpoints may not be on loopback; the aggregator asks of such a Service for no endpoints, and wants a
+        certificate for the Service's name in the cluster.
+        """
+        authority = Authority("adapter")
+        adapter = cls(admin, authority)
+        async with adapter._listening(folder):
+            await admin.create(
+                SERVICES,
+                {
+                    "metadata": {"name": SERVICE},
+                    "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": adapter._port}]},
+                },
+            )
+            try:
+                yield adapter
+            finally:
+                await adapter.serve()
+                await admin.delete(f"{SERVICES}/{SERVICE}")
+
+    @asynccontextmanager
+    async def _listening(self, folder: Path) -> AsyncIterator[None]:
+        pair = self._authority.server(SERVICE, dns=(f"{SERVICE}.{NAMESPACE}.svc",))
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        certificate, key = folder / "adapter.crt", folder / "adapter.key"
+        certificate.write_bytes(pair.certificate)
+        key.write_bytes(pair.key)
+        context.load_cert_chain(certificate, key)
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self._answer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+            await site.start()
+            self._port = runner.addresses[0][1]
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def serve(self, *versions: str, usage: bool = False) -> None:
+        """Registers these and unregisters all others, and waits until the API server knows."""
+        wished = {f"{version}.{CUSTOM}": (CUSTOM, version, 100 - place) for place, version in enumerate(versions)}
+        if usage:
+            wished[f"{USAGE_VERSION}.{USAGE}"] = (USAGE, USAGE_VERSION, 100)
+        self.metrics.versions, self.metrics.usage_is_served = list(versions), usage
+        for name in self._registered - wished.keys():
+            await self._admin.delete(f"{API_SERVICES}/{name}")
+        for name in self._registered & wished.keys():
+            priority = {"spec": {"versionPriority": wished[name][2]}}
+            await self._admin.patch(f"{API_SERVICES}/{name}", priority)
+        for name in wished.keys() - self._registered:
+            await self._admin.create(API_SERVICES, self._api_service(name, *wished[name]))
+        self._registered = set(wished)
+
+    def _api_service(self, name: str, group: str, version: str, priority: int) -> dict[str, object]:
+        return {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": name},
+            "spec": {
+                "group": group,
+                "version": version,
+                "groupPriorityMinimum": 100,
+                "versionPriority": priority,
+                "service": {"name": SERVICE, "namespace": NAMESPACE, "port": self._port},
+                "caBundle": base64.b64encode(self._authority.certificate).decode(),
+            },
+        }
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if self.down and request.transport is not None:
+            request.transport.abort()
+        try:
+            answer = self.metrics.answer(request.path)
+        except StatusError as error:
+            return web.json_response(error.to_object(), status=error.code)
+        except PageNotFoundError:
+            answer = None
+        if answer is None:
+            return web.Response(status=404, text="404 page not found\n")
+        if isinstance(answer, Raw):
+            return web.Response(body=answer.body, content_type=answer.content_type)
+        return web.json_response(answer)

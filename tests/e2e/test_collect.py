@@ -1,0 +1,74 @@
+"""`collect` over a real API server, whose aggregator leads to an adapter of ours, and a real nats-server."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bus.connection import Bus
+from tests.e2e.adapter import AggregatedAdapter
+from tests.e2e.cluster import Cluster
+from tests.integration.conftest import bus, server
+from tests.integration.workers.collecting import World, collecting
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.collect_scenarios import NODE, CollectScenarios, metrics_world
+from tests.kubernetes.fixtures import admin, client
+from workers.kubernetes.client import KubernetesClient
+from workers.sources.custom_metrics import CustomMetrics
+from workers.sources.metrics_server import MetricsServer
+
+__all__ = ["admin", "bus", "client", "metrics_world", "server"]
+
+ACCOUNT = "system:serviceaccount:telemetry-aware-scheduling:tas-collect"
+RIGHTS = Path(__file__).parents[2] / "deploy" / "rbac" / "collect.yaml"
+
+
+@pytest.fixture
+def kubeconfig(cluster: Cluster) -> Path:
+    return cluster.kubeconfig
+
+
+@pytest.fixture
+async def adapter(admin: Admin, tmp_path: Path) -> AsyncIterator[AggregatedAdapter]:
+    async with AggregatedAdapter.start(admin, tmp_path) as adapter:
+        yield adapter
+
+
+class TestCollect(CollectScenarios):
+    async def test_its_account_may_ask_for_metrics_and_asks_for_nothing_else(
+        self, bus: Bus, cluster: Cluster, metrics_world: World, adapter: AggregatedAdapter
+    ) -> None:
+        await adapter.serve("v1beta2", "v1beta1", usage=True)
+        adapter.metrics.set("load", NODE, "1")
+        adapter.metrics.use(NODE, cpu="1", memory="1Gi")
+        await metrics_world.use("load", "cpu")
+        kubeconfig = cluster.kubeconfig_for(ACCOUNT, "system:serviceaccounts", "system:authenticated")
+        async with (
+            KubernetesClient.connect(kubeconfig, worker="collect") as client,
+            collecting(bus, CustomMetrics("custom-metrics", client), MetricsServer("metrics-server", client)),
+        ):
+            await metrics_world.misses("custom-metrics", "load", "is forbidden")
+            await metrics_world.problem("metrics-server", "is forbidden")
+            cluster.create_namespace("telemetry-aware-scheduling")
+            cluster.apply(RIGHTS)
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1})
+            await metrics_world.has(NODE, "metrics-server", {"cpu": 1})
+        group = "/apis/custom.metrics.k8s.io"
+        assert {call.uri for call in cluster.audit.calls(user=ACCOUNT)} == {
+            *(group, f"{group}/v1beta2/nodes/*/load", f"{group}/v1beta2/nodes/*/cpu"),
+            "/apis/metrics.k8s.io/v1beta1/nodes",
+        }
+
+    async def test_an_adapter_that_is_away_is_told_and_comes_back(
+        self, bus: Bus, metrics_world: World, adapter: AggregatedAdapter, client: KubernetesClient
+    ) -> None:
+        await adapter.serve("v1beta1")
+        adapter.metrics.set("load", NODE, "1")
+        await metrics_world.use("load")
+        async with collecting(bus, CustomMetrics("custom-metrics", client)):
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1})
+            adapter.down = True
+            await metrics_world.problem("custom-metrics", "(503)")
+            adapter.down = False
+            await metrics_world.comes(NODE, "custom-metrics")
+            await metrics_world.problem("custom-metrics", "")

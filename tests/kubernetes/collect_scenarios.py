@@ -1,0 +1,97 @@
+"""`collect` with the sources of Kubernetes over any API server, given fixtures `client`, `bus` and `adapter`."""
+
+from abc import ABC, abstractmethod
+
+import pytest
+
+from bus.connection import Bus
+from sandbox.metrics import Metrics
+from tests.integration.workers.collecting import World, collecting
+from workers.kubernetes.client import KubernetesClient
+from workers.sources.custom_metrics import CustomMetrics
+from workers.sources.metrics_server import MetricsServer
+
+NODE = "node-1"
+
+
+class Adapter(ABC):
+    """What serves metrics beside the API server's own resources.
+
+    Attributes:
+        metrics: What it says. Its `versions` are `serve`'s to set.
+    """
+
+    metrics: Metrics
+
+    @abstractmethod
+    async def serve(self, *versions: str, usage: bool = False) -> None:
+        """These versions of the custom metrics API from now on, the preferred one first, and the metrics API or not."""
+
+
+@pytest.fixture
+async def metrics_world(bus: Bus) -> World:
+    """No policy yet."""
+    world = World(bus)
+    await world.listed()
+    return world
+
+
+class CollectScenarios:
+    """What an API server with an adapter does, as `collect` sees it."""
+
+    async def test_the_version_that_is_served_is_asked_also_when_it_changes(
+        self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient
+    ) -> None:
+        await adapter.serve("v1beta1")
+        adapter.metrics.set("load", NODE, "1500m", window=30)
+        await metrics_world.use("load")
+        async with collecting(bus, CustomMetrics("custom-metrics", client)):
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1.5})
+            scrape = await metrics_world.scrape(NODE, "custom-metrics")
+            assert scrape is not None
+            assert scrape.window == 30
+            await adapter.serve("v1beta2")
+            adapter.metrics.set("load", NODE, "2")
+            await metrics_world.has(NODE, "custom-metrics", {"load": 2})
+            await adapter.serve()
+            await metrics_world.problem("custom-metrics", "the cluster serves no custom metrics API")
+            await adapter.serve("v1beta2", "v1beta1")
+            adapter.metrics.set("load", NODE, "3")
+            await metrics_world.has(NODE, "custom-metrics", {"load": 3})
+
+    async def test_a_metric_that_is_not_known_is_told_beside_those_that_come(
+        self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient
+    ) -> None:
+        await adapter.serve("v1beta2", "v1beta1")
+        adapter.metrics.set("load", NODE, "1")
+        await metrics_world.use("load", "heat")
+        async with collecting(bus, CustomMetrics("custom-metrics", client)):
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1})
+            await metrics_world.misses("custom-metrics", "heat", "does not know it (404)")
+            adapter.metrics.set("heat", NODE, "7")
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1, "heat": 7})
+
+    async def test_an_answer_that_is_none_is_told_beside_those_that_come(
+        self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient
+    ) -> None:
+        await adapter.serve("v1beta1")
+        adapter.metrics.set("load", NODE, "1")
+        adapter.metrics.set("heat", NODE, "7")
+        adapter.metrics.answer_with(b"<html>please log in</html>", to="/heat", content_type="text/html")
+        await metrics_world.use("load", "heat")
+        async with collecting(bus, CustomMetrics("custom-metrics", client)):
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1})
+            await metrics_world.misses("custom-metrics", "heat", "please log in")
+            adapter.metrics.answer_with(None, to="/heat")
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1, "heat": 7})
+
+    async def test_cores_and_bytes_come_from_the_metrics_api(
+        self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient
+    ) -> None:
+        await adapter.serve(usage=True)
+        adapter.metrics.use(NODE, cpu="250m", memory="2Gi", window="15.5s")
+        await metrics_world.use("cpu", "memory")
+        async with collecting(bus, MetricsServer("metrics-server", client)):
+            await metrics_world.has(NODE, "metrics-server", {"cpu": 0.25, "memory": 2 << 30})
+            await adapter.serve()
+            await metrics_world.problem("metrics-server", "the cluster serves no metrics API")
