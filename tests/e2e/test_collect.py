@@ -47,7 +47,7 @@ class TestCollect(CollectScenarios):
             KubernetesClient.connect(kubeconfig, worker="collect") as client,
             collecting(bus, CustomMetrics("custom-metrics", client), MetricsServer("metrics-server", client)),
         ):
-            await metrics_world.misses("custom-metrics", "load", "is forbidden")
+            await metrics_world.problem("custom-metrics", "is forbidden")
             await metrics_world.problem("metrics-server", "is forbidden")
             cluster.create_namespace("telemetry-aware-scheduling")
             cluster.apply(RIGHTS)
