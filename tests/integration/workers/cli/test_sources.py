@@ -74,7 +74,7 @@ async def test_get_sources_says_in_a_word_how_each_is_and_why(tas: Tas, server: 
     refused = {Refused.NODE: Refusal(count=3, example="m of web: kind = 'Pod': must be Node")}
     await put_state(bus, "idle")
     await put_state(bus, "well", metrics=seen, last_success=now, refused=refused)
-    await put_state(bus, "alone", metrics=seen, last_success=now - 100, held=False)
+    await put_state(bus, "alone", metrics=seen, last_success=now - 3700, held=False)
     await put_state(bus, "failing", metrics=seen, problem="connection refused")
     await put_state(bus, "partial", metrics=seen | {"n": SourceMetric(missing="not known")}, last_success=now)
     await put_state(bus, "written", metrics={"m": SourceMetric()}, period=None, held=False)
@@ -91,7 +91,7 @@ async def test_get_sources_says_in_a_word_how_each_is_and_why(tas: Tas, server: 
         "written": "waiting",
     }
     done = await tas("get", "sources", "--bus", server.url)
-    for words in ("connection refused", "n: not known", "3 refused, as m of web: kind = 'Pod'", "m: 2 nodes", "1m4"):
+    for words in ("connection refused", "n: not known", "3 refused, as m of web: kind = 'Pod'", "m: 2 nodes", "1h0"):
         assert words in done.out
 
 
