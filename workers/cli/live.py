@@ -259,7 +259,7 @@ class LiveView:
                     last_answer = answer["time"]
                     self._line("answer: " + "  ".join(answer_cells(answer)))
             while self._events:
-                self._line(self._events.popleft())
+                self._line(event_line(self._events.popleft()).plain)  # in the clock of all the rest
             await asyncio.sleep(REDRAW_SECONDS)
 
     def _line(self, text: str) -> None:

@@ -1,8 +1,11 @@
 """The live picture: everything has its place in a small window, and what matters is not cut off."""
 
+import asyncio
 import io
 import time
 from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
 from types import SimpleNamespace
 from typing import cast
 
@@ -15,7 +18,8 @@ from tas.policy import PolicyKey
 from tas.quantity import parse_quantity
 from tas.sample import Scrape
 from tas.view import View
-from workers.cli.live import LiveView, event_line, fit, shares
+from tests.integration.servers import eventually
+from workers.cli.live import LiveView, answer_cells, event_line, fit, shares
 from workers.followed_view import FollowedView
 
 HINTS = ["tas publish node-1 health_metric=2      # unwell", "curl " + "x" * 200, "edit a file in policies/"]
@@ -96,6 +100,32 @@ def test_an_event_says_why_first() -> None:
         "warning policy_file_problem no YAML: it = broken field=content value=broken file=demo.yaml"
     )
     assert event_line("no event at all").plain == "no event at all"
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock is 5 h 30 min ahead of UTC."""
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+async def test_one_clock_is_shown_that_of_the_machine(far_east: None) -> None:
+    answered = datetime.fromisoformat("2026-01-01T10:00:02Z").timestamp()
+    answer = {"time": answered, "verb": "prioritize", "pod": "p", "policy": "", "best": [], "error": "", "seconds": 0}
+    answer |= {"outcome": "decided", "passed": 1, "candidates": 1, "reasons": {}}
+    assert answer_cells(answer)[0] == "15:30:02"
+    assert any("15:30:01 info pod_bound" in line for line in picture(live(100, 30, deque([WELL]))))
+    piped = live(200, 30, deque([BROKEN, WELL]))
+    written = piped._console.file = io.StringIO()
+    task = asyncio.create_task(piped._print_changes())
+    await eventually(lambda: "pod_bound" in written.getvalue())
+    task.cancel()
+    await asyncio.wait([task])
+    assert "15:30:00 warning policy_file_problem" in written.getvalue()
+    assert "10:00:0" not in written.getvalue()
 
 
 def test_pieces_are_whole() -> None:
