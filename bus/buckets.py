@@ -76,8 +76,12 @@ SAMPLES = Stream(
 NODES = Bucket(name="NODES")
 POLICIES = Bucket(name="POLICIES")
 PODS = Bucket(name="PODS")
-VERDICTS = Bucket(name="VERDICTS", history=64)
-"""So many revisions of a key may wait to be copied to `VERDICT_LOG`: a bucket alone is no log."""
+VERDICTS = Bucket(name="VERDICTS", history=64, max_bytes=512 << 20)
+"""So many revisions of a key may wait to be copied to `VERDICT_LOG`: a bucket alone is no log.
+
+The only bucket that keeps a history, and so the only one that would outgrow what it is about: hence a limit. At the
+limit `evaluate` forgets the history.
+"""
 VERDICT_LOG = Stream(name="VERDICT_LOG", sources=(VERDICTS,), max_age_seconds=24 * 3600, max_bytes=256 << 20)
 LEASES = Bucket(name="LEASES", ttl=True)
 SOURCES = Bucket(name="SOURCES", ttl=True)

@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bus.buckets import NODES, POLICIES, VERDICTS
 from bus.connection import Bus, Entry, Epoch
-from bus.errors import BusError, ConflictError, ExpiredError
+from bus.errors import BusError, ConflictError, ExpiredError, FullError
+from bus.history import forget_history
 from bus.messages import decode_node_facts, decode_node_samples, decode_verdict, encode_verdict
 from bus.subjects import node_facts_key, node_metrics_key, parse_verdict_key, verdict_key
 from bus.watch import Watch
@@ -40,6 +41,10 @@ POLICIES_AT_ONCE = 20
 
 LOOK_AGAIN_SECONDS = 0.2
 """When it is looked again whether every watch has come to the present life of its bucket."""
+
+
+ROOM_SECONDS = 5.0
+"""The history of verdicts is forgotten no sooner than so long after the last time."""
 
 
 BEHIND_SECONDS = 1.0
@@ -93,6 +98,7 @@ class Evaluate:
         self._policies_applied = 0
         self._epoch: Epoch | None = None
         self._ready = False
+        self._room_after = float("-inf")
         self._wake = asyncio.Event()
         self._lines = Throttle()
         self._watch = Watch(bus, VERDICTS, on_entry=self._apply, on_epoch=self._begin_epoch, on_batch=self._wake_up)
@@ -226,6 +232,9 @@ class Evaluate:
             again.since, again.all = touched.since, True
             if isinstance(error, ConflictError):
                 self._metrics.conflicts.inc()
+            elif isinstance(error, FullError):
+                self._metrics.refused.inc()
+                await self._make_room(error)
             elif not isinstance(error, ExpiredError):
                 self._warn("verdict_not_written", node=node, error=str(error))
             raise RetryError(str(error)) from error
@@ -336,6 +345,19 @@ class Evaluate:
         nodes_revision = max(found.revision, self._followed.watches[NODES.name].applied)
         return verdict.policies_revision > policies_revision or verdict.nodes_revision > nodes_revision
 
+    async def _make_room(self, full: FullError) -> None:
+        """Forgets what verdicts were before, for what they are now: an event may be missing in the log, no label."""
+        now = time.monotonic()
+        if now < self._room_after:
+            return
+        self._room_after = now + ROOM_SECONDS
+        try:
+            forgotten = await forget_history(self._bus, VERDICTS)
+        except BusError as error:
+            self._warn("verdict_not_written", error=f"{full}; and no room could be made: {error}")
+            return
+        self._warn("verdicts_full", error=str(full), forgotten=forgotten)
+
     async def _read_verdict(self, node: str) -> _Stands:
         epoch = self._epoch
         entry = await self._bus.get(VERDICTS, verdict_key(node))
@@ -419,6 +441,9 @@ class _Metrics:
         self.writes = Counter("tas_verdict_writes", "Verdicts written to VERDICTS.", ["operation"], registry=registry)
         self.conflicts = Counter(
             "tas_verdict_write_conflicts", "Writes repeated since another was first.", registry=registry
+        )
+        self.refused = Counter(
+            "tas_verdict_writes_refused", "Writes put off since there was no room for them.", registry=registry
         )
         self.seconds = Histogram(
             "tas_verdict_seconds",

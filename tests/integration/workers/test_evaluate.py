@@ -5,11 +5,13 @@ import base64
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from bus.buckets import NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket
 from bus.connection import WRITE_SECONDS, Bus, Entry
@@ -732,6 +734,77 @@ async def test_500_policies_at_once(server: Server, world: World) -> None:
         verdict = await world.verdict(nodes[7])
     assert verdict is not None
     assert {next(iter(each.strategies.values())).state for each in verdict.policies.values()} == {MET}
+
+
+@asynccontextmanager
+async def small_bucket(server: Server, size: int) -> AsyncIterator[World]:
+    """A bus whose VERDICTS holds little."""
+    await server.restart(wiped=True)
+    small = replace(VERDICTS, max_bytes=size)
+    async with Bus.connect(server.url, name="creator", streams=(small,)) as creator:
+        await creator.wait_connected()
+    async with Bus.connect(server.url, name="test") as bus:
+        await bus.wait_connected()
+        yield World(bus)
+
+
+async def test_a_full_bucket_forgets_what_was_and_loses_nothing_that_is(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.evaluate.ROOM_SECONDS", 0.1)
+    async with small_bucket(server, 32 << 10) as world:
+        for name, over in (("p", 1), ("q", 1), ("r", 1)):
+            await world.policy(name, **deschedule(over))
+        for node in (NODE, "calm.example"):
+            await world.facts(node)
+            await world.sample(node, m=2)
+        await world.synced()
+        with capture_logs() as logs:
+            async with evaluating(server, replicas=2):
+                for node in (NODE, "calm.example"):
+                    await world.eventually(VIOLATED, SET, node=node, within=30)
+                calm = await world.bus.get(VERDICTS, verdict_key("calm.example"))
+                written = 0
+                while not any(line["event"] == "verdicts_full" for line in logs) or written % 4:
+                    written += 1
+                    assert written < 200, "32 KiB hold fewer"
+                    state = VIOLATED if written % 2 else MET
+                    await world.sample(m=2 if written % 2 else 1)
+                    await world.eventually(state, SET if written % 2 else ABSENT, within=30)
+        full = [line for line in logs if line["event"] == "verdicts_full"]
+        assert full[0]["forgotten"] > 10
+        assert "(10077)" in full[0]["error"]
+        assert await world.bus.get(VERDICTS, verdict_key("calm.example")) == calm
+        state = (await world.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]
+        assert state["bytes"] <= 32 << 10
+
+
+async def test_a_bucket_that_is_too_small_is_told_and_what_stands_stays(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.evaluate.ROOM_SECONDS", 0.1)
+    async with small_bucket(server, 4 << 10) as world:
+        await world.policy("p", **deschedule())
+        nodes = [f"node-{number}.example" for number in range(20)]
+        for node in nodes:
+            await world.facts(node)
+            await world.sample(node, m=2)
+        await world.synced()
+        with capture_logs() as logs:
+            async with evaluating(server):
+
+                async def told() -> bool:
+                    return any(line["event"] == "verdicts_full" and line["forgotten"] == 0 for line in logs)
+
+                await eventually(told, within=30)
+                before = {entry.key: entry for entry in await world.bus.entries(VERDICTS)}
+                assert 0 < len(before) < len(nodes)
+                config = (await world.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["config"]
+                await world.bus.api(f"STREAM.UPDATE.{VERDICTS.stream}", config | {"max_bytes": 1 << 20})
+                for node in nodes:
+                    await world.eventually(VIOLATED, SET, node=node, within=30)
+        after = {entry.key: entry.revision for entry in await world.bus.entries(VERDICTS)}
+        assert {key: entry.revision for key, entry in before.items()}.items() <= after.items()
 
 
 async def test_the_log_has_what_the_bucket_had(server: Server, world: World) -> None:

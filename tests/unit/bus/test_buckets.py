@@ -20,6 +20,11 @@ def test_a_bucket_is_a_stream_of_this_form_n5() -> None:
     assert (NODES.subject("a.metrics"), NODES.key("$KV.NODES.a.metrics")) == ("$KV.NODES.a.metrics", "a.metrics")
 
 
+def test_only_what_keeps_more_than_the_present_has_a_limit() -> None:
+    limited = {of.name for of in ALL if of.max_bytes}
+    assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1}
+
+
 def test_only_a_bucket_with_ttls_leaves_markers_n14() -> None:
     assert "allow_msg_ttl" not in configuration(NODES, first_sequence=FIRST, replicas=1)
     assert configuration(LEASES, first_sequence=FIRST, replicas=1)["subject_delete_marker_ttl"] >= 10**9

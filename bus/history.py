@@ -1,0 +1,36 @@
+"""Room made in a bucket by forgetting what its keys were before. What they are now stays."""
+
+import asyncio
+
+from bus.buckets import Bucket
+from bus.connection import Bus
+
+AT_ONCE = 16
+"""Keys of which the history is removed at the same time."""
+
+
+async def forget_history(bus: Bus, bucket: Bucket) -> int:
+    """Removes all but the last revision of every key, and returns how many revisions that were.
+
+    Readers that follow the bucket miss nothing but what has been overtaken anyway. A stream that copies it loses what
+    it has not copied by then.
+
+    Raises:
+        UnavailableError, RefusedError: where it could not be done, or not to the end.
+    """
+    answer = await bus.api(f"STREAM.INFO.{bucket.stream}", {"subjects_filter": bucket.subject(">")})
+    counts: dict[str, int] = answer["state"].get("subjects") or {}
+    left = iter([subject for subject, count in counts.items() if count > 1])
+    removed = 0
+
+    async def remove() -> None:
+        nonlocal removed
+        for subject in left:
+            purged = await bus.api(f"STREAM.PURGE.{bucket.stream}", {"filter": subject, "keep": 1})
+            removed += purged["purged"]
+
+    found = await asyncio.gather(*(remove() for _ in range(AT_ONCE)), return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return removed
