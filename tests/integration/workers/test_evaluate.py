@@ -4,7 +4,7 @@ import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from bus.buckets import NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket
 from bus.connection import WRITE_SECONDS, Bus, Entry
-from bus.errors import ExpiredError
+from bus.errors import ExpiredError, UnavailableError
 from bus.messages import (
     NodeFacts,
     PolicyRecord,
@@ -722,15 +722,17 @@ async def test_500_policies_at_once(server: Server, world: World) -> None:
         await asyncio.gather(*(world.policy(f"p{number}", **deschedule()) for number in range(500)))
 
         async def all_judged() -> bool:
-            for node in nodes:
-                verdict = await world.verdict(node)
-                if verdict is None or len(verdict.policies) != 500:
-                    return False
-            return True
+            with suppress(UnavailableError):  # a busy server may take its time
+                for node in nodes:
+                    verdict = await world.verdict(node)
+                    if verdict is None or len(verdict.policies) != 500:
+                        return False
+                return True
+            return False
 
-        await eventually(all_judged, within=60, every=0.2)
+        await eventually(all_judged, within=90, every=0.2)
         await world.sample(nodes[7], m=1)
-        await world.eventually(MET, ABSENT, node=nodes[7], name="p499")
+        await world.eventually(MET, ABSENT, node=nodes[7], name="p499", within=30)
         verdict = await world.verdict(nodes[7])
     assert verdict is not None
     assert {next(iter(each.strategies.values())).state for each in verdict.policies.values()} == {MET}
