@@ -140,22 +140,25 @@ class BadInputScenarios:
                 await enforced.policy(
                     await enforced.namespace(namespace),
                     name,
-                    deschedule() | labeling(rule("health", 1, "Equals", f"card={namespace}")),
+                    deschedule(rule(namespace)) | labeling(rule(namespace, 1, "Equals", f"card={namespace}")),
                 )
                 for namespace in ("a", "b")
             ]
-            await enforced.sample(node, health=1)
+            await enforced.sample(node, a=1, b=1)
             await enforced.becomes(node, {name: VIOLATING, label: "a"})
+            for a, standing in ((0, "b"), (1, "a")):  # what one wishes away stands while the other wishes it
+                await enforced.sample(node, a=a, b=1)
+                await enforced.becomes(node, {name: VIOLATING, label: standing})
             for key, other in ((here, there), (there, here)):
                 status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
                 assert str(other) in status["problems"][0]["reason"]
             await enforced.delete_policy(here)
             await enforced.becomes(node, {label: "b"})
             await enforced.says(there, Ready=(TRUE, "InForce"))
-            await enforced.sample(node, health=0)
+            await enforced.sample(node, a=1, b=0)
             await enforced.becomes(node, {name: None, label: None})
             assert await enforced.values(node, name) == [None, VIOLATING, None]
-            assert await enforced.values(node, label) == [None, "a", "b", None]
+            assert await enforced.values(node, label) == [None, "a", "b", "a", "b", None]
 
     async def test_d40_an_edit_of_any_field_counts(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
