@@ -76,6 +76,13 @@ CLOSED = ("certificate", "header_time", "answer_time", "limit", "unreadable")
 """Why we close a connection, beside its idle time and an orderly end."""
 
 
+OVER = "its certificate has expired, or its authority is gone"
+
+
+def _error(status: int, text: str) -> web.Response:
+    return web.Response(body=orjson.dumps({"error": text}), status=status, content_type="application/json")
+
+
 class Connection(web.RequestHandler):
     """One connection, from its handshake on."""
 
@@ -165,9 +172,7 @@ class Connection(web.RequestHandler):
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST
         text = shortened(exc.message.strip().partition("\n")[0].rstrip(":"))
         self._listener.closed(self, "unreadable", text)
-        response = web.Response(
-            body=orjson.dumps({"error": f"request: {text}"}), status=status, content_type="application/json"
-        )
+        response = _error(status, f"request: {text}")
         response.force_close()
         return response
 
@@ -180,9 +185,10 @@ class Connection(web.RequestHandler):
 
     def is_last(self) -> bool:
         """Whether the client may ask nothing more after this."""
-        return self._half_closed or self._is_over()
+        return self._half_closed or self.is_over()
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether the certificate that it was opened with is good no longer."""
         certificates = self._listener.certificates
         return certificates is not None and certificates.is_over(self.epoch, self.expires)
 
@@ -200,8 +206,8 @@ class Connection(web.RequestHandler):
         elif now - self._header_since > limits.header_seconds:
             self._listener.closed(self, "header_time", f"no complete header within {limits.header_seconds:g} s")
             self.drop()
-        elif self._is_over():
-            self._listener.closed(self, "certificate", "its certificate has expired or its authority is gone")
+        elif self.is_over():
+            self._listener.closed(self, "certificate", OVER)
             self._open.close()
 
     def drop(self) -> None:
@@ -269,12 +275,22 @@ class Listener:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = cast("Connection", request.protocol)
         connection.began(request)
+        if connection.is_over():
+            connection.ended()
+            return self._forbidden(connection)
         try:
             response = await self._answer(request)
         finally:
             connection.ended()
         if connection.is_last():
             response.force_close()  # which tells the client
+        return response
+
+    def _forbidden(self, connection: Connection) -> web.Response:
+        """What a client is told that may not ask any more; requests that were in hand are answered as ever."""
+        self.closed(connection, "certificate", OVER)
+        response = _error(HTTPStatus.FORBIDDEN, f"client: {OVER}")
+        response.force_close()
         return response
 
     async def _accept(self, listener: socket.socket) -> None:

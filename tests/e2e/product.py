@@ -3,6 +3,7 @@
 import http.client
 import json
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,10 +25,20 @@ def environment(folder: Path) -> dict[str, str]:
 class Product:
     """A running `tas run all`, and what a user does to it."""
 
-    def __init__(self, process: Process, *, folder: Path, port: int, health_port: int, bus_port: int) -> None:
+    def __init__(
+        self,
+        process: Process,
+        *,
+        folder: Path,
+        port: int,
+        health_port: int,
+        bus_port: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.process = process
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
         self.health = f"http://127.0.0.1:{health_port}"
+        self._tls = tls
         self.bus = f"nats://127.0.0.1:{bus_port}"
         self.policies = folder / "policies"
         self._port = port
@@ -76,10 +87,26 @@ class Product:
         assert isinstance(answer, list)
         return {item["Host"]: item["Score"] for item in answer}
 
+    def answers(self) -> bool:
+        """Whether a new connection of a client that it knows gets an answer."""
+        connection = self._connection()
+        try:
+            connection.request("GET", "/version")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=10, context=self._tls)
+
     def _ask(self, verb: str, namespace: str, policy: str, names: Iterable[str]) -> object:
         pod = {"metadata": {"name": "asked", "namespace": namespace, "labels": {POLICY_LABEL: policy}}}
         body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)})
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = self._connection()
         try:
             connection.request("POST", f"/scheduler/{verb}", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -93,12 +120,17 @@ class Product:
 
 @contextmanager
 def product(
-    cluster: Cluster, folder: Path, *flags: str, kubeconfig: Path | None = None, site: Path | None = None
+    cluster: Cluster,
+    folder: Path,
+    *flags: str,
+    kubeconfig: Path | None = None,
+    site: Path | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[Product]:
     """Runs the product in one process and gives it when it is ready; `flags` go to `tas run all`.
 
     With `kubeconfig` policies and nodes come from the API server, else policies from a folder. Packages of `site` are
-    installed beside it.
+    installed beside it. With `tls` it is asked by HTTPS in this way; `flags` have its own side.
     """
     port, health_port, bus_port = free_ports(3)
     for name in ("policies", "store"):
@@ -118,7 +150,7 @@ def product(
     with running(name, command, folder=cluster.folder, env=env, death_signal=signal.SIGTERM) as process:
         cluster.processes.append(process)
         until(lambda: _ready(process, health_port), "tas is ready")
-        yield Product(process, folder=folder, port=port, health_port=health_port, bus_port=bus_port)
+        yield Product(process, folder=folder, port=port, health_port=health_port, bus_port=bus_port, tls=tls)
 
 
 @contextmanager

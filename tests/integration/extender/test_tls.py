@@ -123,11 +123,13 @@ def app(served: Callable[[], Served]) -> web.Application:
 
 
 @asynccontextmanager
-async def serving(folder: Folder, *allowed: str, header_seconds: float = PATIENCE) -> AsyncIterator[Served]:
+async def serving(
+    folder: Folder, *allowed: str, header_seconds: float = PATIENCE, answer_seconds: float = 2.0
+) -> AsyncIterator[Served]:
     registry = CollectorRegistry()
     certificates = Certificates(folder.files, allowed=allowed, registry=registry, look_seconds=0.01)
     served = Served(Address("127.0.0.1", 0), certificates, registry, folder)
-    limits = Limits(header_seconds=header_seconds, answer_seconds=2.0)
+    limits = Limits(header_seconds=header_seconds, answer_seconds=answer_seconds)
     metrics = ConnectionMetrics(registry)
     async with listening(
         app(lambda: served), served.address, purpose="test", limits=limits, certificates=certificates, metrics=metrics
@@ -305,15 +307,36 @@ async def test_a_file_that_vanishes_changes_nothing(served: Served, folder: Fold
     assert failed["error"] == f"--{name} {folder.path / name}: {os.strerror(2)}"
 
 
-async def test_a_certificate_that_expires_while_it_is_connected_asks_once_more_at_most(folder: Folder) -> None:
-    now = dt.datetime.now(dt.UTC).timestamp()
+async def test_a_certificate_that_expires_while_it_is_connected_asks_no_more(folder: Folder) -> None:
+    later = dt.datetime.now(dt.UTC).timestamp() + 2 * 86400
     async with serving(folder) as served:
-        async with served.connect() as connection:
-            await connection.send(request())
-            assert "connection" not in (await connection.receive()).headers
-            served.certificates._clock = lambda: now + 2 * 86400
-            assert await asyncio.wait_for(connection.reader.read(), PATIENCE) == b""
+        async with served.connect() as idle, served.connect() as asking:
+            for connection in (idle, asking):
+                await connection.send(request())
+                assert "connection" not in (await connection.receive()).headers
+            await asking.send(request("/held"))
+            await eventually(lambda: served.held == 1, within=PATIENCE)
+            served.certificates._clock = lambda: later
+            assert await asyncio.wait_for(idle.reader.read(), PATIENCE) == b""
+            served.holding.set()
+            assert (await asking.receive()).status == 200, "it was in hand"
+            assert await asyncio.wait_for(asking.reader.read(), PATIENCE) == b""
         assert served.metric("tas_extender_connections_closed_total", reason="certificate") == 1
+
+
+async def test_a_request_on_a_connection_whose_authority_is_gone_gets_403(folder: Folder) -> None:
+    never = 1e6  # is when idle connections are looked at
+    async with (
+        serving(folder, header_seconds=never, answer_seconds=never) as served,
+        served.connect() as connection,
+    ):
+        await connection.send(request())
+        assert (await connection.receive()).status == 200
+        served.certificates.epoch += 1
+        await connection.send(request())
+        reply = await connection.receive()
+        assert (reply.status, reply.headers["connection"]) == (403, "close")
+        assert reply.json == {"error": "client: its certificate has expired, or its authority is gone"}
 
 
 async def test_a_handshake_that_does_not_come_ends_and_keeps_nobody_out(folder: Folder) -> None:
