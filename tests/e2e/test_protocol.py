@@ -30,7 +30,9 @@ def test_pods_go_where_the_extender_scores_highest(cluster: Cluster, namespace: 
 
 
 @both_forms
-def test_pods_stay_off_nodes_the_extender_rejects(cluster: Cluster, namespace: str, names_only: bool) -> None:
+def test_pods_stay_off_nodes_the_extender_rejects_and_c22_one_that_is_left_is_not_scored(
+    cluster: Cluster, namespace: str, names_only: bool
+) -> None:
     """Whichever single node is left gets the pod, and c22: with one candidate left nobody asks for scores."""
 
     def answer(asked: Asked) -> Answered:
@@ -213,7 +215,7 @@ def test_c26_how_scores_are_read(cluster: Cluster, namespace: str, scores: list[
 
 
 @pytest.mark.parametrize("bad", ["7.0", '"7"'])
-def test_a_score_that_is_no_integer_costs_the_whole_answer(cluster: Cluster, namespace: str, bad: str) -> None:
+def test_c23_a_score_that_is_no_integer_costs_the_whole_answer(cluster: Cluster, namespace: str, bad: str) -> None:
     """c23: the error is ignored, and this extender's scores with it; the other one decides."""
 
     def spoilt(asked: Asked) -> Answered:

@@ -194,6 +194,21 @@ def test_protocol_c28_the_same_call_twice_gives_the_same_answer() -> None:
     ] * 2
 
 
+@FORMS
+def test_protocol_c22_each_verb_answers_alone_and_leaves_nothing_behind_for_another(*, names_only: bool) -> None:
+    samples = {"m": {"a": "50", "b": "30", "c": "20"}}
+    together, apart = decider(samples), decider(samples)
+    victims = victims_request({"a": ["u1"], "b": ["u2"]}, names_only=names_only)
+
+    filtered, _ = ask_filter(together, ["a", "b", "c"], names_only=names_only)
+    first, _ = answer_preempt(together, victims, NOW)
+    scored, _ = ask_prioritize(together, filtered.nodes, names_only=names_only)
+
+    assert ask_prioritize(apart, filtered.nodes, names_only=names_only)[0] == scored == {"b": 10, "c": 9}
+    assert answer_preempt(apart, victims, NOW)[0] == first
+    assert ask_filter(apart, ["a", "b", "c"], names_only=names_only)[0] == filtered
+
+
 @dataclass(frozen=True)
 class ScoreCase:
     rules: Mapping[str, Any]
@@ -246,7 +261,7 @@ def test_tas_prioritize(case: ScoreCase, *, names_only: bool) -> None:
 
 
 @FORMS
-def test_tas_p4_twelve_values_stay_within_bounds_and_in_order(*, names_only: bool) -> None:
+def test_tas_p4_protocol_c25_twelve_values_stay_within_bounds_and_in_order(*, names_only: bool) -> None:
     nodes = [f"n{number:02d}" for number in range(12)]
     decide = decider({"m": {node: str(100 - place) for place, node in enumerate(nodes)}})
 

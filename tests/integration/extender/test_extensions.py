@@ -219,7 +219,7 @@ async def test_protocol_c25_what_must_not_reach_the_scheduler_gets_500_with_the_
     assert events(logs, "extension_answer_refused") or events(logs, "extension_failed")
 
 
-async def test_one_that_awaits_too_long_is_cut_off_and_nobody_waits_for_it(logs: list[Any]) -> None:
+async def test_protocol_c2_one_that_awaits_too_long_is_cut_off_and_nobody_waits_for_it(logs: list[Any]) -> None:
     ended: list[bool] = []
 
     async def hook(*_: Any) -> dict[str, int]:

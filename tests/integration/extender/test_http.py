@@ -356,7 +356,7 @@ class BrokenDecider(ToldDecider):
         return ScoreDecision(outcome=Outcome.DECIDED, scores={"a": object()})  # type: ignore[dict-item]
 
 
-async def test_a_bug_gets_500_and_a_traceback_and_harms_no_other_request() -> None:
+async def test_protocol_c3_a_bug_gets_500_and_a_traceback_and_harms_no_other_request() -> None:
     healthy = json.dumps({"Pod": POD, "NodeNames": ["b"]}).encode()
     async with serving(BrokenDecider()) as served, served.connect() as connection:
         replies = []

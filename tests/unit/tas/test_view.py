@@ -503,3 +503,48 @@ class TestUnknownPolicy:
     def test_tas_F8_a_setting_makes_it_an_error(self) -> None:
         decision = TelemetryDecider(View(), unknown_policy_fails=True).filter(pod_of(), {"a": None}, 1.0)
         assert decision.error == "policy default/p not found"
+
+
+class TestMetricsInUse:
+    """The cache of the original counted who uses a metric; here an index goes with its last user, and samples stay."""
+
+    RULES = (("m1", "GreaterThan", 1), ("m1", "GreaterThan", 2), ("m2", "GreaterThan", 1))
+
+    def filled(self) -> View:
+        view = View()
+        view.set_policy(policy_of(dontschedule(*self.RULES)), 0.0)
+        view.add_samples("a", [scrape(0.0, m1="5", m2="0")], 0.0)
+        return view
+
+    def test_tas_C1_what_no_policy_uses_is_kept_for_none(self) -> None:
+        view = self.filled()
+        assert {(key.metric, index.users) for key, index in view._indices.items()} == {("m1", 2), ("m2", 1)}
+
+        view.drop_policy(PolicyKey("default", "p"))
+
+        assert not view._indices
+        assert not TelemetryDecider(view).filter(pod_of(), {"a": None}, 1.0).rejected
+
+    def test_tas_C2_a_policy_that_never_was_may_go(self) -> None:
+        view = self.filled()
+
+        view.drop_policy(PolicyKey("default", "never"))
+
+        assert set(TelemetryDecider(view).filter(pod_of(), {"a": None}, 1.0).rejected) == {"a"}
+
+    def test_tas_C6_who_uses_a_metric_anew_has_its_values_at_once(self) -> None:
+        view = self.filled()
+        view.set_policy(policy_of(dontschedule(("m1", "GreaterThan", 1)), "q"), 1.0)
+        assert set(TelemetryDecider(view).filter(pod_of("q"), {"a": None}, 1.0).rejected) == {"a"}
+
+        for name in ("p", "q"):
+            view.drop_policy(PolicyKey("default", name))
+        view.set_policy(policy_of(dontschedule(*self.RULES)), 2.0)
+
+        assert set(TelemetryDecider(view).filter(pod_of(), {"a": None}, 2.0).rejected) == {"a"}
+
+    def test_tas_C7_what_is_not_heard_again_counts_until_it_is_stale(self) -> None:
+        decider = TelemetryDecider(self.filled())
+
+        assert set(decider.filter(pod_of(), {"a": None}, 119.0).rejected) == {"a"}
+        assert not decider.filter(pod_of(), {"a": None}, 121.0).rejected
