@@ -1,8 +1,10 @@
 """A bucket followed for ever: an ordered consumer that re-attaches, since a dead watch is silent (n36)."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import structlog
 
@@ -28,13 +30,15 @@ class WatchStatus:
     """Where a watch stands.
 
     `applied` is the last stream sequence handled; `caught_up` is true once it reached the last sequence noted when the
-    watch attached to this epoch, and stays so; `lag` compares with the stream for ever (None: not known now).
+    watch attached to this epoch, and stays so; `lag` compares with the stream for ever (None: not known now). Since
+    `attached` (since 1970; infinite: it is not) no revision of a key can have been missed.
     """
 
     epoch: Epoch | None
     applied: int
     caught_up: bool
     lag: int | None
+    attached: float
 
 
 class Watch:
@@ -70,6 +74,7 @@ class Watch:
         self._feed: Feed | None = None
         self._previous: Feed | None = None
         self._last_sequence: int | None = None
+        self._attached = inf
         self._was_behind = False
 
     @property
@@ -81,6 +86,7 @@ class Watch:
             applied=applied,
             caught_up=self._caught_up or (self._feed is not None and self._feed.is_caught_up),
             lag=None if self._feed is None or self._last_sequence is None else max(0, self._last_sequence - applied),
+            attached=inf if self._feed is None else self._attached,
         )
 
     async def run(self) -> None:
@@ -110,6 +116,7 @@ class Watch:
                 self._epoch = feed.epoch
                 self._on_epoch(feed.epoch)
             self._last_sequence = feed.epoch.last_sequence
+            self._attached = time.time()
             self._feed = feed
             await feed.release(self._on_entry, self._on_batch)
             if self._previous is not None:  # its connection was lost, so nobody could take its consumer away (b47)

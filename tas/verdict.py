@@ -9,6 +9,7 @@ if nothing happens. So `for` and `clearFor` are in the verdict itself, and any c
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -123,6 +124,8 @@ def evaluate_policy(
     before: PolicyVerdict | None,
     now: float,
     stale_deadlines: bool = True,
+    watched_since: float = 0.0,
+    unmet: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[PolicyVerdict, float | None]:
     """The verdict of `policy` on a node, and when it may change by time alone (None: never).
 
@@ -136,9 +139,11 @@ def evaluate_policy(
         before: The verdict that stands, if any.
         now: Seconds since 1970.
         stale_deadlines: Whether samples that become stale count for that; False for who follows them by `tas.view`.
+        watched_since: Since when whoever judges has missed nothing: `clearFor` is kept by nobody before.
+        unmet: When whoever judges last saw the rules of a label not met, by label, if only for a moment.
     """
     earlier = before if before is not None and before.uid == uid else None
-    where = _Where(_selected(policy, labels), samples, _stale_after(policy, stale_after), now)
+    where = _Where(_selected(policy, labels), samples, _stale_after(policy, stale_after), now, watched_since, unmet)
     silent = policy.suspend or policy.dry_run
     holds_prefix = silent
     strategies: dict[StrategyType, StrategyVerdict] = {}
@@ -207,6 +212,8 @@ class _Where(NamedTuple):
     samples: NodeSamples
     stale_after: float
     now: float
+    watched_since: float = 0.0
+    unmet: Mapping[str, float] = MappingProxyType({})
 
 
 class _Reading(NamedTuple):
@@ -343,11 +350,16 @@ def _evaluate_label(
     elif label.counts_as is State.MET:
         violated_since = None
         met_since = where.now if met_since is None else met_since
+        # Nobody knows of a break while nobody watched; a wish that was already waited for stays.
+        watched_since = max(where.watched_since, where.unmet.get(label.label, 0.0))
+        if earlier is not None and earlier.wish == ABSENT:
+            watched_since = 0.0
+        cleared = max(met_since, watched_since) + strategy.clear_for
         # What the policy says of the node's own labels holds at once: `clearFor` is about samples.
-        if not where.selected or where.now >= met_since + strategy.clear_for:
+        if not where.selected or where.now >= cleared:
             wish = ABSENT
         else:
-            due = met_since + strategy.clear_for
+            due = cleared
     else:
         met_since = None
     return LabelVerdict(state=label.state, wish=wish, violated_since=violated_since, met_since=met_since), due

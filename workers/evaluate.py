@@ -96,6 +96,8 @@ class Evaluate:
         self._touched: dict[str, _Touched] = {}
         self._waiting: dict[str, float] = {}  # to when a node's wishes change by waiting alone, since 1970
         self._policies_applied = 0
+        self._ready_since = inf
+        self._unmet: dict[tuple[str, PolicyKey], dict[str, float]] = {}  # when each label's rules were last not met
         self._epoch: Epoch | None = None
         self._ready = False
         self._room_after = float("-inf")
@@ -125,7 +127,41 @@ class Evaluate:
     # What is to be judged
 
     def _wake_up(self) -> None:
+        if self._ready:
+            self._take_touched()  # at once: a break of `clearFor` may be over with the next entry
         self._wake.set()
+
+    def _take_touched(self) -> None:
+        """Notes what changes have touched."""
+        view = self._followed.view
+        touched = dict(view.touched)
+        view.touched.clear()
+        for node, policies in touched.items():
+            self._note(node).policies |= policies
+            for key in policies:
+                self._note_unmet(node, key)
+
+    def _note_unmet(self, node: str, key: PolicyKey) -> None:
+        """Notes which labels of a policy with a `clearFor` have rules that are not met by what is known now."""
+        record = self._followed.records.get(key)
+        if record is None or not any(strategy.clear_for for strategy in record.policy.strategies.values()):
+            self._unmet.pop((node, key), None)
+            return
+        view, now = self._followed.view, time.time()
+        found, _ = evaluate_policy(
+            record.policy,
+            uid=record.uid,
+            generation=record.generation,
+            samples=view.samples(node),
+            labels=view.labels(node),
+            stale_after=view.default_stale_after,
+            before=None,
+            now=now,
+        )
+        for strategy in found.strategies.values():
+            for label, verdict in strategy.labels.items():
+                if verdict.met_since is None:
+                    self._unmet.setdefault((node, key), {})[label] = now
 
     async def _note_touched(self) -> None:
         """Hands on what changes have touched; everything, as soon as lists are complete. Runs until cancelled."""
@@ -143,15 +179,13 @@ class Evaluate:
                     asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._wake_up)
                     continue
                 self._ready = True
+                self._ready_since = time.time()
                 log.info("verdicts_complete", nodes=len(view.nodes), policies=len(view.policies))
                 self._note_all(self._stands.keys() | view.nodes)
             elif applied != self._policies_applied:
                 self._note_all(self._stands.keys() - view.nodes)  # what is not in the view is touched by nothing
             self._policies_applied = applied
-            touched = dict(view.touched)
-            view.touched.clear()
-            for node, policies in touched.items():
-                self._note(node).policies |= policies
+            self._take_touched()
 
     async def _is_of_this_life(self) -> bool:
         """Whether the lists are those of the buckets as they are now: after a wipe a watch may not have noticed yet."""
@@ -259,7 +293,7 @@ class Evaluate:
             keys, waiting = self._followed.records.keys() | verdict.policies.keys(), inf
         view = self._followed.view
         judged, due = await self._judge_policies(
-            keys, verdict, samples=view.samples(node), labels=view.labels(node), now=_now(verdict)
+            node, keys, verdict, samples=view.samples(node), labels=view.labels(node), now=_now(verdict)
         )
         if all(_same(verdict.policies.get(key), judged.get(key)) for key in keys):
             return min(due, waiting)
@@ -267,6 +301,7 @@ class Evaluate:
 
     async def _judge_policies(
         self,
+        node: str,
         keys: Collection[PolicyKey],
         before: NodeVerdict | None,
         *,
@@ -277,6 +312,8 @@ class Evaluate:
         """The verdict of each policy of `keys` that there is, and when one of them changes by waiting alone."""
         judged: dict[PolicyKey, PolicyVerdict] = {}
         due = inf
+        # Without a watch something may be missed just now: then it is looked again when that may have ended.
+        watched_since = min(now, max(self._ready_since, self._followed.watches[NODES.name].attached))
         for number, key in enumerate(sorted(keys), 1):
             record = self._followed.records.get(key)
             if record is not None:
@@ -290,6 +327,8 @@ class Evaluate:
                     before=None if before is None else before.policies.get(key),
                     now=now,
                     stale_deadlines=False,
+                    watched_since=watched_since,
+                    unmet=self._unmet.get((node, key), {}),
                 )
                 due = min(due, inf if waits is None else waits)
             if number % POLICIES_AT_ONCE == 0:
@@ -317,7 +356,7 @@ class Evaluate:
         before = verdict if verdict is not None and verdict.node_uid == found.uid else None
         now = _now(before)
         judged, due = await self._judge_policies(
-            self._followed.records.keys(), before, samples=found.samples, labels=found.labels, now=now
+            node, self._followed.records.keys(), before, samples=found.samples, labels=found.labels, now=now
         )
         if before is not None and all(
             _same(before.policies.get(key), judged.get(key)) for key in before.policies.keys() | judged.keys()

@@ -18,6 +18,7 @@ from bus.watch import WatchStatus
 from tas.epoch import Survivors
 from tas.errors import InvalidInputError
 from tas.policy import PolicyKey
+from tas.sample import NodeSamples
 from tas.view import View
 from workers.synced import SyncedWatch
 
@@ -163,7 +164,7 @@ class FollowedView:
                 if entry.value is None:
                     self.view.drop_samples(node)
                 else:
-                    self.view.add_samples(node, decode_node_samples(entry.value), time.time())
+                    self._take_samples(node, decode_node_samples(entry.value))
             elif entry.value is None:
                 self._named_nodes.unname(node)
                 self._drop_facts(node)
@@ -176,6 +177,13 @@ class FollowedView:
                     self.view.touch_node(node)
         except InvalidInputError as error:
             self._invalid(error)
+
+    def _take_samples(self, node: str, samples: NodeSamples) -> None:
+        now = time.time()
+        self.view.advance(now)  # what was stale before they came was so, however soon they came
+        if self.view.touched:
+            self._on_change()
+        self.view.add_samples(node, samples, now)
 
     def _policies_complete(self, synced: Synced) -> None:
         for key in self._named_policies.finish(synced.epoch, self.view.policies.keys()):

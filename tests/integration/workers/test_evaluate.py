@@ -429,6 +429,62 @@ async def test_waiting_outlives_the_worker(server: Server, world: World) -> None
     assert ended.labels["p"].violated_since == began.labels["p"].violated_since
 
 
+async def test_what_nobody_watched_counts_for_no_clear_for(server: Server, world: World) -> None:
+    """While no replica ran the node may have violated the policy: a new one counts what it has seen itself."""
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(clearFor="2s"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, HOLD)
+    await world.sample(m=2)
+    await world.samples_for(2, m=1)
+    began = time.time()
+    async with evaluating(server):
+        await world.eventually(MET, ABSENT)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time - began >= 2
+
+
+async def test_a_restarted_replica_takes_back_no_wish_that_clear_for_was_kept_for(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=1)
+    await world.policy(**deschedule(clearFor="500ms"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(MET, ABSENT)
+    async with evaluating(server) as (again,):
+        await eventually(lambda: again.unready() is None, within=30)
+        await world.quiet()
+    assert (await world.wishes()) == {"p": ABSENT}
+
+
+async def test_a_break_of_clear_for_counts_though_it_is_over_when_its_turn_comes(
+    server: Server, world: World, tmp_path: Path
+) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(clearFor="4s"))
+    await world.synced()
+    with replica("evaluate", tas("evaluate", bus=server.url), folder=tmp_path) as sleeper:
+        await world.eventually(VIOLATED, SET, within=30)
+        await world.sample(m=1)
+        await world.eventually(MET, HOLD)
+        sleeper.pause()
+        broken = time.time()
+        await world.sample(m=2)
+        await world.sample(m=1)
+        sleeper.resume()
+        await world.eventually(MET, ABSENT, within=30)
+        sleeper.must_run()
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time - broken >= 4
+
+
 # What absence means
 
 

@@ -86,6 +86,7 @@ def step(
     uid: str = "u",
     generation: int = 1,
     labels: Mapping[str, str] | None = None,
+    **watching: Any,
 ) -> tuple[PolicyVerdict, float | None]:
     return evaluate_policy(
         of,
@@ -96,6 +97,7 @@ def step(
         stale_after=STALE_AFTER,
         before=before,
         now=now,
+        **watching,
     )
 
 
@@ -472,6 +474,21 @@ def test_clear_for_needs_unbroken_met(between: State) -> None:
     again, due = step(of, samples(NOW + 12, a=1), broken, now=NOW + 12)
     assert (wish(again), due) == (HOLD, NOW + 32)
     assert wish(judged(of, samples(NOW + 12, a=1), again, now=NOW + 32)) == ABSENT
+
+
+@pytest.mark.parametrize(
+    "watching", [{"watched_since": NOW + 15}, {"unmet": {KEY.name: NOW + 15}}], ids=["not watched", "seen unmet"]
+)
+def test_clear_for_counts_only_what_was_seen_met(watching: Mapping[str, Any]) -> None:
+    of = deschedule("a > 1", clearFor="20s")
+    first = judged(of, samples(a=1))
+    again, due = step(of, samples(NOW + 20, a=1), first, now=NOW + 20, **watching)
+    assert (wish(again), due) == (HOLD, NOW + 35)
+    assert only(again) == only(first)  # who has watched longer goes on from there
+    cleared = judged(of, samples(NOW + 35, a=1), again, now=NOW + 35, **watching)
+    assert wish(cleared) == ABSENT
+    restarted = judged(of, samples(NOW + 36, a=1), cleared, now=NOW + 36, watched_since=NOW + 36)
+    assert wish(restarted) == ABSENT
 
 
 def test_clear_waits_for_clear_for_as_well() -> None:
