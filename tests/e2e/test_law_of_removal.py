@@ -23,7 +23,7 @@ def seeds() -> range:
     return range(int(first), int(last) + 1) if dash else range(1, int(first) + 1)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds(), ids="seed-{}".format)
 async def test_a_label_goes_only_because_something_said_so(
     seed: int, cluster: Cluster, crd: None, tmp_path: Path
@@ -31,7 +31,7 @@ async def test_a_label_goes_only_because_something_said_so(
     await play_on(cluster, seed, tmp_path, as_processes=False)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_it_holds_for_processes_that_are_killed_and_stopped(cluster: Cluster, crd: None, tmp_path: Path) -> None:
     await play_on(cluster, seeds()[0], tmp_path, as_processes=True)
 

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from tests.integration.removal.play import played
 
 DEFAULT_SEEDS = "1-8"
-AT_ONCE = 8
+AT_ONCE = int(os.environ.get("TAS_REMOVAL_AT_ONCE", "8"))
 """So many histories are played at the same time, each with a bus and an API server of its own."""
 
 PROCESS_EVERY = 8
@@ -33,8 +33,8 @@ PROCESSES_AT_ONCE = 3
 DEFAULT_PAUSE = "5"
 """Seconds for which one replica of each worker is stopped, once a run; `TAS_REMOVAL_PAUSE` says otherwise."""
 
-MOST_SECONDS = 400
-"""How long a batch may take, without that pause."""
+MOST_SECONDS = 900
+"""How long a batch may take, without that pause: many times what it does."""
 
 
 def seeds() -> range:
@@ -86,7 +86,7 @@ async def play_all(batch: Sequence[int], folder: Path, *, as_processes: bool = F
 @pytest.mark.parametrize("batch", batches(seeds(), AT_ONCE), ids=name)
 async def test_a_label_goes_only_because_something_said_so(batch: tuple[int, ...], tmp_path: Path) -> None:
     removed = await play_all(batch, tmp_path)
-    assert len(batch) < AT_ONCE or removed > 0, "nothing was removed"
+    assert len(batch) < 4 or removed > 0, "nothing was removed"
 
 
 @pytest.mark.timeout(MOST_SECONDS + pause_seconds())

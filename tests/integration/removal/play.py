@@ -25,8 +25,10 @@ PROCESS_HISTORY_SECONDS = 14.0
 AFTER_PAUSE_SECONDS = 6.0
 """How long a history goes on at least after the long pause."""
 
-SETTLE_SECONDS = 90.0
-"""How long until all is as the model says: who failed often waits up to 10 s, a lost message comes again after 10 s."""
+SETTLE_LOOKS, LOOK_SECONDS = 900, 0.1
+"""How often is looked until all is as the model says: who failed often waits up to 10 s, as does a lost message.
+
+Looks are counted, not seconds: where our own turns come late, so do those of who is to settle."""
 
 STEADY_SECONDS = 0.5
 """How long it then has to stay so."""
@@ -175,22 +177,23 @@ class Quiet:
         self._tell = tell
         self._steady = steady
         self._judge = judge
-        self._until = time.monotonic() + SETTLE_SECONDS
+        self._looks = 0
         self._steady_since: float | None = None
 
     async def __call__(self, differences: Sequence[str]) -> bool:
         now = time.monotonic()
+        self._looks += 1
         self._judge.look()
         self._judge.must_be_content()
         if differences:
             self._steady_since = None
-            assert now < self._until, "\n".join(differences)
+            assert self._looks < SETTLE_LOOKS, "\n".join(differences)
         elif self._steady_since is None:
             self._steady_since = now
         elif now - self._steady_since >= self._steady:
             self._tell("all is as the model says")
             return True
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LOOK_SECONDS)
         return False
 
 

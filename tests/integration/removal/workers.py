@@ -1,7 +1,6 @@
 """The product's workers, as tasks on this loop or as processes, and what can befall one of them."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from tests.integration.replicas import Replica
 from tests.integration.servers import eventually
+from tests.integration.workers.halting_labels import LINES, SIGNALS
 from workers.evaluate import Evaluate
 from workers.kubernetes.client import KubernetesClient
 from workers.labels import Labels
@@ -95,6 +95,7 @@ class Process:
         self.name = replica.name
         self.stops: list[tuple[float, float]] = []
         self.halts = 0
+        self._line = LINES[0]
         self._replica = replica
 
     async def start(self) -> None:
@@ -104,7 +105,7 @@ class Process:
         self._replica.kill()
 
     async def pause(self, seconds: float) -> bool:
-        if self.name.startswith("labels") and self._replica.catches(signal.SIGUSR2):
+        if self.name.startswith("labels") and self._replica.catches(SIGNALS[None]):
             await self._halt()
         began = time.time()
         self._replica.pause()
@@ -116,11 +117,12 @@ class Process:
 
     async def _halt(self) -> None:
         """Waits until it stops itself between check and sending; not for long, since it may have nothing to do."""
-        self._replica.send(signal.SIGUSR1)
+        self._line = LINES[(LINES.index(self._line) + 1) % len(LINES)]
+        self._replica.send(SIGNALS[self._line])
         with suppress(AssertionError):
             await eventually(lambda: self._replica.paused, within=HALT_SECONDS)
         self.halts += self._replica.paused
-        self._replica.send(signal.SIGUSR2)  # comes before all else when it wakes
+        self._replica.send(SIGNALS[None])  # comes before all else when it wakes
 
     def must_run(self) -> None:
         self._replica.must_run()

@@ -4,8 +4,7 @@
 
 It sends `SIGNAL` (`STOP`, `KILL`) to itself, once, at `LINE`: `read`, when it has read a node's samples, so all that a
 removal stands on, and has looked at nothing yet; or `send`, when a patch was found fresh enough and nothing of it has
-been sent. With `later` as LINE nothing happens until SIGUSR1 names the one of both that was not named last, or
-SIGUSR2 none.
+been sent. With `later` as LINE nothing happens until one of `SIGNALS` names a line, or none again.
 """
 
 import argparse
@@ -14,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import workers.kubernetes.client
@@ -26,6 +26,8 @@ from workers.logs import LogFormat, LogLevel, configure_logging
 from workers.runtime import Address, Supervisor, new_registry, stop_signals
 
 LINES = ("read", "send")
+SIGNALS = {"read": signal.SIGUSR1, "send": signal.SIGUSR2, None: signal.SIGALRM}
+"""What names a line to a replica that runs."""
 
 
 class Halt:
@@ -33,20 +35,20 @@ class Halt:
 
     def __init__(self, number: signal.Signals, line: str) -> None:
         self._number = number
-        self._line = line if line in LINES else None
-        self._next = 0
+        self._line: str | None = None
+        self.name_line(line if line in LINES else None)
 
     def at(self, line: str) -> None:
         if self._line == line:
             self._line = None
             os.kill(os.getpid(), self._number)
 
-    def arm(self, *_: object) -> None:
-        self._line = LINES[self._next]
-        self._next = 1 - self._next
+    def name_line(self, line: str | None) -> None:
+        self._line = line
 
-    def disarm(self, *_: object) -> None:
-        self._line = None
+    def heard(self, line: str | None, *_: object) -> None:
+        """For `signal.signal`."""
+        self.name_line(line)
 
 
 class HaltingBus(Bus):
@@ -98,7 +100,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     halting = Halt(signal.Signals[f"SIG{given.signal}"], given.line)
     # Not by the loop: they have to be there before the next line runs.
-    signal.signal(signal.SIGUSR1, halting.arm)
-    signal.signal(signal.SIGUSR2, halting.disarm)
+    for named, number in SIGNALS.items():
+        signal.signal(number, partial(halting.heard, named))
     configure_logging(LogFormat.JSON, LogLevel.INFO)
     sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, given.stale_after)))

@@ -18,6 +18,7 @@ from tas.policy import PolicyKey
 from tas.verdict import Wish, WishKind
 from tests.integration.replicas import replica
 from tests.integration.servers import Server, eventually
+from tests.integration.workers.halting_labels import SIGNALS
 from tests.kubernetes.fixtures import admin, client
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, LabelScenarios, has, settled, wishing
@@ -325,6 +326,31 @@ async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_
         assert (await world.labels(node))[name] == VIOLATING
         await world.sample(node, health=0)
         await eventually(has(world, node, name, None))
+
+
+async def test_a_replica_stopped_after_its_last_check_removes_nothing_from_a_node_that_was_written_since(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, tmp_path: Path
+) -> None:
+    node, name = await violating(world)
+    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "STOP", "later"]
+    with replica("labels", command, folder=tmp_path) as stopped:
+        await eventually(has(world, node, name, VIOLATING), within=30)
+        stopped.send(SIGNALS["send"])
+        await world.sample(node, health=0)
+        await world.judge(node)
+        await eventually(lambda: stopped.paused, within=30)
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await world.admin.label_node(node, {"theirs": "1"})
+        before = len(sandbox.calls)
+        stopped.resume()
+
+        def refused() -> bool:
+            return any(call.verb == "patch" and call.status == 409 for call in sandbox.calls[before:])
+
+        await eventually(refused, within=30)
+        stopped.must_run()
+        assert (await world.labels(node))[name] == VIOLATING
 
 
 async def test_another_replica_removes_what_a_killed_one_was_about_to(
