@@ -378,8 +378,11 @@ async def _lasting(work: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(1.0)
 
 
-async def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen on each address of `host`; port 0: any free one. Raises OSError."""
+async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """Sockets that listen on each address of `host`; port 0: any free one. Raises OSError.
+
+    Where all who listen there say `shared`, the system spreads connections over them (SO_REUSEPORT).
+    """
     loop = asyncio.get_running_loop()
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -390,6 +393,8 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.settimeout(0)
             listener.bind(address)
             listener.listen(BACKLOG)

@@ -5,6 +5,7 @@ complete lists, and stays so: when the bus goes, the last view goes on answering
 from there.
 """
 
+import asyncio
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -52,6 +53,7 @@ class ExtenderWorker:
         unknown_policy_fails: bool = False,
         unresolvable: bool = True,
         debug_explain: bool = False,
+        share_port: bool = False,
         limits: Limits | None = None,
         certificates: Certificates | None = None,
         extensions: Iterable[EntryPoint] = (),
@@ -75,6 +77,7 @@ class ExtenderWorker:
         )
         self._explain = ExplainHandler(self._followed.view, self._decider)
         self._debug_explain = debug_explain
+        self._share_port = share_port
         nodes = NodeView(self._followed.view)
         self._extensions = [
             MountedExtension(each, nodes, limit=extension_seconds) for each in load(extensions, nodes, only=only)
@@ -99,18 +102,23 @@ class ExtenderWorker:
             metrics=self._metrics,
             routes=[version_route(), *([self._explain.route()] if self._debug_explain else [])],
         )
-        async with listening(
-            app,
-            self._listen,
-            purpose="extender",
-            limits=self._limits,
-            certificates=self._certificates,
-            metrics=self._connections,
-        ) as address:
-            scheme = "http" if self._certificates is None else "https"
-            log.info("extender_listening", url=f"{scheme}://{address}{next(iter(self._served))}")
-            async with held(self._extensions):
-                await self._followed.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._followed.run())
+            if self._share_port:
+                await self._followed.completed.wait()  # until then others answer whoever connects there
+            async with listening(
+                app,
+                self._listen,
+                purpose="extender",
+                limits=self._limits,
+                certificates=self._certificates,
+                metrics=self._connections,
+                shared=self._share_port,
+            ) as address:
+                scheme = "http" if self._certificates is None else "https"
+                log.info("extender_listening", url=f"{scheme}://{address}{next(iter(self._served))}")
+                async with held(self._extensions):
+                    await asyncio.Event().wait()
 
     def health_routes(self) -> Iterable[web.RouteDef]:
         """The last answers, oldest first, why they would be what they would be now, and what is mounted."""

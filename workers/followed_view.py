@@ -40,7 +40,7 @@ class FollowedView:
         node_uids: Of each node that the API server has.
         node_revisions: The last revision of each node's entries in the present life of NODES, deletions included.
         invalid_entries: How many entries could not be read; they are logged and leave everything as it was.
-        was_complete: Whether both lists were ever taken in; stays true through later lives of the bus.
+        completed: Set once both lists were taken in; stays so through later lives of the bus.
     """
 
     name = "view"
@@ -60,7 +60,7 @@ class FollowedView:
         self.node_uids: dict[str, str] = {}
         self.node_revisions: dict[str, int] = {}
         self.invalid_entries = 0
-        self.was_complete = False
+        self.completed = asyncio.Event()
         self._heard_at = time.monotonic()
         self._named_policies: Survivors[PolicyKey] = Survivors()
         self._named_nodes: Survivors[str] = Survivors()
@@ -100,6 +100,11 @@ class FollowedView:
     def silent_seconds(self) -> float:
         """Seconds since anything was last heard from the bus: the age of the view."""
         return time.monotonic() - self._heard_at
+
+    @property
+    def was_complete(self) -> bool:
+        """Whether both lists were ever taken in."""
+        return self.completed.is_set()
 
     async def run(self) -> None:
         """Follows until cancelled."""
@@ -203,7 +208,7 @@ class FollowedView:
                 # Only now: to judge all nodes at once by sets is ten times as cheap as one by one as they come.
                 for record in self.records.values():
                     self.view.set_policy(record.policy, time.time())
-            self.was_complete = True
+            self.completed.set()
             log.info("view_complete", policies=len(self.view.policies), nodes=len(self.view.nodes))
         self._on_change()
 

@@ -151,10 +151,11 @@ async def listening(
     limits: Limits | None = None,
     certificates: Certificates | None = None,
     metrics: ConnectionMetrics | None = None,
+    shared: bool = False,
 ) -> AsyncIterator[Address]:
     """Serves `app` at `address` within the body, and yields where (the port chosen if 0 was asked for).
 
-    With `certificates` by HTTPS, and only to clients that they admit.
+    With `certificates` by HTTPS, and only to clients that they admit. `shared`: others may listen there as well.
 
     Raises:
         StartError: if the address cannot be listened on; `purpose` says whose it is.
@@ -163,7 +164,7 @@ async def listening(
     await runner.setup()
     try:
         try:
-            sockets = await bind(address.host, address.port)
+            sockets = await bind(address.host, address.port, shared=shared)
         except OSError as error:
             reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise StartError(f"{purpose}: cannot listen on {address}: {reason}") from error

@@ -4,7 +4,7 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ _cluster_key = pytest.StashKey[Cluster]()
 _folder_key = pytest.StashKey[Path]()
 _booted_key = pytest.StashKey[int]()
 _started_key = pytest.StashKey[int]()
+_told_key = pytest.StashKey[list[str]]()
 
 
 find_binaries = functools.cache(binaries.find)
@@ -82,6 +83,12 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.delete_pods(name)
 
 
+@pytest.fixture
+def tell(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Says a line at the end of the session's output, also if all is well: a figure that somebody wants to know."""
+    return pytestconfig.stash.setdefault(_told_key, []).append
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what needs binaries that were never built: here, so that all share one line of the summary."""
@@ -120,7 +127,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says where the logs are that were kept."""
+    """Says what tests had to tell, and where the logs are that were kept."""
+    if told := terminalreporter.config.stash.get(_told_key, []):
+        terminalreporter.section("measured")
+        for line in told:
+            terminalreporter.write_line(line)
     folder = terminalreporter.config.stash.get(_folder_key, None)
     if folder is not None and folder.exists():
         terminalreporter.write_line(f"logs of the control plane: {folder}")

@@ -1,10 +1,14 @@
 """What policies say is written back: nodes are labelled and waiting pods are woken, by the whole product."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from bus.buckets import SAMPLES
+from bus.connection import Bus
+from bus.subjects import samples_subject
 
 from .cluster import NODES, Cluster, extender
 from .processes import until
@@ -58,17 +62,19 @@ def test_labels_follow_samples_and_go_with_the_policy(cluster: Cluster, namespac
     # On leaving the policy is deleted, and its label with it.
 
 
-def test_a_pod_that_was_rejected_everywhere_is_woken_by_a_recovery(
-    cluster: Cluster, namespace: str, tas: Product, capsys: pytest.CaptureFixture[str]
+async def test_a_pod_that_was_rejected_everywhere_is_woken_by_a_recovery(
+    cluster: Cluster, namespace: str, tas: Product, tell: Callable[[str], None]
 ) -> None:
     tas.publish({node: {"health_metric": 1} for node in NODES})
     until(lambda: tas.passes(namespace, POLICY, NODES) == set(), "no node is good enough")
     with cluster.scheduler(extender(tas.url, names_only=True)):
         cluster.create_pod(namespace, "waits", policy=POLICY)
         cluster.rejected(namespace, "waits", containing="health_metric")
-        began = time.monotonic()
-        tas.publish({"node-2": {"health_metric": 0}})
-        # By itself the scheduler would look again after 5 minutes.
-        assert cluster.placed(namespace, "waits", timeout=30) == "node-2"
-        with capsys.disabled():
-            print(f"\nplaced {time.monotonic() - began:.2f} s after the recovery was published")
+        async with Bus.connect(tas.bus, name="source", streams=()) as bus:
+            await bus.wait_connected()
+            began = time.monotonic()
+            await bus.publish(SAMPLES, samples_subject("node-2", "cli"), b'{"metrics": {"health_metric": "0"}}')
+            # By itself the scheduler would look again after 5 minutes.
+            assert cluster.placed(namespace, "waits", timeout=30) == "node-2"
+            took = time.monotonic() - began
+        tell(f"wake: a pod rejected everywhere is placed {took:.2f} s after a node's recovery (goal 2 s, bound 30 s)")

@@ -4,14 +4,15 @@ An extender weight of 100 makes one step of a score outweigh what the in-tree pl
 """
 
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from .cluster import NODES, Cluster, extender
-from .processes import until
+from .processes import free_ports, until
 from .product import Product, product
 from .recorder import FILTER, PRIORITIZE, forwarding, recording
 
@@ -137,6 +138,25 @@ def test_answers_are_in_the_form_that_was_asked_and_nodes_come_back_as_they_went
         assert returned == {name: sent[name] for name in ("node-1", "node-2")}
         assert kept["NodeNames"] is None
     assert {item["Host"]: item["Score"] for item in scoring.answered.body} == {"node-1": 9, "node-2": 10}
+
+
+def test_while_no_extender_is_there_a_pod_waits_or_goes_without_as_the_configuration_says(
+    cluster: Cluster, namespace: str, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    """`ignorable: false` costs time and no placement; `true` costs the policy. What docs/scheduler.md says."""
+    (port,) = free_ports(1)
+    entry = extender(f"http://127.0.0.1:{port}", names_only=True, httpTimeout="1s")
+    with cluster.scheduler(entry | {"ignorable": True}):
+        cluster.create_pod(namespace, "goes", policy=POLICY)
+        assert cluster.placed(namespace, "goes") in NODES
+    with cluster.scheduler(entry):
+        cluster.create_pod(namespace, "waits", policy=POLICY)
+        assert "connection refused" in cluster.rejected(namespace, "waits", containing="connection refused")
+        with product(cluster, tmp_path, "--listen", f"127.0.0.1:{port}"):
+            began = time.monotonic()
+            # Nothing happens in the cluster: the scheduler itself tries again, after 10 s at the latest.
+            assert cluster.placed(namespace, "waits") in NODES
+            tell(f"extender: a pod that waited for it is placed {time.monotonic() - began:.1f} s after it is ready")
 
 
 def test_the_product_leaves_nothing_running(cluster: Cluster, tmp_path: Path) -> None:

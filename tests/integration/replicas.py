@@ -16,7 +16,7 @@ from tests.integration.servers import eventually
 
 REPOSITORY = Path(__file__).parents[2]
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 """How long a process may take until it is ready, on a machine that has other things to do."""
 
 
@@ -28,6 +28,7 @@ class Replica:
         self.log = folder / f"{name}.log"
         self._command = command
         self._process: Process | None = None
+        self._told = 0
 
     @property
     def pid(self) -> int:
@@ -48,6 +49,7 @@ class Replica:
     def start(self) -> None:
         # Nothing of whoever runs the tests: neither their settings nor a bus that they run themselves.
         settings = {name: value for name, value in clean_environment().items() if not name.startswith("TAS_")}
+        self._told = self.log.stat().st_size if self.log.exists() else 0
         self._process = Process(
             self.name,
             [sys.executable, *self._command],
@@ -88,9 +90,9 @@ class Replica:
         self._process.must_run()
         assert not any(event["event"] == "worker_crashed" for event in self.events()), self._process.tail()
 
-    def events(self) -> Iterator[dict[str, str]]:
-        """What it told, oldest first; a line that its death cut off is left out."""
-        for line in self.log.read_text(errors="replace").splitlines():
+    def events(self, *, since: int = 0) -> Iterator[dict[str, str]]:
+        """What it told, oldest first, from so many bytes on; a line that its death cut off is left out."""
+        for line in self.log.read_bytes()[since:].decode(errors="replace").splitlines():
             try:
                 event = json.loads(line)
             except ValueError:
@@ -110,13 +112,15 @@ class Replica:
         return found[-1]
 
     async def ready(self) -> None:
-        """Waits until it says so itself."""
-        url = await self.address("health")
+        """Waits until its present life says so itself."""
         async with aiohttp.ClientSession() as session:
 
             async def says_so() -> bool:
                 self.must_run()
-                async with session.get(f"{url}/readyz") as answer:
+                told = [each["url"] for each in self.events(since=self._told) if each["event"] == "health_listening"]
+                if not told:
+                    return False
+                async with session.get(f"{told[-1]}/readyz") as answer:
                     return answer.status == 200
 
             await eventually(says_so, within=START_SECONDS, every=0.05)

@@ -73,7 +73,7 @@ class Enforced(World):
             Evaluate(bus, registry=registry, default_stale_after=stale),
             Labels(bus, client["labels"], registry=registry, default_stale_after=stale),
             PolicyStatus(bus, client["status"], registry=registry, default_stale_after=stale),
-            _NodeHistory(client["test"], self.seen),
+            NodeHistory(client["test"], self.seen),
         ]
         for worker in workers:
             await enter(running(worker))
@@ -193,7 +193,7 @@ class Enforced(World):
         await self.becomes(well, ours)
 
 
-class _NodeHistory:
+class NodeHistory:
     """Notes every state of every node's labels."""
 
     name = "history"

@@ -433,6 +433,18 @@ class Settings:
             default=FailedNodes.UNRESOLVABLE.value,
         ),
     ]
+    share_port: Annotated[
+        bool,
+        Setting(
+            group="The extender",
+            form="on|off",
+            help="Whether further replicas on this machine listen at the same address: the system spreads connections "
+            "over those that are ready, and one that ends leaves its port to the others. All of them must say so.",
+            commands=("run all", "run extender"),
+            parse=_switch,
+            default="off",
+        ),
+    ]
     debug_explain: Annotated[
         bool,
         Setting(

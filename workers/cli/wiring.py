@@ -68,6 +68,7 @@ def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
         unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
         unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
         debug_explain=settings.debug_explain,
+        share_port=settings.share_port,
         extensions=installed(),
         only=settings.only,
         extension_seconds=settings.extension_timeout,

@@ -85,6 +85,7 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         "max_body": "1.5Ki",
         "unknown_policy": "error",
         "failed_nodes": "resolvable",
+        "share_port": "on",
         "debug_explain": "on",
         "extender_health": "127.0.0.1:9012",
         "node": "node-1.example",
@@ -109,6 +110,7 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
     assert settings.listen == Address("::1", 80)
     assert settings.stale_after == 90.0
     assert settings.max_body == 1536
+    assert settings.share_port
     assert settings.unknown_policy is UnknownPolicy.ERROR
     assert settings.failed_nodes is FailedNodes.RESOLVABLE
     assert settings.period == 0.25

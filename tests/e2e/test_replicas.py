@@ -1,0 +1,317 @@
+"""Two replicas of every worker, as processes, on the real control plane: each is killed in its turn, under load.
+
+Nodes report all the time and some of them change their minds, pods keep coming, and whatever is killed, labels, status
+and placement follow; no label goes that should stay. A killed extender leaves its port to the other one.
+"""
+
+import asyncio
+import itertools
+import random
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.buckets import SAMPLES, VERDICTS
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.messages import decode_verdict, encode_samples
+from bus.subjects import samples_subject, verdict_key
+from tas.policy import LABEL_PREFIX, PolicyKey, StrategyType
+from tas.quantity import parse_quantity
+from tas.rules import State
+from tas.sample import Scrape
+from tests.integration.replicas import Replica, replica, tas
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.running import running
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.enforcement import NodeHistory
+from workers.kubernetes.client import KubernetesClient
+
+from .cluster import NODES, POLICY_LABEL, RESOURCE, Cluster, extender
+from .processes import free_ports
+
+POLICY = "replicated"
+VIOLATING = "violating"
+CARD = f"{LABEL_PREFIX}{POLICY}/card"
+LABELS = {POLICY: VIOLATING, CARD: "hot"}
+
+STALE_SECONDS = 15
+SAMPLE_SECONDS = 0.02
+"""Between two samples, of which every second is of a node that stays as it is."""
+
+POD_SECONDS = 0.4
+WITHIN = 90.0
+"""Generous: a lease takes 5 s to go over, a batch that died with its reader comes again after 10 s."""
+
+SICK = [f"sick-{number}" for number in range(8)]
+"""They violate all the time."""
+SILENT = [f"silent-{number}" for number in range(8)]
+"""They violated once, and have said nothing since: what is unknown holds a label, and takes no pod."""
+WELL = [f"well-{number}" for number in range(10)]
+CHANGING = [f"changing-{number}" for number in range(20)]
+MARKER = "marker"
+"""It turns once after each kill, and its labels must follow."""
+ALL = [*SICK, *SILENT, *WELL, *CHANGING, MARKER]
+
+SPEC: dict[str, Any] = {
+    "staleAfter": f"{STALE_SECONDS}s",
+    "strategies": {
+        "dontschedule": {
+            "onStale": "fail",
+            "rules": [{"metricname": "health", "operator": "GreaterThan", "target": 0}],
+        },
+        "deschedule": {"rules": [{"metricname": "health", "operator": "Equals", "target": 2}]},
+        "labeling": {"rules": [{"metricname": "health", "operator": "Equals", "target": 2, "labels": ["card=hot"]}]},
+    },
+}
+
+
+class Load:
+    """Sources and users: samples of every node and pods, one after the other until it is told to end."""
+
+    def __init__(self, bus: Bus, admin: Admin, namespace: str) -> None:
+        self.health: dict[str, int] = dict.fromkeys(SICK, 2) | dict.fromkeys(WELL, 0) | {MARKER: 0}
+        self.recoveries: dict[str, int] = defaultdict(int)
+        self.samples = 0
+        self.pods: list[str] = []
+        self._bus = bus
+        self._admin = admin
+        self._namespace = namespace
+        self._chance = random.Random(7)
+
+    async def report(self, node: str, health: int) -> None:
+        """Publishes until the bus has it."""
+        if self.health.get(node) == 2 != health:
+            self.recoveries[node] += 1
+        self.health[node] = health
+
+        async def published() -> bool:
+            # What it is by now: somebody else may have reported of the node since.
+            now, value = time.time(), parse_quantity(str(self.health[node]))
+            scrape = Scrape(source="test", measured=now, arrived=now, sequence=0, metrics={"health": value})
+            with suppress(BusError):
+                await self._bus.publish(SAMPLES, samples_subject(node, "test"), encode_samples(scrape))
+                self.samples += 1
+                return True
+            return False
+
+        await eventually(published, within=WITHIN, every=0.05)
+
+    async def samples_on(self, *, changes: bool) -> None:
+        """Reports on: what stays as it is, in turn, and if asked every other time a node that changes."""
+        for number in itertools.count():
+            steady = [node for node in self.health if not changes or node not in CHANGING]
+            node = steady[(number // 2 if changes else number) % len(steady)]
+            if changes and number % 2:
+                node = self._chance.choice(CHANGING)
+                await self.report(node, self._chance.choice((0, 1, 2)))
+            else:
+                await self.report(node, self.health[node])
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def pods_on(self) -> None:
+        for number in itertools.count():
+            await self.create_pod(f"load-{number}")
+            await asyncio.sleep(POD_SECONDS)
+
+    async def create_pod(self, name: str) -> None:
+        container = {"name": "main", "image": "pause", "resources": {"limits": {RESOURCE: "1"}}}
+        body = {"metadata": {"name": name, "labels": {POLICY_LABEL: POLICY}}, "spec": {"containers": [container]}}
+        await self._admin.create(f"/api/v1/namespaces/{self._namespace}/pods", body)
+        self.pods.append(name)
+
+    async def placed(self) -> dict[str, str]:
+        """The node of every pod that has one."""
+        found = await self._admin.get(f"/api/v1/namespaces/{self._namespace}/pods")
+        nodes = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in found["items"]}
+        return {name: node for name, node in nodes.items() if node}
+
+    async def is_placed(self, name: str) -> bool:
+        pod = await self._admin.get(f"/api/v1/namespaces/{self._namespace}/pods/{name}")
+        return bool(pod["spec"].get("nodeName"))
+
+
+@asynccontextmanager
+async def doing(*work: Any) -> AsyncIterator[None]:
+    """Goes on with these within the body; what fails in one of them fails the body's end."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+        assert not any(task.done() for task in tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+@pytest.fixture
+def nodes(cluster: Cluster) -> Iterator[None]:
+    """Fake nodes, Ready; and afterwards those of all tests are as they were."""
+    cluster.create_nodes(*ALL)
+    yield
+    cluster.delete_nodes(*ALL)
+    for node in NODES:
+        nothing = {RESOURCE: None}
+        cluster.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": nothing, "allocatable": nothing}})
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("nodes")
+async def test_each_of_two_replicas_is_killed_under_load_and_nothing_goes_wrong(
+    cluster: Cluster, admin: Admin, namespace: str, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    (port,) = free_ports(1)
+    key = PolicyKey(namespace, POLICY)
+    async with AsyncExitStack() as stack:
+        server = Server(tmp_path / "store")
+        await server.start()
+        stack.push_async_callback(server.stop)
+        replicas = {
+            worker: [stack.enter_context(replica(f"{worker}-{number}", command, folder=tmp_path)) for number in (1, 2)]
+            for worker, command in commands(admin.kubeconfig, server.url, port).items()
+        }
+        for each in itertools.chain(*replicas.values()):
+            await each.ready()
+        client = await stack.enter_async_context(KubernetesClient.connect(admin.kubeconfig, worker="test"))
+        history: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+        await stack.enter_async_context(running(NodeHistory(client, history)))
+        bus = await stack.enter_async_context(Bus.connect(server.url, name="load", streams=()))
+        await bus.wait_connected()
+
+        load = Load(bus, admin, namespace)
+        await admin.create_policy(namespace, POLICY, **SPEC)
+        stack.push_async_callback(admin.delete_policy, namespace, POLICY)
+        for node in SILENT:
+            await load.report(node, 2)
+        silent = {node: load.health.pop(node) for node in SILENT}
+        for node, value in list(load.health.items()):
+            await load.report(node, value)
+        await eventually(lambda: labelled(cluster) == {*SICK, *SILENT}, within=WITHIN, every=0.1)
+        stack.enter_context(cluster.scheduler(extender(f"http://127.0.0.1:{port}", names_only=True, httpTimeout="2s")))
+
+        waits = []
+        async with doing(load.samples_on(changes=True), load.pods_on()):
+            for number, worker in itertools.product((0, 1), replicas):
+                waits.append(await killed(replicas[worker][number], load, cluster))
+        turns = len(waits)
+        for node in CHANGING:
+            await load.report(node, CHANGING.index(node) % 3)
+
+        async with doing(load.samples_on(changes=False)):
+            health = load.health | silent
+            violating = {node for node, value in health.items() if value == 2}
+            await eventually(lambda: labelled(cluster) == violating, within=WITHIN, every=0.1)
+            states = dict.fromkeys(SILENT, State.UNKNOWN)
+            states |= {node: State.VIOLATED if value else State.MET for node, value in load.health.items()}
+            await eventually(lambda: judged(bus, key, states), within=WITHIN, every=0.1)
+            unwell = {node for node, value in load.health.items() if value}
+            await eventually(lambda: told(admin, key, len(unwell)), within=WITHIN, every=0.1)
+            await eventually(lambda: offered(admin, [*NODES, *ALL]), within=WITHIN, every=0.1)
+
+            last = [f"last-{number}" for number in range(10)]
+            for name in last:
+                await load.create_pod(name)
+
+            async def all_placed() -> bool:
+                return set(await load.placed()) == set(load.pods)
+
+            await eventually(all_placed, within=WITHIN, every=0.1)
+            placed = await load.placed()
+        assert not {name: node for name, node in placed.items() if node in {*SICK, *SILENT, *NODES}}
+        assert not {name: placed[name] for name in last if load.health[placed[name]]}
+        for each in itertools.chain(*replicas.values()):
+            each.must_run()
+    wrongs = wrong_labels(history, load.recoveries, turns)
+    assert not wrongs, "\n".join(wrongs)
+    tell(
+        f"{turns} kills under load: {load.samples} samples, {len(load.pods)} pods, all placed; the first pod after a "
+        f"kill within {max(waits):.1f} s (median {sorted(waits)[turns // 2]:.1f} s)"
+    )
+
+
+def commands(kubeconfig: Path, url: str, port: int) -> Mapping[str, list[str]]:
+    """How each worker is run; with `watch` runs `status`."""
+    cluster = ("--kubeconfig", str(kubeconfig))
+    where = ("--listen", f"127.0.0.1:{port}", "--share-port", "on")
+    return {
+        "materialize": tas("materialize", bus=url),
+        "watch": tas("watch", *cluster, bus=url),
+        "evaluate": tas("evaluate", bus=url),
+        "labels": tas("labels", *cluster, bus=url),
+        "resources": tas("resources", *cluster, bus=url),
+        "extender": tas("extender", *where, bus=url),
+    }
+
+
+async def killed(victim: Replica, load: Load, cluster: Cluster) -> float:
+    """Kills a replica, expects work to go on without it, and starts it again; gives how long a new pod waited."""
+    victim.kill()
+    began = time.monotonic()
+    pod = f"after-{victim.name}"
+    await load.create_pod(pod)
+    turned = 2 - load.health[MARKER]
+    await load.report(MARKER, turned)
+    await eventually(lambda: load.is_placed(pod), within=WITHIN, every=0.02)
+    waited = time.monotonic() - began
+    await eventually(lambda: (MARKER in labelled(cluster)) == (turned == 2), within=WITHIN, every=0.1)
+    victim.start()
+    await victim.ready()
+    return waited
+
+
+def labelled(cluster: Cluster) -> set[str]:
+    """The nodes with all labels of the policy; none may have only some of them for long."""
+    found = cluster.api.get("/api/v1/nodes", labelSelector=f"{POLICY}={VIOLATING},{CARD}=hot")["items"]
+    return {node["metadata"]["name"] for node in found}
+
+
+async def judged(bus: Bus, key: PolicyKey, states: Mapping[str, State]) -> bool:
+    """Whether every verdict says this of `dontschedule`."""
+    for node, state in states.items():
+        entry = await bus.get(VERDICTS, verdict_key(node))
+        if entry is None or entry.value is None:
+            return False
+        policy = decode_verdict(entry.value).policies.get(key)
+        if policy is None or policy.strategies[StrategyType.DONTSCHEDULE].state is not state:
+            return False
+    return True
+
+
+async def told(admin: Admin, key: PolicyKey, violating: int) -> bool:
+    """Whether the policy's status counts so many nodes."""
+    found = await admin.get(f"{admin.policies(key.namespace)}/{key.name}")
+    return bool(found.get("status", {}).get("violating") == violating)
+
+
+async def offered(admin: Admin, names: list[str]) -> bool:
+    """Whether every node offers the resource."""
+    found = {each["metadata"]["name"]: each["status"] for each in (await admin.get("/api/v1/nodes"))["items"]}
+    return all(
+        found[name].get(field, {}).get(RESOURCE) == "1k" for name in names for field in ("capacity", "allocatable")
+    )
+
+
+def wrong_labels(history: Mapping[str, list[dict[str, str]]], recoveries: Mapping[str, int], turns: int) -> list[str]:
+    """Every label that was removed, or set, where nothing that was published says so."""
+    wrongs = []
+    for label in LABELS:
+        for node, states in history.items():
+            values = [key for key, _ in itertools.groupby(label in state for state in states)]
+            if node in {*SICK, *SILENT} and values != [False, True]:
+                wrongs.append(f"{node} must get {label} and keep it: {values}")
+            if node in {*WELL, *NODES} and values != [False]:
+                wrongs.append(f"{node} must never get {label}: {values}")
+            if node == MARKER and values != [number % 2 == 1 for number in range(turns + 1)]:
+                wrongs.append(f"{node} turned {turns} times, and {label} did not follow: {values}")
+            removed = sum(not value for value in values[1:])
+            if node in CHANGING and removed > recoveries.get(node, 0):
+                wrongs.append(f"{node} recovered {recoveries.get(node, 0)} times, and {label} went {removed} times")
+    return wrongs
