@@ -53,7 +53,7 @@ class ExtenderWorker:
         unknown_policy_fails: bool = False,
         unresolvable: bool = True,
         debug_explain: bool = False,
-        share_port: bool = False,
+        share_listen: bool = False,
         limits: Limits | None = None,
         certificates: Certificates | None = None,
         extensions: Iterable[EntryPoint] = (),
@@ -77,7 +77,7 @@ class ExtenderWorker:
         )
         self._explain = ExplainHandler(self._followed.view, self._decider)
         self._debug_explain = debug_explain
-        self._share_port = share_port
+        self._share_listen = share_listen
         nodes = NodeView(self._followed.view)
         self._extensions = [
             MountedExtension(each, nodes, limit=extension_seconds) for each in load(extensions, nodes, only=only)
@@ -104,7 +104,7 @@ class ExtenderWorker:
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._followed.run())
-            if self._share_port:
+            if self._share_listen:
                 await self._followed.completed.wait()  # until then others answer whoever connects there
             async with listening(
                 app,
@@ -113,7 +113,7 @@ class ExtenderWorker:
                 limits=self._limits,
                 certificates=self._certificates,
                 metrics=self._connections,
-                shared=self._share_port,
+                shared=self._share_listen,
             ) as address:
                 scheme = "http" if self._certificates is None else "https"
                 log.info("extender_listening", url=f"{scheme}://{address}{next(iter(self._served))}")

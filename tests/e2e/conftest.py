@@ -20,6 +20,8 @@ from .controlplane import control_plane
 __all__ = ["admin", "bus", "client", "node", "server"]
 
 LOGS = {"logs", "audit.log"}
+FOLDER = Path(__file__).parent
+TEST_SECONDS = 400
 
 _cluster_key = pytest.StashKey[Cluster]()
 _folder_key = pytest.StashKey[Path]()
@@ -87,6 +89,13 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 def tell(pytestconfig: pytest.Config) -> Callable[[str], None]:
     """Says a line at the end of the session's output, also if all is well: a figure that somebody wants to know."""
     return pytestconfig.stash.setdefault(_told_key, []).append
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test here starts processes, which a busy machine does slowly: it may take longer than others."""
+    for item in items:
+        if item.path.is_relative_to(FOLDER) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
 @pytest.hookimpl(tryfirst=True)

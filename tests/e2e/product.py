@@ -13,6 +13,9 @@ from pathlib import Path
 from .cluster import POLICY_LABEL, Cluster
 from .processes import Process, clean_environment, free_ports, running, until
 
+PUBLISH_SECONDS = 100.0
+"""Generous: several times a second of work, on a machine that may have much else to do."""
+
 TAS = [sys.executable, "-m", "workers.cli"]
 
 
@@ -70,10 +73,15 @@ class Product:
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env)
             for command in commands
         ]
-        for command, child in zip(commands, children, strict=True):
-            said, _ = child.communicate(timeout=30)
-            if child.returncode != 0:
-                raise RuntimeError(f"{' '.join(command[2:])} ended with {child.returncode}: {said}")
+        try:
+            for command, child in zip(commands, children, strict=True):
+                said, _ = child.communicate(timeout=PUBLISH_SECONDS)
+                if child.returncode != 0:
+                    raise RuntimeError(f"{' '.join(command[2:])} ended with {child.returncode}: {said}")
+        finally:
+            for child in children:
+                child.kill()
+                child.communicate()
 
     def passes(self, namespace: str, policy: str, names: Iterable[str]) -> set[str]:
         """The nodes that filter lets through for a pod of this policy."""

@@ -240,7 +240,7 @@ async def test_each_of_two_replicas_is_killed_under_load_and_nothing_goes_wrong(
 def commands(kubeconfig: Path, url: str, port: int) -> Mapping[str, list[str]]:
     """How each worker is run; with `watch` runs `status`."""
     cluster = ("--kubeconfig", str(kubeconfig))
-    where = ("--listen", f"127.0.0.1:{port}", "--share-port", "on")
+    where = ("--listen", f"127.0.0.1:{port}", "--share-listen", "on")
     return {
         "materialize": tas("materialize", bus=url),
         "watch": tas("watch", *cluster, bus=url),

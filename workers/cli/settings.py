@@ -433,7 +433,7 @@ class Settings:
             default=FailedNodes.UNRESOLVABLE.value,
         ),
     ]
-    share_port: Annotated[
+    share_listen: Annotated[
         bool,
         Setting(
             group="The extender",

@@ -68,7 +68,7 @@ def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
         unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
         unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
         debug_explain=settings.debug_explain,
-        share_port=settings.share_port,
+        share_listen=settings.share_listen,
         extensions=installed(),
         only=settings.only,
         extension_seconds=settings.extension_timeout,

@@ -85,7 +85,7 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         "max_body": "1.5Ki",
         "unknown_policy": "error",
         "failed_nodes": "resolvable",
-        "share_port": "on",
+        "share_listen": "on",
         "debug_explain": "on",
         "extender_health": "127.0.0.1:9012",
         "node": "node-1.example",
@@ -99,6 +99,8 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         "client_names": "system:kube-scheduler, scheduler.example",
         "source": "prometheus=http://a:9090, edge:prometheus=http://b",
         "source_config": str(tmp_path / "sources.yaml"),
+        "only": "telemetry",
+        "extension_timeout": "500ms",
     }
     for file in ("pem", "sources.yaml"):
         (tmp_path / file).touch()
@@ -110,7 +112,7 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
     assert settings.listen == Address("::1", 80)
     assert settings.stale_after == 90.0
     assert settings.max_body == 1536
-    assert settings.share_port
+    assert settings.share_listen
     assert settings.unknown_policy is UnknownPolicy.ERROR
     assert settings.failed_nodes is FailedNodes.RESOLVABLE
     assert settings.period == 0.25

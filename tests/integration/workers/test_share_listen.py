@@ -53,7 +53,7 @@ async def test_whoever_is_ready_answers_and_nobody_else(bus: Server, tmp_path: P
     policies = tmp_path / "policies"
     policies.mkdir()
     (policies / "one.json").write_text(json.dumps(POLICY))
-    flags = ("--listen", f"127.0.0.1:{port}", "--share-port", "on")
+    flags = ("--listen", f"127.0.0.1:{port}", "--share-listen", "on")
     async with AsyncExitStack() as stack:
         first = stack.enter_context(replica("first", tas("extender", *flags, bus=bus.url), folder=tmp_path))
         await eventually(lambda: told(first, "workers_started"), within=60, every=0.05)
@@ -92,7 +92,7 @@ async def test_a_port_is_shared_only_by_those_that_say_so(bus: Server, tmp_path:
         first = stack.enter_context(replica("first", tas("extender", *listen, bus=bus.url), folder=tmp_path))
         await first.ready()
         for share in ("on", "off"):
-            command = tas("extender", *listen, "--share-port", share, bus=bus.url)
+            command = tas("extender", *listen, "--share-listen", share, bus=bus.url)
             second = stack.enter_context(replica(f"second-{share}", command, folder=tmp_path))
             await eventually(lambda second=second: second.ended, within=60, every=0.05)  # type: ignore[misc]
             assert "the port is in use" in second.log.read_text()
