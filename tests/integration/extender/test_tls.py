@@ -297,6 +297,26 @@ async def test_a_half_written_key_keeps_the_old_pair_and_is_tried_again(served: 
     assert [line["event"] for line in after] == ["certificates_loaded", "certificates_problem_over"]
 
 
+async def test_what_was_read_once_may_still_be_written_and_does_not_count(folder: Folder) -> None:
+    certificates = Certificates(folder.files)
+    both = AUTHORITY.certificate + STRANGER.certificate
+    folder.swap(authorities=both)
+    await certificates._look()
+    await certificates._look()
+    assert len(certificates.current.authorities) == 2
+
+    folder.swap(authorities=AUTHORITY.certificate)  # as the first half of a file is that is written in place
+    await certificates._look()
+    folder.swap(authorities=both)
+    await certificates._look()
+    assert (len(certificates.current.authorities), certificates.epoch) == (2, 0)
+
+    folder.swap(authorities=AUTHORITY.certificate)
+    await certificates._look()
+    await certificates._look()
+    assert (len(certificates.current.authorities), certificates.epoch) == (1, 1)
+
+
 @pytest.mark.parametrize("name", ["cert", "key", "cacert"])
 async def test_a_file_that_vanishes_changes_nothing(served: Served, folder: Folder, name: str) -> None:
     with capture_logs() as logs:
