@@ -354,7 +354,7 @@ class TestRefused:
             ("operator", "greaterthan"),
             ("operator", None),
             ("operator", ["Equals"]),
-            ("metricname", ""),
+            pytest.param("metricname", "", id="C3"),
             ("metricname", "a.b"),
             ("metricname", "a b"),
             ("metricname", "m\n"),

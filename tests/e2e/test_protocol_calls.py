@@ -1,0 +1,181 @@
+"""How a real scheduler calls: for how long it waits, whom it asks after whom, about which nodes, and what it adds up.
+
+Like `test_protocol`, each is a fact that binds what our answers may be; `cN` is its number.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from .cluster import NODES, Cluster, extender
+from .processes import until
+from .recorder import FILTER, PREEMPT, PRIORITIZE, Answer, Answered, Asked, passing, recording, say, scoring
+
+PATIENCE = 40.0
+FIRST, SECOND, THIRD = NODES
+
+
+def filtering(answer: Callable[[Asked], Answered], scores: dict[str, int] | None = None) -> Answer:
+    """Answers filter as told, and all else with these scores."""
+    return lambda asked: answer(asked) if asked.verb == FILTER else scoring(scores or {})
+
+
+def test_c1_an_error_is_not_tried_again_in_the_same_cycle_and_slashes_at_the_end_of_the_prefix_do_not_count(
+    cluster: Cluster, namespace: str
+) -> None:
+    """A cycle that failed is followed by another after a second at least (c18): two calls of one would be closer."""
+    times: list[float] = []
+
+    def answer(_: Asked) -> Answered:
+        times.append(time.monotonic())
+        return Answered(503, b"")
+
+    with recording(answer) as recorder, cluster.scheduler(extender(f"{recorder.url}///", names_only=True)):
+        cluster.create_pod(namespace, "web")
+        assert "code 503" in cluster.rejected(namespace, "web", timeout=PATIENCE)
+        until(lambda: len(times) >= 2, "the next cycle", timeout=PATIENCE)
+    assert {asked.verb for asked in recorder.asked} == {FILTER}
+    assert times[1] - times[0] > 0.9
+
+
+@pytest.mark.parametrize("late", ["headers", "body"])
+def test_c2_the_time_limit_is_for_the_whole_exchange(cluster: Cluster, namespace: str, late: str) -> None:
+    def answer(asked: Asked) -> Answered:
+        if late == "headers":
+            until(lambda: released, "the test is over", timeout=PATIENCE)
+        return Answered(200, passing(asked, NODES).raw, pause=PATIENCE if late == "body" else 0.0)
+
+    released: list[bool] = []
+    with (
+        recording(filtering(answer)) as recorder,
+        cluster.scheduler(extender(recorder.url, names_only=True, httpTimeout="300ms")),
+    ):
+        cluster.create_pod(namespace, "web")
+        said = cluster.rejected(namespace, "web", timeout=PATIENCE)
+        released.append(True)
+    assert "deadline exceeded" in said or "Client.Timeout" in said
+    assert cluster.node_of(namespace, "web") is None
+
+
+def test_c13_each_is_asked_about_what_the_one_before_left_and_nobody_once_nothing_is_left(
+    cluster: Cluster, namespace: str
+) -> None:
+    """In the order of the configuration, and after the in-tree filters."""
+
+    def keeping(*names: str) -> Answer:
+        return filtering(lambda asked: passing(asked, names))
+
+    with (
+        recording(keeping(FIRST, SECOND)) as one,
+        recording(keeping(THIRD)) as two,
+        recording(keeping(*NODES)) as three,
+    ):
+        entries = [extender(each.url, names_only=True, managedResources=[]) for each in (one, two, three)]
+        with cluster.scheduler(*entries):
+            cluster.create_pod(namespace, "web", managed=False)
+            cluster.rejected(namespace, "web", timeout=PATIENCE)
+            asked, *_ = two.about("web", FILTER)
+            assert sorted(asked.names) == [FIRST, SECOND]
+            assert not three.about("web")
+
+            cluster.create_pod(namespace, "pinned", managed=False, nodeSelector={"kubernetes.io/hostname": FIRST})
+            cluster.rejected(namespace, "pinned", timeout=PATIENCE)
+            asked, *_ = one.about("pinned", FILTER)
+            assert asked.names == [FIRST]
+
+
+def test_c20_equal_reasons_are_counted_and_the_event_is_cut(cluster: Cluster, namespace: str) -> None:
+    words = [f"reason {number} " + "x" * 600 for number in range(2)]
+
+    def answer(asked: Asked) -> Answered:
+        reasons = {FIRST: words[0], SECOND: words[0], THIRD: words[1]}
+        return say({"NodeNames": [], "FailedAndUnresolvableNodes": reasons})
+
+    with recording(filtering(answer)) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
+        cluster.create_pod(namespace, "web")
+        condition = cluster.rejected(namespace, "web", timeout=PATIENCE)
+        assert f"2 {words[0]}" in condition
+        assert f"1 {words[1]}" in condition
+        for message in cluster.events(namespace, "web", reason="FailedScheduling"):
+            assert len(message.encode()) <= 1024
+            assert not condition.startswith(message)
+
+
+@pytest.fixture
+def two_hundred(cluster: Cluster) -> Iterator[int]:
+    """So many nodes that a scheduler looks at a part of them."""
+    names = [f"many-{number:03d}" for number in range(200 - len(NODES))]
+    cluster.create_nodes(*names)
+    yield 200
+    cluster.delete_nodes(*names)
+
+
+def test_c21_of_many_nodes_a_sample_is_asked_about(cluster: Cluster, namespace: str, two_hundred: int) -> None:
+    """Of 200, 50 − 200/125 percent would be 96: at least 100. All of them may be rejected while good ones exist."""
+    with (
+        recording(filtering(lambda asked: passing(asked, []))) as recorder,
+        cluster.scheduler(extender(recorder.url, names_only=True)),
+    ):
+        cluster.create_pod(namespace, "web")
+        cluster.rejected(namespace, "web", timeout=PATIENCE)
+        for asked in recorder.about("web", FILTER):
+            assert len(asked.names) == 100
+
+
+@pytest.mark.parametrize(("weight", "wins"), [(2, False), (4, True)], ids=["200-points", "400-points"])
+def test_c24_c27_a_score_is_worth_ten_times_its_weight_against_the_in_tree_plugins(
+    cluster: Cluster, namespace: str, weight: int, *, wins: bool
+) -> None:
+    """A taint that is better avoided costs a node 300 points: 100 of the plugin TaintToleration, whose weight is 3."""
+    taint = [{"key": "e2e", "value": "avoid", "effect": "PreferNoSchedule"}]
+    best = filtering(lambda asked: passing(asked, NODES), {FIRST: 10})
+    cluster.api.patch(f"/api/v1/nodes/{FIRST}", {"spec": {"taints": taint}})
+    try:
+        with recording(best) as recorder, cluster.scheduler(extender(recorder.url, names_only=True, weight=weight)):
+            for number in range(3):
+                cluster.create_pod(namespace, f"web-{number}")
+                assert (cluster.placed(namespace, f"web-{number}", timeout=PATIENCE) == FIRST) is wins
+                cluster.delete_pods(namespace)  # so that all nodes stay equal
+    finally:
+        cluster.api.patch(f"/api/v1/nodes/{FIRST}", {"spec": {"taints": None}})
+
+
+def test_c24_the_scores_of_several_are_added_up(cluster: Cluster, namespace: str) -> None:
+    """One point of weight 300 and one of 200 for the second node; one of 400 for the third."""
+
+    def favouring(name: str) -> Answer:
+        return filtering(lambda asked: passing(asked, NODES), {name: 1})
+
+    with recording(favouring(SECOND)) as one, recording(favouring(SECOND)) as two, recording(favouring(THIRD)) as three:
+        weights = ((one, 300), (two, 200), (three, 400))
+        entries = [extender(each.url, names_only=True, weight=weight, managedResources=[]) for each, weight in weights]
+        with cluster.scheduler(*entries):
+            cluster.create_pod(namespace, "web", managed=False)
+            assert cluster.placed(namespace, "web", timeout=PATIENCE) == SECOND
+        assert all(each.about("web", PRIORITIZE) for each in (one, two, three))
+
+
+@pytest.mark.parametrize("ignorable", [False, True])
+def test_c30_who_cannot_bind_stops_the_pod_or_is_skipped_if_ignorable(
+    cluster: Cluster, namespace: str, *, ignorable: bool
+) -> None:
+    def answer(asked: Asked) -> Answered:
+        if asked.verb == "bind":
+            return say({"Error": "no card is free"})
+        return passing(asked, NODES) if asked.verb == FILTER else scoring({})
+
+    with (
+        recording(answer) as recorder,
+        cluster.scheduler(extender(recorder.url, names_only=True, bindVerb="scheduler/bind", ignorable=ignorable)),
+    ):
+        cluster.create_pod(namespace, "web")
+        if ignorable:
+            assert cluster.placed(namespace, "web", timeout=PATIENCE) in NODES
+        else:
+            assert cluster.rejected(namespace, "web", containing="no card is free", timeout=PATIENCE)
+            assert cluster.node_of(namespace, "web") is None
+    binding = recorder.about("web", "bind")[0].body
+    assert binding.keys() == {"PodName", "PodNamespace", "PodUID", "Node"}
+    assert (binding["PodName"], binding["PodNamespace"]) == ("web", namespace)
+    assert not [asked for asked in recorder.asked if asked.verb == PREEMPT]

@@ -1,0 +1,92 @@
+"""The extenders of a scheduler's configuration: what it takes, and what it refuses before it runs (c6 to c12)."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from .cluster import NODES, RESOURCE, Cluster, extender
+from .recorder import FILTER, PRIORITIZE, Answered, Asked, passing, recording, scoring
+
+PATIENCE = 40.0
+NOWHERE = "http://127.0.0.1:1"
+
+
+def entry(**overrides: object) -> Mapping[str, object]:
+    """One that is not asked, since the scheduler does not come up."""
+    return dict(extender(NOWHERE, names_only=True, **overrides))
+
+
+OTHER = [{"name": "example.com/other"}]
+
+
+@pytest.mark.parametrize(
+    ("entries", "complaint"),
+    [
+        pytest.param(
+            [entry(enableHttps=False)],
+            r"strict decoding error: unknown field \"extenders[0].enableHttps\"",
+            id="c6-legacy-name",
+        ),
+        pytest.param([entry(weight=0)], "must have a positive weight applied to it", id="c7-no-weight"),
+        pytest.param(
+            [entry(bindVerb="bind"), entry(bindVerb="bind", managedResources=OTHER)],
+            "only one extender can implement bind",
+            id="c8-two-that-bind",
+        ),
+        pytest.param([entry(), entry()], "duplicate extender managed resource name", id="c9-one-resource-twice"),
+        pytest.param(
+            [entry(managedResources=[{"name": "no-domain"}])],
+            "is an invalid extended resource name",
+            id="c9-no-resource",
+        ),
+    ],
+)
+def test_a_configuration_that_cannot_be_keeps_the_scheduler_from_starting(
+    cluster: Cluster, entries: list[Mapping[str, object]], complaint: str
+) -> None:
+    with pytest.raises(RuntimeError, match=r"kube-scheduler.* ended") as caught, cluster.scheduler(*entries):
+        pass
+
+    assert complaint in str(caught.value)
+
+
+def test_c11_all_profiles_ask_the_same_extenders(cluster: Cluster, namespace: str) -> None:
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
+
+    profiles = [{"schedulerName": "default-scheduler"}, {"schedulerName": "second"}]
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True), profiles=profiles):
+        cluster.create_pod(namespace, "first")
+        cluster.create_pod(namespace, "second", schedulerName="second")
+        assert cluster.placed(namespace, "first", timeout=PATIENCE) == "node-2"
+        assert cluster.placed(namespace, "second", timeout=PATIENCE) == "node-2"
+
+
+@pytest.mark.parametrize("place", ["containers", "initContainers"])
+def test_c12_a_pod_is_of_interest_by_any_container_that_names_the_resource(
+    cluster: Cluster, namespace: str, place: str
+) -> None:
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
+
+    taking_part = {"name": "taking-part", "image": "pause", "resources": {"limits": {RESOURCE: "1"}}}
+    plain = {"name": "main", "image": "pause"}
+    containers = [plain, taking_part] if place == "containers" else [plain]
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
+        init_containers = [] if place == "containers" else [taking_part]
+        cluster.create_pod(namespace, "web", containers=containers, initContainers=init_containers)
+        assert cluster.placed(namespace, "web", timeout=PATIENCE) == "node-2"
+        assert recorder.about("web", FILTER)
+
+
+def test_c12_without_managed_resources_every_pod_is_of_interest(cluster: Cluster, namespace: str) -> None:
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, NODES) if asked.verb == FILTER else scoring({})
+
+    with (
+        recording(answer) as recorder,
+        cluster.scheduler(extender(recorder.url, names_only=True, managedResources=[])),
+    ):
+        cluster.create_pod(namespace, "plain", managed=False)
+        cluster.placed(namespace, "plain", timeout=PATIENCE)
+        assert {asked.verb for asked in recorder.about("plain")} == {FILTER, PRIORITIZE}
