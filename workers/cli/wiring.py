@@ -1,7 +1,9 @@
 """The one place where everything is put together: the server, connections, workers, and what watches over them."""
 
 import asyncio
+import os
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -225,22 +227,35 @@ def run_process(settings: Settings, body: Coroutine[Any, Any, int]) -> int:
 def run_to_end(body: Coroutine[Any, Any, int]) -> int:
     """Runs `body` on a fast loop of its own, and returns its exit code when no task of it is left.
 
-    The loop itself asks each task to end once; Python 3.11's `wait_for` and some libraries swallow one such request.
+    The loop itself asks each task to end once; Python 3.11's `wait_for` and some libraries swallow one such request. A
+    task that swallows them all, as one of an extension may, ends with the process, which ends at once then.
     """
     return uvloop.run(_leaving_nothing(body))
 
 
 async def _leaving_nothing(body: Coroutine[Any, Any, int]) -> int:
     try:
-        return await body
+        code = await body
     finally:
-        for _ in range(LEFTOVER_ATTEMPTS):
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            if not left:
-                break
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=0.1)
+        left = await _end_tasks()
+    if left:
+        log.error("tasks_do_not_end", tasks=sorted(task.get_name() for task in left))
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+async def _end_tasks() -> set[asyncio.Task[Any]]:
+    """Asks every other task to end, again and again, and returns those that do not."""
+    left: set[asyncio.Task[Any]] = set()
+    for _ in range(LEFTOVER_ATTEMPTS):
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if not left:
+            break
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=0.1)
+    return {task for task in left if not task.done()}
 
 
 @asynccontextmanager

@@ -103,7 +103,7 @@ def test_the_documented_example_is_the_one_that_runs() -> None:
 
 
 SEVERAL = """
-    import time
+    import asyncio
 
     class Good:
         def __init__(self, nodes):
@@ -120,6 +120,14 @@ SEVERAL = """
         def filter(self, pod, candidates, now):
             while True:
                 pass
+
+    class Stubborn(Good):
+        async def filter(self, pod, candidates, now):
+            while True:
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    pass
 
     def broken(nodes):
         import a_package_that_is_not_there
@@ -210,3 +218,17 @@ async def test_one_that_spins_makes_healthz_fail_and_name_it(tas: Tas, tmp_path:
         line = await running.said("event_loop_stalled", within=PATIENCE)
         assert (line["task"], line["level"]) == ("extension spins: filter", "error")
         asked.cancel()
+
+
+async def test_one_that_will_not_end_keeps_the_process_neither_from_answering_nor_from_ending(
+    tas: Tas, tmp_path: Path
+) -> None:
+    site = write_package(tmp_path / "site", SEVERAL, stubborn="own:Stubborn")
+    async with everything(tas, site, tmp_path, "--extension-timeout", "100ms") as running:
+        status, answer = await ask(running, "/stubborn/filter")
+        assert (status, answer["error"]) == (504, "extension stubborn filter: no answer within 0.1 s")
+        assert (await ask(running, "/scheduler/filter"))[0] == 200
+
+        assert await running.end() == 0
+        assert running.events("tasks_do_not_end")[0]["tasks"] == ["extension stubborn: filter"]
+    assert tas.left_behind() == []
