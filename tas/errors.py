@@ -1,6 +1,9 @@
 """The errors of the core."""
 
+import re
 import reprlib
+
+_USER = re.compile(r"//[^/\s]*@")  # to the last @, as a URL is read
 
 
 class TasError(Exception):
@@ -23,6 +26,11 @@ class InvalidInputError(TasError, ValueError):
         self.value = shortened(value)
         self.reason = reason
         super().__init__(f"{subject}: {field} = {self.value}: {reason}")
+
+
+def without_password(text: str) -> str:
+    """`text` without the names and passwords that stand in its URLs."""
+    return _USER.sub("//", text)
 
 
 def shortened(value: object, limit: int = 80) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
 
 from tas.duration import DurationError, parse_duration
-from tas.errors import shortened
+from tas.errors import shortened, without_password
 from tas.names import is_subdomain
 from tas.quantity import NANO, QuantityError, parse_quantity
 from tas.sample import MAX_SAMPLE_AGE
@@ -637,7 +637,7 @@ class Settings:
             try:
                 values[name] = None if text is None else setting.parse(text)
             except ValueError as error:
-                mistakes.append(Mistake(_told(name), shortened(text), str(error)))
+                mistakes.append(Mistake(_told(name), shortened(without_password(text or "")), str(error)))
                 values[name] = None
         mistakes += _combined_mistakes(command, values)
         if mistakes:

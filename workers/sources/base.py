@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
+from tas.errors import without_password
 from tas.names import is_source_name
 from tas.sources.reading import Batch
 from workers.runtime import Address
@@ -82,7 +83,8 @@ OF_KUBERNETES = frozenset({SourceKind.CUSTOM_METRICS, SourceKind.METRICS_SERVER}
 class SourceSpec:
     """One source as a user named it: `[NAME:]KIND[=ADDRESS]`.
 
-    `address` is a URL to ask, or HOST:PORT to listen on; empty for the kinds that the API server serves.
+    `address` is a URL to ask, or HOST:PORT to listen on; empty for the kinds that the API server serves. As text it is
+    without a password.
     """
 
     name: str
@@ -91,7 +93,7 @@ class SourceSpec:
 
     def __str__(self) -> str:
         prefix = "" if self.name == self.kind else f"{self.name}:"
-        return f"{prefix}{self.kind}" + (f"={self.address}" if self.address else "")
+        return f"{prefix}{self.kind}" + (f"={without_password(self.address)}" if self.address else "")
 
 
 def parse_sources(text: str) -> tuple[SourceSpec, ...]:
@@ -113,7 +115,7 @@ def parse_sources(text: str) -> tuple[SourceSpec, ...]:
             if other.name == name:
                 raise ValueError(f"two sources are called {name}: put a name before one of them, as in edge:{kind}")
             if (other.kind, other.address) == (kind, address):
-                raise ValueError(f"{part.strip()} is given twice")
+                raise ValueError(f"{without_password(part.strip())} is given twice")
         specs.append(SourceSpec(name=name, kind=kind, address=address))
     return tuple(specs)
 
@@ -122,6 +124,7 @@ def _parts(text: str) -> tuple[str, SourceKind, str]:
     """Name (empty if none is given), kind and address of one source."""
     head, equals, address = text.partition("=")
     name, colon, word = head.rpartition(":")
+    text = without_password(text)  # from here on it is only told
     if colon and not is_source_name(name):
         raise ValueError(f"{text}: the name before the colon must be of a-z, 0-9 and -, at most 63")
     try:

@@ -30,6 +30,16 @@ def test_a_source_is_told_as_it_was_named(text: str) -> None:
     assert str(spec) == text
 
 
+def test_a_password_is_never_told() -> None:
+    (spec,) = parse_sources("edge:prometheus=http://tas:hunter2@p:9090/x")
+    assert spec.address == "http://tas:hunter2@p:9090/x"
+    assert str(spec) == "edge:prometheus=http://p:9090/x"
+    for text in ("prometheus=htp://tas:hunter2@p", "x=http://tas:hunter2@p", "prometheus=http://tas:hunter2@p:x"):
+        with pytest.raises(ValueError, match=r"must|needs") as caught:
+            parse_sources(text)
+        assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

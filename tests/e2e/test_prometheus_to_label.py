@@ -1,0 +1,73 @@
+"""The whole way: an exporter, a real Prometheus, the product, a real API server; and back."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+
+from tests.integration.servers import eventually
+
+from .cluster import NODES, Cluster
+from .processes import until
+from .product import product
+from .prometheus import exporter, prometheus
+from .test_enforcement import MANIFEST
+
+POLICY = "health-by-prometheus"
+PATIENCE = 60.0
+
+
+def health(**values: int) -> str:
+    """What the exporter tells: the health of each node, named by the label `node`; nodes are given with `_` for `-`."""
+    named = {name.replace("_", "-"): value for name, value in values.items()}
+    lines = [f'node_health_metric{{node="{node}"}} {named.get(node, 0)}' for node in NODES]
+    return "\n".join(["# TYPE node_health_metric gauge", *lines, ""])
+
+
+async def holds(probe: Callable[[], bool], what: str) -> None:
+    """Waits in a thread, so that the exporter goes on answering."""
+    await asyncio.to_thread(until, probe, what, timeout=PATIENCE)
+
+
+async def ended(url: str) -> bool:
+    """Whether Prometheus has no value any more."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/api/v1/query", params={"query": "node_health_metric"}) as answer,
+    ):
+        body = await answer.json()
+    return not body["data"]["result"]
+
+
+async def test_from_an_exporter_to_a_label_and_back(
+    cluster: Cluster, kubeconfig: Path, namespace: str, prometheus_binary: Path, tmp_path: Path
+) -> None:
+    def labels() -> set[str]:
+        nodes = cluster.api.get("/api/v1/nodes", labelSelector=f"{POLICY}=violating")["items"]
+        return {node["metadata"]["name"] for node in nodes}
+
+    folders = {name: tmp_path / name for name in ("prometheus", "tas")}
+    for folder in folders.values():
+        folder.mkdir()
+    async with exporter(health(node_1=2)) as scraped:
+        targets = {scraped.address: {"instance": "one-for-all"}}
+        with (
+            prometheus(prometheus_binary, folders["prometheus"], targets) as (url, _),
+            product(cluster, folders["tas"], "--source", f"prometheus={url}", kubeconfig=kubeconfig),
+        ):
+            cluster.apply(MANIFEST.format(name=POLICY, namespace=namespace))
+            try:
+                await holds(lambda: labels() == {"node-1"}, "the node that violates is labelled")
+                scraped.text = health(node_2=2)
+                await holds(lambda: labels() == {"node-2"}, "the label follows")
+
+                # Silence removes nothing: the series end, and the label stays.
+                scraped.away = True
+                await eventually(lambda: ended(url), within=PATIENCE, every=0.1)
+                assert labels() == {"node-2"}
+
+                scraped.text, scraped.away = health(), False
+                await holds(lambda: not labels(), "a healthy value takes it away")
+            finally:
+                cluster.kubectl("delete", "taspolicy", POLICY, "--namespace", namespace)
