@@ -113,6 +113,17 @@ def labeling_prefix(policy: PolicyKey) -> str:
     return f"{LABEL_PREFIX}{policy.name}/"
 
 
+def strategy_labels(key: PolicyKey, strategy: Strategy) -> frozenset[str]:
+    """Each label that a strategy of a policy has a verdict of."""
+    where = _Where(selected=True, samples=(), stale_after=0.0, now=0.0)
+    return frozenset(each.label for each in _labels(key, strategy, _readings(strategy, where, sampled=()), where))
+
+
+def strategy_series(strategy: Strategy) -> tuple[str, ...]:
+    """What a strategy reads, as `StrategyVerdict.sampled` names it."""
+    return tuple(sorted({_series(rule) for rule in strategy.rules}))
+
+
 def evaluate_policy(
     policy: Policy,
     *,

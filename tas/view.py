@@ -90,6 +90,19 @@ class RuleWatch(NamedTuple):
         return state is not rule_state(self.rule, before) or (self.competes and state is State.VIOLATED)
 
 
+class JudgedNodes(NamedTuple):
+    """Which nodes violate a strategy, and which meet it."""
+
+    violated: set[str]
+    met: set[str]
+
+    def state(self, node: str) -> State:
+        """That of one node: who is in neither set is unknown."""
+        if node in self.met:
+            return State.MET
+        return State.VIOLATED if node in self.violated else State.UNKNOWN
+
+
 class StrategyIndex:
     """One strategy of a policy: which nodes violate it, with the reason, and which meet it."""
 
@@ -122,15 +135,7 @@ class StrategyIndex:
 
     def fill(self, labels: Mapping[str, Mapping[str, str]]) -> None:
         """Judges every node that has a fresh value at once, by sets: 15,000 nodes take milliseconds."""
-        per_rule = [
-            _rule_sets(rule, index.values) for rule, index in zip(self.strategy.rules, self.indices, strict=True)
-        ]
-        violated, met = _combined_sets(self.strategy.logical_operator, per_rule)
-        if (selector := self.policy.node_selector) is not None:
-            outside = {node for node, known in labels.items() if not selector.matches(known)}
-            violated = {node for node in violated if node in labels and node not in outside}
-            met = {node for node in met if node in labels} | outside
-        self.met = met
+        violated, self.met = _judged_nodes(self.policy, self.strategy, self.indices, labels)
         self.violated = {node: self._reason(node) for node in violated}
 
     def _state(self, node: str, labels: Mapping[str, str] | None) -> State:
@@ -203,6 +208,20 @@ class View:
     def policies(self) -> Mapping[PolicyKey, PolicyIndex]:
         """Every policy, with its indices."""
         return self._policies
+
+    def states(self, key: PolicyKey) -> Mapping[StrategyType, JudgedNodes]:
+        """Who violates and who meets each strategy of a policy that has a state. For a view with `verdicts`."""
+        policy = self._policies[key].policy
+        return {
+            kind: _judged_nodes(
+                policy,
+                strategy,
+                [self._indices[self._metric_key(policy, rule)] for rule in strategy.rules],
+                self._labels,
+            )
+            for kind in VERDICT_STRATEGIES
+            if (strategy := policy.strategies.get(kind)) is not None and strategy.rules
+        }
 
     def samples(self, node: str) -> NodeSamples:
         """What is known of a node's metrics, stale or not; empty for a node never heard of."""
@@ -423,6 +442,19 @@ def _rule_sets(rule: Rule, values: Mapping[str, Quantity]) -> tuple[set[str], se
     else:
         violated = {node for node, value in values.items() if value == target}
     return violated, values.keys() - violated
+
+
+def _judged_nodes(
+    policy: Policy, strategy: Strategy, indices: Iterable[MetricIndex], labels: Mapping[str, Mapping[str, str]]
+) -> JudgedNodes:
+    """Every node that has a fresh value, or that the policy does not concern."""
+    per_rule = [_rule_sets(rule, index.values) for rule, index in zip(strategy.rules, indices, strict=True)]
+    violated, met = _combined_sets(strategy.logical_operator, per_rule)
+    if (selector := policy.node_selector) is not None:
+        outside = {node for node, known in labels.items() if not selector.matches(known)}
+        violated = {node for node in violated if node in labels and node not in outside}
+        met = {node for node in met if node in labels} | outside
+    return JudgedNodes(violated, met)
 
 
 def _combined_sets(operator: LogicalOperator, rules: list[tuple[set[str], set[str]]]) -> tuple[set[str], set[str]]:

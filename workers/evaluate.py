@@ -1,9 +1,10 @@
 """Evaluate: what is known of nodes and policies in, each node's verdict out.
 
-Any number of replicas follow NODES and POLICIES, and VERDICTS too. Each judges what a change touches, and what waits
-for `for` or `clearFor`. Where its judgement differs from the verdict that stands, it reads that verdict and the node
-from the bus's leader, judges again, and writes on the revision that it read: so a replica that slept, or is behind,
-changes nothing that another knows better, and a verdict that is merely confirmed is not written.
+Any number of replicas follow NODES and POLICIES, and VERDICTS too. Each judges what a change touches, what waits for
+`for` or `clearFor`, and at the beginning whatever is not surely as its verdict says. Where its judgement differs from
+the verdict that stands, it reads that verdict and the node from the bus's leader, judges again, and writes on the
+revision that it read: so a replica that slept, or is behind, changes nothing that another knows better, and a verdict
+that is merely confirmed is not written.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from bus.watch import Watch
 from tas.errors import InvalidInputError
 from tas.policy import PolicyKey
 from tas.sample import FUTURE_TOLERANCE, NodeSamples
+from tas.settled import Settled
 from tas.verdict import NodeVerdict, PolicyVerdict, evaluate_policy, same_meaning
 from workers.followed_view import FollowedView
 from workers.logs import Throttle
@@ -38,6 +40,12 @@ AT_ONCE = 32
 POLICIES_AT_ONCE = 20
 """So many policies are judged before others get their turn: in one process an extender answers beside us."""
 
+
+COMPARED_AT_ONCE = 1000
+"""So many nodes are compared with their verdicts before others get their turn."""
+
+AHEAD = 100
+"""So many nodes wait to be judged at most while verdicts are compared: what changes meanwhile comes after these."""
 
 LOOK_AGAIN_SECONDS = 0.2
 """When it is looked again whether every watch has come to the present life of its bucket."""
@@ -102,6 +110,9 @@ class Evaluate:
         self._ready = False
         self._room_after = float("-inf")
         self._wake = asyncio.Event()
+        self._compare = asyncio.Event()
+        self._handled = asyncio.Event()
+        self._uncompared = 0
         self._lines = Throttle()
         self._watch = Watch(bus, VERDICTS, on_entry=self._apply, on_epoch=self._begin_epoch, on_batch=self._wake_up)
         self._queue = Reconciling(self._handle, at_once=AT_ONCE)
@@ -109,7 +120,7 @@ class Evaluate:
         self._metrics.verdicts.set_function(
             lambda: float(sum(stands.verdict is not None for stands in self._stands.values()))
         )
-        self._metrics.pending.set_function(lambda: float(len(self._touched)))
+        self._metrics.pending.set_function(lambda: float(len(self._touched) + self._uncompared))
 
     def unready(self) -> str | None:
         """Why nothing is written yet: both lists must be complete, and what stands must be known."""
@@ -121,7 +132,13 @@ class Evaluate:
     async def run(self) -> None:
         """Judges until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for work in (self._followed.run(), self._watch.run(), self._note_touched(), self._queue.run()):
+            for work in (
+                self._followed.run(),
+                self._watch.run(),
+                self._note_touched(),
+                self._compare_all(),
+                self._queue.run(),
+            ):
                 tasks.create_task(work)
 
     # What is to be judged
@@ -160,17 +177,18 @@ class Evaluate:
         )
         for strategy in found.strategies.values():
             for label, verdict in strategy.labels.items():
-                if verdict.met_since is None:
+                # Of what was not compared yet nobody knows whether it was met before this change.
+                if verdict.met_since is None or self._uncompared:
                     self._unmet.setdefault((node, key), {})[label] = now
 
     async def _note_touched(self) -> None:
-        """Hands on what changes have touched; everything, as soon as lists are complete. Runs until cancelled."""
+        """Hands on what changes have touched, and has all compared as soon as lists are complete. Never ends."""
         view = self._followed.view
         while True:
             await self._wake.wait()
             self._wake.clear()
             if self.unready() is not None:
-                self._ready = False
+                self._end_readiness()
                 view.touched.clear()
                 continue
             applied = self._followed.watches[POLICIES.name].applied
@@ -181,11 +199,77 @@ class Evaluate:
                 self._ready = True
                 self._ready_since = time.time()
                 log.info("verdicts_complete", nodes=len(view.nodes), policies=len(view.policies))
-                self._note_all(self._stands.keys() | view.nodes)
+                view.touched.clear()
+                self._touched.clear()
+                self._uncompared = max(1, len(self._stands.keys() | view.nodes))
+                self._compare.set()
             elif applied != self._policies_applied:
                 self._note_all(self._stands.keys() - view.nodes)  # what is not in the view is touched by nothing
             self._policies_applied = applied
             self._take_touched()
+
+    async def _compare_all(self) -> None:
+        """Notes all that is not surely as its verdict says, each time that lists have become complete. Never ends."""
+        while True:
+            await self._compare.wait()
+            self._compare.clear()
+            began = time.monotonic()
+            whole, left = self._parted(self._stands.keys() | self._followed.view.nodes)
+            self._uncompared = len(whole) + len(left)
+            for node in whole:
+                self._note(node).all = True
+                for key in self._followed.records:
+                    self._note_unmet(node, key)
+                await self._room()
+            unsettled = 0
+            for key in list(self._followed.records):
+                unsettled += await self._compare_policy(key, left)
+            self._uncompared = 0
+            seconds = round(time.monotonic() - began, 3)
+            log.info("verdicts_compared", nodes=len(left), anew=len(whole), unsettled=unsettled, seconds=seconds)
+
+    def _parted(self, nodes: Iterable[str]) -> tuple[list[str], list[str]]:
+        """The nodes to be judged by every policy, and those of which each policy's verdict can be compared."""
+        policies = self._followed.records.keys()
+        whole: list[str] = []
+        left: list[str] = []
+        for node in nodes:
+            verdict, uid = self._standing(node).verdict, self._followed.node_uids.get(node)
+            known = uid is not None or not self._followed.cluster
+            same = verdict is not None and verdict.node_uid == (uid or "") and verdict.policies.keys() == policies
+            (left if known and same else whole).append(node)
+        return whole, left
+
+    async def _compare_policy(self, key: PolicyKey, nodes: Iterable[str]) -> int:
+        """Notes those of `nodes` that are to be judged again by one policy; returns how many.
+
+        What changes from here on touches its node, so all may be compared with the states of one moment.
+        """
+        record = self._followed.records.get(key)
+        if record is None or key not in self._followed.view.policies:
+            return 0  # gone, which touches every node
+        states = self._followed.view.states(key)
+        settled = Settled(record.policy, uid=record.uid, generation=record.generation, states=states)
+        now, unsettled = time.time(), 0
+        for number, node in enumerate(nodes, 1):
+            verdict = self._standing(node).verdict
+            if verdict is None or not settled.is_settled(node, verdict.policies.get(key), now):
+                self._note(node).policies.add(key)
+                self._note_unmet(node, key)
+                unsettled += 1
+                await self._room()
+            elif number % COMPARED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if not self._ready:
+                break  # all are compared again once it is
+        return unsettled
+
+    async def _room(self) -> None:
+        """Lets others have their turn, and those be judged that were noted."""
+        await asyncio.sleep(0)
+        while self._ready and len(self._touched) > AHEAD:
+            self._handled.clear()
+            await self._handled.wait()
 
     async def _is_of_this_life(self) -> bool:
         """Whether the lists are those of the buckets as they are now: after a wipe a watch may not have noticed yet."""
@@ -197,6 +281,10 @@ class Evaluate:
         return self.unready() is None and created == [
             None if epoch is None else epoch.created for epoch in (*known, self._epoch)
         ]
+
+    def _end_readiness(self) -> None:
+        self._ready = False
+        self._handled.set()
 
     def _note(self, node: str) -> _Touched:
         touched = self._touched.setdefault(node, _Touched(time.monotonic()))
@@ -212,7 +300,7 @@ class Evaluate:
     def _begin_epoch(self, epoch: Epoch) -> None:
         self._epoch = epoch
         self._stands.clear()
-        self._ready = False
+        self._end_readiness()
 
     def _apply(self, entry: Entry) -> None:
         try:
@@ -259,6 +347,7 @@ class Evaluate:
         if not self._ready or self.unready() is not None:
             return None  # everything is noted once it is
         touched = self._touched.pop(node, None) or _Touched(time.monotonic())
+        self._handled.set()
         try:
             due = await self._judge(node, touched)
         except BusError as error:

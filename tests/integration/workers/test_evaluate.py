@@ -485,6 +485,30 @@ async def test_a_break_of_clear_for_counts_though_it_is_over_when_its_turn_comes
     assert verdict.time - broken >= 4
 
 
+async def test_who_starts_judges_only_what_has_changed_while_it_was_down(server: Server, world: World) -> None:
+    nodes = [f"node-{number}" for number in range(40)]
+    for node in nodes:
+        await world.facts(node)
+        await world.sample(node, m=2)
+    for name in ("p", "q"):
+        await world.policy(name, **deschedule())
+    await world.synced()
+    async with evaluating(server):
+        for node in nodes:
+            await world.eventually(VIOLATED, SET, node=node, name="q")
+    for node in nodes:
+        await world.sample(node, m=3)  # which means the same
+    await world.sample(nodes[7], m=1)
+    with capture_logs() as logs:
+        async with evaluating(server) as (evaluate,):
+            await world.eventually(MET, ABSENT, node=nodes[7])
+            await world.quiet()
+            assert evaluate.unready() is None
+    (compared,) = [line for line in logs if line["event"] == "verdicts_compared"]
+    assert (compared["nodes"], compared["anew"]) == (40, 0)
+    assert 1 <= compared["unsettled"] <= 2  # both policies, or one whose judgement has written the other's as well
+
+
 # What absence means
 
 

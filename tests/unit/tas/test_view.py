@@ -16,6 +16,7 @@ from tas.policy import POD_LABEL, PolicyKey, StrategyType
 from tas.quantity import parse_quantity
 from tas.rules import State
 from tas.sample import MAX_SAMPLE_AGE, Scrape
+from tas.settled import Settled
 from tas.verdict import PolicyVerdict, evaluate_policy, same_meaning
 from tas.view import View
 
@@ -301,6 +302,19 @@ class VerdictsByTouch(Histories):
         for node in self.view.nodes:
             for key in self.view.policies:
                 assert same_meaning(self.verdicts[node, key], self.judge(node, key)[0])
+
+    @invariant()
+    def what_is_settled_would_come_out_the_same(self) -> None:
+        self.view.advance(self.now)
+        for key, entry in self.view.policies.items():
+            settled = Settled(entry.policy, uid="u", generation=1, states=self.view.states(key))
+            for node in self.view.nodes:
+                stands = self.verdicts.get((node, key))
+                if settled.is_settled(node, stands, self.now):
+                    assert stands is not None
+                    again, due = self.judge(node, key)
+                    assert same_meaning(stands, again)
+                    assert due is None
 
     @invariant()
     def no_index_outlives_its_policies(self) -> None:
