@@ -71,7 +71,7 @@ def test_what_has_become_stale_meanwhile_is_not() -> None:
 def test_a_verdict_of_another_policy_or_generation_is_not(other: dict[str, Any]) -> None:
     view, policy = known(dontschedule={"rules": [LIMIT]})
     verdict = verdict_of(view, policy, "over", now=2.0)
-    identity = {"uid": "u", "generation": 1} | other
+    identity: dict[str, Any] = {"uid": "u", "generation": 1} | other
     assert not Settled(policy, **identity, states=view.states(KEY)).is_settled("over", verdict, 3.0)
 
 
