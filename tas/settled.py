@@ -1,7 +1,7 @@
 """Which of the verdicts that stand would come out the same, told for all nodes at once by sets.
 
-Who starts finds a verdict of every node, and must know which of them are not right any more. To judge each of them anew
-takes most of a minute where nodes and policies are many; to compare what a policy comes to takes a hundredth of that.
+Who starts finds a verdict of every node, and must know which of them are not right any more. To judge each anew takes
+ten seconds and more for 15,000 nodes and 50 policies; to compare what each policy comes to, a fifth of that.
 """
 
 from collections.abc import Mapping

@@ -11,18 +11,20 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from tests.bench import change, enforcement, load, machine, memory, names, nodes, start, view
+from tests.bench import change, enforcement, load, machine, memory, names, nodes, start, verdicts, view
 from tests.bench.machine import Noise, NoiseMeter
-from tests.bench.report import print_results, write_json
+from tests.bench.report import print_results, write_docs, write_json
 from tests.bench.rows import Results
 from tests.bench.stand import REPOSITORY, Stand
 from workers.logs import LogFormat, LogLevel, configure_logging
+
+DOCS = REPOSITORY / "docs" / "performance.md"
 
 WIDTH = 160
 """Columns where nobody looks at a terminal: enough for each row to stay on one line."""
 
 FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
-    family.NAME: family.measure for family in (names, nodes, load, change, enforcement, view, memory, start)
+    family.NAME: family.measure for family in (names, nodes, load, change, enforcement, view, verdicts, memory, start)
 }
 
 
@@ -32,18 +34,20 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a minute or two: the order of things, a coarse p99")
     parser.add_argument("--only", action="append", choices=FAMILIES, metavar="ROW", help=f"of {', '.join(FAMILIES)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures; else bench-results/")
+    parser.add_argument("--docs", action="store_true", help="put the tables into docs/performance.md as well")
     arguments = parser.parse_args()
     taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     path = arguments.json or REPOSITORY / "bench-results" / f"{taken}.json"
     configure_logging(LogFormat.AUTO, LogLevel.WARNING)
     try:
-        failed = asyncio.run(_run(arguments.only or list(FAMILIES), path, quick=arguments.quick))
+        run = _run(arguments.only or list(FAMILIES), path, quick=arguments.quick, docs=arguments.docs)
+        failed = asyncio.run(run)
     except asyncio.CancelledError:
         return 130
     return 1 if failed else 0
 
 
-async def _run(families: list[str], path: Path, *, quick: bool) -> list[str]:
+async def _run(families: list[str], path: Path, *, quick: bool, docs: bool) -> list[str]:
     """Measures and tells; returns what could not be measured."""
     task = asyncio.current_task()
     assert task is not None
@@ -66,6 +70,8 @@ async def _run(families: list[str], path: Path, *, quick: bool) -> list[str]:
                 failed.append(family)
             noise[family] = meter.read()
     write_json(path, results, noise, found)
+    if docs:
+        write_docs(DOCS, results, noise, found)
     console.print()
     print_results(console, results, noise)
     console.print(f"written to {path}", style="dim", soft_wrap=True)

@@ -76,10 +76,10 @@ def scrape(values: dict[str, Quantity], now: float, sequence: int = 0) -> Scrape
     return Scrape(source=SOURCE, measured=now, arrived=now, sequence=sequence, metrics=values)
 
 
-def filled_view(names: Sequence[str], now: float) -> View:
-    """A view that knows a sample of every node and every policy."""
+def filled_view(names: Sequence[str], now: float, *, verdicts: bool = False) -> View:
+    """A view that knows a sample of every node and every policy; with `verdicts` one such as `evaluate` has."""
     chance = random.Random(0)
-    view = View()
+    view = View(verdicts=verdicts)
     for name in names:
         view.add_samples(name, (scrape(metrics(chance), now),), now)
     for policy in policies():

@@ -1,51 +1,76 @@
-"""What the extender keeps in memory."""
+"""What processes keep in memory."""
 
+import asyncio
 from itertools import islice
 
 import psutil
 
+from bus.buckets import VERDICTS
 from tests.bench import cluster
 from tests.bench.client import Client
-from tests.bench.rows import Budget, Results, Size, row
-from tests.bench.stand import FILTER, PRIORITIZE, Stand
+from tests.bench.rows import Budget, Results, Row, Size, row
+from tests.bench.stand import FILTER, PRIORITIZE, Stand, product
+from tests.e2e.processes import Process
 
 NAME = "memory"
-NODES = 5000
+SIZES = (1000, 5000, 15_000)
+BUDGETED = 5000
 BUDGET = Budget(150.0)
 CANDIDATES = 500
 ASKED = 500
 """Pairs of questions: as many answers as the extender remembers."""
 
 MEGABYTE = 1e6
+JUDGED_SECONDS = 300.0
+LOOK_SECONDS = 0.2
 
 
 async def measure(stand: Stand) -> Results:
-    """Resident bytes of an extender that has answered for a while, beside one on a bus without nodes."""
-    empty = await _megabytes(stand, 0)
-    full = await _megabytes(stand, NODES)
-    return Results(
-        rows=[
-            row(
-                f"extender's memory, {cluster.METRICS} metrics, {cluster.POLICIES} policies",
-                "resident",
-                [full],
-                [empty],
-                unit="MB",
-                floor_name="without nodes",
-                budget=BUDGET,
-                size=Size(NODES, "nodes"),
-            )
-        ]
+    """Resident bytes: of an extender that has answered for a while, and of `evaluate` with a verdict of every node."""
+    rows: list[Row] = []
+    for name, megabytes, sizes in (("extender", _extender, SIZES), ("evaluate", _evaluate, SIZES[:2])):
+        empty = await megabytes(stand, 0)
+        rows += [_row(name, size, await megabytes(stand, size), empty) for size in sizes]
+    return Results(rows=rows)
+
+
+def _row(name: str, size: int, found: float, empty: float) -> Row:
+    return row(
+        f"{name}'s memory, {cluster.METRICS} metrics, {cluster.POLICIES} policies",
+        "resident",
+        [found],
+        [empty],
+        unit="MB",
+        floor_name="without nodes",
+        budget=BUDGET if (name, size) == ("extender", BUDGETED) else None,
+        size=Size(size, "nodes"),
     )
 
 
-async def _megabytes(stand: Stand, nodes: int) -> float:
-    names = cluster.node_names(nodes)
-    async with stand.bus(names) as standing:
+async def _extender(stand: Stand, nodes: int) -> float:
+    async with stand.bus(cluster.node_names(nodes)) as standing:
         with stand.extender(standing.server.url) as extender, Client(extender.port) as client:
-            asked = cluster.node_names(NODES)
+            asked = cluster.node_names(BUDGETED)
             for number, found in enumerate(islice(cluster.lists_of_names(asked, CANDIDATES, seed=0), ASKED)):
                 body = cluster.names_only(number, found)
                 for verb in (FILTER, PRIORITIZE):
                     client.ask(extender.request(body, verb))
-            return float(psutil.Process(extender.process.pid).memory_info().rss / MEGABYTE)
+            return _resident(extender.process)
+
+
+async def _evaluate(stand: Stand, nodes: int) -> float:
+    async with stand.bus(cluster.node_names(nodes)) as standing:
+        first = (await standing.bus.epoch(VERDICTS)).last_sequence
+        with stand.process("evaluate", product("evaluate", standing.server.url)) as evaluate:
+            async with asyncio.timeout(JUDGED_SECONDS):
+                while b"verdicts_compared" not in evaluate.log.read_bytes():
+                    evaluate.must_run()
+                    await asyncio.sleep(LOOK_SECONDS)
+                while (await standing.bus.epoch(VERDICTS)).last_sequence - first < nodes:
+                    evaluate.must_run()
+                    await asyncio.sleep(LOOK_SECONDS)
+            return _resident(evaluate)
+
+
+def _resident(process: Process) -> float:
+    return float(psutil.Process(process.pid).memory_info().rss / MEGABYTE)

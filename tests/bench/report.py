@@ -5,6 +5,7 @@ from pathlib import Path
 
 import orjson
 from rich.console import Console
+from rich.markup import render
 from rich.table import Table
 
 from tests.bench.machine import Noise
@@ -86,6 +87,35 @@ def _noise(noise: Mapping[str, Noise]) -> Table:
     for family, found in noise.items():
         table.add_row(family, f"{found.foreign:.0%} of the machine", f"{found.stolen:.0%}", f"{found.load:.1f}")
     return table
+
+
+MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
+"""Around what `write_docs` replaces."""
+
+
+def write_docs(page: Path, results: Results, noise: Mapping[str, Noise], machine: Mapping[str, object]) -> None:
+    """Puts what was found in place of what stands between the marks of a page, as Markdown."""
+    before, _, rest = page.read_text().partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    packages = machine["packages"]
+    assert isinstance(packages, dict)
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    lines = [
+        f"Taken {machine['taken']}{', a quick run' if machine['quick'] else ''}: {machine['cores']} cores, "
+        f"Python {machine['python']}, {versions}.",
+        "",
+    ]
+    for table in (_rows(results), _not_run(results), _growth(results), _cpu(results), _noise(noise)):
+        if table.row_count:
+            lines += _markdown(table)
+    page.write_text(before + MARKS[0] + "\n".join(lines) + MARKS[1] + after)
+
+
+def _markdown(table: Table) -> list[str]:
+    cells = [[render(str(cell)).plain for cell in column.cells] for column in table.columns]
+    heads = [str(column.header) for column in table.columns]
+    lines = [f"**{table.title}**", "", *(f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads)))]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in zip(*cells, strict=True)), ""]
 
 
 def write_json(path: Path, results: Results, noise: Mapping[str, Noise], machine: Mapping[str, object]) -> None:
