@@ -1,0 +1,38 @@
+"""docs/sources.md shows configurations that are read as it says."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from tas.sources.config import parse_source_config
+from tas.sources.prometheus import query_of
+from tas.sources.series import Aggregate, Mappings
+from workers.manifests import read_yaml
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+
+
+def block(words: str) -> Any:
+    """The YAML block that holds these words."""
+    (found,) = (text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if words in text)
+    (document,) = read_yaml(found.encode())
+    return document
+
+
+def test_the_file_of_source_config_is_read() -> None:
+    config = parse_source_config("docs/sources.md", block("basic_auth"), sources={"prometheus", "edge"})
+    assert config.mappings.of("cpu_busy").node_label == "instance"
+    assert config.mappings.of("other").node_label == "kubernetes_node"
+    disk = config.mappings.of("disk_free")
+    assert disk.aggregate is Aggregate.MIN
+    assert query_of("disk_free", disk) == '{__name__="node_filesystem_avail_bytes",mountpoint="/"}'
+    assert set(config.http) == {"prometheus", "edge"}
+
+
+def test_the_query_without_an_entry_is_as_shown() -> None:
+    assert f"`{query_of('load1', Mappings().of('load1'))}`" in PAGE
+
+
+def test_what_prometheus_is_to_be_told_is_yaml() -> None:
+    (target,) = block("remote_write")["remote_write"]
+    assert target["url"].endswith("/api/v1/write")
