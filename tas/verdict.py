@@ -216,6 +216,15 @@ def confirms_removal(
     return False
 
 
+def has_word(policy: Policy, label: str) -> bool:
+    """Whether the verdict of `policy` speaks of `label`, or holds all that stands under its prefix."""
+    verdict, _ = evaluate_policy(
+        policy, uid="", generation=0, samples=(), labels=None, stale_after=0.0, before=None, now=0.0
+    )
+    spoken = {each for strategy in verdict.strategies.values() for each in strategy.labels}
+    return label in spoken or (verdict.holds_prefix and label.startswith(labeling_prefix(policy.key)))
+
+
 class _Where(NamedTuple):
     """What is known of the node, and when. `selected` is None where its labels are not known, but matter."""
 

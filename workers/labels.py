@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -46,9 +46,9 @@ from tas.errors import InvalidInputError
 from tas.labels import LabelPatch, Orphan, label_patch, orphans
 from tas.names import is_label_key, is_label_value
 from tas.orphan import may_go
-from tas.policy import PolicyKey
+from tas.policy import LABEL_PREFIX, PolicyKey
 from tas.sample import NodeSamples
-from tas.verdict import NodeVerdict, PolicyVerdict, confirms_removal
+from tas.verdict import NodeVerdict, PolicyVerdict, confirms_removal, has_word
 from tas.waking import ANNOTATION, Recoveries, Recovery, Waiting
 from workers.events import Reason, record_event
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
@@ -138,6 +138,7 @@ class Labels:
         self._verdicts: dict[str, _Verdict] = {}
         self._waiting = Waiting()
         self._recoveries = Recoveries(self._waiting)
+        self._policies: dict[str, set[PolicyKey]] = {}  # those that stand, by name
         self._kept: dict[str, frozenset[Orphan]] = {}  # orphans that the API server's policies keep, by node
         self._patched: dict[str, deque[float]] = {}
         self._refused: dict[str, dict[str, tuple[str | None, float]]] = {}
@@ -158,7 +159,7 @@ class Labels:
             bus,
             POLICIES,
             on_entry=self._policy_entry,
-            on_epoch=lambda _: None,
+            on_epoch=lambda _: self._policies.clear(),  # nothing is removed before the list is complete again
             on_complete=self._policies_taken_in,
             on_invalid=self._invalid,
         )
@@ -347,8 +348,11 @@ class Labels:
         policies: Mapping[PolicyKey, PolicyVerdict],
         node: NodeLabels,
     ) -> frozenset[str]:
-        """The labels of `removals` whose every policy confirms, by its record and the samples that stand now."""
-        keys = sorted({key for by in removals.values() for key in by})
+        """The labels of `removals` whose every policy confirms, by its record and the samples that stand now.
+
+        A policy of the same name that has a word in the label, and was not judged with the others yet, keeps it.
+        """
+        keys = sorted({key for label in removals for key in (*removals[label], *self._named(label))})
         metrics, *records = await asyncio.gather(
             self._bus.get(NODES_BUCKET, node_metrics_key(name)),
             *(self._bus.get(POLICIES, policy_key(key)) for key in keys),
@@ -357,21 +361,42 @@ class Labels:
         known = {
             key: record
             for key, entry in zip(keys, records, strict=True)
-            if (record := self._record(key, entry)) is not None and record.uid == policies[key].uid
+            if (record := self._record(key, entry)) is not None
         }
+        unclear = {
+            key for key, entry in zip(keys, records, strict=True) if entry is not None and entry.value is not None
+        }
+        unclear -= known.keys()
         now = time.time()
 
         def confirms(key: PolicyKey, label: str) -> bool:
-            return key in known and confirms_removal(
-                known[key].policy,
-                label,
-                samples=samples,
-                labels=node.labels,
-                stale_after=self._default_stale_after,
-                now=now,
+            return (
+                key in known
+                and known[key].uid == policies[key].uid
+                and confirms_removal(
+                    known[key].policy,
+                    label,
+                    samples=samples,
+                    labels=node.labels,
+                    stale_after=self._default_stale_after,
+                    now=now,
+                )
             )
 
-        return frozenset(label for label, by in removals.items() if by and all(confirms(key, label) for key in by))
+        def keeps(key: PolicyKey, label: str) -> bool:
+            return key in unclear or (key in known and has_word(known[key].policy, label))
+
+        return frozenset(
+            label
+            for label, by in removals.items()
+            if by
+            and all(confirms(key, label) for key in by)
+            and not any(keeps(key, label) for key in self._named(label) if key not in by)
+        )
+
+    def _named(self, label: str) -> Collection[PolicyKey]:
+        """The policies that share a label by their name, as far as the bus has told here."""
+        return self._policies.get(label.removeprefix(LABEL_PREFIX).partition("/")[0], ())
 
     def _samples(self, entry: Entry | None) -> NodeSamples:
         """None at all where they do not stand, or nobody can read them: they confirm nothing."""
@@ -459,10 +484,17 @@ class Labels:
         """A policy changed: nodes that have labels because of one of that name are looked at again."""
         self._lists.forget()
         try:
-            name = parse_policy_key(entry.key).name
+            key = parse_policy_key(entry.key)
         except InvalidInputError as error:
             self._invalid(error)
             return
+        name = key.name
+        if entry.value is None:
+            self._policies[name] = self._policies.get(name, set()) - {key}
+            if not self._policies[name]:
+                del self._policies[name]
+        else:
+            self._policies.setdefault(name, set()).add(key)
         for node, kept in list(self._kept.items()):
             left = frozenset(orphan for orphan in kept if orphan.policy_name != name)
             if left != kept:

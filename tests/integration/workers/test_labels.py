@@ -369,6 +369,22 @@ async def test_another_replica_removes_what_a_killed_one_was_about_to(
             assert other.count("tas_label_changes_total", change="removed") == 1
 
 
+async def test_a_policy_of_the_name_that_no_verdict_has_judged_yet_keeps_the_label(
+    world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    key = PolicyKey(f"a-{world.number}", name)
+    metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+    uid = (await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}"))["metadata"]["uid"]
+    other = await world.policy(await world.namespace("b"), name, deschedule(), suspend=True)
+    await world.sample(node, health=0)
+    await world.verdict(node, metadata["uid"], {key: wishing(name, Wish(WishKind.ABSENT), uid=uid)})
+    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0, within=30)
+    assert (await world.labels(node))[name] == VIOLATING
+    await world.policy(other.namespace, name, {"labeling": {"rules": []}})  # it speaks of no label any more
+    await eventually(has(world, node, name, None), within=30)
+
+
 async def test_a_record_that_nobody_can_read_confirms_nothing_and_keeps_no_other_label_waiting(
     world: World, labels: Running
 ) -> None:
