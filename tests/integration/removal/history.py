@@ -208,8 +208,7 @@ class History:
                 await self._add_node(node)
         self._tell(f"{what}: {values}")
         while True:
-            for node in self._names:
-                await self._sample(node, values[node])
+            await asyncio.gather(*(self._sample(node, values[node]) for node in self._names))
             if await is_done(self.differences(values)):
                 return
 

@@ -38,6 +38,9 @@ LATER_SECONDS = 1.0
 """After which a removal is judged: by then all that was known then has been seen here too."""
 
 
+SHARP_SECONDS = 1.0
+"""Of a removal for which more lateness is allowed than this, little can be said: it counts by itself."""
+
 LOOK_SECONDS = 0.2
 
 
@@ -71,7 +74,7 @@ class Judge:
     Attributes:
         late: How late all that happens in this process has been seen lately, in seconds.
         stopped: For how long whoever may have sent a patch at this time had been stopped just before.
-        verdicts: How often which reason let a label go.
+        verdicts: How often which reason let a label go; with `late` if we were too late for much of a judgement.
         wrongs: Removals without a reason.
     """
 
@@ -151,7 +154,7 @@ class Judge:
         if reason is None:
             self.wrongs.append(f"{removal} went for no reason; {self._known(removal)}")
         else:
-            self.verdicts[reason] += 1
+            self.verdicts[reason if removal.late <= SHARP_SECONDS else f"{reason}, late"] += 1
 
     def _reason(self, removal: Removal, window: Span) -> str | None:
         bare = not removal.label.startswith(PREFIX)
