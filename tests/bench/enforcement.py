@@ -10,6 +10,8 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from itertools import cycle, islice
 from pathlib import Path
 
+import psutil
+
 from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.messages import encode_samples
@@ -17,6 +19,7 @@ from bus.subjects import samples_subject
 from tas.quantity import parse_quantity
 from tas.sample import Scrape
 from tests.bench.measure import ROUND_SECONDS, no_collection
+from tests.bench.memory import MEGABYTE
 from tests.bench.rows import Budget, NotRun, Results, Row, quantile_rows, row
 from tests.bench.stand import CpuMeter, Stand
 from tests.e2e import binaries
@@ -84,6 +87,8 @@ async def measure(stand: Stand) -> Results:
                 rows += await _at_once(stand, plane, sources, seen)
                 rows += await _idle(stand, plane)
                 cpu = meter.read()
+                resident = psutil.Process(running.process.pid).memory_info().rss / MEGABYTE
+                rows.append(row(f"memory of tas run all, {COUNT} nodes, one policy", "resident", [resident], unit="MB"))
     return Results(rows=rows, cpu=cpu)
 
 

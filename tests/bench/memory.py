@@ -9,7 +9,7 @@ from bus.buckets import VERDICTS
 from tests.bench import cluster
 from tests.bench.client import Client
 from tests.bench.rows import Budget, Results, Row, Size, row
-from tests.bench.stand import FILTER, PRIORITIZE, Stand, product
+from tests.bench.stand import FILTER, PRIORITIZE, Server, Stand, product
 from tests.e2e.processes import Process
 
 NAME = "memory"
@@ -26,9 +26,13 @@ LOOK_SECONDS = 0.2
 
 
 async def measure(stand: Stand) -> Results:
-    """Resident bytes: of an extender that has answered for a while, and of `evaluate` with a verdict of every node."""
+    """Resident bytes: of an extender that has answered for a while, of `evaluate` with a verdict of every node."""
     rows: list[Row] = []
-    for name, megabytes, sizes in (("extender", _extender, SIZES), ("evaluate", _evaluate, SIZES[:2])):
+    for name, megabytes, sizes in (
+        ("extender", _extender, SIZES),
+        ("materialize", _materialize, SIZES[:2]),
+        ("evaluate", _evaluate, SIZES[:2]),
+    ):
         empty = await megabytes(stand, 0)
         rows += [_row(name, size, await megabytes(stand, size), empty) for size in sizes]
     return Results(rows=rows)
@@ -56,6 +60,20 @@ async def _extender(stand: Stand, nodes: int) -> float:
                 for verb in (FILTER, PRIORITIZE):
                     client.ask(extender.request(body, verb))
             return _resident(extender.process)
+
+
+async def _materialize(stand: Stand, nodes: int) -> float:
+    async with stand.bus(cluster.node_names(nodes)) as standing:
+        with stand.process("materialize", product("materialize", standing.server.url)) as materialize:
+            server = Server(process=materialize, port=0, path="", began=0.0)
+            async with asyncio.timeout(JUDGED_SECONDS):
+                while b"health_listening" not in materialize.log.read_bytes():
+                    materialize.must_run()
+                    await asyncio.sleep(LOOK_SECONDS)
+                while server.metric('tas_worker_ready{worker="materialize"}') != 1:
+                    materialize.must_run()
+                    await asyncio.sleep(LOOK_SECONDS)
+            return _resident(materialize)
 
 
 async def _evaluate(stand: Stand, nodes: int) -> float:
