@@ -114,7 +114,7 @@ def _point(subject: str, series: _Series, names: tuple[str, ...], gathering: Gat
         return None
     name = series.metric.get(NAME_LABEL, "")
     rank = names.index(name) if name in names else 0
-    return Point(labels=series.metric, rank=rank, value=value, measured=measured)
+    return Point(labels=lambda: series.metric, rank=rank, value=value, measured=measured)
 
 
 def _answer(body: bytes, status: int) -> _Answer:

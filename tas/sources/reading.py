@@ -11,7 +11,7 @@ import msgspec
 
 from tas.errors import InvalidInputError
 from tas.names import is_subdomain
-from tas.quantity import Quantity, QuantityError, parse_quantity
+from tas.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 from tas.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, Scrape
 
 MAX_METRICS_PER_SCRAPE = 500
@@ -80,10 +80,7 @@ class Gathering:
     def add(
         self, *, node: str, metric: str, value: str, measured: float | None = None, window: float | None = None
     ) -> None:
-        """Takes a value of `metric`, as the text that the source wrote; refuses what cannot be.
-
-        The first and all further values of one node and metric are refused together: none of them is more right.
-        """
+        """Takes a value of `metric`, as the text that the source wrote; refuses what cannot be."""
         if not is_subdomain(node):
             self.refuse(Refused.NODE, metric, "node", node, "must be a lowercase DNS subdomain (RFC 1123)")
             return
@@ -92,16 +89,24 @@ class Gathering:
         except QuantityError as error:
             self.refuse(Refused.VALUE, f"{metric} of {node}", "value", value, str(error))
             return
-        place = (node, metric)
-        if place in self._readings or place in self._twice:
-            before = self._readings.pop(place, None)
-            self._twice.add(place)
-            reason = "must be the only value of this metric for the node" + (
-                "" if before is None else ", and there is another: neither counts"
-            )
-            self.refuse(Refused.TWICE, f"{metric} of {node}", "value", value, reason, count=1 if before is None else 2)
+        self.take(Reading(node=node, metric=metric, value=quantity, measured=measured, window=window))
+
+    def take(self, reading: Reading) -> None:
+        """Takes a value whose node and quantity were found to be such.
+
+        The first and all further values of one node and metric are refused together: none of them is more right.
+        """
+        place = (reading.node, reading.metric)
+        if place not in self._readings and place not in self._twice:
+            self._readings[place] = reading
             return
-        self._readings[place] = Reading(node=node, metric=metric, value=quantity, measured=measured, window=window)
+        before = self._readings.pop(place, None)
+        self._twice.add(place)
+        reason = "must be the only value of this metric for the node" + (
+            "" if before is None else ", and there is another: neither counts"
+        )
+        subject, value = f"{reading.metric} of {reading.node}", format_quantity(reading.value)
+        self.refuse(Refused.TWICE, subject, "value", value, reason, count=1 if before is None else 2)
 
     def refuse(self, why: Refused, subject: str, field: str, value: object, reason: str, *, count: int = 1) -> None:
         """Counts what cannot be used; the first of each reason is the example."""

@@ -6,7 +6,9 @@ Nothing else would know: a restart begins anew, and the next samples fill it aga
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from tas.errors import shortened
@@ -41,24 +43,27 @@ class _Wanted(NamedTuple):
 class _Held:
     """The newest sample of a series; without a value after a stale marker: it has ended, and nothing older counts."""
 
-    __slots__ = ("again", "arrived", "labels", "rank", "time", "value")
+    __slots__ = ("again", "arrived", "rank", "time", "value")
 
-    def __init__(self, labels: Mapping[str, str], rank: int) -> None:
-        self.labels = labels
+    def __init__(self, rank: int) -> None:
         self.rank = rank
         self.time = -math.inf
         self.value: Quantity | None = None
         self.again = False  # whether this is not its first sample
         self.arrived = 0.0
 
-    def take(self, samples: Iterable[tuple[float, Quantity | None]], now: float) -> bool:
+    def take(self, samples: Sequence[tuple[float, Quantity | None]], now: float) -> bool:
         """Keeps the newest of `samples`; returns whether that is news, and a value."""
-        time, value = max(samples, key=lambda sample: sample[0])
+        time, value = samples[0] if len(samples) == 1 else max(samples, key=_time)
         if time < self.time:  # older than what is known; equal: it is sent again, since it was not published
             return False
         self.again = self.again or -math.inf < self.time < time
         self.time, self.value, self.arrived = time, value, now
         return value is not None
+
+
+def _time(sample: tuple[float, Quantity | None]) -> float:
+    return sample[0]
 
 
 class InvalidSeries(NamedTuple):
@@ -69,6 +74,7 @@ class InvalidSeries(NamedTuple):
 
 
 _Place = tuple[str, str]  # a metric and a node
+_Identity = str  # the labels of a series in one text: there are many, and texts are no work for the garbage collector
 
 
 class _Taking(NamedTuple):
@@ -87,7 +93,7 @@ class SeriesBook:
         self._max_series = max_series
         self._metrics: frozenset[str] = frozenset()
         self._wanted: dict[str, list[_Wanted]] = {}
-        self._places: dict[_Place, dict[frozenset[tuple[str, str]], _Held]] = {}
+        self._places: dict[_Place, dict[_Identity, _Held]] = {}
         self._series = 0
         self._swept = -math.inf
 
@@ -132,6 +138,7 @@ class SeriesBook:
         labels = {label.name: label.value for label in series.labels}
         if len(labels) != len(series.labels):
             raise _InvalidSeriesError(f"series {shortened(labels)}: has a label twice")
+        identity = _identity(labels)
         samples: list[tuple[float, Quantity | None]] | None = None
         for metric, rank, mapping in wanted:
             if not carries(labels, mapping.labels):
@@ -141,34 +148,33 @@ class SeriesBook:
                 continue
             if samples is None:
                 samples = list(_samples(series, f"{metric} of {node}", taking))
-            held = self._held((metric, node), labels, rank, taking) if samples else None
+            held = self._held((metric, node), identity, rank, taking) if samples else None
             if held is not None and held.take(samples, taking.now):
                 taking.touched[metric, node] = None
 
-    def _held(self, place: _Place, labels: Mapping[str, str], rank: int, taking: _Taking) -> _Held | None:
+    def _held(self, place: _Place, identity: _Identity, rank: int, taking: _Taking) -> _Held | None:
         """What is kept of a series, perhaps nothing yet; None if there is no room for it."""
-        identity = frozenset(labels.items())
         held = self._places.get(place, {}).get(identity)
         if held is None and self._series >= self._max_series:
             reason = f"more than {self._max_series} series are alive: this one is not kept"
-            taking.gathering.refuse(Refused.SHAPE, f"{place[0]} of {place[1]}", "series", labels, reason)
+            taking.gathering.refuse(Refused.SHAPE, f"{place[0]} of {place[1]}", "series", _labels(identity), reason)
         elif held is None:
-            held = self._places.setdefault(place, {})[identity] = _Held(labels, rank)
+            held = self._places.setdefault(place, {})[identity] = _Held(rank)
             self._series += 1
         return held
 
     def _settle(self, place: _Place, gathering: Gathering) -> None:
         metric, node = place
-        series = self._places[place].values()
+        series = self._places[place]
         aggregate = self._mappings.of(metric).aggregate
-        if aggregate is not None and not any(held.again for held in series):
+        if aggregate is not None and not any(held.again for held in series.values()):
             # Others may not have been sent yet, and a sum without them would be too small. They were once one series
             # comes for the second time.
             return
-        horizon = max(held.time for held in series) - LOOKBACK
+        horizon = max(held.time for held in series.values()) - LOOKBACK
         points = [
-            Point(labels=held.labels, rank=held.rank, value=held.value, measured=held.time)
-            for held in series
+            Point(labels=partial(_labels, identity), rank=held.rank, value=held.value, measured=held.time)
+            for identity, held in series.items()
             if held.value is not None and held.time > horizon
         ]
         if points:  # none if what has just come is older than what ended meanwhile
@@ -190,6 +196,15 @@ class SeriesBook:
 
 class _InvalidSeriesError(ValueError):
     """A series that the protocol does not allow."""
+
+
+def _identity(labels: Mapping[str, str]) -> _Identity:
+    return "\0".join(chain.from_iterable(labels.items()))
+
+
+def _labels(identity: _Identity) -> dict[str, str]:
+    texts = identity.split("\0")
+    return dict(zip(texts[::2], texts[1::2], strict=False))
 
 
 def _name(series: Series) -> str:

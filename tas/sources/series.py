@@ -11,8 +11,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from tas.names import is_subdomain
-from tas.quantity import Quantity, format_quantity
-from tas.sources.reading import Gathering, Refused
+from tas.quantity import MAX_QUANTITY, Quantity, format_quantity
+from tas.sources.reading import Gathering, Reading, Refused
 
 NAME_LABEL = "__name__"
 NODE_LABEL = "node"
@@ -126,9 +126,9 @@ def named_node(gathering: Gathering, metric: str, labels: Mapping[str, str], nod
 
 
 class Point(NamedTuple):
-    """The value of one series. `rank` is the place of its name in `series_names`."""
+    """The value of one series, and how to get its labels. `rank` is the place of its name in `series_names`."""
 
-    labels: Mapping[str, str]
+    labels: Callable[[], Mapping[str, str]]
     rank: int
     value: Quantity
     measured: float
@@ -136,17 +136,25 @@ class Point(NamedTuple):
 
 def settle(gathering: Gathering, metric: str, node: str, points: Sequence[Point], aggregate: Aggregate | None) -> None:
     """Takes in what the series of one node say together; several without an aggregate are refused, naming two."""
+    if len(points) == 1:  # as nearly always
+        point = points[0]
+        gathering.take(Reading(node=node, metric=metric, value=point.value, measured=point.measured))
+        return
     best = min(point.rank for point in points)
     counting = [point for point in points if point.rank == best]
+    subject = f"{metric} of {node}"
     if len(counting) > 1 and aggregate is None:
-        first, second = _differences(counting[0].labels, counting[1].labels)
+        first, second = _differences(counting[0].labels(), counting[1].labels())
         reason = f"and {second}: {len(counting)} series of one node, and no aggregate says which value counts"
-        gathering.refuse(Refused.TWICE, f"{metric} of {node}", "series", first, reason, count=len(counting))
+        gathering.refuse(Refused.TWICE, subject, "series", first, reason, count=len(counting))
         return
     values = [point.value for point in counting]
-    value = values[0] if aggregate is None else Quantity(_AGGREGATES[aggregate](values))
+    value = Quantity(values[0] if aggregate is None else _AGGREGATES[aggregate](values))
+    if abs(value) > MAX_QUANTITY:
+        gathering.refuse(Refused.VALUE, subject, str(aggregate), format_quantity(value), "is beyond 10^40")
+        return
     measured = max(point.measured for point in counting)
-    gathering.add(node=node, metric=metric, value=format_quantity(value), measured=measured)
+    gathering.take(Reading(node=node, metric=metric, value=value, measured=measured))
 
 
 def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str]:

@@ -76,7 +76,7 @@ def test_the_label_for_all_counts_where_a_metric_names_none() -> None:
 
 
 def point(value: int, *, rank: int = 0, measured: float = 100.0, **labels: str) -> Point:
-    return Point(labels=labels, rank=rank, value=Quantity(value), measured=measured)
+    return Point(labels=lambda: labels, rank=rank, value=Quantity(value), measured=measured)
 
 
 def test_one_series_of_a_node_counts_exactly() -> None:
