@@ -26,6 +26,7 @@ from tas.verdict import (
     confirms_removal,
     deschedule_label,
     evaluate_policy,
+    has_word,
     labeling_prefix,
     same_meaning,
 )
@@ -608,6 +609,18 @@ def test_a_selector_confirms_by_labels_that_were_given() -> None:
     assert not confirmed(of, "p", samples(a=2), {"zone": "a"})
     assert not confirmed(of, "p", samples(a=1), None)
     assert confirmed(of, "p", samples(a=1), {"zone": "a"})
+
+
+def test_a_policy_has_a_word_in_the_labels_that_its_verdict_speaks_of_or_holds() -> None:
+    named = "telemetry.aware.scheduling.p/a"
+    of = labeling("m > 1 -> a=1")
+    assert has_word(of, named)
+    assert not has_word(of, "telemetry.aware.scheduling.p/b")
+    assert not has_word(of, "p")
+    silent = labeling("m > 1 -> a=1", suspend=True)
+    assert has_word(silent, "telemetry.aware.scheduling.p/b")
+    assert not has_word(silent, "p")
+    assert has_word(deschedule("m > 1"), "p")
 
 
 # Histories
