@@ -58,7 +58,7 @@ def test_labels_follow_samples_and_go_with_the_policy(cluster: Cluster, namespac
         table = cluster.kubectl("get", "taspolicies", "--namespace", namespace, "--no-headers")
         return table.split()[:4] == [POLICY, "True", "True", "1"]
 
-    until(told, "the status says so", timeout=20)
+    until(told, "the status says so")
     # On leaving the policy is deleted, and its label with it.
 
 

@@ -183,18 +183,19 @@ async def test_each_of_two_replicas_is_killed_under_load_and_nothing_goes_wrong(
         client = await stack.enter_async_context(KubernetesClient.connect(admin.kubeconfig, worker="test"))
         history: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
         await stack.enter_async_context(running(NodeHistory(client, history)))
+        await eventually(lambda: history.keys() >= set(ALL), within=WITHIN)
         bus = await stack.enter_async_context(Bus.connect(server.url, name="load", streams=()))
         await bus.wait_connected()
 
         load = Load(bus, admin, namespace)
         await admin.create_policy(namespace, POLICY, **SPEC)
         stack.push_async_callback(admin.delete_policy, namespace, POLICY)
+        silent = dict.fromkeys(SILENT, 2)
+        load.health |= silent
+        async with doing(load.samples_on(changes=False)):
+            await eventually(lambda: labelled(cluster) == {*SICK, *SILENT}, within=WITHIN, every=0.1)
         for node in SILENT:
-            await load.report(node, 2)
-        silent = {node: load.health.pop(node) for node in SILENT}
-        for node, value in list(load.health.items()):
-            await load.report(node, value)
-        await eventually(lambda: labelled(cluster) == {*SICK, *SILENT}, within=WITHIN, every=0.1)
+            del load.health[node]
         stack.enter_context(cluster.scheduler(extender(f"http://127.0.0.1:{port}", names_only=True, httpTimeout="2s")))
 
         waits = []
