@@ -230,7 +230,9 @@ async def test_each_of_two_replicas_is_killed_under_load_and_nothing_goes_wrong(
         assert not {name: placed[name] for name in last if load.health[placed[name]]}
         for each in itertools.chain(*replicas.values()):
             each.must_run()
-    wrongs = wrong_labels(history, load.recoveries, turns)
+        # While the policy still stands: its labels go with it.
+        await eventually(lambda: caught_up(admin, history), within=WITHIN, every=0.1)
+        wrongs = wrong_labels(history, load.recoveries, turns)
     assert not wrongs, "\n".join(wrongs)
     tell(
         f"{turns} kills under load: {load.samples} samples, {len(load.pods)} pods, all placed; the first pod after a "
@@ -298,6 +300,12 @@ async def offered(admin: Admin, names: list[str]) -> bool:
     return all(
         found[name].get(field, {}).get(RESOURCE) == "1k" for name in names for field in ("capacity", "allocatable")
     )
+
+
+async def caught_up(admin: Admin, history: Mapping[str, list[dict[str, str]]]) -> bool:
+    """Whether the last that was told of every node is what is so."""
+    found = (await admin.get("/api/v1/nodes"))["items"]
+    return all(history[node["metadata"]["name"]][-1] == node["metadata"].get("labels", {}) for node in found)
 
 
 def wrong_labels(history: Mapping[str, list[dict[str, str]]], recoveries: Mapping[str, int], turns: int) -> list[str]:
