@@ -181,6 +181,18 @@ async def test_protocol_c30_one_that_binds_is_served_alone(tas: Tas, tmp_path: P
             assert not alone.events("extension_not_loaded")  # the others were not even looked at
 
 
+async def test_telemetry_is_served_alone_as_well(tas: Tas, tmp_path: Path) -> None:
+    site = write_package(tmp_path / "site", SEVERAL, good="own:Good", away="own:broken")
+    async with everything(tas, site, tmp_path) as running:
+        bus = (await running.said("bus_started"))["bus"]
+        command = ("run", "extender", "--only", "telemetry", "--bus", bus, *LISTEN)
+        async with tas.running(*command, PYTHONPATH=str(site)) as alone:
+            await alone.ready()
+            assert (await ask(alone, "/scheduler/filter"))[0] == 200
+            assert (await ask(alone, "/good/prioritize"))[0] == 404
+            assert list(await mounted(alone)) == ["telemetry"]
+
+
 @pytest.mark.parametrize(
     ("only", "message"),
     [
