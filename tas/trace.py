@@ -4,7 +4,7 @@ Every hop is judged from what stands on the bus, each by another witness than th
 run, or lags, shows as the first hop that did not pass on what the hop before it has.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -65,6 +65,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         policies: All.
         verdict: What evaluate has written; None if nothing.
         sources: What collect says of its sources, by name.
+        attended: Those of them that a replica of collect has.
         stale_after: Seconds after which a sample is too old, where a policy says nothing.
     """
 
@@ -75,6 +76,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     policies: Sequence[NamedPolicy]
     verdict: NodeVerdict | None
     sources: Mapping[str, SourceState]
+    attended: Collection[str]
     stale_after: float
 
 
@@ -95,7 +97,10 @@ def _source(metric: str, _node: str, evidence: Evidence, now: float) -> Hop:
     since: float | None = None
     for name, state in sorted(evidence.sources.items()):
         known = state.metrics.get(metric)
-        if state.problem:
+        if state.period is not None and name not in evidence.attended:
+            told.append(f"{name}: nobody asks it: every replica of collect is gone")
+            since = state.time if since is None else since
+        elif state.problem:
             told.append(f"{name} ({state.holder}): {state.problem}")
             since = state.last_success if since is None else since
         elif known is None:
@@ -129,11 +134,10 @@ def _sample(metric: str, node: str, evidence: Evidence, now: float) -> Hop:
         since = None if stored is None else stored.arrived
         return Hop(stage=Stage.SAMPLE, passed=False, since=since, told=(told,))
     text = f"{format_quantity(last.metrics[metric])} from {last.source}, sequence {last.sequence} of SAMPLES"
-    stale = last.time + evidence.stale_after
+    limit = _longest_limit(metric, evidence)
+    stale = last.time + limit
     if stale <= now:
-        return Hop(
-            stage=Stage.SAMPLE, passed=False, since=stale, told=(text, f"stale: older than {evidence.stale_after:g} s")
-        )
+        return Hop(stage=Stage.SAMPLE, passed=False, since=stale, told=(text, f"stale: older than {limit:g} s"))
     return Hop(stage=Stage.SAMPLE, passed=True, since=last.time, told=(text,))
 
 
@@ -244,9 +248,18 @@ def _expected(named: NamedPolicy, evidence: Evidence, before: PolicyVerdict | No
 
 def _rule_state(rule: Rule, policy: Policy, evidence: Evidence, now: float) -> State:
     scrape = newest(evidence.known, rule.metric, rule.source)
-    stale_after = evidence.stale_after if policy.stale_after is None else policy.stale_after
-    fresh = scrape is not None and scrape.time + stale_after > now
+    fresh = scrape is not None and scrape.time + _limit(policy, evidence) > now
     return rule_state(rule, scrape.metrics[rule.metric] if scrape is not None and fresh else None)
+
+
+def _limit(policy: Policy, evidence: Evidence) -> float:
+    return evidence.stale_after if policy.stale_after is None else policy.stale_after
+
+
+def _longest_limit(metric: str, evidence: Evidence) -> float:
+    """Seconds after which the metric is too old for every policy that uses it; the default where none does."""
+    using = [each.policy for each in evidence.policies if any(True for _ in _rules(each.policy, metric))]
+    return max((_limit(policy, evidence) for policy in using), default=evidence.stale_after)
 
 
 def _rules(policy: Policy, metric: str) -> Iterator[tuple[StrategyType, Rule]]:

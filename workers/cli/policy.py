@@ -20,12 +20,11 @@ def policy() -> None:
 
 
 def check(files: tuple[str, ...], *, strict: bool, as_json: bool) -> int:
-    r"""Tell what is wrong with the policies in each FILE: a manifest, a folder of them, or - for standard input.
+    """Tell what is wrong with the policies in each FILE: a manifest, a folder of them, or - for standard input.
 
     By the rules of the CRD. An error is what the API server would not take; a warning is what it takes although a
     part of it will not count.
 
-    \b
     Exit codes: 0 nothing wrong, or only warnings; 1 errors (with --strict: or warnings); 2 a file cannot be read.
     """
     linted: dict[str, Linted] = {}

@@ -1,13 +1,15 @@
 """`tas trace`: one value on its way, and where it stops."""
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import click
 import msgspec
 from rich.text import Text
 
-from bus.buckets import NODES, POLICIES, SAMPLES, SOURCES, SYNCED, VERDICTS
-from bus.connection import Bus
+from bus.buckets import LEASES, NODES, POLICIES, SAMPLES, SOURCES, SYNCED, VERDICTS
+from bus.connection import Bus, Entry
 from bus.messages import (
     decode_node_facts,
     decode_node_samples,
@@ -27,6 +29,8 @@ from tas.trace import trace as follow
 from workers.cli.asking import JSON_OPTION, age_text, ask, new_table, print_json, print_table
 from workers.cli.options import settings_command
 from workers.cli.settings import Settings
+
+_Read = TypeVar("_Read")
 
 
 @settings_command(
@@ -50,15 +54,16 @@ def trace(settings: Settings, *, metric: str, node: str, as_json: bool) -> int:
 async def _trace(bus: Bus, metric: str, node: str, stale_after: float, *, as_json: bool) -> int:
     # In the direction of the flow, so that what moves on meanwhile is seen further on, and never seems lost.
     evidence = Evidence(
+        attended=await _attended(bus),
         sources=await _sources(bus),
         published=await _published(bus, node),
-        known=() if (samples := await _value(bus, node_metrics_key(node))) is None else decode_node_samples(samples),
-        labels=None if (facts := await _value(bus, node_facts_key(node))) is None else decode_node_facts(facts).labels,
-        cluster=None if (synced := await _value(bus, SYNCED)) is None else decode_synced(synced).cluster,
+        known=_read(await bus.get(NODES, node_metrics_key(node)), decode_node_samples) or (),
+        labels=None
+        if (facts := _read(await bus.get(NODES, node_facts_key(node)), decode_node_facts)) is None
+        else facts.labels,
+        cluster=None if (synced := _read(await bus.get(NODES, SYNCED), decode_synced)) is None else synced.cluster,
         policies=await _policies(bus),
-        verdict=None
-        if (entry := await bus.get(VERDICTS, verdict_key(node))) is None or entry.value is None
-        else decode_verdict(entry.value),
+        verdict=_read(await bus.get(VERDICTS, verdict_key(node)), decode_verdict),
         stale_after=stale_after,
     )
     now = time.time()
@@ -70,9 +75,20 @@ async def _trace(bus: Bus, metric: str, node: str, stale_after: float, *, as_jso
     return 0 if found.stops_at is None else 1
 
 
-async def _value(bus: Bus, key: str) -> bytes | None:
-    entry = await bus.get(NODES, key)
-    return None if entry is None else entry.value
+def _read(entry: Entry | None, decode: Callable[[bytes], _Read]) -> _Read | None:
+    """What stands there; what nobody can read is told, and counts as nothing."""
+    if entry is None or entry.value is None:
+        return None
+    try:
+        return decode(entry.value)
+    except InvalidInputError as error:
+        click.echo(f"left out: {entry.key}: {error}", err=True)
+        return None
+
+
+async def _attended(bus: Bus) -> frozenset[str]:
+    """The sources whose lease somebody holds."""
+    return frozenset(entry.key.removeprefix("collect.") for entry in await bus.entries(LEASES))
 
 
 async def _published(bus: Bus, node: str) -> dict[str, Scrape]:
@@ -93,9 +109,8 @@ async def _published(bus: Bus, node: str) -> dict[str, Scrape]:
 
 
 async def _sources(bus: Bus) -> dict[str, SourceState]:
-    return {
-        entry.key: decode_source_state(entry.value) for entry in await bus.entries(SOURCES) if entry.value is not None
-    }
+    read = {entry.key: _read(entry, decode_source_state) for entry in await bus.entries(SOURCES)}
+    return {name: state for name, state in read.items() if state is not None}
 
 
 async def _policies(bus: Bus) -> list[NamedPolicy]:

@@ -16,7 +16,7 @@ TESTS = Path(__file__).parents[2]
 FACTS = tuple(f"c{number}" for number in range(1, 33))
 BINDING = (
     *("c1", "c2", "c3", "c4", "c5"),  # how we are asked, and that an error looks like one
-    *("c14", "c15", "c16", "c17", "c19", "c20", "c21"),  # filter
+    *("c13", "c14", "c15", "c16", "c17", "c19", "c20", "c21"),  # filter
     *("c22", "c25", "c26", "c28"),  # prioritize
     *("c30", "c31"),  # bind and preempt
 )

@@ -178,7 +178,7 @@ def test_protocol_c20_reasons_are_few_and_hold_no_value() -> None:
     assert set(feasible.unresolvable.values()) == {REASON}
 
 
-def test_protocol_c21_the_answer_is_about_the_sample_of_nodes_that_was_asked() -> None:
+def test_protocol_c13_c21_the_answer_is_about_the_nodes_that_were_asked_and_no_others() -> None:
     decide = decider({"m": {f"n{number}": "50" for number in range(200)}})
 
     feasible, _ = ask_filter(decide, ["n7", "x"], names_only=True)

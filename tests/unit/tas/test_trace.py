@@ -27,8 +27,8 @@ def scrape(
     return Scrape(source=source, measured=time, arrived=time, sequence=sequence, metrics=metrics)
 
 
-def named(strategies: Mapping[str, Any] = DESCHEDULE) -> NamedPolicy:
-    policy, problems = parse_policy(PolicyKey("default", "p"), {"strategies": strategies})
+def named(strategies: Mapping[str, Any] = DESCHEDULE, **spec: Any) -> NamedPolicy:
+    policy, problems = parse_policy(PolicyKey("default", "p"), {"strategies": strategies} | spec)
     assert not problems
     return NamedPolicy(policy, "uid", 1)
 
@@ -48,6 +48,7 @@ def whole(policy: NamedPolicy | None = None, **changes: Any) -> Evidence:
         policies=[policy],
         verdict=NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies={policy.policy.key: verdict}),
         sources={},
+        attended={"prometheus"},
         stale_after=60.0,
     )
     return msgspec.structs.replace(evidence, **changes)
@@ -59,8 +60,8 @@ def traced(evidence: Evidence) -> Trace:
 
 def state(**changes: Any) -> SourceState:
     metrics = {"load": SourceMetric(nodes=3)}
-    given: dict[str, Any] = {"kind": "prometheus", "holder": "h", "since": 0.0, "time": NOW, "metrics": metrics}
-    return SourceState(**given | changes)
+    given: dict[str, Any] = {"kind": "prometheus", "holder": "h", "since": 0.0, "time": NOW, "period": 1.0}
+    return SourceState(**given | {"metrics": metrics} | changes)
 
 
 def test_where_nothing_is_wrong_it_passes_all_stations() -> None:
@@ -103,6 +104,11 @@ def test_where_nothing_is_wrong_it_passes_all_stations() -> None:
             {"sources": {"prometheus": state(metrics={})}, "published": {}, "known": ()},
             Stage.SOURCE,
             "prometheus (h): not asked for load: no policy uses it",
+        ),
+        (
+            {"sources": {"prometheus": state()}, "attended": (), "published": {}, "known": ()},
+            Stage.SOURCE,
+            "prometheus: nobody asks it: every replica of collect is gone",
         ),
         ({"published": {"push": scrape(ago=61)}}, Stage.SAMPLE, "stale: older than 60 s"),
         (
@@ -180,3 +186,21 @@ def test_a_held_label_is_as_wished_whatever_stands() -> None:
 def test_since_is_when_it_began_to_be_so() -> None:
     found = traced(whole(published={"push": scrape(ago=100)}))
     assert found.hops[-1].since == NOW - 100 + 60
+
+
+@pytest.mark.parametrize(("stale_after", "ago", "stops_at"), [("10s", 20, Stage.SAMPLE), ("5m", 200, None)])
+def test_stale_is_what_the_policy_calls_so(stale_after: str, ago: float, stops_at: Stage | None) -> None:
+    old = scrape(ago=ago)
+    assert traced(whole(named(staleAfter=stale_after), published={"push": old}, known=(old,))).stops_at is stops_at
+
+
+def test_what_is_stale_for_one_policy_goes_on_for_another() -> None:
+    old = scrape(ago=20)
+    strict, patient = named(staleAfter="10s"), named(staleAfter="30s")
+    found = traced(whole(patient, published={"push": old}, known=(old,), policies=[strict, patient]))
+    assert found.hops[1].passed
+
+
+def test_a_source_that_is_written_to_is_held_by_nobody() -> None:
+    found = traced(whole(sources={"written": state(period=None)}, attended=()))
+    assert found.hops[0].told == ("written (h): a value for 3 nodes", "push: publishes by itself")

@@ -1,10 +1,13 @@
 """`tas trace`: the station where a value stops is the one whose worker does not run."""
 
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from bus.buckets import NODES, SOURCES, VERDICTS
+from bus.connection import Bus
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.cli.tas import Done, Tas
 
@@ -65,6 +68,18 @@ async def test_a_value_goes_as_far_as_workers_run(tas: Tas, tmp_path: Path) -> N
         done = await tas("trace", "nothing", "node-1")
         assert done.code == 1
         assert "nothing of node-1 stops at source: no source is attached, and nobody publishes it" in done.out
+
+
+async def test_what_nobody_can_read_is_left_out_and_told(tas: Tas, bus: Bus) -> None:
+    places = ((SOURCES, "strange"), (NODES, "node-1.metrics"), (NODES, "node-1.facts"), (VERDICTS, "node-1"))
+    for bucket, key in places:
+        await bus.put(bucket, key, b"?", revision=0, read_at=time.monotonic())
+    done = await tas("trace", "load", "node-1")
+    assert done.code == 1
+    assert "load of node-1 stops at source" in done.out
+    for _, key in places:
+        assert f"left out: {key}: " in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(
