@@ -5,27 +5,34 @@ import base64
 import json
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from bus.connection import Bus
 from tas.quantity import format_quantity
 from tas.sources.prometheus import query_of
 from tas.sources.reading import Batch, Refused
 from tas.sources.series import MetricMapping
 from tests.certificates import Authority, Pair
 from tests.integration.servers import eventually
+from tests.integration.workers.collecting import World, collecting
+from tests.sources import writing
 from tests.sources.answers import QUERIES, Answer, PlayedPrometheus, golden, played_prometheus
-from workers.runtime import StartError
+from tests.sources.writing import series
+from workers.runtime import Address, StartError
 from workers.sources import config, prometheus
-from workers.sources.base import SourceError
+from workers.sources.base import SourceError, SourceKind
 from workers.sources.config import ConfigFile
 from workers.sources.prometheus import QUERIES_AT_ONCE, Prometheus
+from workers.sources.remote_write import RemoteWrite
 
 HEALTH = QUERIES["vector"]
 LONG = 30.0
@@ -90,11 +97,11 @@ async def test_no_more_than_a_few_are_on_their_way_at_once(played: PlayedPrometh
 
 
 async def test_as_many_nodes_as_there_may_be(played: PlayedPrometheus) -> None:
-    series = [
+    all_series = [
         {"metric": {"__name__": "node_load", "instance": f"node-{number}:9100"}, "value": [1767225600.5, f"0.{number}"]}
         for number in range(15_000)
     ]
-    body = {"status": "success", "data": {"resultType": "vector", "result": series}}
+    body = {"status": "success", "data": {"resultType": "vector", "result": all_series}}
     played.answers[QUERIES["two-names"]] = Answer(json.dumps(body).encode())
     async with source(played.url) as read:
         batch = await read("load", "health_metric")
@@ -314,11 +321,11 @@ class TestTheConfiguration:
     async def test_it_says_the_query_the_label_and_the_aggregate(
         self, played: PlayedPrometheus, tmp_path: Path
     ) -> None:
-        series = [
+        all_series = [
             {"metric": {"host": "a", "cpu": str(cpu)}, "value": [1767225600, str(value)]}
             for cpu, value in enumerate((0.25, 0.5))
         ]
-        body = {"status": "success", "data": {"resultType": "vector", "result": series}}
+        body = {"status": "success", "data": {"resultType": "vector", "result": all_series}}
         played.answers["my query"] = Answer(json.dumps(body).encode())
         entry = {"query": "my query", "node_label": "host", "aggregate": "avg"}
         async with source(played.url, written(tmp_path / "sources.yaml", metrics={"cpu": entry})) as read:
@@ -399,3 +406,38 @@ async def test_it_answers_again_after_it_was_away(played: PlayedPrometheus) -> N
                     return False
 
             await eventually(answered, within=LONG)
+
+
+async def test_one_that_hangs_costs_no_other_a_beat(bus: Bus, played: PlayedPrometheus) -> None:
+    world = World(bus)
+    await world.listed()
+    await world.use("health_metric")
+    written = RemoteWrite("written", Address("127.0.0.1", 0), ConfigFile.load(None))
+    async with played_prometheus() as stuck:
+        stuck.answers[HEALTH] = Answer(b"", status=0)
+        sources = [
+            Prometheus(name, server.url, ConfigFile.load(None), query_seconds=seconds)
+            for name, server, seconds in (("good", played, LONG), ("stuck", stuck, 1.0))
+        ]
+        async with collecting(bus, *sources, written, kind=SourceKind.PROMETHEUS):
+            await eventually(lambda: bool(stuck.asked and written.url), within=LONG)
+            for beat in (1, 2, 3):
+                at = time.time()
+                played.answers[HEALTH] = golden("vector", evaluated=at)
+                sample = series("health_metric", (float(beat), round(at * 1000)), node="node-1")
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.post(written.url, data=writing.body([sample]), headers=writing.HEADERS) as answer,
+                ):
+                    assert answer.status == 204
+                await world.has("node-1", "written", {"health_metric": beat})
+
+                async def newer(at: float = at) -> bool:
+                    scrape = await world.scrape("node-1", "good")
+                    return scrape is not None and abs(scrape.measured - at) < 0.001
+
+                await eventually(newer, within=LONG, every=0.02)
+            await world.problem("stuck", "no answer within 1 s")
+            assert not (await world.problem("good", "")).problem
+        for each in sources:
+            await each.close()

@@ -164,7 +164,7 @@ class TestHeaders:
             ({"X-Prometheus-Remote-Write-Version": "2.0.0"}, "must be 0.1.0 (remote write 1.0)"),
         ],
     )
-    async def test_what_is_another_protocol_is_refused(
+    async def test_n23_what_is_another_protocol_is_refused(
         self, receiver: Receiver, headers: dict[str, str], told: str
     ) -> None:
         status, text = await send(receiver, [], headers={**HEADERS, **headers})
@@ -188,7 +188,7 @@ class TestWhatCanNeverBeTaken:
             pytest.param(writing.compressed(bytes((32 << 20) + 1)), "must be at most 33554432", id="a bomb"),
         ],
     )
-    async def test_a_body_that_cannot_be_read_is_dropped_by_the_sender(
+    async def test_n25_a_body_that_cannot_be_read_is_not_to_come_again(
         self, receiver: Receiver, body: bytes, told: str
     ) -> None:
         status, text = await send(receiver, body)
@@ -222,7 +222,7 @@ class TestWhatCanNeverBeTaken:
 
 
 class TestWhatMayGoWellLater:
-    async def test_while_the_bus_is_away(self, receiver: Receiver) -> None:
+    async def test_n25_while_the_bus_is_away_it_is_to_come_again(self, receiver: Receiver) -> None:
         receiver.problem = UnavailableError("the bus is away")
         request = [series("load", (1.0, now()), node="a")]
         status, text = await send(receiver, request)

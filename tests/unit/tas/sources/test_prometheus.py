@@ -73,7 +73,7 @@ def test_several_series_of_a_node_need_an_aggregate() -> None:
 
 
 @pytest.mark.parametrize(("name", "shown"), [("nan", "'NaN'"), ("infinity", "'+Inf'"), ("huge", "beyond 10^40")])
-def test_what_is_no_finite_number_is_refused(name: str, shown: str) -> None:
+def test_n51_what_is_no_finite_number_is_refused(name: str, shown: str) -> None:
     batch = read(QUERIES[name], golden(name))
     assert batch.readings == ()
     assert batch.refusals[Refused.VALUE].count == 1

@@ -91,14 +91,14 @@ def test_a_series_that_names_no_node_is_refused_alone() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e300, -1e41])
-def test_what_is_no_quantity_is_refused_alone(number: float) -> None:
+def test_n51_what_is_no_quantity_is_refused_alone(number: float) -> None:
     batch = Sender().send(series("load", (number, MS), (1.0, MS - 1), node="a"), series("load", (2.0, MS), node="b"))
     assert {reading.node: format_quantity(reading.value) for reading in batch.readings} == {"a": "1", "b": "2"}
     assert batch.refusals[Refused.VALUE].count == 1
 
 
 @pytest.mark.parametrize("seconds", [10.5, 10**7, -3601.0, -(10**9)])
-def test_a_time_that_cannot_be_is_refused_and_pins_nothing(seconds: float) -> None:
+def test_n52_a_time_that_cannot_be_is_refused_and_pins_nothing(seconds: float) -> None:
     sender = Sender()
     batch = sender.send(series("load", (1.0, MS + int(seconds * 1000)), node="a"))
     assert batch.readings == ()
@@ -117,7 +117,7 @@ def test_a_series_without_samples_says_nothing() -> None:
 
 
 class TestStaleMarkers:
-    def test_one_is_no_value_and_takes_nothing_away(self) -> None:
+    def test_n24_one_is_no_value_and_takes_nothing_away(self) -> None:
         assert Sender().send(series("load", (STALE, MS), node="a")) == Batch()
 
     def test_after_one_what_is_older_does_not_count(self) -> None:

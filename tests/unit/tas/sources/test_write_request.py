@@ -40,7 +40,7 @@ def test_a_value_is_the_double_of_its_bits(number: float) -> None:
     assert read == number or (math.isnan(read) and math.isnan(number))
 
 
-def test_a_stale_marker_is_told_from_every_other_nan() -> None:
+def test_n24_a_stale_marker_is_told_from_every_other_nan() -> None:
     body = writing.body([writing.series("a", (STALE_MARKER, 1), (0x7FF8000000000001, 2), (math.nan, 3))])
     bits = [sample.value for sample in decode_write_request(body).timeseries[0].samples]
     assert bits[0] == STALE_MARKER
