@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tas.errors import without_password
 from tas.names import is_source_name
@@ -147,6 +147,7 @@ def _parts(text: str) -> tuple[str, SourceKind, str]:
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        named = ":" not in unquote(parts.username or "")  # RFC 7617
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and named
     except ValueError:
         return False

@@ -53,6 +53,7 @@ def test_a_password_is_never_told() -> None:
         ("prometheus=a:9090", "needs a URL"),
         ("prometheus=http://", "needs a URL"),
         ("prometheus=http://a:x", "needs a URL"),
+        ("prometheus=http://a%3Ab:c@d", "needs a URL"),
         ("remote-write", "needs an address to listen on"),
         ("remote-write=9090", "needs an address to listen on"),
         ("Edge:custom-metrics", "of a-z, 0-9 and -"),
