@@ -60,6 +60,26 @@ async def test_the_whole_product_on_a_cluster(tas: Tas, admin: Admin, kubeconfig
     assert tas.left_behind() == []
 
 
+async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig: Path, namespace: str) -> None:
+    rule = {"metricname": "health_metric", "operator": "Equals", "target": 2}
+    await admin.create_policy(namespace, "demo-policy", strategies={"deschedule": {"rules": [rule]}})
+    async with tas.running("run", "all", "--kubeconfig", str(kubeconfig), *FREE) as running:
+        await running.ready()
+
+        async def traced_to(found: str) -> None:
+            async def so() -> bool:
+                trace = (await tas("trace", "health_metric", "node-1", "--json")).json
+                told: list[str] = trace["hops"][-1]["told"]
+                return trace["stops_at"] is None and told == [f"{namespace}/demo-policy: demo-policy{found}"]
+
+            await eventually(so, within=60, every=0.2)
+
+        assert (await tas("publish", "node-1", "health_metric=2")).code == 0
+        await traced_to("=violating is wished; there as 'violating'")
+        assert (await tas("publish", "node-1", "health_metric=0")).code == 0
+        await traced_to(" is to be absent; not there")
+
+
 async def passing(running: Running, namespace: str) -> list[str]:
     url = (await running.said("extender_listening"))["url"]
     question = {
