@@ -23,7 +23,7 @@ def seeds() -> range:
     return range(int(first), int(last) + 1) if dash else range(1, int(first) + 1)
 
 
-# A worker that is killed by cancelling it may leave a socket behind that it was just about to have; a process would not.
+# A worker killed by cancelling may leave a socket behind that it was just about to have; a process would not.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds(), ids="seed-{}".format)

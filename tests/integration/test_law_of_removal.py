@@ -82,7 +82,7 @@ async def play_all(batch: Sequence[int], folder: Path, *, as_processes: bool = F
     return reasons["policy"]
 
 
-# A worker that is killed by cancelling it may leave a socket behind that it was just about to have; a process would not.
+# A worker killed by cancelling may leave a socket behind that it was just about to have; a process would not.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.timeout(MOST_SECONDS)
 @pytest.mark.parametrize("batch", batches(seeds(), AT_ONCE), ids=name)
