@@ -124,10 +124,12 @@ class Judge:
             self.look()
 
     def look(self, *, all_of_them: bool = False) -> None:
-        """Judges what has waited long enough."""
+        """Judges what has waited long enough; in the end all, and what stood on the bus."""
         until = time.time() - LATER_SECONDS
         while self._waiting and (all_of_them or self._waiting[0].at < until):
             self._judge(self._waiting.pop(0))
+        if all_of_them:
+            self.wrongs += self.observed.unknown_policies()
 
     def must_be_content(self) -> None:
         """Fails with every removal that had no reason."""
