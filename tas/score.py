@@ -7,7 +7,7 @@ each of them is left to loops in C: scores are computed for the distinct values,
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TypeVar, cast
 
 from tas.policy import OnStale, Operator, Rule, ScoreMode, Strategy
@@ -36,21 +36,22 @@ def rule_scores(rule: Rule, mode: ScoreMode, values: Mapping[str, Quantity]) -> 
 
 
 class Ranking(Mapping[str, int]):
-    """The score of nodes of which each has another value than all others: its place among them says it all.
+    """The scores of nodes of which each has a value, most of them another than all others.
 
-    What a dict of the scores would say, for a tenth of the work, where somebody only wants them written: the nodes of a
-    score stand beside each other. The first look-up makes the dict.
+    What a dict of the scores would say, for a fraction of the work, where somebody only wants them written: the nodes
+    of a score stand beside each other. The first look-up makes the dict.
     """
 
-    __slots__ = ("_nodes", "_scores")
+    __slots__ = ("_by_score", "_scores")
 
-    def __init__(self, best_first: Sequence[str]) -> None:
-        self._nodes = best_first
+    def __init__(self, by_score: Mapping[int, Sequence[str]]) -> None:
+        """The nodes of each score, the best first."""
+        self._by_score = by_score
         self._scores: dict[str, int] | None = None
 
-    def by_score(self) -> Iterator[tuple[int, Sequence[str]]]:
+    def by_score(self) -> Iterable[tuple[int, Sequence[str]]]:
         """Each score with its nodes, the best first; of scores that nobody has nothing."""
-        return ((score, self._nodes[begin:end]) for score, begin, end in _shares(len(self._nodes)))
+        return self._by_score.items()
 
     def best(self, count: int) -> tuple[tuple[str, int], ...]:
         """The best nodes with their scores, at most `count`."""
@@ -58,14 +59,14 @@ class Ranking(Mapping[str, int]):
 
     def __getitem__(self, node: str) -> int:
         if self._scores is None:
-            self._scores = _ranked(self._nodes)
+            self._scores = {each: score for score, nodes in self.by_score() for each in nodes}
         return self._scores[node]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
+        return chain.from_iterable(self._by_score.values())
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return sum(map(len, self._by_score.values()))
 
 
 def strategy_scores(
@@ -93,10 +94,25 @@ def strategy_scores(
     found = list(map(of.get, nodes))
     if rule.readable and strategy.score_mode is ScoreMode.RANK and rule.operator is not Operator.EQUALS:
         by_value = dict(zip(found, nodes, strict=True))
-        if None not in by_value and len(by_value) == len(nodes):
-            best_first = sorted(cast("dict[Quantity, str]", by_value), reverse=_more_is_better(rule))
-            return Ranking(list(map(by_value.__getitem__, best_first)))
+        if None not in by_value and 2 * len(by_value) > len(nodes):
+            return _ranking(rule, cast("dict[Quantity, str]", by_value), zip(found, nodes, strict=True))
     return dict(zip(nodes, _column(rule, strategy.score_mode, found, missing), strict=True))
+
+
+def _ranking(rule: Rule, by_value: Mapping[Quantity, str], pairs: Iterable[tuple[Quantity | None, str]]) -> Ranking:
+    """The ranking of the nodes of `pairs`, of which `by_value` has one for each distinct value."""
+    tied: dict[Quantity | None, list[str]] = {}
+    for value, node in pairs:
+        if by_value[value] is not node:  # type: ignore[index] # none is None
+            tied.setdefault(value, []).append(node)
+    best_first = sorted(by_value, reverse=_more_is_better(rule))
+    by_score = {}
+    for score, begin, end in _shares(len(best_first)):
+        share = best_first[begin:end]
+        by_score[score] = list(map(by_value.__getitem__, share))
+        for value in filter(tied.__contains__, share) if tied else ():
+            by_score[score] += tied[value]
+    return Ranking(by_score)
 
 
 def _column(rule: Rule, mode: ScoreMode, found: Sequence[Quantity | None], missing: int) -> list[int]:

@@ -132,7 +132,7 @@ class TestVectors:
 
 
 class TestRanking:
-    @given(st.integers(0, 60), directions, st.randoms())
+    @given(st.integers(1, 60), directions, st.randoms())
     def test_of_nodes_that_all_differ_the_order_is_kept(self, count: int, operator: Operator, order: Random) -> None:
         values = {f"n{value}": Quantity(value) for value in range(count)}
         candidates = list(values)
@@ -144,8 +144,15 @@ class TestRanking:
         assert [(node, score) for score, nodes in found.by_score() for node in nodes] == list(found.items())
         assert found.best(5) == tuple(found.items())[:5]
 
-    def test_not_of_nodes_of_which_two_are_alike_or_one_is_unknown(self) -> None:
-        for values in (of(a=1, b=1, c=2), of(a=1, b=2)):
+    @given(st.dictionaries(node_names, st.integers(0, 40).map(Quantity), max_size=30), directions)
+    def test_nodes_with_one_value_have_one_score(self, values: Values, operator: Operator) -> None:
+        found = strategy_scores(strategy(rule(operator)), [values], values)
+        assert isinstance(found, Ranking) is (2 * len(set(values.values())) > len(values))
+        assert found == rule_scores(rule(operator), RANK, values)
+        assert sorted(found) == sorted(values)
+
+    def test_not_of_nodes_of_which_one_is_unknown_or_most_are_alike(self) -> None:
+        for values in (of(a=1, b=1, c=1), of(a=1, b=2)):
             assert type(strategy_scores(strategy(rule()), [values], "abc")) is dict
 
 
