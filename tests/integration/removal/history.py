@@ -30,6 +30,10 @@ from tests.integration.servers import Server
 NAMESPACES = ("default", "kube-system")
 NAMES = ("red", "green", "blue")
 FOREIGN = "team"
+Contradiction = tuple[str, str, Mapping[str, int], Mapping[str, int]]
+WELL_SECONDS = 0.5
+CONTRADICT_SECONDS = 3.5
+"""Longer than what a removal stands on may be old, with what is allowed for lateness on a machine that has time."""
 
 
 class History:
@@ -60,6 +64,7 @@ class History:
         self._turn = asyncio.Lock()  # of who kills and starts
         self._is_calm = False
         self._asleep: set[str] = set()
+        self._contradicted: str | None = None  # the node that reports one thing only
 
     # What stands at first
 
@@ -80,6 +85,9 @@ class History:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             node = chance.choice(self._names)
+            if node == self._contradicted:
+                await asyncio.sleep(0.02)
+                continue
             metrics = {metric: chance.randint(0, 10) for metric in METRICS if chance.random() < 0.8}
             age = chance.choice((0.0, 0.0, 0.0, chance.uniform(0, 2.5)))
             if metrics:
@@ -148,16 +156,53 @@ class History:
         away = [one for one in self._awake if one.name.partition("-")[0] == kind]
         async with self._turn:
             self._tell(f"every {kind} is killed")
-            for one in away:
-                await one.kill()
-            await asyncio.sleep(chance.uniform(0.5, 3))
-            if kind == "evaluate":  # a hand puts what an old verdict does not wish
-                for _ in range(6):
-                    await self._tamper(chance)
-                await asyncio.sleep(chance.uniform(1.2, 2))
+            contradiction = self._contradiction(chance) if kind == "evaluate" and chance.random() < 0.6 else None
+            if contradiction is not None:
+                await self._contradict(contradiction, away)
+            else:
+                for one in away:
+                    await one.kill()
+                await asyncio.sleep(chance.uniform(0.5, 3))
+                if kind == "evaluate":  # a hand puts what an old verdict does not wish
+                    for _ in range(6):
+                        await self._tamper(chance)
+                    await asyncio.sleep(chance.uniform(1.2, 2))
             self._tell(f"every {kind} comes back")
             for one in away:
                 await one.start()
+
+    def _contradiction(self, chance: random.Random) -> Contradiction | None:
+        """A label that does not stand, with what a node reports that is well, and what calls for the label."""
+        every = [{"m1": one, "m2": other} for one in (0, 10) for other in (0, 10)]
+        found: list[Contradiction] = []
+        for node, state in sorted(self.nodes.items()):
+            wished = [expected(self.policies, state.labels, values) for values in every]
+            for label in sorted(wished[0].keys() - state.labels.keys()):
+                well = [values for values, each in zip(every, wished, strict=True) if each[label] == Expected(None)]
+                unwell = [values for values, each in zip(every, wished, strict=True) if each[label].value is not None]
+                if well and unwell:
+                    found.append((node, label, well[0], unwell[0]))
+        return chance.choice(found) if found else None
+
+    async def _contradict(self, found: Contradiction, away: Sequence[One]) -> None:
+        """A node is well; then nobody judges, and it is unwell for longer than a removal looks back: then a hand."""
+        node, label, well, unwell = found
+        self._contradicted = node
+        await self._report(node, well, WELL_SECONDS)
+        for one in away:
+            await one.kill()
+        await self._report(node, unwell, CONTRADICT_SECONDS)
+        if node in self.nodes:
+            await self._label(node, {label: "high" if "/" in label else VIOLATING})
+        await asyncio.sleep(1)
+        self._contradicted = None
+
+    async def _report(self, node: str, values: Mapping[str, int], seconds: float) -> None:
+        self._tell(f"{node} reports nothing but {dict(values)}")
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await self._sample(node, values)
+            await asyncio.sleep(0.1)
 
     async def befall(self, seconds: float) -> None:
         """What the bus goes through: nothing, or it is stopped, killed, or loses all it knew."""
