@@ -119,7 +119,7 @@ async def test_everything_in_one_process_from_publish_to_answer_to_nothing_left(
     )
     for command, words in (
         (("get", "nodes"), r"node-1 +health_metric +2 +\S+ +cli"),
-        (("get", "policies"), r"default/demo-policy +dontschedule +health_metric Equals 2 +demo\.yaml"),
+        (("get", "policies"), r"default/demo-policy +dontschedule +health_metric Equals 2 +- +demo\.yaml"),
         (("explain", "node", "node-1"), r"health_metric Equals 2 +2 +\S+ +cli +violated +violated"),
     ):
         done = await tas(*command)
