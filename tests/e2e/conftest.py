@@ -71,6 +71,12 @@ def crd(cluster: Cluster) -> None:
     cluster.kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=60s")
 
 
+@pytest.fixture(scope="session")
+def product_namespace(cluster: Cluster) -> str:
+    """The namespace that `deploy/rbac` speaks of."""
+    return cluster.create_namespace("telemetry-aware-scheduling")
+
+
 @pytest.fixture
 def kubeconfig(cluster: Cluster, crd: None) -> Path:
     """An administrator's, for the scenarios of `tests.kubernetes`."""

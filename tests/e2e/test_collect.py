@@ -36,12 +36,13 @@ async def adapter(admin: Admin, tmp_path: Path) -> AsyncIterator[AggregatedAdapt
 
 class TestCollect(CollectScenarios):
     async def test_its_account_may_ask_for_metrics_and_asks_for_nothing_else(
-        self, bus: Bus, cluster: Cluster, metrics_world: World, adapter: AggregatedAdapter
+        self, bus: Bus, cluster: Cluster, product_namespace: str, metrics_world: World, adapter: AggregatedAdapter
     ) -> None:
         await adapter.serve("v1beta2", "v1beta1", usage=True)
         adapter.metrics.set("load", NODE, "1")
         adapter.metrics.use(NODE, cpu="1", memory="1Gi")
         await metrics_world.use("load", "cpu")
+        cluster.kubectl("delete", "--ignore-not-found", "-f", str(RIGHTS))
         kubeconfig = cluster.kubeconfig_for(ACCOUNT, "system:serviceaccounts", "system:authenticated")
         async with (
             KubernetesClient.connect(kubeconfig, worker="collect") as client,
@@ -49,7 +50,6 @@ class TestCollect(CollectScenarios):
         ):
             await metrics_world.problem("custom-metrics", "is forbidden")
             await metrics_world.problem("metrics-server", "is forbidden")
-            cluster.create_namespace("telemetry-aware-scheduling")
             cluster.apply(RIGHTS)
             await metrics_world.has(NODE, "custom-metrics", {"load": 1})
             await metrics_world.has(NODE, "metrics-server", {"cpu": 1})

@@ -32,8 +32,7 @@ def account(cluster: Cluster, name: str) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def rights(cluster: Cluster) -> None:
-    cluster.create_namespace(NAMESPACE)
+def rights(cluster: Cluster, product_namespace: str) -> None:
     for file in sorted(RBAC.glob("*.yaml")):
         cluster.apply(file)
 
