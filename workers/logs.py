@@ -6,7 +6,8 @@ way, so a process has one stream of one form. Logs go to standard error: standar
 
 import logging
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TextIO
 
@@ -36,17 +37,51 @@ _LIBRARIES = ("nats", "aiohttp", "asyncio", "kubernetes_asyncio", "watchfiles")
 """Loggers of libraries: their debug and information lines are theirs, not events of the product."""
 
 
+_SHARED: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.ExtraAdder(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+)
+
+
 def configure_logging(form: LogFormat, level: LogLevel, *, stream: TextIO | None = None) -> None:
     """Sends every event of this process to `stream` (standard error by default); may be called again."""
-    stream = stream or sys.stderr
+    root = logging.getLogger()
+    root.handlers[:] = [_handler(form, stream or sys.stderr)]
+    root.setLevel(level.upper())
+    for name in _LIBRARIES:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_SHARED,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+@contextmanager
+def logging_to(stream: TextIO) -> Iterator[None]:
+    """Within the body every event of this process goes to `stream`, as lines for a person; then where it went before.
+
+    For whoever has the terminal meanwhile.
+    """
+    root = logging.getLogger()
+    before = root.handlers[:]
+    root.handlers[:] = [_handler(LogFormat.CONSOLE, stream)]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+
+
+def _handler(form: LogFormat, stream: TextIO) -> logging.Handler:
     as_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-    ]
     last: list[Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
         if as_json
@@ -55,25 +90,11 @@ def configure_logging(form: LogFormat, level: LogLevel, *, stream: TextIO | None
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, _library_event],
+            foreign_pre_chain=[*_SHARED, _library_event],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    for name in _LIBRARIES:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,
-    )
+    return handler
 
 
 def _json(event: Mapping[str, object], **_: object) -> str:

@@ -2,9 +2,11 @@
 
 It follows the bus like any other reader and reads the last answers over the extender's health port, so it shows a
 system wherever that runs. On a terminal it redraws itself; without one it prints a line for each thing that changes.
+While it runs, what this process logs is a part of it.
 """
 
 import asyncio
+import io
 import re
 import time
 from collections import Counter, deque
@@ -24,6 +26,7 @@ from tas.quantity import Quantity, format_quantity
 from tas.rules import State
 from tas.sample import newest
 from workers.followed_view import FollowedView
+from workers.logs import logging_to
 
 REDRAW_SECONDS = 0.25
 ANSWERS_SECONDS = 1.0
@@ -53,7 +56,6 @@ class LiveView:
         hints: Lines that say how to poke it.
         console: Where to draw.
         cluster: What else each thing of the cluster is, by what it is called.
-        events: What else happened, as lines; filled by others.
     """
 
     name = "live"
@@ -66,14 +68,11 @@ class LiveView:
         hints: Iterable[str],
         console: Console,
         cluster: Callable[[], Mapping[str, str]],
-        events: deque[str],
     ) -> None:
         self._answers_url = answers_url
         self._hints = tuple(hints)
         self._console = console
         self._cluster = cluster
-        self._events = events
-        self._seen_events: list[str] = []
         self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
         self._followed = followed
         self._view = followed.view
@@ -86,9 +85,15 @@ class LiveView:
 
     async def run(self) -> None:
         """Shows until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._read_answers())
-            tasks.create_task(self._draw() if self._console.is_terminal else self._print_changes())
+        draws = self._console.is_terminal
+        with logging_to(_Lines(self.happened if draws else self._print_event)):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read_answers())
+                tasks.create_task(self._draw() if draws else self._print_changes())
+
+    def happened(self, line: str) -> None:
+        """Takes what was logged into the picture."""
+        self._history.append(event_line(line))
 
     # What is shown
 
@@ -101,7 +106,6 @@ class LiveView:
     def _render(self) -> RenderableType:
         now = time.time()
         self._view.advance(now)
-        self._take_events()
         width, height = self._console.size
         # What to do comes first, and all of it only where there is room: every section has its share of the rest.
         hints = fitting_hints(self._hints, width, height)
@@ -222,12 +226,6 @@ class LiveView:
         titles = tuple(map(Text, ("answers", "verb", "pod", "policy", "ms", "answer")))
         return aligned([titles, *rows], width, flexible=5)
 
-    def _take_events(self) -> None:
-        """Keeps more of what happened than the few lines that others keep."""
-        new = [line for line in self._events if not any(line is seen for seen in self._seen_events)]
-        self._seen_events = list(self._events)
-        self._history.extend(map(event_line, new))
-
     def _event_lines(self, height: int) -> list[Text]:
         newest_first = list(reversed(self._history))[: max(SHOWN_EVENTS, height // 5)]
         # A problem is not pushed out by what is well.
@@ -258,9 +256,10 @@ class LiveView:
                 if answer["time"] > last_answer:
                     last_answer = answer["time"]
                     self._line("answer: " + "  ".join(answer_cells(answer)))
-            while self._events:
-                self._line(event_line(self._events.popleft()).plain)  # in the clock of all the rest
             await asyncio.sleep(REDRAW_SECONDS)
+
+    def _print_event(self, line: str) -> None:
+        self._line(event_line(line).plain)  # in the clock of all the rest
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -278,6 +277,21 @@ class LiveView:
                 except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                     self._answers_error = f"{self._answers_url}: {error or type(error).__name__}"
                 await asyncio.sleep(ANSWERS_SECONDS)
+
+
+class _Lines(io.StringIO):
+    """A stream that hands on each line written to it."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def write(self, text: str) -> int:
+        """Hands on the lines of `text`."""
+        for line in text.splitlines():
+            if line.strip():
+                self._take(line)
+        return len(text)
 
 
 def readable(value: Quantity) -> str:

@@ -1,12 +1,11 @@
 """`tas up`: everything on this machine, with something to see: the first thing a new user runs."""
 
 import dataclasses
-import io
 import os
 import shlex
 import sys
 import tempfile
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -27,23 +26,17 @@ from workers.cli.settings import EMBEDDED, Settings
 from workers.cli.wiring import all_workers, bus_url, process, run_process
 from workers.extender import PREFIX
 from workers.followed_view import FollowedView
-from workers.logs import LogFormat, configure_logging
 
 PLAYED_NODES = ("node-1", "node-2", "node-3")
-SHOWN_EVENTS = 6
 
 
 @settings_command("up")
 def up(settings: Settings) -> int:
     """Run everything here, with this machine and a few played nodes, and show live what flows. Ctrl-C ends it."""
-    events: deque[str] = deque(maxlen=SHOWN_EVENTS)
-    code = run_process(settings, _up(settings, events))
-    if code:
-        print(*events, sep="\n", file=sys.stderr)
-    return code
+    return run_process(settings, _up(settings))
 
 
-async def _up(settings: Settings, events: deque[str]) -> int:
+async def _up(settings: Settings) -> int:
     console = _Console()
     directory = settings.policies
     assert directory is not None, "it must be given"
@@ -66,18 +59,12 @@ async def _up(settings: Settings, events: deque[str]) -> int:
             hints=_hints(settings, bus.address, f"http://{settings.listen}{PREFIX}", directory),
             console=console,
             cluster=lambda: _cluster(sandbox.cluster),
-            events=events,
         )
         played = PlayedNodes(await parts.connect(url, "played"), followed, PLAYED_NODES)
         for part in (AppliedPolicies(sandbox.cluster, directory), followed, played, PlayedPods(sandbox.cluster), live):
             parts.add(part)
         await stack.enter_async_context(sandbox.scheduler(extender_entry(f"http://{settings.listen}")))
-        # From here on the picture has the terminal; what is logged becomes a part of it.
-        configure_logging(LogFormat.CONSOLE, settings.log_level, stream=_Lines(events))
-        try:
-            return await parts.run(stop)
-        finally:
-            configure_logging(settings.log_format, settings.log_level)
+        return await parts.run(stop)
 
 
 def _cluster(cluster: Cluster) -> dict[str, str]:
@@ -127,16 +114,3 @@ class _Console(Console):
         """Instead of ending the process at once, and leaving a server and its files behind."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         self.stop()
-
-
-class _Lines(io.StringIO):
-    """A stream that keeps the last lines written to it."""
-
-    def __init__(self, lines: deque[str]) -> None:
-        super().__init__()
-        self._lines = lines
-
-    def write(self, text: str) -> int:
-        """Keeps the lines of `text`."""
-        self._lines.extend(line for line in text.splitlines() if line.strip())
-        return len(text)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 import structlog
 
-from workers.logs import LogFormat, LogLevel, Throttle, configure_logging
+from workers.logs import LogFormat, LogLevel, Throttle, configure_logging, logging_to
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,18 @@ def test_a_traceback_is_one_field_of_one_line() -> None:
     structlog.get_logger("runtime").error("worker_crashed", exc_info=ValueError("for the log"))
     (line,) = stream.getvalue().splitlines()
     assert "ValueError: for the log" in orjson.loads(line)["exception"]
+
+
+def test_who_has_the_terminal_gets_the_lines_meanwhile_and_then_they_go_where_they_went_before() -> None:
+    stream, picture = logged(LogFormat.JSON), io.StringIO()
+    log = structlog.get_logger("tas")
+    with logging_to(picture):
+        log.info("pod_bound", node="n1")
+    log.error("worker_failed", error="the port is in use")
+    assert "[info     ] pod_bound" in picture.getvalue()
+    assert "node=n1" in picture.getvalue()
+    (line,) = map(orjson.loads, stream.getvalue().splitlines())
+    assert (line["event"], line["error"]) == ("worker_failed", "the port is in use")
 
 
 def test_lines_of_libraries_take_the_same_way_under_one_event_name() -> None:

@@ -1,9 +1,7 @@
 """The live picture: everything has its place in a small window, and what matters is not cut off."""
 
-import asyncio
 import io
 import time
-from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from types import SimpleNamespace
@@ -18,7 +16,6 @@ from tas.policy import PolicyKey
 from tas.quantity import parse_quantity
 from tas.sample import Scrape
 from tas.view import View
-from tests.integration.servers import eventually
 from workers.cli.live import LiveView, answer_cells, event_line, fit, shares
 from workers.followed_view import FollowedView
 
@@ -31,7 +28,7 @@ WELL = "2026-01-01T10:00:01.123456Z [info     ] pod_bound                      [
 METRICS = ("cpu_percent", "disk_used_percent", "health_metric", "load1", "memory_available_bytes", "swap_used_bytes")
 
 
-def live(width: int, height: int, events: deque[str]) -> LiveView:
+def live(width: int, height: int, *happened: str) -> LiveView:
     now = time.time()
     view = View()
     for node in ("node-1", "node-2", "node-3", "node-4"):
@@ -44,14 +41,16 @@ def live(width: int, height: int, events: deque[str]) -> LiveView:
         policy, _ = parse_policy(PolicyKey("default", name), {"strategies": {"dontschedule": {"rules": rules}}})
         view.set_policy(policy, now)
         records[policy.key] = SimpleNamespace(problems=())
-    return LiveView(
+    shown = LiveView(
         cast("FollowedView", SimpleNamespace(view=view, records=records, unready=lambda: None)),
         answers_url="http://nowhere",
         hints=HINTS,
         console=Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None),
         cluster=lambda: {f"node-{n}": "labels: –; pods: –" for n in range(1, 5)},
-        events=events,
     )
+    for line in happened:
+        shown.happened(line)
+    return shown
 
 
 def picture(shown: LiveView) -> list[str]:
@@ -63,7 +62,7 @@ def picture(shown: LiveView) -> list[str]:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (160, 50)])
 def test_every_section_is_visible_and_no_line_is_too_long(width: int, height: int) -> None:
-    lines = picture(live(width, height, deque([BROKEN], maxlen=6)))
+    lines = picture(live(width, height, BROKEN))
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     for section in ("tas publish", "nodes", "cluster", "policies", "answers", "events"):
@@ -72,12 +71,12 @@ def test_every_section_is_visible_and_no_line_is_too_long(width: int, height: in
 
 
 def test_metrics_are_whole_or_counted() -> None:
-    line = next(line for line in picture(live(80, 24, deque())) if line.startswith("node-1"))
+    line = next(line for line in picture(live(80, 24)) if line.startswith("node-1"))
     assert line.rstrip().endswith("health_metric 1 0s  cpu_percent 1 0s  +4 more")
 
 
 def test_a_strategy_is_one_line_and_those_that_are_violated_come_first() -> None:
-    lines = picture(live(80, 20, deque()))
+    lines = picture(live(80, 20))
     place = next(index for index, line in enumerate(lines) if line.startswith("policies"))
     assert " ".join(lines[place + 1].split()) == "strict dontschedule node-1 +3 more health_metric Equals 1"
     below = next(index for index, line in enumerate(lines) if line.startswith("answers"))
@@ -85,11 +84,7 @@ def test_a_strategy_is_one_line_and_those_that_are_violated_come_first() -> None
 
 
 def test_a_problem_stays_visible_below_the_newest_event() -> None:
-    events: deque[str] = deque([BROKEN], maxlen=6)
-    shown = live(80, 24, events)
-    picture(shown)
-    events.extend(WELL.format(f"p{n}") for n in range(6))
-    lines = picture(shown)
+    lines = picture(live(80, 24, BROKEN, *(WELL.format(f"p{n}") for n in range(6))))
     newest, problem = lines[lines.index(next(line for line in lines if line.startswith("events"))) + 1 :][:2]
     assert "pod=p5" in newest
     assert "warning policy_file_problem no YAML: it = broken field=content" in problem
@@ -112,18 +107,15 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-async def test_one_clock_is_shown_that_of_the_machine(far_east: None) -> None:
+def test_one_clock_is_shown_that_of_the_machine(far_east: None) -> None:
     answered = datetime.fromisoformat("2026-01-01T10:00:02Z").timestamp()
     answer = {"time": answered, "verb": "prioritize", "pod": "p", "policy": "", "best": [], "error": "", "seconds": 0}
     answer |= {"outcome": "decided", "passed": 1, "candidates": 1, "reasons": {}}
     assert answer_cells(answer)[0] == "15:30:02"
-    assert any("15:30:01 info pod_bound" in line for line in picture(live(100, 30, deque([WELL]))))
-    piped = live(200, 30, deque([BROKEN, WELL]))
+    assert any("15:30:01 info pod_bound" in line for line in picture(live(100, 30, WELL)))
+    piped = live(200, 30)
     written = piped._console.file = io.StringIO()
-    task = asyncio.create_task(piped._print_changes())
-    await eventually(lambda: "pod_bound" in written.getvalue())
-    task.cancel()
-    await asyncio.wait([task])
+    piped._print_event(BROKEN)
     assert "15:30:00 warning policy_file_problem" in written.getvalue()
     assert "10:00:0" not in written.getvalue()
 
