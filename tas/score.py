@@ -8,31 +8,16 @@ each of them is left to loops in C: scores are computed for the distinct values,
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from typing import TypeVar, cast
+from typing import cast
 
 from tas.policy import OnStale, Operator, Rule, ScoreMode, Strategy
 from tas.quantity import Quantity
-
-K = TypeVar("K")
 
 MAX_SCORE = 10
 NEUTRAL_SCORE = 5
 
 _Scores = dict[Quantity | None, int]
 """The score of each distinct value, and of none."""
-
-
-def rule_scores(rule: Rule, mode: ScoreMode, values: Mapping[str, Quantity]) -> dict[str, int]:
-    """The score of each node that has a value; of none if the rule cannot be read.
-
-    `rank`: the best distinct value gets 10, the next 9, and so on while 11 ranks suffice, else the ranks are spread
-    evenly down to 0. `proportional`: the value's place between the worst and the best, rounded half up; all equal: 10.
-    `Equals`: 10 where the value is the target, else 0 (tas.md D3).
-    """
-    if not rule.readable or not values:
-        return {}
-    scores = _scores_by_value(rule, mode, set(values.values()))
-    return {node: scores[value] for node, value in values.items()}
 
 
 class Ranking(Mapping[str, int]):
@@ -74,9 +59,14 @@ def strategy_scores(
 ) -> Mapping[str, int]:
     """The score of every candidate; `values` holds for each rule of the strategy, in order, node to fresh value.
 
+    `rank`: the best distinct value gets 10, the next 9, and so on while 11 ranks suffice, else the ranks are spread
+    evenly down to 0. `proportional`: the value's place between the worst and the best, rounded half up; all equal: 10.
+    `Equals`: 10 where the value is the target, else 0 (tas.md D3).
+
     Only the first rule counts, unless rules carry a weight: then the score is the sum of weight times proportional
     score over the sum of weights, rounded half up; rules without a weight do not count. A candidate without a fresh
-    value counts as `onStale` says: 0 (lowest) or 5 (neutral), per rule. Without rules nobody has a score.
+    value, or with a rule that cannot be read, counts as `onStale` says: 0 (lowest) or 5 (neutral), per rule. Without
+    rules nobody has a score.
 
     Only candidates are compared with each other: what else has a value does not matter (tas.md P3).
     """
@@ -131,9 +121,7 @@ def _scores_by_value(rule: Rule, mode: ScoreMode, distinct: Collection[Quantity]
     if rule.operator is Operator.EQUALS:
         return {value: MAX_SCORE if value == rule.target else 0 for value in distinct}
     if mode is ScoreMode.RANK:
-        scores: _Scores = {}
-        scores.update(_ranked(sorted(distinct, reverse=_more_is_better(rule))))
-        return scores
+        return _ranked(sorted(distinct, reverse=_more_is_better(rule)))
     return _proportional(distinct, more_is_better=_more_is_better(rule))
 
 
@@ -141,9 +129,9 @@ def _more_is_better(rule: Rule) -> bool:
     return rule.operator is Operator.GREATER_THAN
 
 
-def _ranked(best_first: Sequence[K]) -> dict[K, int]:
+def _ranked(best_first: Sequence[Quantity]) -> _Scores:
     """The score of each by its rank."""
-    scores: dict[K, int] = {}
+    scores: _Scores = {}
     for score, begin, end in _shares(len(best_first)):
         scores.update(zip(best_first[begin:end], repeat(score), strict=False))
     return scores

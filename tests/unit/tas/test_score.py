@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tas.policy import OnStale, Operator, Rule, ScoreMode, Strategy, StrategyType
 from tas.quantity import NANO, Quantity, parse_quantity
-from tas.score import MAX_SCORE, NEUTRAL_SCORE, Ranking, rule_scores, strategy_scores
+from tas.score import MAX_SCORE, NEUTRAL_SCORE, Ranking, strategy_scores
 
 GREATER, LESS, EQUALS = Operator.GREATER_THAN, Operator.LESS_THAN, Operator.EQUALS
 RANK, PROPORTIONAL = ScoreMode.RANK, ScoreMode.PROPORTIONAL
@@ -44,6 +44,11 @@ def of(**values: int | str) -> dict[str, Quantity]:
     return {node: parse_quantity(str(value)) for node, value in values.items()}
 
 
+def scored(rule: Rule, mode: ScoreMode, values: Values) -> Mapping[str, int]:
+    """The scores by one rule, of candidates that all have a value."""
+    return strategy_scores(strategy(rule, mode=mode), [values], values)
+
+
 def half_up(exact: Fraction) -> int:
     return floor(exact + Fraction(1, 2))
 
@@ -59,6 +64,11 @@ def naive(operator: Operator, target: Quantity, mode: ScoreMode, values: Values,
         return 10 - rank if count <= 11 else 10 - floor(Fraction(rank * 11, count))
     best, worst = best_first[0], best_first[-1]
     return 10 if best == worst else half_up(10 * Fraction(value - worst, best - worst))
+
+
+def defined(operator: Operator, mode: ScoreMode, values: Values) -> dict[str, int]:
+    """The score of each node by a rule with the target 1, by the words of the definition."""
+    return {node: naive(operator, Quantity(NANO), mode, values, node) for node in values}
 
 
 class TestVectors:
@@ -95,7 +105,7 @@ class TestVectors:
     @pytest.mark.parametrize("count", [1, 2, 11])
     def test_up_to_eleven_values_lose_one_a_rank(self, count: int) -> None:
         values = {f"n{value}": Quantity(value) for value in range(count)}
-        assert list(rule_scores(rule(LESS), RANK, values).values()) == list(range(10, 10 - count, -1))
+        assert scored(rule(LESS), RANK, values) == {f"n{value}": 10 - value for value in range(count)}
 
     def test_tas_P10_D5_only_the_first_rule_counts(self) -> None:
         several = strategy(rule(GREATER), rule(LESS))
@@ -114,15 +124,15 @@ class TestVectors:
         assert strategy_scores(strategy(rule(operator), mode=PROPORTIONAL), [values], values) == scores
 
     def test_proportional_of_equal_values(self) -> None:
-        assert rule_scores(rule(), PROPORTIONAL, of(a=3, b=3)) == {"a": 10, "b": 10}
+        assert scored(rule(), PROPORTIONAL, of(a=3, b=3)) == {"a": 10, "b": 10}
 
     def test_no_rules_no_candidates_no_values(self) -> None:
         assert strategy_scores(strategy(), [], ["a"]) == {}
         assert strategy_scores(strategy(rule()), [of(a=1)], []) == {}
-        assert rule_scores(rule(), RANK, {}) == rule_scores(rule(), PROPORTIONAL, {}) == {}
+        assert scored(rule(), RANK, {}) == scored(rule(), PROPORTIONAL, {}) == {}
 
-    def test_a_rule_that_cannot_be_read_scores_nobody(self) -> None:
-        assert rule_scores(UNREADABLE, RANK, of(a=1)) == {}
+    def test_a_rule_that_cannot_be_read_counts_as_unknown(self) -> None:
+        assert strategy_scores(strategy(UNREADABLE), [of(a=1)], ["a"]) == {"a": 0}
         neutral = strategy(UNREADABLE, on_stale=OnStale.NEUTRAL)
         assert strategy_scores(neutral, [of(a=1)], ["a"]) == {"a": 5}
 
@@ -139,7 +149,7 @@ class TestRanking:
         order.shuffle(candidates)
         found = strategy_scores(strategy(rule(operator)), [values], candidates)
         assert isinstance(found, Ranking)
-        assert found == rule_scores(rule(operator), RANK, values)
+        assert found == defined(operator, RANK, values)
         assert list(found) == sorted(values, key=values.__getitem__, reverse=operator is GREATER)
         assert [(node, score) for score, nodes in found.by_score() for node in nodes] == list(found.items())
         assert found.best(5) == tuple(found.items())[:5]
@@ -148,7 +158,7 @@ class TestRanking:
     def test_nodes_with_one_value_have_one_score(self, values: Values, operator: Operator) -> None:
         found = strategy_scores(strategy(rule(operator)), [values], values)
         assert isinstance(found, Ranking) is (2 * len(set(values.values())) > len(values))
-        assert found == rule_scores(rule(operator), RANK, values)
+        assert found == defined(operator, RANK, values)
         assert sorted(found) == sorted(values)
 
     def test_not_of_nodes_of_which_one_is_unknown_or_most_are_alike(self) -> None:
@@ -206,14 +216,12 @@ class TestWeights:
 class TestProperties:
     @given(st.sampled_from(Operator), modes, node_values)
     def test_agrees_with_the_definition(self, operator: Operator, mode: ScoreMode, values: Values) -> None:
-        expected = {node: naive(operator, Quantity(NANO), mode, values, node) for node in values}
-        assert rule_scores(rule(operator, "1"), mode, values) == expected
-        assert strategy_scores(strategy(rule(operator, "1"), mode=mode), [values], values) == expected
+        assert scored(rule(operator, "1"), mode, values) == defined(operator, mode, values)
 
     @given(st.integers(2, 300), directions)
     def test_ranks_are_spread_evenly(self, count: int, operator: Operator) -> None:
         values = {f"n{value}": Quantity(value) for value in range(count)}
-        scores = list(rule_scores(rule(operator), RANK, values).values())
+        scores = list(scored(rule(operator), RANK, values).values())
         assert max(scores) == MAX_SCORE
         if count > 11:
             shares = [scores.count(score) for score in range(11)]
@@ -225,7 +233,7 @@ class TestProperties:
     def test_bounds_and_equal_scores_for_equal_values(
         self, operator: Operator, mode: ScoreMode, values: Values
     ) -> None:
-        scores = rule_scores(rule(operator), mode, values)
+        scores = scored(rule(operator), mode, values)
         assert all(type(score) is int and 0 <= score <= MAX_SCORE for score in scores.values())
         for node, value in values.items():
             assert {scores[other] for other in values if values[other] == value} == {scores[node]}
@@ -235,7 +243,7 @@ class TestProperties:
 
     @given(directions, modes, node_values)
     def test_never_against_the_order(self, operator: Operator, mode: ScoreMode, values: Values) -> None:
-        scores = rule_scores(rule(operator), mode, values)
+        scores = scored(rule(operator), mode, values)
         ascending = sorted(values, key=values.__getitem__, reverse=operator is LESS)
         assert [scores[node] for node in ascending] == sorted(scores.values())
 
@@ -253,4 +261,4 @@ class TestProperties:
     @given(modes, node_values)
     def test_less_mirrors_greater(self, mode: ScoreMode, values: Values) -> None:
         mirrored = {node: Quantity(-value) for node, value in values.items()}
-        assert rule_scores(rule(LESS), mode, values) == rule_scores(rule(GREATER), mode, mirrored)
+        assert scored(rule(LESS), mode, values) == scored(rule(GREATER), mode, mirrored)
