@@ -110,6 +110,7 @@ class ExtenderWorker:
                 app,
                 self._listen,
                 purpose="extender",
+                setting="--listen, TAS_LISTEN",
                 limits=self._limits,
                 certificates=self._certificates,
                 metrics=self._connections,

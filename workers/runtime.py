@@ -148,6 +148,7 @@ async def listening(
     address: Address,
     *,
     purpose: str,
+    setting: str = "",
     limits: Limits | None = None,
     certificates: Certificates | None = None,
     metrics: ConnectionMetrics | None = None,
@@ -158,7 +159,7 @@ async def listening(
     With `certificates` by HTTPS, and only to clients that they admit. `shared`: others may listen there as well.
 
     Raises:
-        StartError: if the address cannot be listened on; `purpose` says whose it is.
+        StartError: if the address cannot be listened on; `purpose` says whose it is, `setting` where it is set.
     """
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=2.0)
     await runner.setup()
@@ -167,7 +168,8 @@ async def listening(
             sockets = await bind(address.host, address.port, shared=shared)
         except OSError as error:
             reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-            raise StartError(f"{purpose}: cannot listen on {address}: {reason}") from error
+            told = f" ({setting})" if setting else ""
+            raise StartError(f"{purpose}: cannot listen on {address}: {reason}{told}") from error
         listener = Listener(runner, sockets, limits=limits or Limits(), certificates=certificates, metrics=metrics)
         host, port, *_ = sockets[0].getsockname()
         listener.start()
@@ -230,7 +232,7 @@ class Supervisor:
         """
         if self._health is None:
             return await self._run_workers(stop)
-        serve = partial(listening, address=self._health, purpose="health")
+        serve = partial(listening, address=self._health, purpose="health", setting="--health-listen, TAS_HEALTH_LISTEN")
         async with told_apart(self._health_routes(), serve, on_stall=self._stalls.inc) as address:
             log.info("health_listening", url=f"http://{address}")
             return await self._run_workers(stop)

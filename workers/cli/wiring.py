@@ -283,7 +283,9 @@ async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIte
 async def _server(store: Path, port: int | None) -> AsyncIterator[EmbeddedServer]:
     """A server at `port`; None: at the usual one, or at any if somebody has that."""
     if port is not None and not _is_free(port):
-        raise StartError(f"bus: cannot listen on 127.0.0.1:{port}: the port is in use")
+        raise StartError(
+            f"bus: cannot listen on 127.0.0.1:{port}: the port is in use (--embedded-port, TAS_EMBEDDED_PORT)"
+        )
     async with AsyncExitStack() as stack:
         server = None
         if port is None and _is_free(EMBEDDED_PORT):

@@ -306,7 +306,8 @@ async def test_a_port_in_use_is_one_line_and_code_2(tas: Tas, policies: Path, se
         async with tas.running(*arguments) as running:
             assert await running.ended() == 2
     told = [line["error"] for line in running.log if line["level"] == "error"]
-    assert told == [f"{whose}: cannot listen on {address}: the port is in use"]
+    variable = "TAS_" + setting.removeprefix("--").replace("-", "_").upper()
+    assert told == [f"{whose}: cannot listen on {address}: the port is in use ({setting}, {variable})"]
     assert running.noise == []
     assert tas.left_behind() == []
 
