@@ -45,8 +45,9 @@ async def _up(settings: Settings) -> int:
         nodes = dict.fromkeys((*PLAYED_NODES, settings.node))
         sandbox = await stack.enter_async_context(Sandbox.start(nodes=nodes))
         kubeconfig = sandbox.kubeconfig(folder / "kubeconfig")
-        # The directory's policies come by way of the cluster, as everything else does.
-        settings = dataclasses.replace(settings, policies=None, kubeconfig=kubeconfig)
+        # The directory's policies come by way of the cluster, as everything else does. No source is asked: the nodes
+        # publish by themselves, and this cluster's custom metrics API has nothing to say of them.
+        settings = dataclasses.replace(settings, policies=None, kubeconfig=kubeconfig, source=())
         parts, stop = await stack.enter_async_context(process(settings))
         console.stop = stop.set
         url = await parts.start_bus() if settings.bus == EMBEDDED else bus_url(settings)

@@ -81,6 +81,8 @@ async def test_labels_appear_pods_move_an_edit_counts_and_nothing_is_left(tas: T
             assert done.code == 0, done.err
         await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text, within=20)
         await eventually(lambda: "played_pod_evicted" in screen.text)
+        # No source is asked for what it cannot know: a new user would see nothing but its warnings.
+        assert (await tas("get", "sources", "--json")).out.strip() == "[]"
         (policies / "demo.yaml").write_text(POLICY.replace("target: 2", "target: 3"))
         for node in ("node-1", "node-2", "node-3"):
             # Some came before the edit and some after it: what counts is how it ends.
