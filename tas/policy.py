@@ -139,7 +139,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
         if self.type is not StrategyType.SCHEDULEONMETRIC:
             return tuple(map(str, self.rules))
         return tuple(
-            _preference(rule) + ("" if counts else " (ignored)")
+            preference(rule) + ("" if counts else " (ignored)")
             for rule, counts in zip(self.rules, self.rule_counts, strict=True)
         )
 
@@ -150,7 +150,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
         return (" and " if self.logical_operator is LogicalOperator.ALL_OF else " or ").join(self.rule_texts)
 
 
-def _preference(rule: Rule) -> str:
+def preference(rule: Rule) -> str:
     """What a rule of `scheduleonmetric` likes: `low load1 first`."""
     metric = (rule.metric or "?") + ("" if rule.source is None else f" of {rule.source}")
     weight = "" if rule.weight is None else f" (weight {rule.weight})"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tas.policy import Policy, PolicyKey, Rule, StrategyType
+from tas.policy import Policy, PolicyKey, Rule, StrategyType, preference
 from tas.quantity import format_quantity
 from tas.rules import State, rule_state
 from tas.sample import NodeSamples, Scrape, newest
@@ -173,7 +173,7 @@ def _verdict(metric: str, _node: str, evidence: Evidence, now: float) -> Hop:
         for kind, rule in _rules(named.policy, metric):
             lead = f"{named.policy.key} {kind}: {rule}"
             if kind is StrategyType.SCHEDULEONMETRIC:
-                told.append(f"{lead}: compared with other nodes")
+                told.append(f"{named.policy.key} {kind}: {preference(rule)}: compared with other nodes")
                 continue
             state = _rule_state(rule, named.policy, evidence, now)
             standing = None if before is None else before.strategies.get(kind)

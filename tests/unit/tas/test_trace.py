@@ -174,7 +174,7 @@ def test_a_policy_that_only_scores_is_no_reason_to_stop() -> None:
     policy = named({"scheduleonmetric": {"rules": [{"metricname": "load", "operator": "LessThan"}]}})
     found = traced(whole(policy))
     assert found.stops_at is None
-    assert found.hops[-2].told == ("default/p scheduleonmetric: load LessThan 0: compared with other nodes",)
+    assert found.hops[-2].told == ("default/p scheduleonmetric: low load first: compared with other nodes",)
 
 
 def test_a_held_label_is_as_wished_whatever_stands() -> None:
