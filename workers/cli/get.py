@@ -101,7 +101,7 @@ async def _verdicts(bus: Bus, *, as_json: bool) -> int:
     for entry in await bus.entries(VERDICTS):
         if entry.value is not None:
             found[entry.key] = entry.value
-    table = new_table("NODE", "POLICY", "STRATEGY", "STATE", "SINCE", "VALUE", "WISHES")
+    table = new_table("NODE", "POLICY", "STRATEGY", "STATE", "SINCE", "VALUE THEN", "WISHES")
     told: list[dict[str, Any]] = []
     for key, value in sorted(found.items()):
         try:
