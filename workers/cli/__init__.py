@@ -42,7 +42,10 @@ class _Commands(click.Group):
         return command
 
 
-@click.command(cls=_Commands, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.command(cls=_Commands, no_args_is_help=True, context_settings=HELP)
 @click.version_option(product_version(), prog_name="tas")
 def cli() -> None:
     """Telemetry-aware scheduling for an unmodified kube-scheduler, on NATS.
