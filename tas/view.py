@@ -20,7 +20,7 @@ from tas.deadlines import Deadlines
 from tas.policy import LogicalOperator, Operator, Policy, PolicyKey, Rule, Strategy, StrategyType
 from tas.quantity import Quantity
 from tas.rules import State, combined, rule_state
-from tas.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, metric_count, newest
+from tas.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
 from tas.verdict import VERDICT_STRATEGIES
 
 DEFAULT_STALE_AFTER = 120.0
@@ -248,7 +248,7 @@ class View:
         if merged is not known:
             self._samples[node] = merged
             self._refresh(node, now)
-            if self._verdicts and metric_count(merged) != metric_count(known):  # there never was a sample of it
+            if self._verdicts and not _have_same_series(known, merged):  # of a new one there never was a sample
                 self._touch(node, self._policies)
 
     def drop_samples(self, node: str) -> None:
@@ -417,6 +417,17 @@ class View:
 
 INDEXED = frozenset({StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC})
 """The strategies an extender answers from."""
+
+
+def _have_same_series(one: NodeSamples, other: NodeSamples) -> bool:
+    """Whether two accounts of a node tell of the same metrics from the same sources."""
+    if [(each.source, each.metrics.keys()) for each in one] == [(each.source, each.metrics.keys()) for each in other]:
+        return True  # as nearly always
+    return _series(one) == _series(other)
+
+
+def _series(samples: NodeSamples) -> set[tuple[str, str]]:
+    return {(scrape.source, metric) for scrape in samples for metric in scrape.metrics}
 
 
 def _watches(policy: Policy) -> Iterator[RuleWatch]:

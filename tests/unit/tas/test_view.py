@@ -365,6 +365,18 @@ class TestTouched:
         view.add_samples("b", [scrape(2.0, m="1", k="2")], 2.0)
         assert view.touched == {"b": {PolicyKey("default", "p")}}
 
+    def test_the_first_sample_of_a_series_touches_also_where_another_goes_at_once(self) -> None:
+        rule = {"metricname": "k", "operator": "GreaterThan", "target": 1, "source": "s1"}
+        view = View(default_stale_after=20, verdicts=True)
+        view.set_policy(policy_of({"strategies": {"deschedule": {"onStale": "clear", "rules": [rule]}}}), 0.0)
+        view.add_samples("a", [scrape(0.0, m="1")], 0.0)
+        view.add_samples("a", [scrape(100.0, source="s2", m="1")], 100.0)
+        view.touched.clear()
+        # Stale when it comes, and yet news: from now on there once was a sample. What was measured at 0 goes.
+        view.add_samples("a", [scrape(MAX_SAMPLE_AGE + 1, k="2")], MAX_SAMPLE_AGE + 40)
+        assert [each.source for each in view.samples("a")] == ["s1", "s2"]
+        assert view.touched == {"a": {PolicyKey("default", "p")}}
+
     def test_an_extender_keeps_none_of_this(self) -> None:
         view = View()
         view.set_policy(policy_of(self.SPEC), 1.0)
