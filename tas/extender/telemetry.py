@@ -1,10 +1,11 @@
 """Telemetry's answers: `dontschedule` filters and `scheduleonmetric` scores, from the view alone."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from tas.extender.decision import FilterDecision, Outcome, Pod, ScoreDecision
-from tas.policy import POD_LABEL, OnStale, PolicyKey, StrategyType
+from tas.policy import POD_LABEL, OnStale, PolicyKey, Strategy, StrategyType
+from tas.quantity import Quantity
 from tas.score import Ranking, strategy_scores
 from tas.view import PolicyIndex, StrategyIndex, View
 
@@ -74,8 +75,8 @@ class TelemetryDecider:
             values = [{node: of[node] for node in chosen if node in of} for of in values]
         inside = [node for node in candidates if node not in outside] if outside else candidates
         scores = strategy_scores(strategy, values, inside)
-        unknown = 0 if isinstance(scores, Ranking) else len(inside) - sum(map(values[0].__contains__, inside))
-        if unknown == len(inside) and not any(node in of for of in values[1:] for node in inside):
+        unknown = 0 if isinstance(scores, Ranking) else _count_without_value(strategy, values, inside)
+        if unknown == len(inside):
             return ScoreDecision(outcome=Outcome.DECIDED, policy=policy, unknown=unknown)
         if outside:  # a node that the policy does not concern earns nothing by it
             scores = dict(scores) | dict.fromkeys(outside, 0)
@@ -96,6 +97,14 @@ class TelemetryDecider:
 
 def _count_unknown(strategy: StrategyIndex, candidates: Collection[str], violating: int) -> int:
     return max(0, len(candidates) - violating - sum(map(strategy.met.__contains__, candidates)))
+
+
+def _count_without_value(strategy: Strategy, values: Sequence[Mapping[str, Quantity]], nodes: Collection[str]) -> int:
+    """How many nodes have a fresh value of no rule that counts; `values` are those of each rule."""
+    first, *others = (of for of, counts in zip(values, strategy.rule_counts, strict=True) if counts)
+    if not others:
+        return len(nodes) - sum(map(first.__contains__, nodes))
+    return sum(not any(node in of for of in (first, *others)) for node in nodes)
 
 
 def _idle(policy: PolicyIndex) -> Outcome | None:

@@ -238,6 +238,9 @@ PRIORITIZE = {
     "P6": ScoreCase(scoring(("m", "Equals", 5)), {"m": {"a": "5", "b": "6"}}, {"a": 10, "b": 0}),
     "P7_no_rules": ScoreCase({"rules": []}, {"m": {"a": "5"}}, {}),
     "P7_unknown_metric": ScoreCase(MORE_IS_BETTER, {"other": {"a": "5"}}, {}),
+    "P7_first_rule_without_a_value": ScoreCase(
+        scoring(("other", "GreaterThan", 0), ("m", "GreaterThan", 0)), {"m": {"a": "5", "b": "6"}}, {}
+    ),
     "P8": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, labels={}),
     "P9": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, asked=()),
     "P10": ScoreCase(
@@ -270,6 +273,18 @@ def test_tas_p4_protocol_c25_twelve_values_stay_within_bounds_and_in_order(*, na
     ordered = [scores[node] for node in nodes]
     assert ordered == sorted(ordered, reverse=True)
     assert set(ordered) == set(range(11))
+
+
+def test_scored_without_a_fresh_value_is_who_has_none_of_a_rule_that_counts() -> None:
+    rules = scoring(("m", "GreaterThan", 0), ("k", "GreaterThan", 0), ("j", "GreaterThan", 0))
+    for rule in rules["rules"][1:]:
+        rule["weight"] = 1
+    decide = decider({"m": {"a": "1"}, "k": {"b": "1"}, "j": {"b": "1", "c": "1"}}, {"scheduleonmetric": rules})
+
+    scores, answer = ask_prioritize(decide, ["a", "b", "c"], names_only=True)
+
+    assert scores == {"a": 0, "b": 10, "c": 5}
+    assert answer.unknown == 1
 
 
 def victims_request(nodes: Mapping[str, list[str]], *, names_only: bool) -> bytes:
