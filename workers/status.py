@@ -142,7 +142,7 @@ class PolicyStatus:
             self.warn("policy_status_failed", policy=str(policy.key), error=str(error))
         else:
             self._patches.labels("patched").inc()
-            following.take(after)
+            following.patched(written, after)
         return True
 
     def warn(self, event: str, **fields: object) -> None:
@@ -222,6 +222,11 @@ class _Following:
             if written is not None and await self._writer.patch(written, self):
                 self._patched[key] = time.monotonic()
             await asyncio.sleep(0)  # others of this process have their turn between two policies
+
+    def patched(self, written: _Written, after: PolicyObject) -> None:
+        """What an answer says of a policy, unless the watch has told of it meanwhile, and maybe of more since."""
+        if self.policies.get(written.policy.key) is written:
+            self.take(after)
 
     def take(self, found: PolicyObject) -> None:
         """A policy as it stands now."""
