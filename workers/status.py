@@ -9,7 +9,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from math import inf
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
@@ -18,13 +19,12 @@ from bus.buckets import LEASES, NODES, VERDICTS
 from bus.connection import Bus, Entry, Epoch
 from bus.errors import BusError
 from bus.lease import Lease
-from bus.messages import Synced, decode_node_samples, decode_verdict
+from bus.messages import Synced, decode_verdict
 from bus.subjects import parse_node_key, parse_verdict_key
 from bus.watch import Watch
 from tas.errors import InvalidInputError
 from tas.manifest import parse_policy
 from tas.policy import Policy, PolicyKey, Problem
-from tas.sample import newest
 from tas.status import MetricUse, StateBook, differs, metrics_of, policy_status, shared_labels
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
@@ -32,6 +32,7 @@ from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import POLICIES, Metadata, PolicyObject
 from workers.logs import Throttle
 from workers.node_patches import FIELD_MANAGER
+from workers.seen_metrics import SeenMetrics
 from workers.synced import SyncedWatch
 
 log = structlog.get_logger("status")
@@ -114,7 +115,7 @@ class PolicyStatus:
             generation=metadata.generation,
             problems=(*written.problems, *shared_labels(policy, others)),
             states=following.book.states(policy.key, metadata.uid),
-            unseen=following.unseen(metrics_of(policy), policy.stale_after or self._default_stale_after),
+            unseen=following.unseen(policy),
             before=written.status,
             now=time.time(),
         )
@@ -161,7 +162,8 @@ class _Following:
         self.book = StateBook()
         self.changed: set[PolicyKey] = set()
         self._writer = writer
-        self._scrapes: dict[str, bytes] = {}
+        self._default_stale_after = writer._default_stale_after
+        self._seen = SeenMetrics()
         self._began = time.monotonic() + patch_after
         self._patched: dict[PolicyKey, float] = {}
         self._reflector = Reflector(client, POLICIES, on_list=self._listed, on_change=self._change)
@@ -170,7 +172,7 @@ class _Following:
             bus,
             NODES,
             on_entry=self._node,
-            on_epoch=lambda _: self._scrapes.clear(),
+            on_epoch=lambda _: self._seen.clear(),
             on_complete=self._complete,
             on_invalid=self._invalid,
         )
@@ -180,22 +182,9 @@ class _Following:
             for work in (self._reflector.run(), self._verdicts.run(), self._nodes.run(), self._write()):
                 tasks.create_task(work)
 
-    def unseen(self, uses: Collection[MetricUse], stale_after: float) -> list[MetricUse]:
-        """Which of them no node has a fresh sample of."""
-        return [use for use in uses if not self._is_seen(use, stale_after)]
-
-    def _is_seen(self, use: MetricUse, stale_after: float) -> bool:
-        now = time.time()
-        name = f'"{use.metric}"'.encode()
-        for value in self._scrapes.values():
-            if name in value:  # most nodes report it, so few are decoded; where none does, none is
-                try:
-                    scrape = newest(decode_node_samples(value), use.metric, use.source or None)
-                except InvalidInputError:
-                    continue  # told by whoever judges
-                if scrape is not None and scrape.time + stale_after > now:
-                    return True
-        return False
+    def unseen(self, policy: Policy) -> list[MetricUse]:
+        """Which of its metrics no node had a fresh sample of when it was last looked."""
+        return self._seen.unseen(metrics_of(policy), self._stale_after(policy))
 
     @property
     def _ready(self) -> bool:
@@ -214,12 +203,27 @@ class _Following:
                 self.changed.update(self.policies)
             due = {key for key in self.changed if now - self._patched.get(key, float("-inf")) >= PATCH_SECONDS}
             self.changed -= due
-            await asyncio.gather(*(self._patch(key, turns) for key in sorted(due)))
+            looked_at = [written for key in sorted(due) if (written := self.policies.get(key)) is not None]
+            await self._seen.look(self._uses(looked_at), time.time())
+            await asyncio.gather(*(self._patch(written, turns) for written in looked_at))
 
-    async def _patch(self, key: PolicyKey, turns: asyncio.Semaphore) -> None:
+    def _uses(self, policies: Iterable[_Written]) -> dict[MetricUse, float]:
+        """What their rules read, with the shortest time after which one of them calls it stale."""
+        uses: dict[MetricUse, float] = {}
+        for written in policies:
+            for use in metrics_of(written.policy):
+                uses[use] = min(self._stale_after(written.policy), uses.get(use, inf))
+        return uses
+
+    def _stale_after(self, policy: Policy) -> float:
+        return policy.stale_after or self._default_stale_after
+
+    async def _patch(self, written: _Written, turns: asyncio.Semaphore) -> None:
+        key = written.policy.key
         async with turns:
-            written = self.policies.get(key)
-            if written is not None and await self._writer.patch(written, self):
+            if self.policies.get(key) is not written:
+                self.changed.add(key)  # it was told anew meanwhile: its metrics are looked for first
+            elif await self._writer.patch(written, self):
                 self._patched[key] = time.monotonic()
             await asyncio.sleep(0)  # others of this process have their turn between two policies
 
@@ -277,10 +281,7 @@ class _Following:
             return
         if kind != "metrics":
             return
-        if entry.value is None:
-            self._scrapes.pop(node, None)
-        else:
-            self._scrapes[node] = entry.value
+        self._seen.take(node, entry.value)
 
     def _complete(self, synced: Synced) -> None:
         log.info("status_ready", nodes=synced.count, policies=len(self.policies))
