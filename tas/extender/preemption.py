@@ -5,17 +5,15 @@ in both cases. What is left out is not offered (protocol c31).
 """
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Raw
 
 from tas.errors import InvalidInputError
 from tas.extender.decision import FilterDecision, Pod, PreemptDecision, Victims
-from tas.extender.fields import Fields, decode_field
+from tas.extender.fields import UNDECODABLE, Fields, decode_field
 from tas.extender.wire import ObjectMeta, decode_pod
-
-T = TypeVar("T")
 
 SUBJECT = "ExtenderPreemptionArgs"
 FORMS = ("NodeNameToVictims", "NodeNameToMetaVictims")
@@ -111,7 +109,7 @@ def _victims_of(form: str, nodes: dict[str, Raw], decode: Callable[[str, Raw], V
 def _decode_meta(place: str, raw: Raw) -> Victims:
     try:
         read = _meta_victims.decode(raw) or MetaVictims()
-    except msgspec.ValidationError:
+    except UNDECODABLE:  # as a whole; which field it is, the slower way tells
         fields = Fields(SUBJECT, raw, place)
         pods = decode_field(SUBJECT, f"{place}.Pods", fields["Pods"], _raw_list) or []
         uids = [_decode_uid(f"{place}.Pods[{number}]", pod) for number, pod in enumerate(pods)]
@@ -127,7 +125,7 @@ def _decode_uid(place: str, raw: Raw) -> str:
 def _decode_full(place: str, raw: Raw) -> Victims:
     try:
         read = _full_victims.decode(raw) or _FullVictims()
-    except msgspec.ValidationError:
+    except UNDECODABLE:  # as a whole; which field it is, the slower way tells
         fields = Fields(SUBJECT, raw, place)
         pods = decode_field(SUBJECT, f"{place}.Pods", fields["Pods"], _full_pods)
         read = _FullVictims(pods, _decode_count(place, fields))

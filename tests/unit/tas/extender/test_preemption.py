@@ -162,6 +162,12 @@ ERRORS: list[tuple[str, bytes, str]] = [
     ("full_no_uid", nodes_body(n1={"Pods": [{"metadata": {}}]}), f"{FULL}.n1.Pods[0] = '': a victim has a uid"),
     ("full_no_metadata", nodes_body(n1={"Pods": [{}]}), f"{FULL}.n1.Pods[0] = '': a victim has a uid"),
     ("full_pod_type", nodes_body(n1={"Pods": [7]}), f"{FULL}.n1.Pods[0] = 7: Expected `object`, got `int`"),
+    (
+        "no_utf8",
+        names_body(n1=by_uid("?")).replace(b"?", b"\x80"),
+        f"{META}.n1.Pods[0].UID = '\"\ufffd\"': 'utf-8' codec",
+    ),
+    ("full_no_utf8", nodes_body(n1=whole("?")).replace(b"?", b"\x80"), f"{FULL}.n1.Pods = "),
     ("deep", b'{"Pod":' + b"[" * 100_000, "nested too deeply"),
 ]
 
