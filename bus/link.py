@@ -184,13 +184,8 @@ class Link:
             UnavailableError: if nobody answers in time, or nobody listens.
             RefusedError: if the message is too large, or the right to send it is missing; nothing was sent.
         """
-        self._refuse_if_lost()
-        if len(payload) > self.max_payload:
-            raise RefusedError(f"{subject}: {len(payload)} bytes, and the server takes at most {self.max_payload}")
-        self._count += 1
-        token = str(self._count)
-        reply: asyncio.Future[Msg | BusError] = asyncio.get_running_loop().create_future()
-        self._replies[token] = (subject, reply)
+        self._refuse(subject, payload)
+        token, reply = self._expect(subject)
         try:
             async with asyncio.timeout(seconds):
                 await self._client.publish(
@@ -206,14 +201,7 @@ class Link:
             raise UnavailableError(f"{subject}: {error}") from error
         finally:
             del self._replies[token]
-        if isinstance(answer, BusError):
-            raise answer
-        if status(answer) == NO_RESPONDERS:
-            raise NobodyListensError(
-                f"{subject}: nobody listens"
-                + (" (is nats-server started with --jetstream?)" if subject.startswith("$JS.") else "")
-            )
-        return answer.data
+        return _body(subject, answer)
 
     async def api(self, verb: str, body: Mapping[str, Any] | None = None, *, seconds: float) -> dict[str, Any]:
         """Asks the JetStream API (`$JS.API.<verb>`), and returns its answer. Raises BusErrors as the answer means."""
@@ -232,14 +220,38 @@ class Link:
         self, subject: str, payload: bytes, *, seconds: float, headers: Mapping[str, str] | None = None
     ) -> int:
         """Publishes into a stream, and returns the sequence there. Sent as `request` sends; raises as `api` does."""
-        data = await self.request(subject, payload, seconds=seconds, headers=headers)
+        return _sequence(subject, await self.request(subject, payload, seconds=seconds, headers=headers))
+
+    async def publish_all(self, messages: Sequence[tuple[str, bytes]], *, seconds: float) -> None:
+        """Publishes (subject, payload) into streams, all on their way together: at half the cost of each alone.
+
+        Raises as `publish` does, for the first that was not taken, after all have got their answer: others may have
+        been taken.
+        """
+        for subject, payload in messages:
+            self._refuse(subject, payload)
+        expected: dict[str, tuple[str, asyncio.Future[Msg | BusError]]] = {}
         try:
-            answer = _publish_answer.decode(data)
-        except msgspec.MsgspecError as unreadable:
-            raise UnavailableError(f"{subject}: unreadable answer {data[:200]!r}") from unreadable
-        if answer.error is not None:
-            raise _meaning(subject, answer.error)
-        return answer.seq
+            async with asyncio.timeout(seconds):
+                for subject, payload in messages:
+                    await self.room(seconds)
+                    self._refuse_if_lost()  # while it waited: what is expected from now on would wait in vain
+                    token, reply = self._expect(subject)
+                    expected[token] = (subject, reply)
+                    await self._client.publish(subject, payload, reply=f"{self.inbox}.reply.{token}")
+                answers = [(subject, await reply) for subject, reply in expected.values()]
+        except TimeoutError as error:
+            unanswered = sum(not reply.done() for _, reply in expected.values())
+            raise UnavailableError(
+                f"no answer within {seconds:g} s to {unanswered} of {len(messages)} messages"
+            ) from error
+        except nats.errors.Error as error:
+            raise UnavailableError(f"{len(messages)} messages: {error}") from error
+        finally:
+            for token in expected:
+                del self._replies[token]
+        for subject, answer in answers:
+            _sequence(subject, _body(subject, answer))
 
     async def subscribe(self, subject: str, handle: Callable[[Msg], Coroutine[Any, Any, None]]) -> Subscription:
         """Awaits `handle`, which must not raise, for one message after the other. Raises UnavailableError."""
@@ -279,6 +291,20 @@ class Link:
             if f'publish to "{subject.lower()}"' in violation and not reply.done():
                 reply.set_result(RefusedError(f"{subject}: the right to publish there is missing"))
 
+    def _expect(self, subject: str) -> tuple[str, "asyncio.Future[Msg | BusError]"]:
+        """The token under which an answer from `subject` is waited for from now on, and the answer to come."""
+        self._count += 1
+        token = str(self._count)
+        reply: asyncio.Future[Msg | BusError] = asyncio.get_running_loop().create_future()
+        self._replies[token] = (subject, reply)
+        return token, reply
+
+    def _refuse(self, subject: str, payload: bytes) -> None:
+        """Raises as a request does that is not even sent."""
+        self._refuse_if_lost()
+        if len(payload) > self.max_payload:
+            raise RefusedError(f"{subject}: {len(payload)} bytes, and the server takes at most {self.max_payload}")
+
     def _refuse_if_lost(self) -> None:
         if self.lost.is_set():
             raise UnavailableError("the connection was lost")
@@ -294,6 +320,29 @@ def status(message: Msg) -> str:
     if message.data or not message.headers:
         return ""
     return message.headers.get("Status", "")
+
+
+def _body(subject: str, answer: Msg | BusError) -> bytes:
+    """What an answer holds. Raises the BusError that it is or means."""
+    if isinstance(answer, BusError):
+        raise answer
+    if status(answer) == NO_RESPONDERS:
+        raise NobodyListensError(
+            f"{subject}: nobody listens"
+            + (" (is nats-server started with --jetstream?)" if subject.startswith("$JS.") else "")
+        )
+    return answer.data
+
+
+def _sequence(subject: str, data: bytes) -> int:
+    """The sequence that a stream's answer tells. Raises BusErrors as the answer means."""
+    try:
+        answer = _publish_answer.decode(data)
+    except msgspec.MsgspecError as unreadable:
+        raise UnavailableError(f"{subject}: unreadable answer {data[:200]!r}") from unreadable
+    if answer.error is not None:
+        raise _meaning(subject, answer.error)
+    return answer.seq
 
 
 def _meaning(what: str, error: _Error) -> BusError:

@@ -6,14 +6,13 @@ from collections import defaultdict
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
-from bus.errors import BusError
 from bus.messages import encode_samples
 from bus.subjects import samples_subject
 from tas.sample import Scrape
 from tas.sources.reading import Reading, scrapes
 
 AT_ONCE = 256
-"""Messages on their way at the same time: enough for a whole cluster in a moment, and no flood."""
+"""Nodes whose messages are on their way at the same time: enough for a cluster in a moment, and no flood."""
 
 REPEAT_SECONDS = 10.0
 """After so long the same values of the same time are published again: the bus may have been wiped since."""
@@ -35,28 +34,25 @@ class SamplePublisher:
         Raises:
             BusError: if not all could be published. Some may have been; to publish them again is harmless.
         """
+        now = time.monotonic()
+        self._said = {node: said for node, said in self._said.items() if now - said[1] < REPEAT_SECONDS}
+        # Beside the event loop: of a whole cluster it takes a while, in which a lease is to be renewed.
+        due = await asyncio.to_thread(self._due, readings, asked)
+        published = 0
+        for start in range(0, len(due), AT_ONCE):
+            some = due[start : start + AT_ONCE]
+            messages = [
+                (samples_subject(node, self._source), encode_samples(scrape)) for node, news in some for scrape in news
+            ]
+            await self._bus.publish_all(SAMPLES, messages)
+            self._said |= {node: (news, now) for node, news in some}
+            published += len(messages)
+        return published
+
+    def _due(self, readings: tuple[Reading, ...], asked: float) -> list[tuple[str, list[Scrape]]]:
+        """What there is to say of each node, of those of which it was not said a moment ago."""
         nodes: defaultdict[str, list[Scrape]] = defaultdict(list)
         for node, scrape in scrapes(readings, source=self._source, asked=asked):
             nodes[node].append(scrape)
-        now = time.monotonic()
-        self._said = {node: said for node, said in self._said.items() if now - said[1] < REPEAT_SECONDS}
-        due = [(node, news) for node, news in nodes.items() if node not in self._said or self._said[node][0] != news]
-        failures: list[BusError] = []
-        turns = asyncio.Semaphore(AT_ONCE)
-
-        async def say(node: str, news: list[Scrape]) -> None:
-            async with turns:
-                if failures:  # the others would wait as long in vain
-                    return
-                try:
-                    for scrape in news:
-                        await self._bus.publish(SAMPLES, samples_subject(node, self._source), encode_samples(scrape))
-                except BusError as error:
-                    failures.append(error)
-                else:
-                    self._said[node] = (news, now)
-
-        await asyncio.gather(*(say(node, news) for node, news in due))
-        if failures:
-            raise failures[0]
-        return sum(len(news) for _, news in due)
+        said = self._said
+        return [(node, news) for node, news in nodes.items() if node not in said or said[node][0] != news]

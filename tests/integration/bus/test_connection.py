@@ -64,6 +64,38 @@ async def test_publishing_returns_the_sequence(bus: Bus) -> None:
     assert (await bus.epoch(SAMPLES)).last_sequence == first + 1
 
 
+async def test_many_are_published_in_one_call_in_their_order(bus: Bus) -> None:
+    before = (await bus.epoch(SAMPLES)).last_sequence
+    messages = [(f"tas.samples.n{number}.machine", b"%d" % number) for number in range(300)]
+    await bus.publish_all(SAMPLES, messages)
+    await bus.publish_all(SAMPLES, [])
+    stored = await bus.last_messages(SAMPLES, "tas.samples.*.machine")
+    assert {message.subject: message.data for message in stored} == dict(messages)
+    assert [message.subject for message in sorted(stored, key=lambda each: each.sequence)] == [
+        subject for subject, _ in messages
+    ]
+    assert (await bus.epoch(SAMPLES)).last_sequence == before + len(messages)
+
+
+async def test_of_many_one_that_is_not_taken_is_told_and_costs_no_other(bus: Bus) -> None:
+    with pytest.raises(UnavailableError, match=r"tas\.other: nobody listens"):
+        await bus.publish_all(
+            SAMPLES, [("tas.samples.a.machine", b"1"), ("tas.other", b"2"), ("tas.samples.b.machine", b"3")]
+        )
+    stored = await bus.last_messages(SAMPLES, "tas.samples.*.machine")
+    assert [message.data for message in stored] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("subject", "payload"), [("tas.samples.a b.machine", b"{}"), ("tas.samples.b.machine", bytes((256 << 10) + 1))]
+)
+async def test_of_many_one_that_cannot_be_is_refused_before_any_is_sent(bus: Bus, subject: str, payload: bytes) -> None:
+    before = (await bus.epoch(SAMPLES)).last_sequence
+    with pytest.raises(RefusedError):
+        await bus.publish_all(SAMPLES, [("tas.samples.a.machine", b"{}"), (subject, payload)])
+    assert (await bus.epoch(SAMPLES)).last_sequence == before
+
+
 @pytest.mark.parametrize("key", ["", "a b", "a..b", "*", "a.>", ".a", "a.", "a\r\nPUB x 0"])
 async def test_what_is_no_key_is_refused(bus: Bus, key: str) -> None:
     with pytest.raises(RefusedError):

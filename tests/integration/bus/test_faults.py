@@ -243,11 +243,13 @@ async def test_each_call_to_a_paused_server_ends_in_its_time(server: Server, bus
         bus.put(NODES, "a", b"", revision=0, read_at=now()),
         bus.delete(NODES, "a", revision=0, read_at=now()),
         bus.publish(SAMPLES, "tas.samples.a.b", b"{}"),
+        bus.publish_all(SAMPLES, [("tas.samples.a.b", b"{}")] * 300),
+        bus.publish_all(SAMPLES, [("tas.samples.a.b", bytes(200_000))] * 30),
         bus.epoch(NODES),
         bus.entries(NODES),
         return_exceptions=True,
     )
-    assert [type(outcome) for outcome in outcomes] == [UnavailableError] * 6
+    assert [type(outcome) for outcome in outcomes] == [UnavailableError] * 8
     assert now() - began < CALL_SECONDS + 0.5 + NOISE_SECONDS
     await eventually(lambda: not bus.connected)
     server.resume()
