@@ -7,6 +7,7 @@ each of them is left to loops in C: scores are computed for the distinct values,
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, repeat
 from typing import cast
 
@@ -21,7 +22,7 @@ _Scores = dict[Quantity | None, int]
 
 
 class Ranking(Mapping[str, int]):
-    """The scores of nodes of which each has a value, most of them another than all others.
+    """The scores of nodes of which each has a value.
 
     What a dict of the scores would say, for a fraction of the work, where somebody only wants them written: the nodes
     of a score stand beside each other. The first look-up makes the dict.
@@ -81,27 +82,23 @@ def strategy_scores(
     if not rules:
         return {}
     rule, of = rules[0]
-    found = list(map(of.get, nodes))
     if rule.readable and strategy.score_mode is ScoreMode.RANK and rule.operator is not Operator.EQUALS:
-        by_value = dict(zip(found, nodes, strict=True))
-        if None not in by_value and 2 * len(by_value) > len(nodes):
-            return _ranking(rule, cast("dict[Quantity, str]", by_value), zip(found, nodes, strict=True))
-    return dict(zip(nodes, _column(rule, strategy.score_mode, found, missing), strict=True))
+        with suppress(KeyError):  # where one has no value
+            return _ranking(rule, of, nodes)
+    return dict(zip(nodes, _column(rule, strategy.score_mode, list(map(of.get, nodes)), missing), strict=True))
 
 
-def _ranking(rule: Rule, by_value: Mapping[Quantity, str], pairs: Iterable[tuple[Quantity | None, str]]) -> Ranking:
-    """The ranking of the nodes of `pairs`, of which `by_value` has one for each distinct value."""
-    tied: dict[Quantity | None, list[str]] = {}
-    for value, node in pairs:
-        if by_value[value] is not node:  # type: ignore[index] # none is None
-            tied.setdefault(value, []).append(node)
-    best_first = sorted(by_value, reverse=_more_is_better(rule))
+def _ranking(rule: Rule, of: Mapping[str, Quantity], nodes: Iterable[str]) -> Ranking:
+    """The ranking of `nodes` by their values. Raises KeyError if one has none."""
+    best_first = sorted(nodes, key=of.__getitem__, reverse=_more_is_better(rule))
+    values = list(map(of.__getitem__, best_first))
+    distinct = list(dict.fromkeys(values))
     by_score = {}
-    for score, begin, end in _shares(len(best_first)):
-        share = best_first[begin:end]
-        by_score[score] = list(map(by_value.__getitem__, share))
-        for value in filter(tied.__contains__, share) if tied else ():
-            by_score[score] += tied[value]
+    begin = 0
+    for score, _, rank in _shares(len(distinct)):
+        end = values.index(distinct[rank], begin) if rank < len(distinct) else len(values)
+        by_score[score] = best_first[begin:end]
+        begin = end
     return Ranking(by_score)
 
 

@@ -157,13 +157,12 @@ class TestRanking:
     @given(st.dictionaries(node_names, st.integers(0, 40).map(Quantity), max_size=30), directions)
     def test_nodes_with_one_value_have_one_score(self, values: Values, operator: Operator) -> None:
         found = strategy_scores(strategy(rule(operator)), [values], values)
-        assert isinstance(found, Ranking) is (2 * len(set(values.values())) > len(values))
+        assert isinstance(found, Ranking)
         assert found == defined(operator, RANK, values)
         assert sorted(found) == sorted(values)
 
-    def test_not_of_nodes_of_which_one_is_unknown_or_most_are_alike(self) -> None:
-        for values in (of(a=1, b=1, c=1), of(a=1, b=2)):
-            assert type(strategy_scores(strategy(rule()), [values], "abc")) is dict
+    def test_not_of_nodes_of_which_one_is_unknown(self) -> None:
+        assert type(strategy_scores(strategy(rule()), [of(a=1, b=2)], "abc")) is dict
 
 
 class TestWeights:
