@@ -87,8 +87,13 @@ def print_json(value: Any) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
-def print_table(table: Table) -> None:
-    """`table` for a person; into a pipe as wide as it is, so that nothing is cut."""
+def print_table(table: Table, *, empty: str = "") -> None:
+    """`table` for a person; into a pipe as wide as it is, so that nothing is cut.
+
+    `empty` says what it means that there is nothing to show, beside the table and not in it.
+    """
+    if empty and not table.rows:
+        click.echo(empty, err=True)
     terminal = sys.stdout.isatty()
     Console(width=None if terminal else 10_000, markup=False, emoji=False, highlight=False).print(table)
 

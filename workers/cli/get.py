@@ -91,7 +91,7 @@ async def _nodes(bus: Bus, *, as_json: bool) -> int:
             table.add_row(name, sample["metric"], sample["value"], age_text(sample["age_seconds"]), sample["source"])
         if not told:
             table.add_row(name, "-", "-", "-", "-")
-    print_table(table)
+    print_table(table, empty="no nodes: nobody has published a sample (tas publish), and no cluster is watched")
     return 0
 
 
@@ -118,7 +118,7 @@ async def _verdicts(bus: Bus, *, as_json: bool) -> int:
     if as_json:
         print_json(told)
     else:
-        print_table(table)
+        print_table(table, empty="no verdicts: there is no node or no policy, or evaluate does not run")
     return 0
 
 
@@ -181,7 +181,7 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
     for record in records:
         for row in _policy_rows(record):
             table.add_row(*(row.get(column, Text("-")) for column in columns))
-    print_table(table)
+    print_table(table, empty="no policies: none in --policies DIR, or none in the cluster")
     return 0
 
 
@@ -236,7 +236,10 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
     if as_json:
         print_json(told)
     else:
-        print_table(table)
+        print_table(
+            table,
+            empty="no sources: none is asked or written to; programs that publish themselves show in tas get nodes",
+        )
     return 0
 
 

@@ -324,3 +324,10 @@ async def test_a_reader_that_goes_away_is_no_error(tas: Tas, bus: Bus) -> None:
     )
     assert done.stdout.split() == ["NODE", "METRIC", "VALUE", "AGE", "SOURCE"]
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("what", ["nodes", "policies", "verdicts", "sources"])
+async def test_nothing_to_show_is_told_beside_the_table(tas: Tas, bus: Bus, what: str) -> None:
+    done = await tas("get", what)
+    assert (done.code, done.err.partition(":")[0]) == (0, f"no {what}"), done.err
+    assert (await tas("get", what, "--json")).json == []
