@@ -1,0 +1,287 @@
+"""Pages that people follow hold against the tree: links lead somewhere, blocks can be read, commands and names exist.
+
+What a block does is shown elsewhere (`tests/contract/bus/test_docs.py`, `test_tls.py`, ...). Here each is read by what
+reads it in earnest: YAML as manifests are, shell by bash, and `tas ...` by the command line itself.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import click
+import pytest
+
+from bus.buckets import ALL
+from workers.cli import COMMANDS, cli
+from workers.cli.settings import every_setting, flag, variable
+from workers.manifests import read_yaml
+from workers.policy_lint import lint
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.md"), *ROOT.glob("examples/**/*.md")]
+)
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+"""A block: its indent, its language, its lines."""
+
+
+def blocks(*languages: str) -> list[pytest.ParameterSet]:
+    """Each block in one of these languages, without the indent that a list gives it."""
+    return [
+        pytest.param(
+            "\n".join(line.removeprefix(found[1]) for line in found[3].splitlines()),
+            id=f"{page.relative_to(ROOT)}:{text[: found.start()].count(chr(10)) + 1}",
+        )
+        for page in PAGES
+        for text in [page.read_text()]
+        for found in FENCE.finditer(text)
+        if found[2] in languages
+    ]
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks."""
+    return FENCE.sub("", page.read_text())
+
+
+def inline(page: Path) -> list[str]:
+    """What stands between backticks on a page, as it is shown."""
+    return [" ".join(each.replace("\\|", "|").split()) for each in re.findall(r"`([^`]+)`", prose(page))]
+
+
+def test_there_is_something_to_read() -> None:
+    assert {"README.md", "CONTRIBUTING.md"} <= {page.name for page in PAGES}
+    assert {language for page in PAGES for _, language, _ in FENCE.findall(page.read_text())} <= LANGUAGES
+
+
+LANGUAGES = {"", "bash", "console", "json", "mermaid", "python", "sh", "toml", "yaml"}
+"""A block in another language would be read by nothing here."""
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """What the part after `#` may be: headings, as the forge spells them, and anchors of our own."""
+    text = prose(page)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    spelled = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+    return spelled | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("text", blocks("json"))
+def test_json_is_json(text: str) -> None:
+    json.loads(text)
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_toml_is_toml(text: str) -> None:
+    tomllib.loads(text)
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_is_python(text: str) -> None:
+    compile(text, "page", "exec")
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_yaml_is_yaml_and_policies_in_it_are_faultless(text: str) -> None:
+    documents = list(read_yaml(text.encode()))
+    assert documents
+    if any(isinstance(each, dict) and each.get("kind") == "TASPolicy" for each in documents):
+        assert lint("page", text.encode()).findings == ()
+
+
+@pytest.mark.parametrize("text", blocks("mermaid"))
+def test_a_picture_is_closed_and_names_what_there_is(text: str) -> None:
+    assert re.match(r"(flowchart (LR|TD)|sequenceDiagram|stateDiagram-v2)\n", text)
+    for left, right in ("()", "[]", "{}"):
+        assert text.count(left) == text.count(right)
+    assert text.count('"') % 2 == 0
+    shown = set(re.findall(r"\b[A-Z][A-Z_]+[A-Z]\b", text))
+    assert shown - {"API", "NODE", "SOURCE", "TAS", "HTTP"} <= {each.name for each in ALL}
+
+
+# Commands
+
+
+def typed(text: str) -> Iterator[str]:
+    """The commands of a block; in a `console` one they follow `$ ` and go on while a quote or a backslash is open."""
+    if not re.search(r"^\$ ", text, re.MULTILINE):
+        yield text
+        return
+    lines = iter(text.splitlines())
+    for line in lines:
+        if not line.startswith("$ "):
+            continue
+        command = line.removeprefix("$ ")
+        while command.endswith("\\") or not closed(command):
+            command += "\n" + next(lines)
+        yield command
+
+
+def closed(command: str) -> bool:
+    """Whether no quote is open."""
+    try:
+        shlex.split(command, comments=True)
+    except ValueError:
+        return False
+    return True
+
+
+SHELL = [
+    pytest.param(command, id=f"{block.id}:{number}")
+    for block in blocks("bash", "console", "sh")
+    for number, command in enumerate(typed(str(block.values[0])))
+]
+
+
+@pytest.mark.parametrize("command", SHELL)
+def test_bash_can_read_it(command: str) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    done = subprocess.run([bash, "-n"], input=command, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def calls(command: str) -> Iterator[list[str]]:
+    """The arguments of each `tas` in a command."""
+    for line in command.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True) if closed(line) else line.split()
+        while words and re.fullmatch(r"\w+=\S*", words[0]):
+            words.pop(0)
+        end = next((at for at, word in enumerate(words) if word in ("|", ";", "&&", ">")), len(words))
+        if words and words[0] in ("tas", ".venv/bin/tas"):
+            yield words[1:end]
+
+
+def understood(arguments: list[str], *, whole: bool) -> None:
+    """Has the command line read `arguments`, and does not run them. `whole`: it is all that is to be typed."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="tas")
+    while isinstance(command, click.Group) and arguments:
+        if not whole and arguments[0].startswith("-"):  # of all its commands: of the first as well
+            arguments = [command.list_commands(context)[0], *arguments]
+        name, *arguments = arguments
+        found = command.get_command(context, name)
+        assert found is not None, f"{context.command_path} has no command {name}"
+        command, context = found, click.Context(found, parent=context, info_name=name)
+    assert not (whole and isinstance(command, click.Group)), "no command"
+    if isinstance(command, click.Group):
+        return
+    try:
+        command.make_context(context.info_name, arguments, parent=context.parent)
+    except (click.MissingParameter, click.BadOptionUsage):
+        assert not whole, f"{context.command_path} {arguments}: something is missing"
+
+
+TYPED = [
+    pytest.param(arguments, id=f"{each.id}:{' '.join(arguments)}")
+    for each in SHELL
+    for arguments in calls(str(each.values[0]))
+]
+SAID = sorted(
+    {
+        (str(page.relative_to(ROOT)), text)
+        for page in PAGES
+        for text in inline(page)
+        if re.match(r"tas [a-z]", text) and text != "tas COMMAND"
+    }
+)
+
+
+@pytest.mark.parametrize("arguments", TYPED)
+def test_a_command_is_one(arguments: list[str]) -> None:
+    understood(arguments, whole=True)
+
+
+@pytest.mark.parametrize(("page", "text"), SAID)
+def test_a_command_in_a_sentence_is_one(page: str, text: str) -> None:
+    """`a|b` stands for either; an ellipsis for anything."""
+    words = shlex.split(text.partition(" | ")[0])[1:]
+    for chosen in product(*(word.split("|") for word in words if word not in ("…", "--help"))):
+        spoken = list(chosen)
+        if spoken[:1] == ["run"] and spoken[1:2] in (["NAME"], ["WORKER"], ["<name>"]):
+            spoken[1] = "all"
+        understood(spoken, whole=False)
+
+
+# Names
+
+
+OTHERS = {
+    # what else is spoken of: nats-server and nats, kubectl, metrics-server, the original TAS, Prometheus
+    "--jetstream",
+    "--inbox-prefix",
+    "--metric-resolution",
+    "--port",
+    "--syncPeriod",
+    "--kubeConfig",
+    "--v",
+}
+
+
+def options(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Every flag of a command and of what is below it."""
+    for parameter in command.get_params(context):
+        yield from parameter.opts
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from options(below, click.Context(below, parent=context, info_name=name))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_flags_and_variables_exist(page: Path) -> None:
+    settings = [name for name, _ in every_setting()]
+    ours = {flag(name) for name in settings} | set(options(cli, click.Context(cli, info_name="tas"))) | OTHERS
+    said = {text.split()[0].partition("=")[0] for text in inline(page) if text.startswith("--")}
+    assert said <= ours
+    code = "".join(path.read_text() for folder in ("tests", "workers") for path in ROOT.glob(f"{folder}/**/*.py"))
+    for name in set(re.findall(r"\bTAS_[A-Z0-9_]+\b", page.read_text())) - {variable(name) for name in settings}:
+        assert name in code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_tests_and_targets_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"\bmake ([a-z0-9]+)\b", " ".join(inline(page))):
+        assert f"\n{target}:" in makefile
+    tests = "".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
+    for name in inline(page):
+        if re.fullmatch(r"(tas|bus|workers|sandbox|tests|docs|deploy|examples)/[\w./-]+", name):
+            assert (ROOT / name).exists() or (ROOT / name).with_suffix(".py").exists(), name
+        if re.fullmatch(r"test_\w+", name):
+            assert name in tests, name
+
+
+def test_every_command_and_every_worker_is_spoken_of() -> None:
+    readme = " ".join(inline(ROOT / "README.md")) + (ROOT / "README.md").read_text()
+    for name in set(COMMANDS) - {"docs", "crd"}:
+        assert f"tas {name}" in readme or f"make {name}" in readme, name
+    flow = (ROOT / "docs" / "architecture.md").read_text()
+    for name in ("collect", "evaluate", "extender", "labels", "materialize", "policies", "watch"):
+        assert name in flow
