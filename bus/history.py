@@ -1,4 +1,4 @@
-"""Room made in a bucket by forgetting what its keys were before. What they are now stays."""
+"""Room made in a bucket: by forgetting what its keys were before, or that a key was there at all."""
 
 import asyncio
 
@@ -34,3 +34,15 @@ async def forget_history(bus: Bus, bucket: Bucket) -> int:
         if isinstance(each, BaseException):
             raise each
     return removed
+
+
+async def forget_deleted(bus: Bus, bucket: Bucket, key: str, *, revision: int) -> None:
+    """Removes the marker of a deletion at `revision`, unless the key has been written since: then that stays.
+
+    No watch tells of it. The next write of the key stands on revision 0, as of one that never was; and who did not hear
+    of the deletion before will not hear of it any more.
+
+    Raises:
+        UnavailableError, RefusedError: where it could not be done.
+    """
+    await bus.api(f"STREAM.PURGE.{bucket.stream}", {"filter": bucket.subject(key), "seq": revision + 1})

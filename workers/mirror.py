@@ -42,6 +42,10 @@ It doubles from one to the next, and begins anew after the longest: so two versi
 record differently, do not overwrite each other for ever at the speed of the API server.
 """
 
+FORGET_SECONDS = 1800.0
+"""How often it is looked for what can be let go of keys that are deleted: that stands so long at least, and at most
+twice as long. Who hears nothing from the bus for longer has to read it anew."""
+
 KEYS_AT_ONCE = 256
 """So many keys are looked at before others get their turn: in one process an extender answers beside us."""
 
@@ -131,7 +135,8 @@ class Mirror(Generic[T, K, R]):
     """One resource in one bucket.
 
     `record_of` gives an object's key and record, or None for one that has none. `on_written` comes for each write with
-    the record (None for a deletion) and what stood there before.
+    the record (None for a deletion) and what stood there before. With `forget_seconds` that a key was there is let go
+    some time after its deletion: for objects that come and go without end.
     """
 
     def __init__(
@@ -144,6 +149,7 @@ class Mirror(Generic[T, K, R]):
         record_of: Callable[[T], tuple[K, R] | None],
         on_written: Callable[[K, R | None, R | None], None],
         label_selector: str = "",
+        forget_seconds: float | None = None,
         by: str,
     ) -> None:
         self._bus = bus
@@ -151,6 +157,7 @@ class Mirror(Generic[T, K, R]):
         self._kind = kind
         self._record_of = record_of
         self._by = by
+        self._forget_seconds = forget_seconds
         self._records = Records(
             bus,
             kind,
@@ -203,6 +210,8 @@ class Mirror(Generic[T, K, R]):
             tasks.create_task(self._records.run())
             tasks.create_task(self._reflector.run())
             tasks.create_task(self._reconcile())
+            if self._forget_seconds is not None:
+                tasks.create_task(self._forget_deleted(self._forget_seconds))
 
     # What the bucket says
 
@@ -366,6 +375,28 @@ class Mirror(Generic[T, K, R]):
             self._synced_epoch = now.epoch
             log.info("watch_synced", bucket=self._kind.bucket.name, resource=str(self._resource), count=len(self))
         return True
+
+    # Letting go of what is deleted
+
+    async def _forget_deleted(self, every: float) -> None:
+        """Lets go of keys that were deleted at the last look already. Runs until cancelled."""
+        deleted: dict[K, Stored[R]] = {}
+        while True:
+            await asyncio.sleep(every)
+            try:
+                for key, stored in deleted.items():
+                    if self._records.get(key) is stored and key not in self._now.told:
+                        await self._records.forget(key)
+            except BusError as error:
+                held_back = self._lines.admit("forget", time.monotonic())
+                if held_back is not None:
+                    log.warning(
+                        "markers_not_removed",
+                        bucket=self._kind.bucket.name,
+                        error=str(error),
+                        alike_before=held_back,
+                    )
+            deleted = {key: stored for key, stored in self._records.stored.items() if not stored.present}
 
     def _tell_failure(self, failure: str) -> None:
         self._failure = failure

@@ -6,6 +6,7 @@ it knows what differs without asking, and each write stands on the revision that
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -13,7 +14,8 @@ import structlog
 
 from bus.buckets import SYNCED, Bucket
 from bus.connection import Bus, Entry, Epoch
-from bus.errors import BusError
+from bus.errors import BusError, ConflictError
+from bus.history import forget_deleted
 from bus.watch import Watch
 from tas.errors import InvalidInputError
 
@@ -74,7 +76,7 @@ class Records(Generic[K, R]):
     `on_written` for each write of ours with what stood there before.
 
     Attributes:
-        stored: What stands, also of keys that are deleted.
+        stored: What stands, also of keys that are deleted and not forgotten yet.
         epoch: The bucket's present life; None before the first.
     """
 
@@ -134,6 +136,8 @@ class Records(Generic[K, R]):
                     await self._write(key, what)
                 except BusError as error:
                     failures[key] = error
+                    if isinstance(error, ConflictError):
+                        await self._drop_forgotten(key)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(WRITES_AT_ONCE, len(writes))):
@@ -151,6 +155,26 @@ class Records(Generic[K, R]):
         if epoch is self.epoch and self.get(key).revision < revision:
             self.stored[key] = Stored(revision, what.record, what.record is not None)
         self._on_written(key, what.record, before)
+
+    async def forget(self, key: K) -> None:
+        """Lets go of what a deletion has left, here and in the bucket. Raises BusError."""
+        deleted = self.get(key)
+        if not deleted.present:
+            await forget_deleted(self._bus, self._kind.bucket, self._kind.key(key), revision=deleted.revision)
+            self._drop(key, deleted)
+
+    async def _drop_forgotten(self, key: K) -> None:
+        """After a conflict: another may have let go of what a deletion left, which no watch tells."""
+        known, epoch, bucket = self.get(key), self.epoch, self._kind.bucket
+        with suppress(BusError):  # the write is tried again, and this with it
+            if await self._bus.get(bucket, self._kind.key(key)) is not None or epoch is None:
+                return
+            if (await self._bus.epoch(bucket)).created == epoch.created:  # else all is gone, which the watch will tell
+                self._drop(key, known)
+
+    def _drop(self, key: K, known: Stored[R]) -> None:
+        if self.stored.get(key) is known:
+            del self.stored[key]
 
     def _begin_epoch(self, epoch: Epoch) -> None:
         self._on_epoch()

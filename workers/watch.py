@@ -31,7 +31,7 @@ from tas.pod import PodKey, waiting_since
 from tas.policy import POD_LABEL, Policy, PolicyKey, Problem
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import NODES, PODS, POLICIES, Object, PodObject, PolicyObject
-from workers.mirror import Mirror
+from workers.mirror import FORGET_SECONDS, Mirror
 from workers.policies import MAX_RECORD_BYTES, POLICY_RECORDS
 from workers.records import RecordKind
 from workers.runtime import json_response
@@ -124,7 +124,14 @@ class WatchWorker:
 
     name = "watch"
 
-    def __init__(self, bus: Bus, client: KubernetesClient, *, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        client: KubernetesClient,
+        *,
+        registry: CollectorRegistry,
+        forget_seconds: float = FORGET_SECONDS,
+    ) -> None:
         self._metrics = _Metrics(registry)
         self._policies = Mirror(
             bus, client, POLICIES, POLICY_RECORDS, record_of=policy_record, on_written=self._policy_written, by=BY
@@ -140,6 +147,8 @@ class WatchWorker:
             record_of=pod_record,
             on_written=self._pod_written,
             label_selector=POD_LABEL,
+            # Of pods there is no end. Nodes are few, and who starts later learns of one that went by its marker.
+            forget_seconds=forget_seconds,
             by=BY,
         )
         for resource, mirror in (("taspolicies", self._policies), ("nodes", self._nodes), ("pods", self._pods)):

@@ -3,9 +3,12 @@
 import asyncio
 import time
 
-from bus.buckets import VERDICTS
+import pytest
+
+from bus.buckets import PODS, VERDICTS
 from bus.connection import Bus
-from bus.history import forget_history
+from bus.errors import ConflictError
+from bus.history import forget_deleted, forget_history
 from tests.integration.bus.followers import following
 
 now = time.monotonic
@@ -33,3 +36,31 @@ async def test_the_last_revision_of_every_key_stays(bus: Bus) -> None:
         assert changed > max(last.values())
         state = (await bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]
         assert state["messages"] == len(last) + 1
+
+
+async def test_of_a_deleted_key_nothing_is_left_and_the_next_write_is_its_first(bus: Bus) -> None:
+    async with following(bus, PODS) as follower:
+        marker = await bus.delete(
+            PODS, "gone", revision=await bus.put(PODS, "gone", b"1", revision=0, read_at=now()), read_at=now()
+        )
+        await forget_deleted(bus, PODS, "gone", revision=marker)
+        await forget_deleted(bus, PODS, "gone", revision=marker)
+        assert await bus.get(PODS, "gone") is None
+        assert (await bus.api(f"STREAM.INFO.{PODS.stream}"))["state"]["messages"] == 0
+        with pytest.raises(ConflictError):
+            await bus.put(PODS, "gone", b"2", revision=marker, read_at=now())
+        await bus.put(PODS, "gone", b"2", revision=0, read_at=now())
+        await follower.caught_up()
+    async with following(bus, PODS) as later:
+        await later.caught_up()
+
+
+async def test_a_key_that_was_written_since_its_deletion_stays(bus: Bus) -> None:
+    marker = await bus.delete(
+        PODS, "back", revision=await bus.put(PODS, "back", b"1", revision=0, read_at=now()), read_at=now()
+    )
+    revision = await bus.put(PODS, "back", b"2", revision=marker, read_at=now())
+    await forget_deleted(bus, PODS, "back", revision=marker)
+    entry = await bus.get(PODS, "back")
+    assert entry is not None
+    assert (entry.revision, entry.value) == (revision, b"2")

@@ -27,6 +27,7 @@ from tests.integration.workers.running import running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
 from workers.kubernetes.client import KubernetesClient
+from workers.mirror import FORGET_SECONDS
 from workers.watch import WatchWorker
 
 __all__ = ["watched"]
@@ -201,11 +202,13 @@ class Generations:
 
 
 @asynccontextmanager
-async def replica(bus: Bus, admin: Admin, name: str) -> AsyncIterator[Watched]:
+async def replica(
+    bus: Bus, admin: Admin, name: str, *, forget_seconds: float = FORGET_SECONDS
+) -> AsyncIterator[Watched]:
     """One whose calls are known by their user agent."""
     registry = CollectorRegistry()
     async with KubernetesClient.connect(admin.kubeconfig, worker=name) as client:
-        worker = WatchWorker(bus, client, registry=registry)
+        worker = WatchWorker(bus, client, registry=registry, forget_seconds=forget_seconds)
         async with running(worker):
             yield Watched(bus, worker, registry)
 
@@ -360,3 +363,59 @@ async def in_the_api(admin: Admin) -> dict[str, str]:
             key = pod_key(PodKey(meta["namespace"], meta["name"]))
             found[f"PODS/{key}"] = f"{meta['uid']} {json.dumps(meta['labels']['telemetry-policy'])}"
     return found
+
+
+async def test_of_pods_that_come_and_go_nothing_is_left(admin: Admin, bus: Bus, namespace: str) -> None:
+    """A marker for each pod that ever was would fill the bus and every replica's memory within weeks."""
+    async with replica(bus, admin, "watch", forget_seconds=0.05) as watched:
+        await watched.ready()
+
+        async def standing() -> set[str]:
+            answer = await bus.api(f"STREAM.INFO.{PODS.stream}", {"subjects_filter": PODS.subject(">")})
+            return {PODS.key(subject) for subject in answer["state"].get("subjects") or ()}
+
+        async def only_stays() -> bool:
+            return await standing() == {SYNCED, stays}
+
+        stays = pod_key(PodKey(namespace, "stays"))
+        await admin.create_pod(namespace, "stays", "policy")
+        for number in range(20):
+            name = f"job-{number % 5}"  # names come again, as those of a StatefulSet
+            await admin.create_pod(namespace, name, "policy")
+            await watched.has_pod(namespace, name)
+            await admin.delete_pod(namespace, name)
+            await watched.lacks_pod(namespace, name)
+        await eventually(only_stays)
+        await admin.create_pod(namespace, "job-0", "policy")
+        await watched.has_pod(namespace, "job-0")
+
+
+async def test_a_pod_comes_again_though_another_replica_has_let_go_of_its_deletion(
+    admin: Admin, server: Server, bus: Bus, namespace: str
+) -> None:
+    async def forgotten() -> bool:
+        return await bus.get(PODS, pod_key(PodKey(namespace, "web-0"))) is None
+
+    async with Bus.connect(server.url, name="another") as other, replica(bus, admin, "remembers") as remembers:
+        await remembers.ready()
+        async with replica(other, admin, "forgets", forget_seconds=0.05) as forgets:
+            await forgets.ready()
+            await admin.create_pod(namespace, "web-0", "policy")
+            await remembers.has_pod(namespace, "web-0")
+            await admin.delete_pod(namespace, "web-0")
+            await eventually(forgotten)
+        await admin.create_pod(namespace, "web-0", "another-policy")
+        await remembers.has_pod(namespace, "web-0", lambda record: record.policy == "another-policy")
+
+
+async def test_a_pod_of_which_nothing_is_left_unheard_counts_again_when_it_changes(
+    admin: Admin, watched: Watched, namespace: str
+) -> None:
+    """As for a replica that heard nothing for so long that a deletion was let go of meanwhile."""
+    await admin.create_pod(namespace, "web-0", "policy")
+    await watched.has_pod(namespace, "web-0")
+    subject = PODS.subject(pod_key(PodKey(namespace, "web-0")))
+    await watched.bus.api(f"STREAM.PURGE.{PODS.stream}", {"filter": subject})
+    await admin.delete_pod(namespace, "web-0")
+    await admin.create_pod(namespace, "web-0", "another-policy")
+    await watched.has_pod(namespace, "web-0", lambda record: record.policy == "another-policy")
