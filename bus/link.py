@@ -36,6 +36,8 @@ HEADER_BYTES = 1024
 MAX_PENDING_BYTES = 1 << 20
 """Above this much unsent data a writer waits, so that nothing stays behind in memory when a server hangs."""
 
+_ACKNOWLEDGED = "$JS.ACK."
+
 NO_RESPONDERS = "503"
 """The status with which the server answers what nobody listens to."""
 
@@ -60,6 +62,22 @@ class _OneLife(Client):
             self._on_forbidden(err_msg)
         else:
             self._on_lost(nats.errors.Error(f"nats: {err_msg}"))
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        """What nobody can read is as good as no headers: who publishes may write any bytes there."""
+        try:
+            return await super()._process_headers(headers)
+        except (ValueError, IndexError):  # would end the reading of everything else
+            return None
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Any:
+        """Who publishes may use any bytes as a subject, too: such names nothing of ours, and is refused as a name."""
+        try:
+            return super()._build_message(sid, subject, reply, data, headers)
+        except UnicodeDecodeError:
+            return super()._build_message(sid, subject.decode(errors="replace").encode(), reply, data, headers)
 
     async def drop(self) -> None:
         """Closes at once. What was not sent is thrown away: a server that hangs must not find it later."""
@@ -316,8 +334,11 @@ class Link:
 
 
 def status(message: Msg) -> str:
-    """The status of a message that the server itself sends, such as `408`; empty for any other."""
-    if message.data or not message.headers:
+    """The status of a message that the server itself sends, such as `408`; empty for any other.
+
+    What a stream holds has a place where it is acknowledged, and says nothing of the server, whatever its headers are.
+    """
+    if message.data or not message.headers or message.reply.startswith(_ACKNOWLEDGED):
         return ""
     return message.headers.get("Status", "")
 

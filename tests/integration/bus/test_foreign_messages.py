@@ -1,0 +1,72 @@
+"""Messages that no client of ours would send: they cost nobody else a message, and nobody the connection."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import pytest
+
+from bus.buckets import NODES, SAMPLES, Bucket, Stream
+from bus.connection import Bus
+from bus.consumer import Message, SharedConsumer
+from tests.integration.bus.followers import following
+from tests.integration.servers import Server, eventually
+
+SUBJECT = {SAMPLES: b"tas.samples.%b.mine", NODES: b"$KV.NODES.%b"}
+MESSAGES = pytest.mark.parametrize(
+    ("name", "headers"),
+    [
+        pytest.param(b"\xff\xfe", b"", id="subject-not-utf8"),
+        pytest.param(b"a", b"anything", id="headers-that-are-none"),
+        pytest.param(b"a", b"NATS/1.0\r\nStatus: 409\r\n\r\n", id="as-if-the-server-said-it"),
+    ],
+)
+
+
+async def send(server: Server, of: Stream | Bucket, name: bytes, headers: bytes) -> None:
+    """Publishes an empty message, in the words of the protocol; on return the server has taken it."""
+    address = urlsplit(server.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    subject = SUBJECT[of] % name
+    size = len(headers)
+    message = b"HPUB %b %d %d\r\n%b\r\n" % (subject, size, size, headers) if headers else b"PUB %b 0\r\n\r\n" % subject
+    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n' + message + b"PING\r\n")
+    answer = b""
+    while not answer.startswith((b"PONG", b"-ERR")):
+        answer = await asyncio.wait_for(reader.readline(), 30)
+    assert answer == b"PONG\r\n"
+    writer.close()
+    await writer.wait_closed()
+
+
+@MESSAGES
+async def test_who_consumes_a_stream_gets_them_like_any_other(
+    name: bytes, headers: bytes, server: Server, bus: Bus
+) -> None:
+    handled: list[Message] = []
+
+    async def handler(messages: Sequence[Message]) -> None:
+        handled.extend(messages)
+
+    task = asyncio.create_task(SharedConsumer(bus, SAMPLES, "test", handler, ack_wait_seconds=30).run())
+    await send(server, SAMPLES, name, headers)
+    after = await bus.publish(SAMPLES, "tas.samples.b.mine", b"{}")
+    await eventually(lambda: [message.sequence for message in handled] == [after - 1, after])
+    assert [message.deliveries for message in handled] == [1, 1]
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@MESSAGES
+async def test_who_follows_a_bucket_gets_them_and_what_comes_after(
+    name: bytes, headers: bytes, server: Server, bus: Bus
+) -> None:
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        await send(server, NODES, name, headers)
+        await bus.put(NODES, "b.facts", b"1", revision=0, read_at=time.monotonic())
+        await eventually(lambda: len(follower.entries) == 2)
+        assert [entry.key for entry in follower.entries] == [name.decode(errors="replace"), "b.facts"]
+        assert follower.view["b.facts"] == b"1"
+    assert [entry.key for entry in await bus.entries(NODES)] == [entry.key for entry in follower.entries]
