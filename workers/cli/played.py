@@ -20,7 +20,7 @@ from sandbox.resources import NODES, PODS, TASPOLICIES, Object
 from tas.pod import PodKey
 from tas.policy import POD_LABEL
 from tas.quantity import Quantity, parse_quantity
-from tas.sample import Scrape, newest
+from tas.sample import NodeSamples, Scrape, newest
 from tas.verdict import VIOLATING
 from workers.followed_view import FollowedView
 
@@ -71,12 +71,23 @@ class PlayedNodes:
 
     def _unclaimed(self, node: str, metrics: Mapping[str, Quantity], now: float) -> dict[str, Quantity]:
         samples = self._followed.view.samples(node)
-        stale_after = self._followed.view.default_stale_after
-        return {
-            name: value
-            for name, value in metrics.items()
-            if (last := newest(samples, name)) is None or last.source == SOURCE or last.time + stale_after <= now
-        }
+        return unclaimed(metrics, samples, since=now - self._followed.view.default_stale_after)
+
+
+def unclaimed(metrics: Mapping[str, Quantity], samples: NodeSamples, *, since: float) -> dict[str, Quantity]:
+    """What of `metrics` is to be said, where others have spoken since a time: nothing of what they speak of.
+
+    But a value of ours that crossed theirs on its way, and so is newer, is replaced by theirs.
+    """
+    others = tuple(scrape for scrape in samples if scrape.source != SOURCE)
+    said: dict[str, Quantity] = {}
+    for name, value in metrics.items():
+        last, theirs = newest(samples, name), newest(others, name)
+        if theirs is None or theirs.time <= since:
+            said[name] = value
+        elif last is not theirs:
+            said[name] = theirs.metrics[name]
+    return said
 
 
 class _Walk:

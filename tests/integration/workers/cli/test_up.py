@@ -61,7 +61,7 @@ class Screen:
         async for line in self.process.stdout:
             self.text += line.decode()
 
-    async def shows(self, *words: str, within: float = 20.0) -> None:
+    async def shows(self, *words: str, within: float = 30.0) -> None:
         """One after the other, from here on."""
         for each in words:
             await eventually(lambda each=each: each in self.text, within=within)  # type: ignore[misc]
@@ -79,14 +79,14 @@ async def test_labels_appear_pods_move_an_edit_counts_and_nothing_is_left(tas: T
         for node in ("node-1", "node-2", "node-3"):
             done = await tas("publish", node, "health_metric=2")
             assert done.code == 0, done.err
-        await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text, within=20)
+        await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text)
         await eventually(lambda: "played_pod_evicted" in screen.text)
         # No source is asked for what it cannot know: a new user would see nothing but its warnings.
         assert (await tas("get", "sources", "--json")).out.strip() == "[]"
         (policies / "demo.yaml").write_text(POLICY.replace("target: 2", "target: 3"))
         for node in ("node-1", "node-2", "node-3"):
             # Some came before the edit and some after it: what counts is how it ends.
-            await eventually(lambda node=node: _last(screen.text, node).startswith("labels: –"), within=20)  # type: ignore[misc]
+            await eventually(lambda node=node: _last(screen.text, node).startswith("labels: –"))  # type: ignore[misc]
         os.kill(process.pid, signal.SIGINT)
         async with asyncio.timeout(30):
             assert await process.wait() == 0
