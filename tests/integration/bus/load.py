@@ -82,7 +82,7 @@ class Load:
     async def handle(self, messages: Sequence[Message]) -> None:
         self.handled.update(message.sequence for message in messages)
 
-    async def goes_on(self, within: float = 10.0) -> float:
+    async def goes_on(self, within: float = 30.0) -> float:
         """Waits until everything works: writes, publishing, the consumer and the watch."""
         began = time.monotonic()
         calls, handled, entries = self.succeeded, len(self.handled), len(self.follower.entries)

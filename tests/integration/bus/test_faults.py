@@ -314,7 +314,7 @@ async def test_a_dead_watch_is_noticed_by_what_it_has_not_applied_n36(
         monkeypatch.setattr(feed, "_take_status", lambda _: "")
         await bus.put(NODES, "a", b"1", revision=0, read_at=now())
         await eventually(lambda: follower.watch.status.lag == 1)
-        await eventually(lambda: follower.view == {"a": b"1"}, within=10)
+        await eventually(lambda: follower.view == {"a": b"1"})
 
 
 async def test_a_lost_entry_is_noticed_at_the_next_one(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ class World:
         return entries
 
     async def eventually(
-        self, state: State, *wishes: Wish, node: str = NODE, name: str = "p", within: float = 10.0
+        self, state: State, *wishes: Wish, node: str = NODE, name: str = "p", within: float = 30.0
     ) -> float:
         async def so() -> bool:
             strategy = await self.strategy(node, name)
@@ -593,7 +593,7 @@ async def test_a_wiped_bus_is_judged_anew_and_nothing_is_let_go(server: Server, 
         await eventually(lambda: all(each.unready() for each in workers))
         assert await world.verdict() is None
         await fill()
-        await world.eventually(VIOLATED, SET, within=20)
+        await world.eventually(VIOLATED, SET)
         kinds = {wish.kind for policy in await written(world) for each in policy.strategies.values()
                  for wish in [label.wish for label in each.labels.values()]}  # fmt: skip
         assert kinds == {WishKind.HOLD, WishKind.SET}

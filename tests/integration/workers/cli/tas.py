@@ -52,7 +52,7 @@ class Running:
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.log if line["event"] == name]
 
-    async def said(self, event: str, within: float = 20.0) -> dict[str, Any]:
+    async def said(self, event: str, within: float = 30.0) -> dict[str, Any]:
         """The first log line of this name."""
 
         def so() -> bool:
