@@ -83,8 +83,9 @@ class Stand:
 
     @contextmanager
     def process(self, name: str, command: Sequence[str]) -> Iterator[Process]:
-        """A command of ours, in a folder of its own."""
+        """A command of ours, in a folder of its own; its code is compiled by the first start alone, as anywhere."""
         inherited = {key: value for key, value in clean_environment().items() if not key.startswith("TAS_")}
+        inherited.pop("PYTHONDONTWRITEBYTECODE", None)
         environment = inherited | {"PYTHONPATH": str(REPOSITORY)}
         with running(name, command, folder=self.subfolder(name), env=environment) as process:
             yield process
