@@ -16,7 +16,7 @@ from tas.errors import InvalidInputError
 from tas.manifest import parse_policy, policy_spec
 from tas.names import is_metric_name
 from tas.policy import Policy, PolicyKey, Problem, StrategyType
-from tas.quantity import NANO, Quantity, QuantityError, format_quantity, parse_quantity
+from tas.quantity import Quantity, QuantityError, format_quantity, parse_quantity
 from tas.rules import State
 from tas.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape
 from tas.sources.reading import Refusal, Refused
@@ -642,8 +642,9 @@ _SCALES = tuple(10 ** (9 - places) for places in range(10))
 def _quantity(text: str) -> Quantity:
     """What `parse_quantity` says, quicker for the plain decimals that `format_quantity` writes."""
     whole, point, fraction = text.partition(".")
-    if point and len(fraction) < 10 and len(whole) < 31 and text.isascii() and whole.isdigit() and fraction.isdigit():
-        return Quantity(int(whole) * NANO + int(fraction) * _SCALES[len(fraction)])
+    digits = whole + fraction
+    if point and len(fraction) < 10 and len(digits) < 40 and digits.isdigit() and digits.isascii():
+        return Quantity(int(digits) * _SCALES[len(fraction)])
     return parse_quantity(text)
 
 
