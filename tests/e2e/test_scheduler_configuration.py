@@ -1,8 +1,12 @@
 """The extenders of a scheduler's configuration: what it takes, and what it refuses before it runs (c6 to c12)."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
+
+from workers.manifests import read_yaml
 
 from .cluster import NODES, RESOURCE, Cluster, extender
 from .recorder import FILTER, PRIORITIZE, Answered, Asked, passing, recording, scoring
@@ -48,6 +52,24 @@ def test_a_configuration_that_cannot_be_keeps_the_scheduler_from_starting(
         pass
 
     assert complaint in str(caught.value)
+
+
+def test_the_entry_of_docs_scheduler_is_taken_and_asks(cluster: Cluster, namespace: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
+    (document,) = read_yaml(re.findall(r"```yaml\n(apiVersion.*?)```", page, re.DOTALL)[0].encode())
+    assert isinstance(document, dict)
+    (entry,) = document["extenders"]
+
+    def answer(asked: Asked) -> Answered:
+        return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
+
+    with recording(answer) as recorder:
+        # All as the page has it, but for the address and the patience of a slow machine.
+        mine = entry | {"urlPrefix": f"{recorder.url}/scheduler", "httpTimeout": "30s"}
+        with cluster.scheduler(mine):
+            cluster.create_pod(namespace, "web", policy="demo-policy")
+            assert cluster.placed(namespace, "web", timeout=PATIENCE) == "node-2"
+            assert recorder.about("web", FILTER)
 
 
 def test_c11_all_profiles_ask_the_same_extenders(cluster: Cluster, namespace: str) -> None:
