@@ -19,6 +19,7 @@ import pytest
 
 from bus.buckets import ALL
 from workers.cli import COMMANDS, cli
+from workers.cli.policy import check
 from workers.cli.settings import every_setting, flag, variable
 from workers.manifests import read_yaml
 from workers.policy_lint import lint
@@ -226,6 +227,51 @@ def test_a_command_in_a_sentence_is_one(page: str, text: str) -> None:
         if spoken[:1] == ["run"] and spoken[1:2] in (["NAME"], ["WORKER"], ["<name>"]):
             spoken[1] = "all"
         understood(spoken, whole=False)
+
+
+LINTED = {
+    "web.yaml": """\
+apiVersion: telemetry.intel.com/v1alpha1
+kind: TASPolicy
+metadata:
+  name: web
+  namespace: default
+spec:
+  strategies:
+    dontschedule:
+      onStale: hold
+      rules:
+        - metricname: load1
+          operator: GreaterThan
+          target: 8
+    labelling:
+      rules: []
+""",
+    "batch.yaml": """\
+apiVersion: telemetry.intel.com/v1alpha1
+kind: TASPolicy
+metadata: {name: batch}
+spec: {strategies: {dontschedule: {rules: [{metricname: load1, operator: GreaterThan, target: 8}]}}}
+---
+apiVersion: telemetry.intel.com/v1alpha1
+kind: TASPolicy
+metadata: {name: nightly}
+spec: {strategies: {dontschedule: {rules: [{metricname: load1, operator: GreaterThan, target: 4}]}}}
+""",
+}
+
+
+def test_lint_says_what_docs_policies_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my-policies"
+    folder.mkdir()
+    for name, text in LINTED.items():
+        (folder / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert check(("my-policies/",), strict=False, as_json=False) == 1
+    said = capsys.readouterr()
+    assert f"{said.out}{said.err}```" in (ROOT / "docs" / "policies.md").read_text()
 
 
 # Names
