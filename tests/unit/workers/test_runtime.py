@@ -215,7 +215,10 @@ async def test_a_worker_that_cannot_start_ends_the_process_with_code_2() -> None
 async def test_an_address_in_use_is_told_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(StartError, match=rf"^health: cannot listen on {address}: the port is in use$"):
+        with pytest.raises(
+            StartError,
+            match=rf"^health: cannot listen on {address}: the port is in use \(--health-listen, TAS_HEALTH_LISTEN\)$",
+        ):
             await Supervisor([Steady()], registry=CollectorRegistry(), health=address).run(asyncio.Event())
 
 
