@@ -145,5 +145,5 @@ class Lease:
     def _is_ours(self, value: bytes) -> bool:
         try:
             return msgspec.json.decode(value, type=_Held).token == self._token
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False  # somebody else's, whatever it says

@@ -138,7 +138,7 @@ async def test_a_key_with_a_ttl_expires_and_leaves_a_marker_n11(bus: Bus) -> Non
 async def test_many_that_connect_at_once_agree_on_the_streams(server: Server) -> None:
     async def epochs(name: str) -> list[str]:
         async with Bus.connect(server.url, name=name) as bus:
-            await asyncio.wait_for(bus.wait_connected(), 10)
+            await asyncio.wait_for(bus.wait_connected(), 30)
             assert bus.problem is None
             return [(await bus.epoch(of)).created for of in ALL]
 

@@ -12,6 +12,7 @@ from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.consumer import Message, SharedConsumer
 from bus.errors import ConflictError, MisconfiguredError
+from bus.pulse import HEARTBEAT_SECONDS
 from tests.integration.servers import Server, eventually
 
 
@@ -90,7 +91,7 @@ async def test_a_message_comes_as_soon_as_it_is_there(bus: Bus) -> None:
             await publish(bus, 1)
             await eventually(lambda count=count: len(handler.sequences) == count, every=0)  # type: ignore[misc]
             delays.append(time.monotonic() - began)
-        assert sorted(delays)[len(delays) // 2] < 0.05
+        assert sorted(delays)[len(delays) // 2] < HEARTBEAT_SECONDS / 2  # so it waited for nothing
 
 
 async def test_replicas_share_the_messages(server: Server, bus: Bus) -> None:
@@ -120,7 +121,7 @@ async def test_a_bug_in_the_handler_ends_it_loudly_and_nothing_is_acknowledged(b
     async with consuming(bus, handler) as task:
         await publish(bus, 1)
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(asyncio.shield(task), 5)
+            await asyncio.wait_for(asyncio.shield(task), 30)
         assert await pending(bus) == (1, 0)
 
 
