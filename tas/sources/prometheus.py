@@ -5,13 +5,13 @@ values. Source of the format: the stable HTTP API, `/api/v1/query`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from tas.errors import TasError, shortened
 from tas.quantity import QuantityError, parse_quantity
-from tas.sources.reading import Batch, Gathering, Refused
+from tas.sources.reading import Batch, Gathering, Reading, Refused
 from tas.sources.series import NAME_LABEL, MetricMapping, Point, named_node, series_names, settle
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
@@ -39,7 +39,7 @@ class _Data(msgspec.Struct, kw_only=True, rename="camel"):
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Series(msgspec.Struct, kw_only=True):
+class _Series(msgspec.Struct, kw_only=True, gc=False):
     metric: dict[str, str]
     value: tuple[float, str] | None = None
     histogram: msgspec.Raw | None = None
@@ -90,6 +90,36 @@ def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int
     if not batch.readings:
         gathering.miss(metric, _nothing(query_of(metric, mapping), batch, answer.warnings))
     return batch
+
+
+def of_one_look(batches: Iterable[Batch], *, within: float) -> Iterator[Batch]:
+    """`batches`, those whose queries were evaluated within so many seconds as if together, at the first one's time.
+
+    Each query is evaluated at a time of its own, a few milliseconds after the one before. Told so, the values of one
+    node would be as many messages as there are metrics. None is told to be newer than it is.
+    """
+    evaluated = [(_evaluated(batch), batch) for batch in batches]
+    first = float("-inf")
+    told: dict[float, float] = {}
+    for time in sorted({time for time, _ in evaluated if time is not None}):
+        if time > first + within:
+            first = time
+        told[time] = first
+    for when, batch in evaluated:
+        yield batch if when is None or when == told[when] else _measured_at(told[when], batch)
+
+
+def _evaluated(batch: Batch) -> float | None:
+    """When the query of an answer was evaluated; None where it tells no one time."""
+    times = {reading.measured for reading in batch.readings}
+    return times.pop() if len(times) == 1 else None
+
+
+def _measured_at(time: float, batch: Batch) -> Batch:
+    readings = tuple(
+        Reading(node=each.node, metric=each.metric, value=each.value, measured=time) for each in batch.readings
+    )
+    return msgspec.structs.replace(batch, readings=readings)
 
 
 def _nothing(query: str, batch: Batch, warnings: list[str]) -> str:

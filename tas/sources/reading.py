@@ -35,7 +35,7 @@ class Refused(StrEnum):
     """The answer holds several values of this metric for one node, and nothing says which counts: none does."""
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One value of one metric of one node.
 
     `metric` is the name that policies use. `measured` is in seconds since 1970; None where the source does not say: it

@@ -5,10 +5,11 @@ and gives a `tas.sources.reading.Batch`. When it is asked, for how long it may t
 state says is `collect`'s.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 from urllib.parse import unquote, urlsplit
 
 from tas.errors import without_password
@@ -23,6 +24,30 @@ class SourceError(Exception):
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+LARGE_BYTES = 64 << 10
+"""From here on an answer is read beside the event loop: of 500 nodes it has 60 to 100 kB."""
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads a source's answers as they come: a small one at once, a large one beside the event loop.
+
+    Of 15,000 nodes that takes a tenth of a second, in which an extender of the same process answers and leases are
+    renewed. Large ones take turns: several threads at once would leave the event loop no time either.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def read(self, decode: Callable[[], T], *, size: int) -> T:
+        """What `decode` returns or raises. `size` is that of its answer, in bytes."""
+        if size < LARGE_BYTES:
+            return decode()
+        async with self._turn:
+            return await asyncio.to_thread(decode)
 
 
 class Source(Protocol):

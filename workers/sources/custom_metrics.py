@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 
 from tas.errors import InvalidInputError
 from tas.sources.custom_metrics import GROUP, decode_group, decode_metric_values
@@ -9,7 +10,7 @@ from tas.sources.reading import Batch, Gathering, combined
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError, ThrottledError
 from workers.kubernetes.resources import CUSTOM_METRICS
-from workers.sources.base import SourceError
+from workers.sources.base import Reader, SourceError
 
 MAX_ANSWER_BYTES = 8 << 20
 """The largest answer that is read: some 20,000 nodes."""
@@ -37,6 +38,7 @@ class CustomMetrics:
         self._discover_at = float("-inf")
         self._leave_until = float("-inf")
         self._slow: dict[str, _Slow] = {}
+        self._reader = Reader()
 
     async def read(self, metrics: frozenset[str]) -> Batch:
         """As a source's; a metric that the API does not know is `missing`."""
@@ -60,7 +62,7 @@ class CustomMetrics:
             try:
                 async with asyncio.timeout(METRIC_SECONDS):
                     body = await self._client.read(CUSTOM_METRICS, path, max_bytes=MAX_ANSWER_BYTES)
-                return decode_metric_values(body, metric)
+                return await self._reader.read(partial(decode_metric_values, body, metric), size=len(body))
             except TimeoutError:
                 return _Failure(metric, f"no answer within {METRIC_SECONDS:g} s", slow=True)
             except NotFoundError as error:

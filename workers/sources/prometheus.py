@@ -9,10 +9,10 @@ from http import HTTPStatus
 import aiohttp
 
 from tas.sources.config import HttpConfig
-from tas.sources.prometheus import AnswerError, query_of, read_answer
+from tas.sources.prometheus import AnswerError, of_one_look, query_of, read_answer
 from tas.sources.reading import Batch, Gathering, Refused, combined
 from tas.sources.series import LOOKBACK, Mappings
-from workers.sources.base import SourceError
+from workers.sources.base import Reader, SourceError
 from workers.sources.config import ConfigFile
 from workers.sources.http import HttpClient
 
@@ -24,9 +24,6 @@ QUERIES_AT_ONCE = 8
 
 MAX_ANSWER_BYTES = 32 << 20
 """The largest answer: 15,000 nodes take 5 MB."""
-
-LARGE_BYTES = 64 << 10
-"""From here on an answer is read beside the event loop: 500 nodes take 60 kB."""
 
 _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -61,6 +58,7 @@ class Prometheus:
         self.name = name
         self._config = config
         self._query_seconds = query_seconds
+        self._reader = Reader()
         self._http = HttpClient(url, folder=config.folder, user_agent=f"tas-on-nats/{name}")
 
     async def read(self, metrics: frozenset[str]) -> Batch:
@@ -75,7 +73,7 @@ class Prometheus:
         )
         asked = sorted(metrics)
         outcomes = await asyncio.gather(*(self._ask(asking, metric) for metric in asked))
-        return _told(dict(zip(asked, outcomes, strict=True)))
+        return await asyncio.to_thread(_told, dict(zip(asked, outcomes, strict=True)), within=self._query_seconds)
 
     async def close(self) -> None:
         """Closes its connections."""
@@ -98,8 +96,7 @@ class Prometheus:
             ):
                 body = await _body(response)
             read = partial(read_answer, metric, mapping, body, status=response.status)
-            # A large one takes tens of milliseconds, in which an extender of the same process answers.
-            return read() if len(body) < LARGE_BYTES else await asyncio.to_thread(read)
+            return await self._reader.read(read, size=len(body))
         except TimeoutError:
             return _FailedError(f"{self._http.url}: no answer within {self._query_seconds:g} s")
         except (aiohttp.ClientError, ValueError) as error:
@@ -112,7 +109,7 @@ class Prometheus:
             )
 
 
-def _told(outcomes: Mapping[str, Batch | _FailedError]) -> Batch:
+def _told(outcomes: Mapping[str, Batch | _FailedError], *, within: float) -> Batch:
     """What the answers say together. Raises SourceError if there is none."""
     failures = {metric: outcome for metric, outcome in outcomes.items() if isinstance(outcome, _FailedError)}
     if len(failures) == len(outcomes):
@@ -123,7 +120,8 @@ def _told(outcomes: Mapping[str, Batch | _FailedError]) -> Batch:
         gathering.miss(metric, str(failure))
         if failure.unreadable:
             gathering.refuse(Refused.SHAPE, metric, "answer", "unreadable", str(failure))
-    return combined([*(outcome for outcome in outcomes.values() if isinstance(outcome, Batch)), gathering.batch()])
+    batches = (outcome for outcome in outcomes.values() if isinstance(outcome, Batch))
+    return combined([*of_one_look(batches, within=within), gathering.batch()])
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from bus.connection import Bus
 from tas.quantity import format_quantity
 from tas.sources.prometheus import query_of
-from tas.sources.reading import Batch, Refused
+from tas.sources.reading import Batch, Refused, scrapes
 from tas.sources.series import MetricMapping
 from tests.certificates import Authority, Pair
 from tests.integration.servers import eventually
@@ -107,6 +107,15 @@ async def test_as_many_nodes_as_there_may_be(played: PlayedPrometheus) -> None:
         batch = await read("load", "health_metric")
     assert len(batch.readings) == 15_001
     assert values(batch)["load", "node-14999"] == "0.14999"
+
+
+async def test_all_that_one_look_brings_of_a_node_is_one_scrape(played: PlayedPrometheus) -> None:
+    played.answers[HEALTH] = golden("vector", evaluated=1767225600.5)
+    played.answers[QUERIES["two-names"]] = golden("two-names", evaluated=1767225600.25)
+    async with source(played.url) as read:
+        batch = await read("health_metric", "load")
+    ((node, scrape),) = scrapes(batch.readings, source="prometheus", asked=0)
+    assert (node, scrape.measured, sorted(scrape.metrics)) == ("node-1", 1767225600.25, ["health_metric", "load"])
 
 
 class TestTrouble:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.quantity import format_quantity, parse_quantity
-from tas.sources.prometheus import AnswerError, query_of, read_answer
-from tas.sources.reading import Batch, Refused
+from tas.sources.prometheus import AnswerError, of_one_look, query_of, read_answer
+from tas.sources.reading import Batch, Refused, combined
 from tas.sources.series import Aggregate, MetricMapping
 from tests.sources.answers import EVALUATED, QUERIES, Answer, golden
 
@@ -197,3 +197,44 @@ def test_whatever_json_comes_ends_in_a_batch_or_in_a_reason(junk: object) -> Non
             assert len(str(error)) < 1000  # noqa: PT017 - either is right
         else:
             assert batch.readings or batch.refusals or batch.missing
+
+
+def evaluated(metric: str, *times: float) -> Batch:
+    """An answer of one series a node, each as of a time."""
+    series = [{"metric": {"node": f"n{number}"}, "value": [time, "1"]} for number, time in enumerate(times)]
+    return read(metric, Answer(vector(*series)))
+
+
+def told(*batches: Batch) -> dict[str, set[float | None]]:
+    """The times of each metric's values, as of one look that takes at most 5 s."""
+    batch = combined(of_one_look(batches, within=5.0))
+    return {
+        metric: {each.measured for each in batch.readings if each.metric == metric}
+        for metric in {each.metric for each in batch.readings}
+    }
+
+
+def test_queries_of_one_look_count_as_evaluated_with_the_first() -> None:
+    found = told(evaluated("b", 100.2, 100.2), evaluated("a", 100.0, 100.0), evaluated("c", 105.0, 105.0))
+    assert found == {"a": {100.0}, "b": {100.0}, "c": {100.0}}
+
+
+def test_a_query_that_tells_another_time_draws_no_other_with_it() -> None:
+    found = told(evaluated("a", 100.0), evaluated("past", 3.0), evaluated("b", 100.1), evaluated("ahead", 105.1))
+    assert found == {"past": {3.0}, "a": {100.0}, "b": {100.0}, "ahead": {105.1}}
+
+
+def test_an_answer_that_tells_a_time_for_each_series_stays_as_it_is() -> None:
+    assert told(evaluated("a", 100.0), evaluated("b", 100.1, 100.2)) == {"a": {100.0}, "b": {100.1, 100.2}}
+
+
+def test_what_else_an_answer_says_is_kept() -> None:
+    empty = read("nothing", golden("empty"))
+    bad = read("b", Answer(vector({"metric": {"node": "n"}, "value": [100.1, "1"]}, one("NaN", node="m"))))
+    batch = combined(of_one_look([evaluated("a", 100.0), bad, empty], within=5.0))
+    assert set(batch.missing) == {"nothing"}
+    assert batch.refusals[Refused.VALUE].count == 1
+    assert [(each.metric, each.node, each.measured) for each in batch.readings] == [
+        ("a", "n0", 100.0),
+        ("b", "n", 100.0),
+    ]
