@@ -4,17 +4,17 @@ Rules are read from the samples themselves, not from the indices that answers co
 against each other; what a pod is answered comes from the one who answers.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from tas.extender.decision import Outcome, Pod
 from tas.extender.telemetry import TelemetryDecider
-from tas.policy import POD_LABEL, LogicalOperator, Policy, PolicyKey, Strategy, StrategyType
+from tas.policy import POD_LABEL, LogicalOperator, OnStale, Policy, PolicyKey, Strategy, StrategyType
 from tas.quantity import format_quantity
 from tas.rules import State, combined, rule_state
 from tas.sample import newest
-from tas.view import View
+from tas.view import StrategyIndex, View
 
 
 class RuleExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,18 +104,29 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_policy(view: View, key: PolicyKey, now: float, *, limit: int | None = None) -> PolicyNodes:
-    """What a policy says of all nodes at `now`: first those that its dontschedule rejects, at most `limit` of all."""
+    """What a policy says of all nodes at `now`: first those that its dontschedule rejects, at most `limit` of all.
+
+    The view has been brought up to `now`.
+    """
     index = view.policies.get(key)
     if index is None:
         return PolicyNodes(policy=str(key), known=False, total=len(view.nodes), nodes={})
-    rejected: Collection[str] = () if index.dontschedule is None else index.dontschedule.violated
-    nodes = sorted(view.nodes, key=lambda node: (node not in rejected, node))
+    nodes = sorted(view.nodes, key=lambda node: (_rank(index.dontschedule, node), node))
     return PolicyNodes(
         policy=str(key),
         known=True,
         total=len(nodes),
         nodes={node: _explain_policy(view, index.policy, node, now) for node in nodes[:limit]},
     )
+
+
+def _rank(strategy: StrategyIndex | None, node: str) -> int:
+    """Those that violate before those that are rejected because nothing is known of them, before all others."""
+    if strategy is None or node in strategy.met:
+        return 2
+    if node in strategy.violated:
+        return 0
+    return 1 if strategy.strategy.on_stale is OnStale.FAIL else 2
 
 
 def explain_pod(

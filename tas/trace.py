@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tas.labels import is_foreign
 from tas.policy import Policy, PolicyKey, Rule, StrategyType, preference
 from tas.quantity import format_quantity
 from tas.rules import State, rule_state
@@ -216,6 +217,8 @@ def _told_wish(label: str, wish: Wish, labels: Mapping[str, str] | None) -> tupl
             return stands == wish.value, f"{label}={wish.value} is wished; {found}"
         case WishKind.SET_UNLESS_ANY:
             return stands is not None, f"{label}={wish.value} is wished, if no other value stands; {found}"
+        case WishKind.ABSENT if stands is not None and is_foreign(label, stands):
+            return True, f"{label} is to be absent; {found}, which is a user's own and stays"
         case WishKind.ABSENT:
             return stands is None, f"{label} is to be absent; {found}"
         case WishKind.HOLD:

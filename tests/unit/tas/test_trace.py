@@ -164,6 +164,13 @@ def test_a_label_that_should_be_gone_stops_it() -> None:
     assert found.hops[-1].since == NOW - 1
 
 
+def test_a_value_of_a_users_own_stops_nothing_where_the_label_is_to_be_absent() -> None:
+    healthy: dict[str, Any] = {"known": (scrape("1"),), "published": {"push": scrape("1")}}
+    found = traced(whole(labels={"p": "mine"}, **healthy))
+    assert found.stops_at is None
+    assert found.hops[-1].told == ("default/p: p is to be absent; there as 'mine', which is a user's own and stays",)
+
+
 def test_without_a_cluster_it_ends_with_the_verdict() -> None:
     found = traced(whole(labels=None, cluster=False))
     assert found.stops_at is None
