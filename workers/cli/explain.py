@@ -1,6 +1,7 @@
 """`tas explain`: why a node, a policy or a pod is as it is."""
 
 import time
+from collections.abc import Sequence
 
 import aiohttp
 import click
@@ -54,7 +55,7 @@ def policy(settings: Settings, *, name: str, as_json: bool) -> int:
     settings_as="explain",
     params=[
         click.Argument(["name"]),
-        click.Option(["--policy"], help=f"The pod's label {POD_LABEL}, if the bus does not know the pod."),
+        click.Option(["--policy"], help=f"The pod's label {POD_LABEL}, if neither cluster nor extender know the pod."),
         JSON_OPTION,
     ],
 )
@@ -110,13 +111,13 @@ async def _explain_policy(bus: Bus, key: PolicyKey, stale_after: float, *, as_js
 
 
 async def _explain_pod(bus: Bus, key: PodKey, policy: str | None, settings: Settings, *, as_json: bool) -> int:
+    answered = await _answered(key, settings.extender_health)
     now = time.time()
     if policy is None:
-        policy = await _policy_of(bus, key)
+        policy = await _policy_of(bus, key, answered or [])
     view = await _view(bus, settings.stale_after, now)
     asked = Pod(namespace=key.namespace, name=key.name, uid="", labels={POD_LABEL: policy})
     explanation = explain_pod(view, TelemetryDecider(view), asked, sorted(view.nodes), now)
-    answered = await _answered(key, settings.extender_health)
     if as_json:
         print_json({"now": msgspec.to_builtins(explanation), "answered": msgspec.to_builtins(answered)})
     else:
@@ -124,11 +125,16 @@ async def _explain_pod(bus: Bus, key: PodKey, policy: str | None, settings: Sett
     return 0
 
 
-async def _policy_of(bus: Bus, key: PodKey) -> str:
+async def _policy_of(bus: Bus, key: PodKey, answered: Sequence[Answer]) -> str:
+    """The name of the pod's policy: as the bus has it, else as the extender last knew it, for a pod that has gone."""
     entry = await bus.get(PODS, pod_key(key))
     if entry is None or entry.value is None:
+        last = next((each.policy for each in answered if each.policy), None)
+        if last is not None:
+            return last.removeprefix(f"{key.namespace}/")
         raise click.ClickException(
-            f"pod {key}: not known. Only pods of a cluster that carry the label {POD_LABEL} are; say --policy NAME"
+            f"pod {key}: not known. Only pods of a cluster that carry the label {POD_LABEL} are, and those that the "
+            "extender answered lately; say --policy NAME"
         )
     try:
         return decode_pod(entry.value).policy

@@ -101,6 +101,11 @@ async def test_a_pod_is_explained_as_it_is_answered(tas: Tas, everything: Runnin
     assert re.search(r"^node-1 +Node violates demo-policy: health_metric Equals 2 +- ", done.out, re.MULTILINE)
     assert re.search(r"filter +200 +decided +3 +2 +0 +1 × Node violates demo-policy", done.out)
 
+    # Here is no cluster that knows the pod: its policy is the one that it was answered by.
+    done = await tas("explain", "pod", "p", "--extender-health", health)
+    assert (done.code, done.err) == (0, "")
+    assert "pod default/p, policy default/demo-policy: decided" in done.out
+
 
 async def test_a_pod_that_nobody_asked_for_has_no_answers(tas: Tas, everything: Running) -> None:
     health = (await everything.said("health_listening"))["url"].removeprefix("http://")
@@ -108,7 +113,7 @@ async def test_a_pod_that_nobody_asked_for_has_no_answers(tas: Tas, everything: 
     assert done.code == 0
     assert "pod other/q, policy other/demo-policy: policy_not_found" in done.out
     assert "hold none for this pod" in done.out
-    done = await tas("explain", "pod", "q")
+    done = await tas("explain", "pod", "q", "--extender-health", health)
     assert done.code == 1
     assert "pod default/q: not known" in done.err
 
