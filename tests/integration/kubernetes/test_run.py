@@ -92,7 +92,7 @@ async def passing(running: Running, namespace: str) -> list[str]:
         request = urllib.request.Request(
             f"{url}/filter", json.dumps(question).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=5) as response:
+        with urllib.request.urlopen(request, timeout=30) as response:
             names: list[str] = json.load(response)["NodeNames"]
             return names
 
