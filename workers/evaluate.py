@@ -105,7 +105,8 @@ class Evaluate:
         self._waiting: dict[str, float] = {}  # to when a node's wishes change by waiting alone, since 1970
         self._policies_applied = 0
         self._ready_since = inf
-        self._unmet: dict[tuple[str, PolicyKey], dict[str, float]] = {}  # when each label's rules were last not met
+        # By node and policy: when each label's rules were last not met.
+        self._unmet: dict[str, dict[PolicyKey, dict[str, float]]] = {}
         self._epoch: Epoch | None = None
         self._ready = False
         self._room_after = float("-inf")
@@ -162,7 +163,7 @@ class Evaluate:
         """Notes which labels of a policy with a `clearFor` have rules that are not met by what is known now."""
         record = self._followed.records.get(key)
         if record is None or not any(strategy.clear_for for strategy in record.policy.strategies.values()):
-            self._unmet.pop((node, key), None)
+            self._unmet.get(node, {}).pop(key, None)
             return
         view, now = self._followed.view, time.time()
         found, _ = evaluate_policy(
@@ -179,7 +180,7 @@ class Evaluate:
             for label, verdict in strategy.labels.items():
                 # Of what was not compared yet nobody knows whether it was met before this change.
                 if verdict.met_since is None or self._uncompared:
-                    self._unmet.setdefault((node, key), {})[label] = now
+                    self._unmet.setdefault(node, {}).setdefault(key, {})[label] = now
 
     async def _note_touched(self) -> None:
         """Hands on what changes have touched, and has all compared as soon as lists are complete. Never ends."""
@@ -373,7 +374,10 @@ class Evaluate:
         everything = touched.all or waiting <= time.time()
         uid = self._followed.node_uids.get(node)
         if uid is None and self._followed.cluster:
-            return await self._write(node, touched) if self._standing(node).verdict is not None else inf
+            if self._standing(node).verdict is not None:
+                return await self._write(node, touched)
+            self._unmet.pop(node, None)  # there is no wish that it could hold back
+            return inf
         verdict = self._standing(node).verdict
         if verdict is None or verdict.node_uid != (uid or ""):
             return await self._write(node, touched)
@@ -417,7 +421,7 @@ class Evaluate:
                     now=now,
                     stale_deadlines=False,
                     watched_since=watched_since,
-                    unmet=self._unmet.get((node, key), {}),
+                    unmet=self._unmet.get(node, {}).get(key, {}),
                 )
                 due = min(due, inf if waits is None else waits)
             if number % POLICIES_AT_ONCE == 0:
@@ -533,6 +537,7 @@ class Evaluate:
         epoch = self._epoch
         revision = await self._bus.delete(VERDICTS, verdict_key(node), revision=stands.revision, read_at=read_at)
         self._remember(node, revision, None, epoch)
+        self._unmet.pop(node, None)
         self._metrics.writes.labels("remove").inc()
         log.info("verdict_removed", node=node)
 

@@ -542,6 +542,27 @@ async def test_a_verdict_that_stands_is_not_removed_before_both_lists_are_comple
         await eventually(gone)
 
 
+async def test_of_a_node_that_goes_no_break_of_clear_for_is_kept(server: Server, world: World) -> None:
+    """Where nodes come and go under new names that would grow for ever."""
+    await world.policy(**deschedule(clearFor="1s"))
+    await world.synced()
+    async with evaluating(server) as (evaluate,):
+        for number, samples in enumerate((True, False)):
+            node = f"node-{number}"
+            await world.facts(node)
+            if samples:
+                await world.sample(node, m=2)
+                await world.eventually(VIOLATED, SET, node=node)
+            else:
+                await world.eventually(UNKNOWN, HOLD, node=node)
+            assert node in evaluate._unmet
+            await world.node_goes(node)
+            if samples:
+                await world.put(NODES, node_metrics_key(node), None)
+            await eventually(lambda: not evaluate._unmet)
+        assert await world.verdict("node-0") is None
+
+
 async def test_a_node_that_goes_takes_its_verdict_with_it(server: Server, world: World) -> None:
     await world.facts()
     await world.facts("node-2")
