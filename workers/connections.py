@@ -373,7 +373,7 @@ async def _lasting(work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await work()
-        except Exception:
+        except Exception:  # a bug in one step must not close the port to everybody
             log.exception("listener_failed")
         await asyncio.sleep(1.0)
 

@@ -165,7 +165,7 @@ class MountedExtension:
             raise self._failed(name, error) from error  # it was not we who cancelled
         except GeneratorExit:
             raise
-        except BaseException as error:
+        except BaseException as error:  # SystemExit too: it is its author's, and ends nothing but this answer
             raise self._failed(name, error) from error
 
     def _failed(self, name: str, error: BaseException) -> RefusedError:

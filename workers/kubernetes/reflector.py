@@ -115,7 +115,7 @@ class Reflector(Generic[T]):
             listing = await self._client.list(
                 self._resource, label_selector=self._label_selector, field_selector=self._field_selector
             )
-        except BaseException:
+        except BaseException:  # whatever it was, also a cancellation: there is no list, so it is asked for still
             self._again.set()
             raise
         self.resource_version = listing.resource_version
