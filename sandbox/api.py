@@ -30,6 +30,9 @@ MAX_BODY_BYTES = 3 * 1024 * 1024
 WATCH_SECONDS = 1800
 """How long a watch lasts that does not say; the API server takes a random time from here to twice that."""
 
+MAX_CALLS = 100_000
+"""So many requests are remembered at least once there were as many, and twice as many at most."""
+
 UNKNOWN_FORM = "the body of the request was in an unknown format - accepted media types include: "
 CONTINUE_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -75,6 +78,8 @@ class Api:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         call, resource = _call(request)
         self.calls.append(call)
+        if len(self.calls) > 2 * MAX_CALLS:  # it may run for weeks; no test asks as often
+            del self.calls[:MAX_CALLS]
         fault = self._faults.take(call)
         if fault is not None:
             await asyncio.sleep(fault.delay_seconds)

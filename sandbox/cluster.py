@@ -5,8 +5,9 @@ import json
 import random
 import string
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sandbox.errors import (
@@ -20,8 +21,8 @@ from sandbox.errors import (
     uid_conflict,
 )
 from sandbox.managed_fields import managed_fields
-from sandbox.resources import CRDS, NAMESPACES, NODES, PODS, TASPOLICIES, Object, Resource
-from sandbox.store import Store
+from sandbox.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, TASPOLICIES, Object, Resource
+from sandbox.store import Store, key_of
 from sandbox.tables import Column, columns_of
 from sandbox.validation import check, must_be_object
 
@@ -36,6 +37,9 @@ POD_SPEC_IS_FIXED = (
     "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
 
+EVENT_AGE = timedelta(hours=1)
+"""How long an Event stands: kube-apiserver's default of `--event-ttl`. Nobody deletes them."""
+
 
 def utc_now() -> datetime:
     """The time of day."""
@@ -48,6 +52,7 @@ class Cluster:
     def __init__(self, *, now: Clock = utc_now) -> None:
         self.store = Store()
         self._now = now
+        self._events: deque[tuple[datetime, Object]] = deque()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object:
         """The object; 404 NotFound if there is none."""
@@ -77,7 +82,10 @@ class Cluster:
         if self.store.get(resource, namespace, name) is not None:
             raise already_exists(resource, name)
         self._sign(resource, {"metadata": {}}, new, manager=manager, status=False)
-        return self.store.put(resource, new)
+        stored = self.store.put(resource, new)
+        if resource is EVENTS:
+            self._note_event(stored)
+        return stored
 
     def patch(
         self, resource: Resource, namespace: str, name: str, patch: object, *, manager: str, status: bool = False
@@ -170,6 +178,16 @@ class Cluster:
     def micro_time(self) -> str:
         """Now, as `eventTime` has it: clients drop events whose time has another form."""
         return self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def _note_event(self, created: Object) -> None:
+        """Notes when an Event came, and lets those go that are too old by now."""
+        now = self._now()
+        self._events.append((now, created))
+        while now - self._events[0][0] > EVENT_AGE:
+            _, old = self._events.popleft()
+            stands = self.store.get(EVENTS, *key_of(old))
+            if stands is not None and stands["metadata"]["uid"] == old["metadata"]["uid"]:
+                self.store.remove(EVENTS, stands)
 
     def _delete_all(self, resource: Resource, namespace: str = "") -> None:
         for each in self.store.items(resource, namespace):

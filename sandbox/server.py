@@ -147,7 +147,7 @@ class Sandbox:
 
     @property
     def calls(self) -> list[Call]:
-        """Every request over HTTP so far, oldest first; a watch counts once, when it begins."""
+        """Every request over HTTP so far, up to 100,000, oldest first; a watch counts once, when it begins."""
         return self._api.calls
 
     def count(self, *, since: int = 0, which: Callable[[Call], bool] = lambda _: True) -> Counter[tuple[str, str]]:

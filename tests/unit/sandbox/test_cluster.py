@@ -1,7 +1,8 @@
 import copy
+from datetime import UTC, datetime, timedelta
 
-from sandbox.cluster import Cluster, merge_patch
-from sandbox.resources import NAMESPACES, NODES, PODS, Object
+from sandbox.cluster import EVENT_AGE, Cluster, merge_patch
+from sandbox.resources import EVENTS, NAMESPACES, NODES, PODS, Object
 
 
 def test_no_verb_changes_what_was_given_out() -> None:
@@ -47,3 +48,33 @@ def test_a_patch_that_python_alone_calls_equal_is_a_change() -> None:
     for value in (1, True, 1.0):
         patched = cluster.patch(PODS, "default", "p", {"status": {"x": value}}, manager="one", status=True)
         assert type(patched["status"]["x"]) is type(value)
+
+
+def test_an_event_stands_for_an_hour() -> None:
+    """Whatever runs on a sandbox tells events, and nobody deletes them."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    cluster = Cluster(now=lambda: now)
+    cluster.create(NAMESPACES, "", {"metadata": {"name": "default"}}, manager="one")
+
+    def tell(name: str) -> None:
+        event = {"metadata": {"name": name}, "involvedObject": {"kind": "Pod", "name": "p"}}
+        cluster.create(EVENTS, "default", event, manager="one")
+
+    def told() -> list[str]:
+        return [event["metadata"]["name"] for event in cluster.store.items(EVENTS)]
+
+    tell("first")
+    now += EVENT_AGE
+    tell("second")
+    assert told() == ["first", "second"]
+    now += timedelta(seconds=1)
+    tell("third")
+    assert told() == ["second", "third"]
+    cluster.delete(EVENTS, "default", "second")
+    tell("second")
+    now += EVENT_AGE
+    tell("fourth")
+    assert told() == ["fourth", "second", "third"]
+    now += EVENT_AGE
+    tell("fifth")
+    assert told() == ["fifth", "fourth"]
