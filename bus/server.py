@@ -7,8 +7,8 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -166,9 +166,19 @@ def _prepare(store: Path) -> Path:
     return store
 
 
+@contextmanager
+def _writing(store: Path) -> Iterator[None]:
+    """Tells what keeps the folder from being written. Raises MisconfiguredError."""
+    try:
+        yield
+    except OSError as error:
+        raise MisconfiguredError(f"the store {store} cannot be written: {error}") from error
+
+
 async def _lock(store: Path) -> int:
     """The descriptor of a lock on the folder: two servers on one store would destroy it."""
-    descriptor = os.open(store / "nats-server.lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    with _writing(store):
+        descriptor = os.open(store / "nats-server.lock", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         async with asyncio.timeout(LOCK_SECONDS):
             while True:
@@ -195,8 +205,10 @@ def _configure(store: Path, config: str) -> Path:
 
 async def _spawn(binary: Path, store: Path, lock: int, config: str) -> asyncio.subprocess.Process:
     """The server's process, which holds the lock as long as it lives."""
-    configured = _configure(store, config)
-    with (store / "nats-server.log").open("ab") as log:
+    with _writing(store):
+        configured = _configure(store, config)
+        output = (store / "nats-server.log").open("ab")
+    with output as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",

@@ -73,10 +73,22 @@ async def test_two_servers_never_share_a_store(tmp_path: Path, monkeypatch: pyte
                 pass
 
 
-async def test_a_store_that_cannot_be_made_is_told() -> None:
-    with pytest.raises(MisconfiguredError, match="cannot be made"):
-        async with EmbeddedServer.start(Path("/proc/nowhere")):
+@pytest.mark.parametrize(("store", "told"), [("/proc/nowhere", "cannot be made"), ("/proc", "cannot be written")])
+async def test_a_store_that_cannot_be_is_told(store: str, told: str) -> None:
+    with pytest.raises(MisconfiguredError, match=f"the store {store} {told}"):
+        async with EmbeddedServer.start(Path(store)):
             pass
+
+
+@pytest.mark.parametrize("name", ["nats-server.lock", "nats-server.conf", "nats-server.log"])
+async def test_a_store_in_which_a_file_cannot_be_written_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(MisconfiguredError, match="cannot be written"):
+        async with EmbeddedServer.start(tmp_path):
+            pass
+    (tmp_path / name).rmdir()
+    async with EmbeddedServer.start(tmp_path) as server:  # the failure has left no lock behind
+        assert server.running
 
 
 async def test_an_old_server_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
