@@ -157,6 +157,7 @@ class _StrategyVerdict(msgspec.Struct, kw_only=True, omit_defaults=True, rename=
     value: str = ""
     labels: dict[str, _LabelVerdict] = {}
     sampled: list[str] = []
+    rejects: bool | None = None  # where the state says something else: see `_read_strategy`
 
 
 class _StrategyVerdicts(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -417,7 +418,7 @@ def encode_verdict(verdict: NodeVerdict) -> bytes:
                     uid=policy.uid,
                     generation=policy.generation,
                     strategies=_StrategyVerdicts(
-                        **{kind.value: _written_strategy(each) for kind, each in policy.strategies.items()}
+                        **{kind.value: _written_strategy(kind, each) for kind, each in policy.strategies.items()}
                     ),
                     holds_prefix=policy.holds_prefix,
                 )
@@ -440,7 +441,7 @@ def decode_verdict(data: bytes) -> NodeVerdict:
                 uid=policy.uid,
                 generation=policy.generation,
                 strategies={
-                    StrategyType(kind): _read_strategy(getattr(policy.strategies, kind))
+                    StrategyType(kind): _read_strategy(StrategyType(kind), getattr(policy.strategies, kind))
                     for kind in policy.strategies.__struct_fields__
                     if getattr(policy.strategies, kind) is not None
                 },
@@ -499,7 +500,12 @@ def decode_source_state(data: bytes) -> SourceState:
     )
 
 
-def _written_strategy(strategy: StrategyVerdict) -> _StrategyVerdict:
+def _rejects_by_state(kind: StrategyType, state: State) -> bool:
+    """Whether filter rejects the node by the state alone, as most policies mean it: nothing is written then."""
+    return kind is StrategyType.DONTSCHEDULE and state is State.VIOLATED
+
+
+def _written_strategy(kind: StrategyType, strategy: StrategyVerdict) -> _StrategyVerdict:
     return _StrategyVerdict(
         state=strategy.state,
         changed=_datetime(strategy.changed),
@@ -514,10 +520,11 @@ def _written_strategy(strategy: StrategyVerdict) -> _StrategyVerdict:
             for label, verdict in strategy.labels.items()
         },
         sampled=list(strategy.sampled),
+        rejects=None if strategy.rejects == _rejects_by_state(kind, strategy.state) else strategy.rejects,
     )
 
 
-def _read_strategy(written: _StrategyVerdict) -> StrategyVerdict:
+def _read_strategy(kind: StrategyType, written: _StrategyVerdict) -> StrategyVerdict:
     return StrategyVerdict(
         state=written.state,
         changed=written.changed.timestamp(),
@@ -532,6 +539,7 @@ def _read_strategy(written: _StrategyVerdict) -> StrategyVerdict:
             for label, verdict in written.labels.items()
         },
         sampled=tuple(written.sampled),
+        rejects=_rejects_by_state(kind, written.state) if written.rejects is None else written.rejects,
     )
 
 

@@ -7,7 +7,7 @@ choice, and nothing is ever removed because of it.
 from collections.abc import Iterable
 from enum import Enum
 
-from tas.policy import LogicalOperator, Operator, Rule
+from tas.policy import LogicalOperator, OnStale, Operator, Policy, Rule, StrategyType
 from tas.quantity import Quantity
 
 
@@ -17,6 +17,17 @@ class State(Enum):
     VIOLATED = "violated"
     MET = "met"
     UNKNOWN = "unknown"
+
+
+def rejecting_states(policy: Policy) -> frozenset[State]:
+    """The states of its `dontschedule` in which `policy` rejects a node: filter answers by this, and waking goes by it.
+
+    Violated, and unknown where `onStale` is `fail`; none without rules, and none while it is suspended or dry-run.
+    """
+    strategy = policy.strategies.get(StrategyType.DONTSCHEDULE)
+    if strategy is None or not strategy.rules or policy.suspend or policy.dry_run:
+        return frozenset()
+    return frozenset({State.VIOLATED, State.UNKNOWN} if strategy.on_stale is OnStale.FAIL else {State.VIOLATED})
 
 
 def rule_state(rule: Rule, value: Quantity | None) -> State:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tas.policy import OnStale, Policy, StrategyType
-from tas.rules import State
+from tas.rules import State, rejecting_states
 from tas.verdict import (
     ABSENT,
     HOLD,
@@ -32,6 +32,7 @@ class _Strategy(NamedTuple):
     for_: float
     clear_for: float
     holds: bool
+    rejecting: frozenset[State]
 
 
 class Settled:
@@ -58,6 +59,7 @@ class Settled:
                 for_=strategy.for_,
                 clear_for=strategy.clear_for,
                 holds=strategy.on_stale is OnStale.HOLD,
+                rejecting=rejecting_states(policy) if kind is StrategyType.DONTSCHEDULE else frozenset(),
             )
             for kind, strategy in strategies.items()
         ]
@@ -76,6 +78,8 @@ class Settled:
 def _is_settled(strategy: _Strategy, node: str, stands: StrategyVerdict, now: float) -> bool:
     state = strategy.nodes.state(node)
     if stands.state is not state or stands.sampled != strategy.series or stands.labels.keys() != strategy.labels:
+        return False
+    if stands.rejects != (state in strategy.rejecting):
         return False
     return all(_label_is_settled(strategy, label, state, now) for label in stands.labels.values())
 

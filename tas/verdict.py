@@ -17,7 +17,7 @@ import msgspec
 from tas.names import is_label_key, is_label_name, is_label_value
 from tas.policy import LABEL_PREFIX, LogicalOperator, OnStale, Operator, Policy, PolicyKey, Rule, Strategy, StrategyType
 from tas.quantity import Quantity, format_quantity
-from tas.rules import State, combined, rule_state
+from tas.rules import State, combined, rejecting_states, rule_state
 from tas.sample import NodeSamples, newest
 
 VIOLATING = "violating"
@@ -67,6 +67,7 @@ class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True):
     `labels` maps each label key, as it stands on a node, to its verdict; none for `dontschedule`. `value` is that of
     the first rule at `changed`, when the state last changed, as quantity text; "" if there was none. `sampled` are the
     series of its rules (`metric`, or `metric@source`) of which there once was a sample, sorted: `onStale: clear` asks.
+    `rejects`: of `dontschedule`, whether filter rejects the node for pods of the policy.
     """
 
     state: State
@@ -74,6 +75,7 @@ class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True):
     value: str = ""
     labels: Mapping[str, LabelVerdict] = {}
     sampled: tuple[str, ...] = ()
+    rejects: bool = False
 
 
 class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +171,8 @@ def evaluate_policy(
         stood = None if earlier is None else earlier.strategies.get(kind)
         strategies[kind], readings, due = _evaluate_strategy(policy.key, strategy, stood, where, acts=acts)
         deadlines += due
+        if kind is StrategyType.DONTSCHEDULE and strategies[kind].state in rejecting_states(policy):
+            strategies[kind] = msgspec.structs.replace(strategies[kind], rejects=True)
         if stale_deadlines and where.selected:
             deadlines += (reading.fresh_until for reading in readings if reading.fresh_until is not None)
     verdict = PolicyVerdict(uid=uid, generation=generation, strategies=strategies, holds_prefix=holds_prefix)
@@ -185,7 +189,12 @@ def same_meaning(one: PolicyVerdict, other: PolicyVerdict) -> bool:
 
 
 def _same_strategy(one: StrategyVerdict, other: StrategyVerdict) -> bool:
-    return (one.state, one.labels, one.sampled) == (other.state, other.labels, other.sampled)
+    return (one.state, one.rejects, one.labels, one.sampled) == (
+        other.state,
+        other.rejects,
+        other.labels,
+        other.sampled,
+    )
 
 
 def confirms_removal(

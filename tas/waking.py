@@ -1,8 +1,14 @@
-"""Waking: a pod that every node rejected is tried again when a node recovers, by a real change of that node.
+"""Waking: a pod that every node was refused to is tried again when a node recovers, by a real change of that node.
+
+A node has *recovered* for a policy when the policy rejected it (`tas.rules.rejecting_states`) and does not any more, be
+it by a sample, by an edit of the policy, or by a label that takes the node out of it.
 
 The scheduler retries a rejected pod when an annotation of a node changes (extender-protocol.md c29), and else after
-minutes. So a node that has left *violated* is annotated with the revision of its verdict, and again a few times while
-a pod still waits: the first may come before an extender has applied the change, and an equal value wakes nobody.
+minutes. So a node that has recovered is annotated with the revision of its verdict, and again a few times while a pod
+still waits: the first may come before an extender has applied the change, and an equal value wakes nobody.
+
+Many nodes may recover at once, as when a source comes back or a policy is edited. They take turns then: the first may
+be all that a pod needs, and for a pod that something else keeps away all of them are patched in vain.
 """
 
 import re
@@ -11,30 +17,37 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from tas.policy import PolicyKey, StrategyType
-from tas.rules import State
 from tas.verdict import PolicyVerdict
 
 ANNOTATION = "telemetry.intel.com/recovered"
 
 REPEATS = (1.0, 2.0, 4.0, 8.0)
-"""Seconds after the recovery at which it is said again, while a pod still waits."""
+"""Seconds after the first word at which it is said again, while a pod still waits; fewer the later its turn came."""
+
+TURN_SECONDS = 0.02
+"""Between the first words of two nodes that recover for one policy: 50 a second."""
+
+FLUSH_SECONDS = 300.0
+"""After so long kube-scheduler tries a pod again by itself: a turn that would come later is none."""
 
 _VALUE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,3}))?")
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """A node has left *violated* for some policies.
+    """A node is not rejected any more by some policies.
 
     Attributes:
         revision: Of the verdict that says so.
         at: When it was seen, on any clock that does not go back, in seconds.
-        policies: Those whose `dontschedule` it does not violate any more.
+        policies: Those that rejected it.
+        turn: When it is said first: no sooner than `at`.
         said: How often the time has come to say it.
     """
 
     revision: int
     at: float
     policies: frozenset[PolicyKey]
+    turn: float
     said: int = 0
 
     @property
@@ -45,19 +58,25 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def due(self) -> float | None:
         """When to say it next; None if it has been said often enough."""
-        if self.said > len(REPEATS):
+        late = self.turn - self.at  # by so much less an extender may still be behind
+        if late >= FLUSH_SECONDS:
             return None
-        return self.at if self.said == 0 else self.at + REPEATS[self.said - 1]
+        times = [self.turn, *(self.turn + after for after in REPEATS if after > late)]
+        return times[self.said] if self.said < len(times) else None
 
 
-def violated(policies: Mapping[PolicyKey, PolicyVerdict]) -> frozenset[PolicyKey]:
-    """The policies whose `dontschedule` is violated."""
-    return frozenset(key for key, policy in policies.items() if _state(policy) is State.VIOLATED)
+def rejecting(policies: Mapping[PolicyKey, PolicyVerdict]) -> frozenset[PolicyKey]:
+    """The policies that reject the node."""
+    return frozenset(
+        key
+        for key, policy in policies.items()
+        if (strategy := policy.strategies.get(StrategyType.DONTSCHEDULE)) is not None and strategy.rejects
+    )
 
 
 def recovered(before: Collection[PolicyKey], after: Mapping[PolicyKey, PolicyVerdict]) -> frozenset[PolicyKey]:
-    """Those of `before` (what `violated` said) that are not violated any more, also because they are gone."""
-    return frozenset(before) - violated(after)
+    """Those of `before` (what `rejecting` said) that do not reject the node any more, also because they are gone."""
+    return frozenset(before) - rejecting(after)
 
 
 def is_said(standing: str | None, recovery: Recovery) -> bool:
@@ -69,12 +88,12 @@ def is_said(standing: str | None, recovery: Recovery) -> bool:
 
 
 def just_recovered(policies: Mapping[PolicyKey, PolicyVerdict], *, now: float) -> frozenset[PolicyKey]:
-    """Policies that may have recovered before anybody here looked: not violated, and of late. `now` since 1970."""
+    """Policies that may have recovered before anybody here looked: not rejecting, and of late. `now` since 1970."""
     return frozenset(
         key
         for key, policy in policies.items()
         if (strategy := policy.strategies.get(StrategyType.DONTSCHEDULE)) is not None
-        and strategy.state is not State.VIOLATED
+        and not strategy.rejects
         and now - strategy.changed <= REPEATS[-1]
     )
 
@@ -115,29 +134,42 @@ class Recoveries:
 
     def __init__(self, waiting: Waiting) -> None:
         self._waiting = waiting
-        self._violated: dict[str, frozenset[PolicyKey]] = {}  # outlives a wiped bus
+        self._rejecting: dict[str, frozenset[PolicyKey]] = {}  # outlives a wiped bus
         self._standing: dict[str, Recovery] = {}
+        self._turns: dict[PolicyKey, float] = {}  # when the next node may have its own
 
     def judged(
         self, node: str, revision: int, policies: Mapping[PolicyKey, PolicyVerdict], *, at: float, now: float
     ) -> None:
         """Takes in a node's verdict; `at` is the time as here, `now` that since 1970."""
-        now_violated = violated(policies)
-        before = self._violated.get(node)
+        rejecting_now = rejecting(policies)
+        before = self._rejecting.get(node)
         gone = just_recovered(policies, now=now) if before is None else recovered(before, policies)
-        self._violated[node] = now_violated
+        self._rejecting[node] = rejecting_now
         standing = self._standing.get(node)
-        still = frozenset() if standing is None else standing.policies - now_violated
+        still = frozenset() if standing is None else standing.policies - rejecting_now
         if gone:
-            self._standing[node] = Recovery(revision=revision, at=at, policies=gone | still)
+            policies_now = gone | still
+            self._standing[node] = Recovery(
+                revision=revision, at=at, policies=policies_now, turn=self._turn(policies_now, at)
+            )
         elif standing is not None and still:
             self._standing[node] = msgspec.structs.replace(standing, policies=still)
         elif standing is not None:
             del self._standing[node]
 
+    def _turn(self, policies: Collection[PolicyKey], at: float) -> float:
+        """When a node that recovers now may say so first; its turn is taken by that, if somebody waits to hear it."""
+        self._turns = {policy: turn for policy, turn in self._turns.items() if turn > at}
+        awaited = [policy for policy in policies if self._waiting.any_for([policy])]
+        turn = min((self._turns.get(policy, at) for policy in awaited), default=at)
+        for policy in awaited if turn < at + FLUSH_SECONDS else ():
+            self._turns[policy] = max(self._turns.get(policy, at), turn) + TURN_SECONDS
+        return turn
+
     def forget(self, node: str) -> None:
         """The node is no more."""
-        self._violated.pop(node, None)
+        self._rejecting.pop(node, None)
         self._standing.pop(node, None)
 
     def next(self, node: str) -> float | None:
@@ -162,8 +194,3 @@ class Recoveries:
         """It stands on the node, or need not."""
         if self._standing.get(node) == recovery:
             self._standing[node] = msgspec.structs.replace(recovery, said=recovery.said + 1)
-
-
-def _state(policy: PolicyVerdict) -> State | None:
-    strategy = policy.strategies.get(StrategyType.DONTSCHEDULE)
-    return None if strategy is None else strategy.state

@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from tas.extender.decision import FilterDecision, Outcome, Pod, ScoreDecision
-from tas.policy import POD_LABEL, OnStale, PolicyKey, Strategy, StrategyType
+from tas.policy import POD_LABEL, PolicyKey, Strategy, StrategyType
 from tas.quantity import Quantity
+from tas.rules import State, rejecting_states
 from tas.score import Ranking, strategy_scores
 from tas.view import PolicyIndex, StrategyIndex, View
 
@@ -25,7 +26,7 @@ class TelemetryDecider:
         self._unresolvable = unresolvable
 
     def filter(self, pod: Pod, candidates: Collection[str], now: float) -> FilterDecision:
-        """Which candidates violate the policy's `dontschedule`."""
+        """Which candidates the policy's `dontschedule` rejects (`tas.rules.rejecting_states`)."""
         self._view.advance(now)
         found = self._policy(pod)
         if isinstance(found, FilterDecision):
@@ -40,7 +41,7 @@ class TelemetryDecider:
         # smaller of the two tables, which is soon told; to look into the larger one costs twice as much.
         rejected = {node: strategy.violated[node] for node in filter(strategy.violated.__contains__, candidates)}
         count_unknown: Callable[[], int] = partial(_count_unknown, strategy, candidates, len(rejected))
-        if strategy.strategy.on_stale is OnStale.FAIL:
+        if State.UNKNOWN in rejecting_states(found.policy):
             known = strategy.met
             rejected |= {
                 node: strategy.unknown_reason for node in candidates if node not in known and node not in rejected

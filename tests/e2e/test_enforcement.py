@@ -31,6 +31,21 @@ spec:
         - {{metricname: health_metric, operator: Equals, target: 2}}
 """
 
+STRICT = "strict-policy"
+STRICT_MANIFEST = """
+apiVersion: telemetry.intel.com/v1alpha1
+kind: TASPolicy
+metadata:
+  name: {name}
+  namespace: {namespace}
+spec:
+  strategies:
+    dontschedule:
+      onStale: fail
+      rules:
+        - {{metricname: strict_metric, operator: GreaterThan, target: 0}}
+"""
+
 
 @pytest.fixture
 def tas(cluster: Cluster, kubeconfig: Path, tmp_path: Path, namespace: str) -> Iterator[Product]:
@@ -78,3 +93,22 @@ async def test_a_pod_that_was_rejected_everywhere_is_woken_by_a_recovery(
             assert cluster.placed(namespace, "waits", timeout=30) == "node-2"
             took = time.monotonic() - began
         tell(f"wake: a pod rejected everywhere is placed {took:.2f} s after a node's recovery (goal 2 s, bound 30 s)")
+
+
+async def test_a_pod_that_was_rejected_for_want_of_samples_is_woken_by_the_first(
+    cluster: Cluster, namespace: str, tas: Product, tell: Callable[[str], None]
+) -> None:
+    cluster.apply(STRICT_MANIFEST.format(name=STRICT, namespace=namespace))
+    until(lambda: tas.passes(namespace, STRICT, NODES) == set(), "a silent node is not good enough")
+    with cluster.scheduler(extender(tas.url, names_only=True)):
+        cluster.create_pod(namespace, "waits", policy=STRICT)
+        cluster.rejected(namespace, "waits", containing="no fresh sample of strict_metric")
+        async with Bus.connect(tas.bus, name="source", streams=()) as bus:
+            await bus.wait_connected()
+            began = time.monotonic()
+            await bus.publish(SAMPLES, samples_subject("node-2", "cli"), b'{"metrics": {"strict_metric": "0"}}')
+            # By itself the scheduler would look again after 5 minutes.
+            assert cluster.placed(namespace, "waits", timeout=30) == "node-2"
+            took = time.monotonic() - began
+        tell(f"wake: a pod that no sample was there for is placed {took:.2f} s after the first (bound 30 s)")
+    cluster.kubectl("delete", "taspolicy", STRICT, "--namespace", namespace)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,18 @@ def wishing(label: str, wish: Wish, *, uid: str = "u") -> PolicyVerdict:
         state=State.UNKNOWN, changed=0.0, labels={label: LabelVerdict(state=State.UNKNOWN, wish=wish)}
     )
     return PolicyVerdict(uid=uid, generation=1, strategies={StrategyType.DESCHEDULE: verdict})
+
+
+REJECTS: dict[str, Any] = {"dontschedule": {"rules": [rule()]}}
+EDITS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
+    "target": ({"dontschedule": {"rules": [rule(target=2)]}}, {}),
+    "suspend": (REJECTS, {"suspend": True}),
+    "dryRun": (REJECTS, {"dryRun": True}),
+    "nodeSelector": (REJECTS, {"nodeSelector": {"matchLabels": {"pool": "x"}}}),
+    "strategy": (deschedule(rule(target=2)), {}),
+    "policy": (None, {}),
+}
+"""What makes a policy good enough for a node with `health=1`: its strategies and the rest of its spec, None: none."""
 
 
 class LabelScenarios:
@@ -398,6 +411,63 @@ class LabelScenarios:
         await world.pod(namespace, "waits", name, waits=False)
         await settled(world)
         await stays(labels, "tas_node_wakes_total")
+
+    async def test_samples_that_return_wake_who_was_kept_away_for_want_of_them(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "fail"}})
+        await world.pod(namespace, "waits", name)
+        await world.sample(node, health=0, age=STALE_SECONDS + 1)
+        await world.judge(node)
+        await settled(world)
+        assert await world.annotation(node, ANNOTATION) is None
+        await world.sample(node, health=0)
+        await world.judge(node)
+        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1, within=30)
+        assert await world.annotation(node, ANNOTATION) is not None
+
+    @pytest.mark.parametrize(("strategies", "spec"), EDITS.values(), ids=EDITS)
+    async def test_an_edit_that_makes_a_node_good_enough_wakes_who_waits_for_it(
+        self, world: World, labels: Running, strategies: dict[str, Any] | None, spec: dict[str, Any]
+    ) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        key = await world.policy(namespace, name, REJECTS)
+        await world.pod(namespace, "waits", name)
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await settled(world)
+        assert await world.annotation(node, ANNOTATION) is None
+        if strategies is None:
+            await world.delete_policy(key)
+        else:
+            await world.policy(namespace, name, strategies, **spec)
+        await world.judge(node)
+        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1, within=30)
+        assert await world.annotation(node, ANNOTATION) is not None
+
+    async def test_a_policy_that_passes_stale_nodes_from_now_on_wakes_who_waits_for_it(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "fail"}})
+        await world.pod(namespace, "waits", name)
+        await world.judge(node)
+        await settled(world)
+        assert await world.annotation(node, ANNOTATION) is None
+        await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "pass"}})
+        await world.judge(node)
+        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1, within=30)
+
+    async def test_a_node_that_is_rejected_as_stale_instead_wakes_nobody(self, world: World, labels: Running) -> None:
+        node, name, namespace = await world.node(), world.name(), await world.namespace()
+        await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "fail"}})
+        await world.pod(namespace, "waits", name)
+        for age in (0, STALE_SECONDS + 1):
+            await world.sample(node, health=1, age=age)
+            await world.judge(node)
+        await settled(world)
+        assert await world.annotation(node, ANNOTATION) is None
 
     async def test_a_node_that_is_violated_again_wakes_nobody(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()

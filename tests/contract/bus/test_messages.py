@@ -233,6 +233,28 @@ def test_a_reason_of_a_later_version_is_left_out() -> None:
     assert decode_source_state(json.dumps(document).encode()) == SOURCE
 
 
+@pytest.mark.parametrize(
+    ("state", "rejects", "written"),
+    [
+        (State.VIOLATED, True, {}),
+        (State.VIOLATED, False, {"rejects": False}),
+        (State.UNKNOWN, False, {}),
+        (State.UNKNOWN, True, {"rejects": True}),
+        (State.MET, False, {}),
+    ],
+)
+def test_whether_filter_rejects_is_written_where_the_state_does_not_say_so(
+    state: State, rejects: bool, written: dict[str, bool]
+) -> None:
+    strategy = StrategyVerdict(state=state, changed=YEAR, rejects=rejects)
+    policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DONTSCHEDULE: strategy})
+    verdict = NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies={KEY: policy})
+    document = json.loads(encode_verdict(verdict))
+    said = document["policies"][0]["strategies"]["dontschedule"]
+    assert said == {"state": state.value, "changed": "2026-01-01T00:00:00Z"} | written
+    assert decode_verdict(encode_verdict(verdict)) == verdict
+
+
 def test_a_sample_is_read_so() -> None:
     assert decode_sample((GOLDEN / "sample.json").read_bytes()) == SAMPLE
     assert decode_sample(json.dumps(golden("sample.json") | {"later": 1}).encode()) == SAMPLE

@@ -1,15 +1,16 @@
 """Rules in three values, alone and combined."""
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.policy import LogicalOperator, Operator, Rule
+from tas.manifest import parse_policy
+from tas.policy import LogicalOperator, Operator, PolicyKey, Rule
 from tas.quantity import NANO, Quantity, parse_quantity
-from tas.rules import State, combined, rule_state
+from tas.rules import State, combined, rejecting_states, rule_state
 
 VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
 ANY_OF, ALL_OF = LogicalOperator.ANY_OF, LogicalOperator.ALL_OF
@@ -126,3 +127,24 @@ def test_unknown_stands_for_both_answers(states: list[State]) -> None:
         }
         expected = UNKNOWN if len(outcomes) == 2 else VIOLATED if outcomes.pop() else MET
         assert combined(operator, iter(states)) is expected
+
+
+@pytest.mark.parametrize(
+    ("strategy", "spec", "states"),
+    [
+        pytest.param({}, {}, {VIOLATED}, id="violated"),
+        pytest.param({"onStale": "pass"}, {}, {VIOLATED}, id="pass"),
+        pytest.param({"onStale": "fail"}, {}, {VIOLATED, UNKNOWN}, id="fail"),
+        pytest.param({"onStale": "fail"}, {"suspend": True}, set(), id="suspend"),
+        pytest.param({"onStale": "fail"}, {"dryRun": True}, set(), id="dryRun"),
+        pytest.param({"onStale": "fail", "rules": []}, {}, set(), id="no-rules"),
+        pytest.param(None, {}, set(), id="no-dontschedule"),
+    ],
+)
+def test_who_is_rejected(strategy: dict[str, Any] | None, spec: dict[str, Any], states: set[State]) -> None:
+    rules = [{"metricname": "m", "operator": "Equals", "target": 1}]
+    strategies = {"deschedule": {"rules": rules}}
+    if strategy is not None:
+        strategies["dontschedule"] = {"rules": rules} | strategy
+    policy, _ = parse_policy(PolicyKey("default", "p"), {"strategies": strategies, **spec})
+    assert rejecting_states(policy) == states

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tas.manifest import parse_policy
-from tas.policy import Policy, PolicyKey
+from tas.policy import Policy, PolicyKey, StrategyType
 from tas.quantity import parse_quantity
 from tas.sample import Scrape
 from tas.settled import Settled
@@ -78,3 +79,15 @@ def test_a_verdict_of_another_policy_or_generation_is_not(other: dict[str, Any])
 def test_no_verdict_is_not() -> None:
     view, policy = known(dontschedule={"rules": [LIMIT]})
     assert not Settled(policy, uid="u", generation=1, states=view.states(KEY)).is_settled("over", None, 3.0)
+
+
+def test_a_verdict_that_says_something_else_of_filter_is_not() -> None:
+    view, policy = known(dontschedule={"rules": [LIMIT], "onStale": "fail"})
+    settled = Settled(policy, uid="u", generation=1, states=view.states(KEY))
+    for node, rejects in {"over": True, "under": False, "silent": True}.items():
+        verdict = verdict_of(view, policy, node, now=2.0)
+        strategy = verdict.strategies[StrategyType.DONTSCHEDULE]
+        assert strategy.rejects is rejects
+        assert settled.is_settled(node, verdict, 3.0)
+        other = {StrategyType.DONTSCHEDULE: msgspec.structs.replace(strategy, rejects=not rejects)}
+        assert not settled.is_settled(node, msgspec.structs.replace(verdict, strategies=other), 3.0)

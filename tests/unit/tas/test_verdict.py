@@ -282,7 +282,7 @@ def test_scheduleonmetric_has_no_verdict_and_dontschedule_no_label() -> None:
     of = policy({"scheduleonmetric": {"rules": rules("m > 0")}, "dontschedule": {"rules": rules("m > 1")}})
     verdict, due = step(of, samples(m=2))
     assert verdict.strategies == {
-        StrategyType.DONTSCHEDULE: StrategyVerdict(state=VIOLATED, changed=NOW, value="2", labels={})
+        StrategyType.DONTSCHEDULE: StrategyVerdict(state=VIOLATED, changed=NOW, value="2", labels={}, rejects=True)
     }
     assert due == NOW + STALE_AFTER
 
@@ -561,6 +561,9 @@ def test_a_verdict_that_is_merely_confirmed_means_the_same() -> None:
     assert not same_meaning(first, msgspec.structs.replace(first, holds_prefix=True))
     kept_away = policy({"dontschedule": {"rules": rules("a > 1")}})
     assert not same_meaning(judged(kept_away, samples(a=2)), judged(kept_away, samples(a=1)))
+    suspended = policy({"dontschedule": {"rules": rules("a > 1")}}, suspend=True)
+    rejected, passed = judged(kept_away, samples(a=2)), judged(suspended, samples(a=2))
+    assert not same_meaning(rejected, msgspec.structs.replace(passed, holds_prefix=False))
     once = deschedule("a > 1", "b > 1")
     assert not same_meaning(judged(once, samples(a=2)), judged(once, samples(a=2, b=1)))  # what `clear` will ask
 

@@ -19,6 +19,7 @@ from tas.sample import MAX_SAMPLE_AGE, Scrape
 from tas.settled import Settled
 from tas.verdict import PolicyVerdict, evaluate_policy, same_meaning
 from tas.view import View
+from tas.waking import Recoveries, Waiting, rejecting
 
 NODES = ("a", "b", "c.d")
 METRICS = ("m", "k")
@@ -239,7 +240,9 @@ VERDICT_SPECS = st.fixed_dictionaries(
         "strategies": st.fixed_dictionaries(
             {},
             optional={
-                "dontschedule": st.fixed_dictionaries({"rules": rules_of(METRICS)}),
+                "dontschedule": st.fixed_dictionaries(
+                    {"rules": rules_of(METRICS)}, optional={"onStale": st.sampled_from(["pass", "fail"])}
+                ),
                 "deschedule": st.fixed_dictionaries({"rules": rules_of(METRICS)}, optional=SLOW),
                 "labeling": st.sampled_from(["GreaterThan", "LessThan", "Equals"]).flatmap(
                     lambda operator: st.fixed_dictionaries({"rules": labelled_rules(operator)}, optional=SLOW)
@@ -251,8 +254,12 @@ VERDICT_SPECS = st.fixed_dictionaries(
         "staleAfter": st.sampled_from(["5s", "30s"]),
         "nodeSelector": st.sampled_from([{"matchLabels": {"pool": "x"}}, {}]),
         "suspend": st.booleans(),
+        "dryRun": st.booleans(),
     },
 )
+
+
+WAITED_FOR = (PolicyKey("default", "p"), PolicyKey("default", "q"))
 
 
 class VerdictsByTouch(Histories):
@@ -260,6 +267,14 @@ class VerdictsByTouch(Histories):
 
     def __init__(self) -> None:
         super().__init__(View(default_stale_after=20.0, verdicts=True))
+        self.decider = TelemetryDecider(self.view)
+        self.refused: dict[str, set[PolicyKey]] = {}  # by filter's last word
+        self.written: dict[str, dict[PolicyKey, PolicyVerdict]] = {}
+        waiting = Waiting()
+        for key in WAITED_FOR:
+            waiting.set(f"pod-{key.name}", key)
+        self.recoveries = {node: Recoveries(waiting) for node in NODES}  # so that no node takes another's turn
+        self.at = 0.0
         self.verdicts: dict[tuple[str, PolicyKey], PolicyVerdict] = {}
         self.waiting: dict[tuple[str, PolicyKey], float] = {}
 
@@ -289,8 +304,8 @@ class VerdictsByTouch(Histories):
         if due is not None:
             self.waiting[node, key] = due
 
-    @invariant()
-    def what_was_touched_is_all_that_changed(self) -> None:
+    def catch_up(self) -> None:
+        """Judges what was touched, and what waited until now."""
         self.view.advance(self.now)
         due = [place for place, when in self.waiting.items() if when <= self.now]
         for node, key in [*due, *((node, key) for node, keys in self.view.touched.items() for key in keys)]:
@@ -298,10 +313,47 @@ class VerdictsByTouch(Histories):
         self.view.touched.clear()
         for node, key in [place for place in self.verdicts if place[0] not in self.view.nodes]:
             self.judge_again(node, key)  # what is not in the view, whoever keeps its verdict looks after
+
+    @invariant()
+    def what_was_touched_is_all_that_changed(self) -> None:
+        self.catch_up()
         assert {key for _, key in self.verdicts} <= self.view.policies.keys()
         for node in self.view.nodes:
             for key in self.view.policies:
                 assert same_meaning(self.verdicts[node, key], self.judge(node, key)[0])
+
+    @invariant()
+    def who_is_woken_is_whom_filter_refused_and_passes_now(self) -> None:
+        """As long as a verdict is written when its meaning changes, and only then."""
+        self.catch_up()
+        self.at += 1.0
+        for node, recoveries in self.recoveries.items():
+            verdicts = {key: verdict for (of, key), verdict in self.verdicts.items() if of == node}
+            if node not in self.view.nodes:
+                recoveries.forget(node)
+                self.refused.pop(node, None)
+                self.written.pop(node, None)
+                continue
+            refused = {
+                key for key in WAITED_FOR if node in self.decider.filter(pod_of(key.name), [node], self.now).rejected
+            }
+            assert rejecting(verdicts) == refused
+            known = self.written.get(node)
+            if (
+                known is None
+                or known.keys() != verdicts.keys()
+                or not all(same_meaning(known[key], verdict) for key, verdict in verdicts.items())
+            ):
+                self.written[node] = verdicts
+                recoveries.judged(node, 1, verdicts, at=self.at, now=self.now)
+            gained, told = self.refused.get(node, set()) - refused, set[PolicyKey]()
+            while (recovery := recoveries.due(node, None, at=self.at)) is not None:
+                assert not recovery.policies & refused
+                told |= recovery.policies if recovery.said == 0 else set()
+                recoveries.said(node, recovery)
+            assert told >= gained
+            assert gained or known is None or not told
+            self.refused[node] = refused
 
     @invariant()
     def what_is_settled_would_come_out_the_same(self) -> None:

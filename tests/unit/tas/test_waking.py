@@ -1,46 +1,67 @@
 """When a node that has recovered is annotated, and with what."""
 
+from collections import Counter
+from itertools import pairwise
+
 import msgspec
 import pytest
 
 from tas.policy import PolicyKey, StrategyType
 from tas.rules import State
 from tas.verdict import PolicyVerdict, StrategyVerdict
-from tas.waking import REPEATS, Recoveries, Recovery, Waiting, is_said, just_recovered, recovered, violated
+from tas.waking import (
+    FLUSH_SECONDS,
+    REPEATS,
+    TURN_SECONDS,
+    Recoveries,
+    Recovery,
+    Waiting,
+    is_said,
+    just_recovered,
+    recovered,
+    rejecting,
+)
 
 A, B = PolicyKey("default", "a"), PolicyKey("default", "b")
 
 
-def verdict(state: State, *, changed: float = 0.0, kind: StrategyType = StrategyType.DONTSCHEDULE) -> PolicyVerdict:
-    return PolicyVerdict(uid="u", generation=1, strategies={kind: StrategyVerdict(state=state, changed=changed)})
+def verdict(*, rejects: bool, changed: float = 0.0) -> PolicyVerdict:
+    strategy = StrategyVerdict(state=State.UNKNOWN, changed=changed, rejects=rejects)
+    return PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DONTSCHEDULE: strategy})
 
 
-@pytest.mark.parametrize("state", [State.MET, State.UNKNOWN])
-def test_what_is_not_violated_any_more_has_recovered(state: State) -> None:
-    before = violated({A: verdict(State.VIOLATED), B: verdict(State.VIOLATED)})
+REJECTS, PASSES = verdict(rejects=True), verdict(rejects=False)
+
+
+def test_who_does_not_reject_any_more_has_recovered() -> None:
+    before = rejecting({A: REJECTS, B: REJECTS})
     assert before == {A, B}
-    assert recovered(before, {A: verdict(state), B: verdict(State.VIOLATED)}) == {A}
+    assert recovered(before, {A: PASSES, B: REJECTS}) == {A}
 
 
-def test_a_policy_that_is_gone_is_not_violated_any_more() -> None:
+def test_a_policy_that_is_gone_does_not_reject_any_more() -> None:
     assert recovered({A}, {}) == {A}
 
 
-def test_only_dontschedule_keeps_pods_away() -> None:
-    assert violated({A: verdict(State.VIOLATED, kind=StrategyType.DESCHEDULE)}) == frozenset()
-
-
-def test_what_was_met_all_along_has_not_recovered() -> None:
-    assert recovered(violated({A: verdict(State.MET)}), {A: verdict(State.UNKNOWN)}) == frozenset()
+def test_what_passed_all_along_has_not_recovered() -> None:
+    assert recovered(rejecting({A: PASSES}), {A: PASSES}) == frozenset()
 
 
 def test_a_recovery_is_said_at_once_and_then_repeated_with_its_number() -> None:
-    recovery = Recovery(revision=7, at=100.0, policies=frozenset({A}))
+    recovery = Recovery(revision=7, at=100.0, turn=100.0, policies=frozenset({A}))
     told = []
     while recovery.due is not None:
         told.append((recovery.value, recovery.due))
         recovery = msgspec.structs.replace(recovery, said=recovery.said + 1)
     assert told == [("7", 100.0), ("7.1", 101.0), ("7.2", 102.0), ("7.3", 104.0), ("7.4", 108.0)]
+
+
+def test_whose_turn_comes_later_repeats_less_often() -> None:
+    recovery = Recovery(revision=7, at=100.0, turn=103.0, policies=frozenset({A}))
+    assert recovery.due == 103.0
+    recovery = msgspec.structs.replace(recovery, said=1)
+    assert (recovery.value, recovery.due) == ("7.1", 107.0)
+    assert msgspec.structs.replace(recovery, said=3).due is None
 
 
 @pytest.mark.parametrize(
@@ -59,13 +80,13 @@ def test_a_recovery_is_said_at_once_and_then_repeated_with_its_number() -> None:
     ],
 )
 def test_what_stands_with_as_much_need_not_be_said_again(standing: str | None, said: bool) -> None:
-    assert is_said(standing, Recovery(revision=7, at=0.0, policies=frozenset({A}), said=1)) is said
+    assert is_said(standing, Recovery(revision=7, at=0.0, turn=0.0, policies=frozenset({A}), said=1)) is said
 
 
 def test_who_has_not_seen_it_goes_by_how_long_ago_the_state_changed() -> None:
     policies = {
-        A: verdict(State.MET, changed=100.0),
-        B: verdict(State.VIOLATED, changed=100.0),
+        A: verdict(rejects=False, changed=100.0),
+        B: verdict(rejects=True, changed=100.0),
     }
     assert just_recovered(policies, now=100.0 + REPEATS[-1]) == {A}
     assert just_recovered(policies, now=100.1 + REPEATS[-1]) == frozenset()
@@ -78,14 +99,14 @@ class TestRecoveries:
             waiting.set(f"pod-{number}", policy)
         return Recoveries(waiting)
 
-    def judge(self, recoveries: Recoveries, revision: int, state: State, *, at: float, policy: PolicyKey = A) -> None:
-        recoveries.judged("n", revision, {policy: verdict(state)}, at=at, now=1e9)
+    def judge(self, recoveries: Recoveries, revision: int, found: PolicyVerdict, *, at: float) -> None:
+        recoveries.judged("n", revision, {A: found}, at=at, now=1e9)
 
     def test_what_is_said_is_due_again_until_it_has_been_said_often_enough(self) -> None:
         recoveries = self.waiting_for(A)
-        self.judge(recoveries, 1, State.VIOLATED, at=0.0)
+        self.judge(recoveries, 1, REJECTS, at=0.0)
         assert recoveries.due("n", None, at=0.0) is None
-        self.judge(recoveries, 2, State.MET, at=10.0)
+        self.judge(recoveries, 2, PASSES, at=10.0)
         told, standing = [], None
         for step in range(200):
             at = 10.0 + step / 10
@@ -99,8 +120,8 @@ class TestRecoveries:
     def test_nobody_waits_nothing_is_said_and_who_comes_later_hears_the_next(self) -> None:
         waiting = Waiting()
         recoveries = Recoveries(waiting)
-        self.judge(recoveries, 1, State.VIOLATED, at=0.0)
-        self.judge(recoveries, 2, State.MET, at=10.0)
+        self.judge(recoveries, 1, REJECTS, at=0.0)
+        self.judge(recoveries, 2, PASSES, at=10.0)
         assert recoveries.due("n", None, at=10.0) is None
         waiting.set("late", A)
         assert recoveries.due("n", None, at=10.5) is None
@@ -111,34 +132,92 @@ class TestRecoveries:
         waiting.drop("late")
         assert recoveries.due("n", None, at=11.0) is None
 
-    def test_a_node_that_is_violated_again_has_not_recovered(self) -> None:
+    def test_a_node_that_is_rejected_again_has_not_recovered(self) -> None:
         recoveries = self.waiting_for(A)
-        for revision, state in enumerate((State.VIOLATED, State.MET, State.VIOLATED)):
-            self.judge(recoveries, revision, state, at=float(revision))
+        for revision, found in enumerate((REJECTS, PASSES, REJECTS)):
+            self.judge(recoveries, revision, found, at=float(revision))
         assert recoveries.due("n", None, at=99.0) is None
 
     def test_what_another_replica_has_said_is_not_said_again(self) -> None:
         recoveries = self.waiting_for(A)
-        self.judge(recoveries, 1, State.VIOLATED, at=0.0)
-        self.judge(recoveries, 2, State.MET, at=10.0)
+        self.judge(recoveries, 1, REJECTS, at=0.0)
+        self.judge(recoveries, 2, PASSES, at=10.0)
         assert recoveries.due("n", "2.1", at=11.0) is None
         assert recoveries.next("n") == 12.0
 
     def test_a_second_policy_that_recovers_later_begins_anew_for_both(self) -> None:
         recoveries = self.waiting_for(A)
-        both = {A: verdict(State.VIOLATED), B: verdict(State.VIOLATED)}
+        both = {A: REJECTS, B: REJECTS}
         recoveries.judged("n", 1, both, at=0.0, now=1e9)
-        recoveries.judged("n", 2, both | {A: verdict(State.MET)}, at=10.0, now=1e9)
-        recoveries.judged("n", 3, {A: verdict(State.MET), B: verdict(State.MET)}, at=10.5, now=1e9)
+        recoveries.judged("n", 2, both | {A: PASSES}, at=10.0, now=1e9)
+        recoveries.judged("n", 3, {A: PASSES, B: PASSES}, at=10.5, now=1e9)
         recovery = recoveries.due("n", "2", at=10.5)
         assert recovery is not None
         assert recovery.value == "3"
         assert recovery.policies == {A, B}
 
+    def test_many_nodes_that_recover_at_once_take_turns(self) -> None:
+        told = self.said_of_500(self.waiting_for(A), at=10.0)
+        first = [at for at, value in told if "." not in value]
+        assert len(first) == 500
+        assert [round(one - other, 2) for other, one in pairwise(first)] == [0.02] * 499
+        seconds = Counter(int(at) for at, _ in told)
+        assert max(seconds.values()) <= 2 / TURN_SECONDS + 2
+        assert abs(len(told) - 1250) < 10
+
+    def test_who_waits_for_another_policy_is_not_kept_waiting_by_them(self) -> None:
+        recoveries = self.waiting_for(A, B)
+        recoveries.judged("other", 1, {B: REJECTS}, at=0.0, now=1e9)
+        self.judge_500(recoveries, at=10.0)
+        recoveries.judged("other", 2, {B: PASSES}, at=10.0, now=1e9)
+        assert recoveries.due("other", None, at=10.0) is not None
+
+    def test_turns_end_with_the_waiting(self) -> None:
+        waiting = Waiting()
+        waiting.set("pod", A)
+        recoveries = Recoveries(waiting)
+        self.judge_500(recoveries, at=10.0)
+        assert recoveries.due("node-0", None, at=10.0) is not None
+        waiting.drop("pod")
+        assert all(recoveries.due(f"node-{number}", None, at=30.0) is None for number in range(500))
+        self.judge(recoveries, 1, REJECTS, at=40.0)
+        waiting.set("pod", A)
+        self.judge(recoveries, 2, PASSES, at=41.0)
+        assert recoveries.due("n", None, at=41.0) is not None
+
+    def test_there_is_no_turn_after_the_flush_of_the_scheduler(self) -> None:
+        """However long nodes come and go, who recovers now waits no longer than for the flush."""
+        recoveries = self.waiting_for(A)
+        for at in range(100):
+            self.judge_500(recoveries, at=float(at))
+        turns = [when for number in range(500) if (when := recoveries.next(f"node-{number}")) is not None]
+        assert all(when < 99.0 + FLUSH_SECONDS for when in turns)
+        self.judge_500(recoveries, at=1000.0)
+        assert recoveries.next("node-0") == 1000.0
+
+    def judge_500(self, recoveries: Recoveries, *, at: float) -> None:
+        for revision, found in enumerate((REJECTS, PASSES)):
+            for number in range(500):
+                recoveries.judged(f"node-{number}", revision, {A: found}, at=at, now=1e9)
+
+    def said_of_500(self, recoveries: Recoveries, *, at: float) -> list[tuple[float, str]]:
+        """When what is said of 500 nodes that recover together, while a pod waits all the time."""
+        self.judge_500(recoveries, at=at)
+        told: list[tuple[float, str]] = []
+        for number in range(500):
+            node, standing = f"node-{number}", None
+            while (when := recoveries.next(node)) is not None:
+                recovery = recoveries.due(node, standing, at=when)
+                assert recovery is not None
+                standing = recovery.value
+                told.append((when, standing))
+                recoveries.said(node, recovery)
+        return sorted(told)
+
     def test_a_node_that_is_gone_is_forgotten(self) -> None:
         recoveries = self.waiting_for(A)
-        self.judge(recoveries, 1, State.VIOLATED, at=0.0)
-        self.judge(recoveries, 2, State.MET, at=10.0)
+        self.judge(recoveries, 1, REJECTS, at=0.0)
+        self.judge(recoveries, 2, PASSES, at=10.0)
         recoveries.forget("n")
         assert recoveries.due("n", None, at=10.0) is None
 
