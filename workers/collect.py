@@ -60,10 +60,18 @@ class SourceMetrics:
             ["source", "result"],
             registry=registry,
         )
-        self.seconds = Histogram("tas_source_seconds", "How long one look takes.", ["source"], registry=registry)
+        self.seconds = Histogram(
+            "tas_source_seconds", "How long a source takes to answer.", ["source"], registry=registry
+        )
         self.messages = Counter("tas_source_messages", "Scrapes published on SAMPLES.", ["source"], registry=registry)
         self.lost = Counter(
             "tas_source_looks_lost", "Looks whose values could not all be published.", ["source"], registry=registry
+        )
+        self.late = Counter(
+            "tas_source_looks_late",
+            "Looks that took longer than the period, publishing included.",
+            ["source"],
+            registry=registry,
         )
         self.refused = Counter(
             "tas_source_values_refused",
@@ -213,6 +221,7 @@ class _Asked(_Kept):
         super().__init__(bus, spec, wanted, metrics, period=period)
         self._source = source
         self._every = period
+        metrics.late.labels(self.name)
         self._lease = Lease(bus, f"collect.{spec.name}", self._holder, ttl_seconds=LEASE_SECONDS)
 
     async def run(self) -> None:
@@ -245,6 +254,7 @@ class _Asked(_Kept):
                 try:
                     await self._look(metrics)
                     failures, pause = 0, self._every
+                    self._check_period(loop.time() - began)
                 except SourceError as error:
                     self._fail(str(error))
                     failures += 1
@@ -271,6 +281,12 @@ class _Asked(_Kept):
             await self._take(batch, metrics, asked=asked)
         except BusError:
             return
+
+    def _check_period(self, seconds: float) -> None:
+        """Tells of a look that took so long that the next one is late. Looks never overlap: they come less often."""
+        if seconds > self._every:
+            self._metrics.late.labels(self.name).inc()
+            self._warn("source_late", "", seconds=round(seconds, 3), period=self._every)
 
     async def _tell(self) -> None:
         while True:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from bus.buckets import LEASES, SOURCES
 from bus.connection import Bus
@@ -13,6 +14,8 @@ from tas.sources.reading import Batch, Gathering, Refused
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.collecting import World, collecting
 from workers.sources.base import SourceError
+
+LATE = "tas_source_looks_late_total"
 
 
 class Fake:
@@ -180,6 +183,41 @@ async def test_what_is_refused_or_missing_is_told_and_the_rest_counts(bus: Bus, 
         await world.misses("fake", "power", "nobody knows it")
         assert registry.get_sample_value("tas_source_values_refused_total", {"source": "fake", "reason": "twice"})
         assert registry.get_sample_value("tas_source_metrics_missing", {"source": "fake"}) == 1
+
+
+async def test_looks_longer_than_the_period_are_told_and_never_overlap(bus: Bus, world: World) -> None:
+    await world.use("load")
+
+    class Slow(Fake):
+        at_once = most_at_once = 0
+
+        async def read(self, metrics: frozenset[str]) -> Batch:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            try:
+                await asyncio.sleep(0)
+                return await super().read(metrics)
+            finally:
+                self.at_once -= 1
+
+    fake = Slow()
+    with capture_logs() as logs:
+        async with collecting(bus, fake, period=1e-6) as registry:
+            await eventually(lambda: (registry.get_sample_value(LATE, {"source": "fake"}) or 0) >= 3)
+            fake.value = "7"
+            await world.has("node-1", "fake", {"load": 7})
+            assert registry.get_sample_value("tas_source_held", {"source": "fake"}) == 1
+    assert fake.most_at_once == 1
+    told = [line for line in logs if line["event"] == "source_late"]
+    assert (told[0]["source"], told[0]["period"], told[0]["alike_before"]) == ("fake", 1e-6, 0)
+
+
+async def test_a_look_within_the_period_is_not_late(bus: Bus, world: World) -> None:
+    await world.use("load")
+    async with collecting(bus, Fake(), period=3600) as registry:
+        await world.has("node-1", "fake", {"load": 1})
+        await world.problem("fake", "")
+        assert registry.get_sample_value(LATE, {"source": "fake"}) == 0
 
 
 async def test_what_was_said_a_moment_ago_is_not_said_again(bus: Bus, world: World) -> None:

@@ -1,0 +1,145 @@
+"""What one look at a source costs `collect`: asking, reading, and publishing what it gave."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from bus.buckets import SAMPLES
+from bus.connection import Bus
+from bus.messages import encode_samples
+from bus.subjects import samples_subject
+from tas.sources.custom_metrics import GROUP
+from tas.sources.reading import scrapes
+from tests.bench import cluster
+from tests.bench.rows import Results, Row, Size, row
+from tests.bench.stand import START_SECONDS, Stand, module
+from tests.bench.telemetry import VERSION
+from tests.e2e.processes import free_ports
+from workers.kubernetes.client import KubernetesClient
+from workers.sample_publisher import AT_ONCE, SamplePublisher
+from workers.sources.base import Source
+from workers.sources.config import ConfigFile
+from workers.sources.custom_metrics import CustomMetrics
+from workers.sources.prometheus import Prometheus
+
+NAME = "sources"
+NODES = 15_000
+METRICS = (1, 5)
+
+
+async def measure(stand: Stand) -> Results:
+    """Processor time of a look, for each of its metrics, by source and number of metrics; every value is new."""
+    results = Results()
+    async with stand.bus(()) as standing, _played(stand) as url, _sources(stand, url) as sources:
+        for name, (source, path) in sources.items():
+            for count in METRICS:
+                look = _Look(standing.bus, source, f"{url}{path}", cluster.METRIC_NAMES[:count])
+                results.rows.append(await _row(stand, f"a look at {name}, {count} metrics at once", look))
+    return results
+
+
+async def _row(stand: Stand, series: str, look: "_Look") -> Row:
+    await look.ours()  # connections stand, code paths are warm
+    ours, floor = [], []
+    for _ in range(stand.rounds):
+        ours.append(await _processor_ms(look.ours) / look.count)
+        floor.append(await _processor_ms(look.floor) / look.count)
+    return row(
+        series,
+        "processor, each metric",
+        ours,
+        floor,
+        unit="ms",
+        floor_name="json.loads, publishing",
+        size=Size(NODES, "nodes"),
+    )
+
+
+class _Look:
+    """One look as `collect` does it, and the least that it could take."""
+
+    def __init__(self, bus: Bus, source: Source, url: str, metrics: tuple[str, ...]) -> None:
+        self.count = len(metrics)
+        self._bus = bus
+        self._source = source
+        self._urls = [f"{url}{metric}" for metric in metrics]
+        self._metrics = frozenset(metrics)
+        self._publisher = SamplePublisher(bus, source.name)
+        self._messages: list[tuple[str, bytes]] = []
+
+    async def ours(self) -> None:
+        asked = time.time()
+        batch = await self._source.read(self._metrics)
+        published = await self._publisher.publish(batch.readings, asked=asked)
+        if (len(batch.readings), published) != (self.count * NODES, NODES):
+            raise RuntimeError(f"{len(batch.readings)} values in {published} messages")
+        if not self._messages:
+            self._messages = [
+                (samples_subject(node, self._source.name), encode_samples(scrape))
+                for node, scrape in scrapes(batch.readings, source=self._source.name, asked=asked)
+            ]
+
+    async def floor(self) -> None:
+        async with aiohttp.ClientSession() as session:
+            for url in self._urls:
+                async with session.get(url) as response:
+                    json.loads(await response.read())
+        for start in range(0, len(self._messages), AT_ONCE):
+            await self._bus.publish_all(SAMPLES, self._messages[start : start + AT_ONCE])
+
+
+async def _processor_ms(action: Callable[[], Awaitable[None]]) -> float:
+    began = time.process_time()
+    await action()
+    return (time.process_time() - began) * 1000
+
+
+@asynccontextmanager
+async def _played(stand: Stand) -> AsyncIterator[str]:
+    """The URL of a server that answers for both sources, in a process of its own."""
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    command = [*module("tests.bench.telemetry"), "--listen", f"127.0.0.1:{port}", "--nodes", str(NODES)]
+    with stand.process("telemetry", command) as process:
+        async with asyncio.timeout(START_SECONDS), aiohttp.ClientSession() as session:
+            while True:
+                process.must_run()
+                try:
+                    async with session.get(f"{url}/apis/{GROUP}"):
+                        break
+                except aiohttp.ClientError:
+                    await asyncio.sleep(0.05)
+        yield url
+
+
+@asynccontextmanager
+async def _sources(stand: Stand, url: str) -> AsyncIterator[dict[str, tuple[Source, str]]]:
+    """Each source that is asked, and the path of a question to it."""
+    kubeconfig = stand.subfolder("kubeconfig") / "config"
+    named = {"cluster": "bench", "user": "bench"}
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "bench",
+                "contexts": [{"name": "bench", "context": named}],
+                "clusters": [{"name": "bench", "cluster": {"server": url}}],
+                "users": [{"name": "bench", "user": {}}],
+            }
+        )
+    )
+    async with KubernetesClient.connect(kubeconfig, worker="bench") as client:
+        prometheus = Prometheus("prometheus", url, ConfigFile.load(None))
+        try:
+            yield {
+                "the custom metrics API": (
+                    CustomMetrics("custom-metrics", client),
+                    f"/apis/{GROUP}/{VERSION}/nodes/*/",
+                ),
+                "Prometheus": (prometheus, "/api/v1/query?query="),
+            }
+        finally:
+            await prometheus.close()
