@@ -6,6 +6,7 @@ earlier entry and corrects it when it comes up. So the heap holds about one entr
 
 import heapq
 from collections.abc import Hashable
+from math import inf
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -57,10 +58,10 @@ class Deadlines(Generic[K]):
                 self._push(key, due)
         return None
 
-    def pop_due(self, now: float) -> list[K]:
-        """The keys due at `now` or before, earliest first; they are not due any more."""
+    def pop_due(self, now: float, *, limit: float = inf) -> list[K]:
+        """The keys due at `now` or before, earliest first, and at most `limit`; they are not due any more."""
         keys: list[K] = []
-        while (at := self.next()) is not None and at <= now:
+        while len(keys) < limit and (at := self.next()) is not None and at <= now:
             _, _, key = heapq.heappop(self._heap)
             del self._queued[key]
             del self._due[key]

@@ -75,10 +75,8 @@ class Reconciling:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._until_due(loop)
-                for key in self._due.pop_due(loop.time()):
-                    if len(self._busy) >= self._at_once:
-                        self._due.set(key, loop.time())
-                        continue
+                # No more than there is room for: to take all and put them back costs more than to handle them.
+                for key in self._due.pop_due(loop.time(), limit=self._at_once - len(self._busy)):
                     self._busy[key] = None
                     tasks.create_task(self._one(key), name=key)
 

@@ -54,6 +54,16 @@ def test_of_equal_times_the_first_set_comes_first() -> None:
     assert deadlines.pop_due(1.0) == ["c", "a", "b"]
 
 
+def test_no_more_are_taken_than_wanted_and_the_others_stay_due() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for when, key in enumerate("abcd"):
+        deadlines.set(key, when)
+    assert deadlines.pop_due(2.0, limit=2) == ["a", "b"]
+    assert len(deadlines) == 2
+    assert deadlines.pop_due(2.0, limit=0) == []
+    assert deadlines.pop_due(2.0, limit=2) == ["c"]
+
+
 def test_keys_are_never_compared() -> None:
     deadlines: Deadlines[object] = Deadlines()
     several = [object(), object()]

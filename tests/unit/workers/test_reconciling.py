@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from tas.deadlines import Deadlines
 from tests.integration.servers import eventually
 from workers.reconciling import Reconciling, RetryError
 
@@ -79,6 +80,33 @@ async def test_no_more_than_so_many_are_handled_at_once_and_none_is_forgotten() 
             queue.note(str(number))
         await eventually(lambda: len(handled) == 20)
     assert most == 3
+
+
+async def test_many_keys_at_once_are_each_taken_once_and_in_the_order_in_which_they_were_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when 15,000 nodes are to be judged: who takes all that is due with each turn is busy for minutes."""
+    keys = [f"node-{number}" for number in range(2000)]
+    taken, handled = 0, []
+    take = Deadlines.pop_due
+
+    def counted(due: Deadlines[str], now: float, *, limit: float) -> list[str]:
+        nonlocal taken
+        popped = take(due, now, limit=limit)
+        taken += len(popped)
+        return popped
+
+    async def handle(key: str) -> None:
+        handled.append(key)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Deadlines, "pop_due", counted)
+    async with running(handle) as queue:
+        for key in keys:
+            queue.note(key)
+        await eventually(lambda: len(queue) == 0)
+    assert handled == keys
+    assert taken == len(keys)
 
 
 async def test_a_failure_is_tried_again_later_each_time_and_a_note_does_not_hasten_it() -> None:
