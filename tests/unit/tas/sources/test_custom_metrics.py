@@ -39,7 +39,7 @@ def test_either_version_is_read(version: str, window: float) -> None:
     assert batch.missing == {}
 
 
-def test_a_list_of_none_says_that_the_metric_is_missing() -> None:
+def test_tas_C10_a_list_of_none_says_that_the_metric_is_missing() -> None:
     empty: tuple[list[object] | None, ...] = ([], None)
     for items in empty:
         batch = decode_metric_values(json.dumps({"kind": "MetricValueList", "items": items}).encode(), "m")
@@ -57,7 +57,8 @@ def test_values_of_pods_are_refused_with_their_number() -> None:
 
 
 @pytest.mark.parametrize("window", [0, -1, 86401, None])
-def test_a_window_that_says_nothing_is_left_out(window: int | None) -> None:
+def test_tas_C9_a_window_that_says_nothing_is_left_out(window: int | None) -> None:
+    """The original took 60 s for one that is absent, and made nothing of it: a value at one moment has none."""
     document = json.loads(golden("custom-metrics-v1beta2.json"))
     document["items"][0]["windowSeconds"] = window
     batch = decode_metric_values(json.dumps(document).encode(), "health_metric")
