@@ -89,11 +89,8 @@ def policy_status(
         now: Seconds since 1970.
     """
     violating = sorted({node for each in states.values() for node in each.violated})
-    told = {
-        "Ready": _ready(policy, problems),
-        "MetricsSeen": _metrics_seen(policy, unseen),
-        "Violating": _violating(policy, states, violating),
-    }
+    ready, violates = _ready(policy, problems), _violating(policy, states, violating)
+    told = dict(zip(CONDITIONS, (ready, _metrics_seen(policy, unseen), violates), strict=True))
     stood = _conditions(before)
     conditions = [each for kind, each in stood.items() if kind not in told]
     conditions += [
@@ -118,7 +115,7 @@ def policy_status(
             {"field": each.field, "value": each.value, "reason": each.reason, "refused": each.refused}
             for each in problems[:MAX_NAMES]
         ],
-        "message": told["Violating"][2] if told["Ready"][0] == "True" else told["Ready"][2],
+        "message": violates[2] if ready[0] == "True" else ready[2],
     }
 
 
