@@ -18,6 +18,8 @@ from tas.extender.wire import ObjectMeta, decode_pod
 SUBJECT = "ExtenderPreemptionArgs"
 FORMS = ("NodeNameToVictims", "NodeNameToMetaVictims")
 MAX_INT64 = 2**63 - 1
+MAX_NAME = 253
+"""Characters of a node's name that are told: it can have no more, and an answer is kept."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
 
@@ -103,7 +105,7 @@ def preemption_result(decision: PreemptDecision) -> bytes:
 def _victims_of(form: str, nodes: dict[str, Raw], decode: Callable[[str, Raw], Victims]) -> dict[str, Victims]:
     if "" in nodes:
         raise InvalidInputError(SUBJECT, form, "", "a node has a name")
-    return {node: decode(f"{form}.{node}", raw) for node, raw in nodes.items()}
+    return {node: decode(f"{form}.{node[:MAX_NAME]}", raw) for node, raw in nodes.items()}
 
 
 def _decode_meta(place: str, raw: Raw) -> Victims:

@@ -181,6 +181,13 @@ def test_what_is_wrong_is_told_with_object_field_and_value(request_body: bytes, 
     assert caught.value.subject == SUBJECT
 
 
+def test_of_a_name_without_end_only_the_beginning_is_told() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        decode_preemption_args(names_body(**{"n" * 1_000_000: [1]}))
+
+    assert len(str(caught.value)) < 400
+
+
 VICTIMS = st.dictionaries(NAMES, st.tuples(st.lists(NAMES, max_size=4), INT64), max_size=6)
 
 
