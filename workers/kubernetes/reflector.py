@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from math import inf
 from typing import Generic, TypeVar
 
 import structlog
@@ -72,6 +73,7 @@ class Reflector(Generic[T]):
         self._silent_seconds = silent_seconds
         self._again = asyncio.Event()
         self._again.set()
+        self._opened_at = inf  # the present watch; a list that fails slowly is no sign that all was well
         self._told: tuple[type[KubernetesError], int] | None = None
         self._lines = Throttle()
 
@@ -83,7 +85,7 @@ class Reflector(Generic[T]):
         """Follows until cancelled."""
         wait, longest = RETRY_SECONDS
         while True:
-            began = time.monotonic()
+            self._opened_at = inf
             pause, at_least = wait, 0.0
             try:
                 if self._again.is_set():
@@ -102,7 +104,7 @@ class Reflector(Generic[T]):
                 if isinstance(error, ThrottledError):
                     at_least = error.retry_after
                 wait = min(2 * wait, longest)
-            if time.monotonic() - began > STEADY_SECONDS:
+            if time.monotonic() - self._opened_at > STEADY_SECONDS:
                 wait, _ = RETRY_SECONDS
                 pause = 0.0 if self.problem is None else wait
             await asyncio.sleep(max(at_least, pause * random.uniform(0.5, 1)))  # noqa: S311 - spreads them
@@ -145,13 +147,17 @@ class Reflector(Generic[T]):
             field_selector=self._field_selector,
             seconds=self._watch_seconds,
             silent_seconds=self._silent_seconds,
-            on_open=self._well,
+            on_open=self._opened,
         )
         async with aclosing(changes):
             async for change in changes:
                 self.resource_version = change.resource_version or self.resource_version
                 if change.type is not ChangeType.BOOKMARK:
                     self._on_change(change)
+
+    def _opened(self) -> None:
+        self._opened_at = time.monotonic()
+        self._well()
 
     def _well(self) -> None:
         self.problem = None

@@ -273,3 +273,23 @@ async def test_outside_of_a_cluster_there_is_no_account(monkeypatch: pytest.Monk
     with pytest.raises(ConfigurationError, match="this pod's account"):
         async with KubernetesClient.connect(None, worker="test"):
             pass
+
+
+async def test_lists_that_fail_slowly_are_asked_for_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server that takes its time to fail has enough to do; only a watch that held says that all was well."""
+    monkeypatch.setattr("workers.kubernetes.reflector.STEADY_SECONDS", 0.0)  # any list takes longer
+    asked: list[float] = []
+
+    async def handler(_request: web.Request) -> web.StreamResponse:
+        asked.append(time.monotonic())
+        return web.Response(status=503)
+
+    async with served(handler, tmp_path) as client:
+        reflector = Reflector(client, NODES, on_list=lambda _: None, on_change=lambda _: None)
+        following = asyncio.create_task(reflector.run())
+        await eventually(lambda: len(asked) == 5)
+        following.cancel()
+        await asyncio.wait([following])
+    assert asked[4] - asked[3] >= 0.8 * 0.95  # the fourth wait: 1.6 s, shortened by up to a half
