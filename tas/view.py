@@ -13,6 +13,7 @@ Who keeps a verdict of every policy for every node is told which of them a chang
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -153,8 +154,8 @@ class StrategyIndex:
         """anyOf: the first violated rule; allOf: all of them. Few texts per policy, so the scheduler can group them."""
         if len(self.violated_reasons) == 1:
             return self.violated_reasons[0]
-        for rule, index, reason in zip(self.strategy.rules, self.indices, self.violated_reasons, strict=True):
-            if rule_state(rule, index.values.get(node)) is State.VIOLATED:
+        for (rule, values), reason in zip(self._rules, self.violated_reasons, strict=True):
+            if rule_state(rule, values.get(node)) is State.VIOLATED:
                 return reason
         raise AssertionError(f"{node} violates no rule of {self.policy.key}")
 
@@ -274,6 +275,21 @@ class View:
             self._refresh_strategies(node, self._selecting())
             self._touch(node, self._policies)
 
+    def set_policies(self, policies: Collection[Policy], now: float) -> None:
+        """As `set_policy` for each. Of many metrics the values are looked up in one pass over the nodes."""
+        self._index(
+            [
+                self._metric_key(policy, rule)
+                for policy in policies
+                for kind, strategy in policy.strategies.items()
+                if kind in self._indexed
+                for rule in strategy.rules
+            ],
+            now,
+        )
+        for policy in policies:
+            self.set_policy(policy, now)
+
     def set_policy(self, policy: Policy, now: float) -> None:
         """A new policy, or a new version of one."""
         known = self._policies.get(policy.key)
@@ -330,16 +346,26 @@ class View:
         return MetricKey(rule.metric, rule.source, self.stale_after(policy))
 
     def _use(self, key: MetricKey, now: float) -> MetricIndex:
-        index = self._indices.get(key)
-        if index is None:
-            index = self._indices[key] = MetricIndex(key)
-            for node, samples in self._samples.items():
-                scrape = newest(samples, key.metric, key.source)
-                if scrape is not None and (stale_at := scrape.time + key.stale_after) > now:
-                    index.values[node] = scrape.metrics[key.metric]
-                    self._due_by(node, stale_at)
+        self._index([key], now)
+        index = self._indices[key]
         index.users += 1
         return index
+
+    def _index(self, keys: Iterable[MetricKey], now: float) -> None:
+        """Makes the indices that are not there yet."""
+        missing = {key: MetricIndex(key) for key in keys if key not in self._indices}
+        if not missing:
+            return
+        self._indices |= missing
+        for node, samples in self._samples.items():
+            soonest = inf
+            for (metric, source, stale_after), index in missing.items():
+                scrape = newest(samples, metric, source)
+                if scrape is not None and (stale_at := scrape.time + stale_after) > now:
+                    index.values[node] = scrape.metrics[metric]
+                    soonest = min(soonest, stale_at)
+            if soonest < inf:
+                self._due_by(node, soonest)
 
     def _release(self, policy: PolicyIndex) -> None:
         if policy.dontschedule is not None:
@@ -366,10 +392,10 @@ class View:
             return
         due = latest + MAX_SAMPLE_AGE
         touched: dict[StrategyIndex, None] = {}
-        for key, index in self._indices.items():
-            scrape = newest(samples, key.metric, key.source)
-            if scrape is not None and (stale_at := scrape.time + key.stale_after) > now:
-                value: Quantity | None = scrape.metrics[key.metric]
+        for (metric, source, stale_after), index in self._indices.items():
+            scrape = newest(samples, metric, source)
+            if scrape is not None and (stale_at := scrape.time + stale_after) > now:
+                value: Quantity | None = scrape.metrics[metric]
                 due = min(due, stale_at)
             else:
                 value = None

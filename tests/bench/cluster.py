@@ -82,8 +82,7 @@ def filled_view(names: Sequence[str], now: float, *, verdicts: bool = False) -> 
     view = View(verdicts=verdicts)
     for name in names:
         view.add_samples(name, (scrape(metrics(chance), now),), now)
-    for policy in policies():
-        view.set_policy(policy, now)
+    view.set_policies(policies(), now)
     return view
 
 

@@ -146,6 +146,10 @@ class Histories(RuleBasedStateMachine):
     def policy(self, name: str, spec: dict[str, Any]) -> None:
         self.view.set_policy(policy_of(spec, name), self.now)
 
+    @rule(specs=st.dictionaries(st.sampled_from(["p", "q"]), SPECS))
+    def policies(self, specs: dict[str, dict[str, Any]]) -> None:
+        self.view.set_policies([policy_of(spec, name) for name, spec in specs.items()], self.now)
+
     @rule(name=st.sampled_from(["p", "q"]))
     def policy_goes(self, name: str) -> None:
         self.view.drop_policy(PolicyKey("default", name))
@@ -465,6 +469,15 @@ class TestStaleness:
         assert view.next_deadline() == 110.0
         view.advance(110.0)
         assert view.next_deadline() == 113.0
+
+    def test_of_policies_that_come_at_once_the_first_that_takes_a_sample_for_stale_is_the_next_deadline(self) -> None:
+        impatient = dontschedule(("m", "GreaterThan", 40)) | {"staleAfter": "10s"}
+        patient = dontschedule(("m", "GreaterThan", 40)) | {"staleAfter": "30s"}
+        for specs in ([impatient, patient], [patient, impatient]):
+            view = View()
+            view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+            view.set_policies([policy_of(spec, name) for spec, name in zip(specs, "pq", strict=True)], 101.0)
+            assert view.next_deadline() == 110.0
 
     def test_what_is_older_than_any_policy_may_use_is_forgotten(self) -> None:
         view = View()
