@@ -113,21 +113,22 @@ def _source(metric: str, _node: str, evidence: Evidence, now: float) -> Hop:
             told.append(f"{name} ({state.holder}): a value for {known.nodes} nodes")
             gives = gives or known.nodes > 0
             since = state.last_success
-    pushes = [
-        (name, scrape)
-        for name, scrape in sorted(evidence.published.items())
-        if name not in evidence.sources and metric in scrape.metrics
-    ]
+    pushes = sorted(_pushed(metric, evidence).items())
     for name, scrape in pushes:
-        told.append(f"{name}: publishes by itself")
+        other = "" if metric in evidence.published[name].metrics else f"; its newest message holds no {metric}"
+        told.append(f"{name}: publishes by itself{other}")
         since = scrape.arrived
     if not told:
-        told.append("no source is attached, and nobody publishes it")
+        others = ", ".join(sorted(evidence.published))
+        told.append(
+            "no source is attached, and nobody publishes it"
+            + (f": only other metrics come from {others}" if others else "")
+        )
     return Hop(stage=Stage.SOURCE, passed=gives or bool(pushes), since=since, told=tuple(told))
 
 
 def _sample(metric: str, node: str, evidence: Evidence, now: float) -> Hop:
-    last = newest(_in_order(evidence.published), metric)
+    last = _last(metric, evidence)
     if last is None:
         others = sorted(evidence.published)
         told = f"SAMPLES holds no {metric} of {node}" + (f", only of {', '.join(others)}" if others else "")
@@ -143,7 +144,7 @@ def _sample(metric: str, node: str, evidence: Evidence, now: float) -> Hop:
 
 
 def _view(metric: str, node: str, evidence: Evidence, now: float) -> Hop:
-    last = newest(_in_order(evidence.published), metric)
+    last = _last(metric, evidence)
     stored = newest(evidence.known, metric)
     if stored is not None and (last is None or stored.order >= last.order):
         text = f"{format_quantity(stored.metrics[metric])} from {stored.source}"
@@ -270,6 +271,25 @@ def _rules(policy: Policy, metric: str) -> Iterator[tuple[StrategyType, Rule]]:
         for rule in strategy.rules:
             if rule.metric == metric:
                 yield kind, rule
+
+
+def _last(metric: str, evidence: Evidence) -> Scrape | None:
+    """The newest scrape that SAMPLES is known to have had of the metric."""
+    return newest(_in_order({**evidence.published, **_pushed(metric, evidence)}), metric)
+
+
+def _pushed(metric: str, evidence: Evidence) -> dict[str, Scrape]:
+    """The last scrape with the metric of each source that publishes by itself.
+
+    Such a source need not say all it knows in each message: what its newest one leaves out, materialize keeps.
+    """
+    found: dict[str, Scrape] = {}
+    for name, scrape in evidence.published.items():
+        if name not in evidence.sources:
+            last = scrape if metric in scrape.metrics else newest(evidence.known, metric, name)
+            if last is not None:
+                found[name] = last
+    return found
 
 
 def _in_order(published: Mapping[str, Scrape]) -> NodeSamples:

@@ -211,3 +211,16 @@ def test_what_is_stale_for_one_policy_goes_on_for_another() -> None:
 def test_a_source_that_is_written_to_is_held_by_nobody() -> None:
     found = traced(whole(sources={"written": state(period=None)}, attended=()))
     assert found.hops[0].told == ("written (h): a value for 3 nodes", "push: publishes by itself")
+
+
+def test_a_source_that_publishes_by_itself_need_not_say_all_in_each_message() -> None:
+    newer = scrape(ago=0.5, sequence=11, metric="other")
+    found = traced(whole(published={"push": newer}))
+    assert found.stops_at is None
+    assert found.hops[0].told == ("push: publishes by itself; its newest message holds no load",)
+    assert found.hops[0].since == NOW - 1.0
+    assert found.hops[1].told == ("7 from push, sequence 10 of SAMPLES",)
+    old = scrape(ago=70)
+    assert traced(whole(published={"push": newer}, known=(old,))).stops_at is Stage.SAMPLE
+    found = traced(whole(published={"push": newer}, known=()))
+    assert found.hops[0].told == ("no source is attached, and nobody publishes it: only other metrics come from push",)

@@ -65,6 +65,8 @@ async def test_a_value_goes_as_far_as_workers_run(tas: Tas, tmp_path: Path) -> N
         assert label["told"][-1] == "without a cluster no label is written"
         done = await tas("trace", "health_metric", "node-1")
         assert "health_metric of node-1 passes all the way" in done.out
+        assert (await tas("publish", "node-1", "load1=1")).code == 0
+        await stops_at(None)
         done = await tas("trace", "nothing", "node-1")
         assert done.code == 1
         assert "nothing of node-1 stops at source: no source is attached, and nobody publishes it" in done.out
