@@ -162,7 +162,7 @@ def _prepare(store: Path) -> Path:
         store = store.absolute()
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MisconfiguredError(f"the store {store} cannot be made: {error}") from error
+        raise MisconfiguredError(f"the store {store} cannot be made: {error.strerror}") from error
     return store
 
 

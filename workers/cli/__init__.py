@@ -1,5 +1,6 @@
 """The command `tas`: where everything is wired, and what a person or a script asks."""
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -7,7 +8,7 @@ import sys
 
 import click
 
-from workers.runtime import product_version
+from workers.runtime import EXIT_FAILED, product_version
 
 COMMANDS = {
     "run": "workers.cli.run",
@@ -63,8 +64,8 @@ def main() -> None:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        code = EXIT_BROKEN_PIPE
+    except OSError as error:
+        code = _unwritten(error)
     sys.exit(_flushed(code if isinstance(code, int) else 0))
 
 
@@ -72,7 +73,17 @@ def _flushed(code: int) -> int:
     """The exit code after all was written; a reader that has gone away is no reason for a traceback at the very end."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+        return _unwritten(error)
     return code
+
+
+def _unwritten(error: OSError) -> int:
+    """The exit code where what was to be written cannot be: nobody reads it any more, or the disk is full."""
+    if isinstance(error, BrokenPipeError):
+        return EXIT_BROKEN_PIPE
+    if error.errno != errno.ENOSPC:
+        raise error
+    click.echo(f"Error: {error.filename or 'standard output'}: {error.strerror}", err=True)
+    return EXIT_FAILED

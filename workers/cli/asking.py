@@ -67,7 +67,6 @@ async def _what_is_missing(bus: Bus) -> str:
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[tuple[Bus, str]]:
     """A connection that is up. It creates nothing: what a client makes here would have this client's settings."""
-    told = f"{flag('bus')}, {variable('bus')}"
     try:
         async with Bus.connect(url, name="tas-cli", streams=()) as bus:
             try:
@@ -75,11 +74,12 @@ async def _connected(url: str) -> AsyncIterator[tuple[Bus, str]]:
                     await bus.wait_connected()
             except TimeoutError:
                 raise click.ClickException(
-                    f"no bus answers at {bus.address} within {CONNECT_SECONDS:g} s: {bus.trouble} ({told})"
+                    f"no bus answers at {bus.address} within {CONNECT_SECONDS:g} s: {bus.trouble}. Start one "
+                    f"(tas run all), or name yours with {flag('bus')} or {variable('bus')}"
                 ) from None
             yield bus, bus.address
     except MisconfiguredError as error:
-        raise click.ClickException(f"{error} ({told})") from error
+        raise click.ClickException(f"{error} ({flag('bus')}, {variable('bus')})") from error
 
 
 def print_json(value: Any) -> None:

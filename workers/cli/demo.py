@@ -19,6 +19,7 @@ from rich.console import Console
 from bus.connection import Bus
 from sandbox import Sandbox, extender_entry
 from tas.duration import DurationError, parse_duration
+from tas.errors import shortened
 from workers.cli.asking import ask
 from workers.cli.demo_cluster import Around, UnfitError, probe
 from workers.cli.demo_stage import Node, Stage
@@ -26,7 +27,7 @@ from workers.cli.demo_stories import STORIES, Story
 from workers.cli.demo_telling import NotSeenError, Seen, Telling
 from workers.cli.options import settings_command
 from workers.cli.settings import EMBEDDED, Settings
-from workers.cli.wiring import all_workers, process, run_process
+from workers.cli.wiring import all_workers, kubeconfig_problem, process, run_process
 from workers.extender import PREFIX
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
@@ -134,13 +135,14 @@ async def play_on_cluster(
     Raises:
         UnfitError: if it cannot be played there; nothing of the cluster was touched.
     """
-    kubeconfig = settings.kubeconfig if isinstance(settings.kubeconfig, Path) else None
+    assert settings.kubeconfig is not None, "it must be given"
+    file = settings.kubeconfig if isinstance(settings.kubeconfig, Path) else None
     async with AsyncExitStack() as stack:
         stop = await stack.enter_async_context(stop_signals())
         try:
-            client = await stack.enter_async_context(KubernetesClient.connect(kubeconfig, worker="demo"))
+            client = await stack.enter_async_context(KubernetesClient.connect(file, worker="demo"))
         except ConfigurationError as error:
-            raise UnfitError(f"kubeconfig: {error}") from error
+            raise UnfitError(kubeconfig_problem(settings.kubeconfig, error)) from error
         around = Around(client, bus, story, extender=settings.listen, health=settings.extender_health)
         nodes = await around.choose_nodes()
         asked_about = await around.asked_about()
@@ -210,7 +212,7 @@ def _limit(_context: click.Context, _option: click.Parameter, text: str) -> floa
     except DurationError:
         seconds = 0.0
     if seconds <= 0:
-        raise click.BadParameter("must be a duration such as 5s or 1m")
+        raise click.BadParameter(f"{shortened(text)} must be a duration such as 5s or 1m, and more than nothing")
     return seconds
 
 

@@ -22,11 +22,21 @@ def docs(*, check: bool, page: Path) -> None:
     """Write the page of settings."""
     wanted = settings_page()
     if check:
-        if not page.exists() or page.read_text() != wanted:
+        if _content(page) != wanted.encode():
             raise click.ClickException(f"{page} is not what the settings say: run `tas docs`")
         return
     try:
         page.write_text(wanted)
     except OSError as error:
-        raise click.ClickException(f"{page}: {error.strerror}") from error
+        raise click.ClickException(f"--page = {page}: {error.strerror}") from error
     click.echo(f"{page} written")
+
+
+def _content(page: Path) -> bytes | None:
+    """None: there is no such page."""
+    try:
+        return page.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise click.ClickException(f"--page = {page}: {error.strerror}") from error

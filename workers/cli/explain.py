@@ -76,7 +76,9 @@ def _pair(name: str) -> tuple[str, str]:
     namespace, slash, rest = name.rpartition("/")
     namespace = namespace if slash else "default"
     if not is_dns_label(namespace) or not is_subdomain(rest):
-        raise click.ClickException(f"NAME = {shortened(name)}: must be NAME or NAMESPACE/NAME")
+        raise click.ClickException(
+            f"NAME = {shortened(name)}: must be NAME or NAMESPACE/NAME, lowercase as in DNS (RFC 1123)"
+        )
     return namespace, rest
 
 

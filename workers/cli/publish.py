@@ -62,7 +62,7 @@ def publish(
     scrape = Scrape(
         source=source,
         measured=_read(mistakes, "--measured", measured, lambda text: _time(text, now), otherwise=now),
-        window=_read(mistakes, "--window", window, parse_duration, otherwise=None),
+        window=_read(mistakes, "--window", window, _span, otherwise=None),
         arrived=now,
         sequence=0,
         metrics=_metrics(mistakes, metrics),
@@ -76,7 +76,10 @@ def publish(
     if not mistakes:
         # By the same rules as the worker that will read it.
         _, _, refused = decode_samples(subject, body, arrived=now, sequence=0)
-        mistakes += [f"{error.field} = {error.value}: {error.reason}" for error in refused]
+        told = {"measured": ("--measured", shortened(measured)), "window": ("--window", shortened(window))}
+        for error in refused:
+            name, value = told.get(error.field, (error.field, error.value))
+            mistakes.append(f"{name} = {value}: {error.reason}")
     if mistakes:
         raise click.ClickException("\n       ".join(mistakes))
 
@@ -119,6 +122,14 @@ def _metrics(mistakes: list[str], pairs: Sequence[str]) -> dict[str, Quantity]:
         else:
             values[metric] = _read(mistakes, metric or "METRIC", text, parse_quantity, otherwise=Quantity(0))
     return values
+
+
+def _span(text: str) -> float:
+    """Seconds. Raises ValueError."""
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError("must be more than nothing")
+    return seconds
 
 
 def _time(text: str, now: float) -> float:

@@ -17,9 +17,19 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
 from bus.server import EmbeddedServer
+from tas.errors import shortened
 from workers.certificates import Certificates
 from workers.cli.discovery import announced, running_bus
-from workers.cli.settings import DEFAULT_URL, EMBEDDED, EMBEDDED_PORT, FailedNodes, Settings, UnknownPolicy
+from workers.cli.settings import (
+    DEFAULT_URL,
+    EMBEDDED,
+    EMBEDDED_PORT,
+    FailedNodes,
+    Settings,
+    UnknownPolicy,
+    flag,
+    variable,
+)
 from workers.cli.sources import Sources, sources_of
 from workers.collect import Collect
 from workers.connections import Limits
@@ -119,6 +129,12 @@ def all_workers(settings: Settings) -> tuple[str, ...]:
     return ("materialize", "watch", "evaluate", "status", "extender", "labels", *collect, *resources)
 
 
+def kubeconfig_problem(kubeconfig: Path | str, error: ConfigurationError) -> str:
+    """Why no API server can be found by the setting, and what to do."""
+    told = f"{flag('kubeconfig')} ({variable('kubeconfig')}) = {shortened(str(kubeconfig))}: {error}"
+    return told if isinstance(kubeconfig, Path) else f"{told} Outside of a pod, name a file with {flag('kubeconfig')}"
+
+
 class Process:
     """What one process is made of. Workers are added while it is put together, then it is run.
 
@@ -162,7 +178,7 @@ class Process:
                 KubernetesClient.connect(file, worker=name, metrics=self._requests)
             )
         except ConfigurationError as error:
-            raise StartError(f"kubeconfig: {error}") from error
+            raise StartError(kubeconfig_problem(kubeconfig, error)) from error
 
     async def build(self, url: str, names: Sequence[str]) -> None:
         """Adds the workers of these names, each with its connections."""

@@ -65,7 +65,8 @@ class Credentials:
         except ConfigException as error:
             raise ConfigurationError(f"{_source(kubeconfig)}: {error}") from error
         except Exception as error:  # the library raises whatever a broken file makes it stumble on
-            raise ConfigurationError(f"{_source(kubeconfig)} cannot be read: {error!r}") from error
+            told = f"{type(error).__name__}: {' '.join(str(error).split())}"  # YAML's are of several lines
+            raise ConfigurationError(f"{_source(kubeconfig)} cannot be read: {told}") from error
 
     async def headers(self) -> dict[str, str]:
         """Who we are, for one request. Raises UnavailableError where that cannot be told now."""

@@ -263,9 +263,11 @@ async def test_an_earlier_state_of_the_server_is_listed_anew(
 async def test_a_kubeconfig_that_says_nothing_is_told_in_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match="kubeconfig"):
+    with pytest.raises(ConfigurationError, match="kubeconfig") as caught:
         async with KubernetesClient.connect(file, worker="test"):
             pass
+    assert "\n" not in str(caught.value)
+    assert " object at 0x" not in str(caught.value)
 
 
 async def test_outside_of_a_cluster_there_is_no_account(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ async def test_watch_by_itself_tells_when_the_api_server_is_away_and_goes_on(
     [
         (("run", "all", "--kubeconfig", "in-cluster", "--policies", "."), "not together with --policies"),
         (("run", "watch", "--kubeconfig", "/nowhere"), "there is no such file"),
-        (("run", "watch", "--bus", "nats://127.0.0.1:1"), "this pod's account"),
+        (("run", "watch", "--bus", "nats://127.0.0.1:1"), "Outside of a pod, name a file with --kubeconfig"),
     ],
 )
 async def test_what_cannot_be_is_told_in_one_line_and_ends_with_2(

@@ -37,12 +37,14 @@ def tas(*arguments: str) -> Result:
         (("publish", "n", "m=1", "--source", "A_b"), ["--source = 'A_b'"]),
         (("publish", "n", "m=1", "--measured", "yesterday"), ["--measured = 'yesterday'"]),
         (("publish", "n", "m=1", "--measured", "2026-01-01T00:00:00"), ["must have a zone"]),
-        (("publish", "n", "m=1", "--measured", "-2h"), ["at most 3600 s before"]),
+        (("publish", "n", "m=1", "--measured", "-2h"), ["--measured = '-2h': must be at most 3600 s before"]),
         (("publish", "n", "m=1", "--measured", "nan"), ["seconds since 1970"]),
         (("publish", "n", "m=1", "--measured", str(time.time() + 9999)), ["at most 10 s after"]),
-        (("publish", "n", "m=1", "--window", "-1s"), ["window = "]),
+        (("publish", "n", "m=1", "--window", "-1s"), ["--window = '-1s': must be more than nothing"]),
         (("publish", "n", "m=1", "--window", "soon"), ["--window = 'soon'"]),
         (("explain", "node", "No_Node"), ["NAME = 'No_Node'"]),
+        (("explain", "policy", "Mine"), ["NAME = 'Mine': must be NAME or NAMESPACE/NAME, lowercase"]),
+        (("demo", "memory", "--within", "0s"), ["'--within': '0s' must be a duration"]),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_done(arguments: tuple[str, ...], words: list[str]) -> None:
@@ -106,5 +108,7 @@ def test_docs_writes_the_page_and_checks_it(tmp_path: Path) -> None:
     assert tas("docs", "--check", "--page", str(page)).exit_code == 0
     page.write_text(page.read_text().replace("2m", "3m"))
     assert tas("docs", "--check", "--page", str(page)).exit_code == 1
+    page.write_bytes(b"\xff")
+    assert "run `tas docs`" in tas("docs", "--check", "--page", str(page)).stderr
     assert tas("docs", "--check").exit_code == 0
     assert tas("docs", "--page", str(tmp_path / "no" / "page.md")).exit_code == 1
