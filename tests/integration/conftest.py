@@ -1,4 +1,4 @@
-"""Layers: a server with its own store and port, a connection to it. No test shares anything with another."""
+"""Layers: a server with its own store and port, a connection to it; a user. No test shares anything with another."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from bus.connection import Bus
 from tests.integration.servers import Server
+from tests.integration.workers.cli.tas import Tas
 
 
 @pytest.fixture
@@ -24,3 +25,9 @@ async def bus(server: Server) -> AsyncIterator[Bus]:
     async with Bus.connect(server.url, name="test") as bus:
         await bus.wait_connected()
         yield bus
+
+
+@pytest.fixture
+def tas(tmp_path: Path) -> Tas:
+    """A user of the command line, with a home of this test."""
+    return Tas(tmp_path / "home")

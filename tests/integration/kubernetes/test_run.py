@@ -1,26 +1,18 @@
 """`tas run` on a cluster, as a user runs it."""
 
-import asyncio
 import json
-import urllib.request
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from bus.connection import Bus
 from sandbox import Sandbox
 from tests.integration.servers import Server, eventually
-from tests.integration.workers.cli.tas import Running, Tas
+from tests.integration.workers.cli.tas import FREE, HEALTH, Running, Tas, question
 from tests.integration.workers.running import policies_on
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
-
-FREE = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0")
-
-
-@pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
 
 
 async def workers_of(running: Running) -> dict[str, str | None]:
@@ -82,26 +74,15 @@ async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig
 
 async def passing(running: Running, namespace: str) -> list[str]:
     url = (await running.said("extender_listening"))["url"]
-    question = {
-        "Pod": {"metadata": {"name": "p", "namespace": namespace, "labels": {"telemetry-policy": "demo-policy"}}},
-        "Nodes": None,
-        "NodeNames": ["node-1", "node-2"],
-    }
-
-    def ask() -> list[str]:
-        request = urllib.request.Request(
-            f"{url}/filter", json.dumps(question).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as response:
-            names: list[str] = json.load(response)["NodeNames"]
-            return names
-
-    return await asyncio.to_thread(ask)
+    asked = question("node-1", "node-2", namespace=namespace)
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/filter", json=asked) as response:
+        names: list[str] = (await response.json())["NodeNames"]
+        return names
 
 
 @pytest.fixture
 def connections(server: Server, kubeconfig: Path) -> tuple[str, ...]:
-    return ("--bus", server.url, "--health-listen", "127.0.0.1:0", "--kubeconfig", str(kubeconfig))
+    return ("--bus", server.url, *HEALTH, "--kubeconfig", str(kubeconfig))
 
 
 async def test_watch_by_itself_tells_when_the_api_server_is_away_and_goes_on(

@@ -17,6 +17,29 @@ import psutil
 from tests.integration.servers import eventually
 
 COMMAND = (sys.executable, "-m", "workers.cli")
+HEALTH = ("--health-listen", "127.0.0.1:0")
+FREE = ("--listen", "127.0.0.1:0", *HEALTH)
+"""Ports that nobody else has."""
+
+
+def demo_policy(strategies: str) -> str:
+    """A file of the TASPolicy `demo-policy` with these lines as its strategies."""
+    head = "apiVersion: telemetry.intel.com/v1alpha1\nkind: TASPolicy\nmetadata: {name: demo-policy}\n"
+    return f"{head}spec:\n  strategies:\n{strategies}"
+
+
+def policy_folder(parent: Path, policy: str) -> Path:
+    """A new folder of policies with `policy` in `demo.yaml`."""
+    folder = parent / "policies"
+    folder.mkdir()
+    (folder / "demo.yaml").write_text(policy)
+    return folder
+
+
+def question(*nodes: str, namespace: str = "default") -> dict[str, Any]:
+    """What kube-scheduler asks of these nodes for a pod of `demo-policy`."""
+    metadata = {"name": "p", "namespace": namespace, "labels": {"telemetry-policy": "demo-policy"}}
+    return {"Pod": {"metadata": metadata}, "Nodes": None, "NodeNames": nodes}
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,12 @@ from tas.sample import Scrape
 from tas.verdict import LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict, Wish, WishKind
 from tests.e2e.processes import free_ports
 from tests.integration.servers import Server
-from tests.integration.workers.cli.tas import COMMAND, Tas
+from tests.integration.workers.cli.tas import COMMAND, HEALTH, Tas
 
 
 @pytest.fixture
-def tas(tmp_path: Path, server: Server) -> Tas:
+def tas(tas: Tas, server: Server) -> Tas:
     """A user whose TAS_BUS is the test's server."""
-    tas = Tas(tmp_path / "home")
     tas.environment["TAS_BUS"] = server.url
     return tas
 
@@ -198,7 +197,7 @@ async def test_a_server_without_jetstream_is_told_with_what_to_do(tmp_path: Path
             done = await tas(*command, "--bus", url)
             assert done.code == 1
             assert done.err.startswith(f"Error: the nats-server at {url} has no JetStream: start it with --jetstream")
-        async with tas.running("run", "evaluate", "--bus", url, "--health-listen", "127.0.0.1:0") as running:
+        async with tas.running("run", "evaluate", "--bus", url, *HEALTH) as running:
             problem = await running.said("bus_problem", within=30)
         assert "--jetstream" in problem["error"]
         assert problem["connection"] == "tas-evaluate"

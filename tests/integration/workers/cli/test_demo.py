@@ -4,7 +4,6 @@ import asyncio
 import io
 import os
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
@@ -62,11 +61,6 @@ STEPS = {
     ],
 }
 """What a story tells, in this order."""
-
-
-@pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
 
 
 def told_in_order(out: str, words: list[str]) -> list[str]:

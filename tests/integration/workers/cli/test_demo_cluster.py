@@ -13,7 +13,7 @@ import pytest
 from sandbox import Sandbox, extender_entry
 from sandbox.resources import NAMESPACES, NODES, PODS, TASPOLICIES
 from tests.integration.servers import Server, eventually
-from tests.integration.workers.cli.tas import Done, Running, Tas
+from tests.integration.workers.cli.tas import FREE, Done, Running, Tas
 from tests.integration.workers.cli.test_demo import told_in_order
 from workers.cli.demo_stories import STORIES
 
@@ -72,12 +72,10 @@ class Around:
 
 
 @pytest.fixture
-async def around(tmp_path: Path) -> AsyncIterator[Around]:
-    tas = Tas(tmp_path / "home")
+async def around(tas: Tas, tmp_path: Path) -> AsyncIterator[Around]:
     async with Sandbox.start(nodes=NAMES) as sandbox:
         kubeconfig = str(sandbox.kubeconfig(tmp_path / "kubeconfig"))
-        ports = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0")
-        async with tas.running("run", "all", "--kubeconfig", kubeconfig, *ports) as running:
+        async with tas.running("run", "all", "--kubeconfig", kubeconfig, *FREE) as running:
             await running.ready()
             health = (await running.said("health_listening"))["url"].removeprefix("http://")
             listen = (await running.said("extender_listening"))["url"].removeprefix("http://").partition("/")[0]

@@ -10,42 +10,24 @@ import aiohttp
 import pytest
 
 from tests.integration.servers import eventually
-from tests.integration.workers.cli.tas import Running, Tas
+from tests.integration.workers.cli.tas import FREE, Running, Tas, demo_policy, policy_folder, question
 
-POLICY = """\
-apiVersion: telemetry.intel.com/v1alpha1
-kind: TASPolicy
-metadata: {name: demo-policy}
-spec:
-  strategies:
+POLICY = demo_policy("""\
     dontschedule:
       rules:
         - {metricname: health_metric, operator: Equals, target: 2}
     scheduleonmetric:
       rules:
         - {metricname: load1, operator: LessThan}
-"""
+""")
 NODES = ("node-1", "node-2", "node-3")
-QUESTION = {
-    "Pod": {"metadata": {"name": "p", "namespace": "default", "labels": {"telemetry-policy": "demo-policy"}}},
-    "Nodes": None,
-    "NodeNames": list(NODES),
-}
-
-
-@pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
 
 
 @pytest.fixture
 async def everything(tas: Tas, tmp_path: Path) -> AsyncIterator[Running]:
     """`tas run all`, ready, `/debug/explain` on the extender's port too; node-1 violates, node-3 is unknown."""
-    folder = tmp_path / "policies"
-    folder.mkdir()
-    (folder / "demo.yaml").write_text(POLICY)
-    free = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0", "--debug-explain", "on")
-    async with tas.running("run", "all", "--policies", str(folder), *free) as running:
+    folder = policy_folder(tmp_path, POLICY)
+    async with tas.running("run", "all", "--policies", str(folder), *FREE, "--debug-explain", "on") as running:
         await running.ready()
         for node, health, load in (("node-1", 2, 1), ("node-2", 0, 5), ("node-3", 0, 3)):
             metrics = (f"health_metric={health}", f"load1={load}")[: 1 if node == "node-3" else 2]
@@ -66,7 +48,10 @@ async def extender(running: Running) -> str:
 
 async def ask(running: Running, verb: str, **changes: Any) -> Any:
     url = await extender(running)
-    async with aiohttp.ClientSession() as session, session.post(f"{url}/{verb}", json=QUESTION | changes) as response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/{verb}", json=question(*NODES) | changes) as response,
+    ):
         assert response.status == 200
         return await response.json()
 
@@ -168,7 +153,6 @@ async def test_the_serving_port_explains_only_where_it_is_wished(tas: Tas, every
 
     assert await status(everything) == 200
     bus = (await everything.said("bus_started"))["bus"]
-    free = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0")
-    async with tas.running("run", "extender", "--bus", bus, *free) as silent:
+    async with tas.running("run", "extender", "--bus", bus, *FREE) as silent:
         assert await status(silent) != 200
         assert (await silent.health("/debug/explain?node=node-1"))[0] == 200

@@ -14,17 +14,12 @@ import pytest
 
 from tests.installed import EXAMPLES, ROOT, install, write_package
 from tests.integration.servers import eventually
-from tests.integration.workers.cli.tas import Running, Tas
+from tests.integration.workers.cli.tas import FREE, Running, Tas
 
 PATIENCE = 60.0
-LISTEN = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0", "--log-format", "json")
+LISTEN = (*FREE, "--log-format", "json")
 POD = {"metadata": {"name": "p", "namespace": "default", "labels": {"example.com/needs-mbps": "50"}}}
 NODES = ["node-1", "node-2", "node-3"]
-
-
-@pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
 
 
 @asynccontextmanager

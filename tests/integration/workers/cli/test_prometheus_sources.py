@@ -8,35 +8,22 @@ import aiohttp
 import pytest
 
 from tests.integration.servers import eventually
-from tests.integration.workers.cli.tas import Tas
+from tests.integration.workers.cli.tas import FREE, Tas, demo_policy, policy_folder, question
 from tests.sources import writing
 from tests.sources.answers import golden, played_prometheus
 
-POLICY = """\
-apiVersion: telemetry.intel.com/v1alpha1
-kind: TASPolicy
-metadata: {name: demo-policy}
-spec:
-  strategies:
+POLICY = demo_policy("""\
     dontschedule:
       rules:
         - {metricname: health_metric, operator: GreaterThan, target: 2, source: edge}
         - {metricname: load, operator: GreaterThan, target: 8}
-"""
+""")
 LONG = 60.0
 
 
 @pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
-
-
-@pytest.fixture
 def policies(tmp_path: Path) -> Path:
-    folder = tmp_path / "policies"
-    folder.mkdir()
-    (folder / "demo.yaml").write_text(POLICY)
-    return folder
+    return policy_folder(tmp_path, POLICY)
 
 
 async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> None:
@@ -46,10 +33,9 @@ async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> 
         at = time.time()
         played.answers["my own query"] = golden("vector", evaluated=at)
         command = [
-            *("run", "all", "--bus", "embedded", "--policies", str(policies), "--listen", "127.0.0.1:0"),
+            *("run", "all", "--bus", "embedded", "--policies", str(policies), "--period", "100ms", *FREE),
             *("--source", f"edge:prometheus={played.url.replace('://', '://tas:hunter2@')}"),
             *("--source", "remote-write=127.0.0.1:0", "--source-config", str(configuration)),
-            *("--period", "100ms", "--health-listen", "127.0.0.1:0"),
         ]
         async with tas.running(*command) as running:
             await running.ready()
@@ -61,8 +47,7 @@ async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> 
             ]
 
             async def rejected() -> dict[str, str]:
-                pod = {"metadata": {"name": "p", "namespace": "default", "labels": {"telemetry-policy": "demo-policy"}}}
-                body = {"Pod": pod, "Nodes": None, "NodeNames": ["node-1", "node-2", "node-3"]}
+                body = question("node-1", "node-2", "node-3")
                 async with (
                     aiohttp.ClientSession() as session,
                     session.post(f"{extender}/filter", json=body) as answer,

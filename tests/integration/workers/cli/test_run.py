@@ -21,40 +21,22 @@ from bus.messages import encode_samples
 from bus.subjects import samples_subject
 from tas.quantity import NANO, Quantity
 from tas.sample import Scrape
+from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, eventually
-from tests.integration.workers.cli.tas import Running, Tas
+from tests.integration.workers.cli.tas import FREE, HEALTH, Running, Tas, demo_policy, policy_folder, question
 from tests.integration.workers.running import samples_on
 
-POLICY = """\
-apiVersion: telemetry.intel.com/v1alpha1
-kind: TASPolicy
-metadata: {name: demo-policy}
-spec:
-  strategies:
+POLICY = demo_policy("""\
     dontschedule:
       rules:
         - {metricname: health_metric, operator: Equals, target: 2}
-"""
-QUESTION = {
-    "Pod": {"metadata": {"name": "p", "namespace": "default", "labels": {"telemetry-policy": "demo-policy"}}},
-    "Nodes": None,
-    "NodeNames": ["node-1", "node-2"],
-}
+""")
 PROCFILE = Path("Procfile").read_text()
-FREE = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0")
-
-
-@pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
 
 
 @pytest.fixture
 def policies(tmp_path: Path) -> Path:
-    folder = tmp_path / "policies"
-    folder.mkdir()
-    (folder / "demo.yaml").write_text(POLICY)
-    return folder
+    return policy_folder(tmp_path, POLICY)
 
 
 @pytest.fixture
@@ -72,7 +54,10 @@ def _is_gone(process: psutil.Process) -> bool:
 
 async def passing_nodes(running: Running) -> list[str]:
     url = (await running.said("extender_listening"))["url"]
-    async with aiohttp.ClientSession() as session, session.post(f"{url}/filter", json=QUESTION) as response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/filter", json=question("node-1", "node-2")) as response,
+    ):
         assert response.status == 200
         answer = await response.json()
         names: list[str] = answer["NodeNames"]
@@ -206,7 +191,7 @@ async def test_the_store_that_was_named_stays_and_is_used_again(tas: Tas, polici
 
 
 async def test_each_worker_runs_as_a_process_of_its_own(tas: Tas, server: Server, policies: Path) -> None:
-    bus = ("--bus", server.url, "--health-listen", "127.0.0.1:0")
+    bus = ("--bus", server.url, *HEALTH)
     async with (
         tas.running("run", "extender", *bus, "--listen", "127.0.0.1:0") as extender,
         tas.running("run", "materialize", *bus) as materialize,
@@ -227,9 +212,9 @@ async def test_each_worker_runs_as_a_process_of_its_own(tas: Tas, server: Server
 
 
 async def test_a_bus_alone_is_found_by_the_others(tas: Tas, policies: Path) -> None:
-    async with tas.running("run", "bus", "--health-listen", "127.0.0.1:0") as bus:
+    async with tas.running("run", "bus", *HEALTH) as bus:
         await bus.ready()
-        async with tas.running("run", "policies", "--policies", str(policies), *FREE[2:]) as directory:
+        async with tas.running("run", "policies", "--policies", str(policies), *HEALTH) as directory:
             await directory.ready()
             assert [policy["name"] for policy in (await tas("get", "policies", "--json")).json] == ["demo-policy"]
             assert await directory.end() == 0
@@ -239,7 +224,7 @@ async def test_a_bus_alone_is_found_by_the_others(tas: Tas, policies: Path) -> N
 
 async def test_workers_wait_for_a_bus_that_comes_later(tas: Tas, server: Server) -> None:
     await server.stop()
-    async with tas.running("run", "materialize", "--bus", server.url, *FREE[2:]) as running:
+    async with tas.running("run", "materialize", "--bus", server.url, *HEALTH) as running:
         status, text = await running.health("/readyz")
         assert status == 503
         assert "not connected" in json.loads(text)["bus"]
@@ -250,7 +235,7 @@ async def test_workers_wait_for_a_bus_that_comes_later(tas: Tas, server: Server)
 
 
 async def test_a_bus_that_is_away_while_stopping_holds_nobody_up(tas: Tas, server: Server) -> None:
-    async with tas.running("run", "materialize", "--bus", server.url, *FREE[2:]) as running:
+    async with tas.running("run", "materialize", "--bus", server.url, *HEALTH) as running:
         await running.ready()
         server.pause()
         loop = asyncio.get_running_loop()
@@ -315,13 +300,13 @@ async def test_a_port_in_use_is_one_line_and_code_2(tas: Tas, policies: Path, se
 async def test_the_embedded_port_that_was_named_must_be_free(tas: Tas) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = await tas("run", "bus", "--embedded-port", port, "--health-listen", "127.0.0.1:0")
+        done = await tas("run", "bus", "--embedded-port", port, *HEALTH)
     assert done.code == 2
     assert f"bus: cannot listen on 127.0.0.1:{port}: the port is in use" in done.err
 
 
 async def test_two_on_one_store_are_refused(tas: Tas, tmp_path: Path) -> None:
-    arguments = ("run", "bus", "--store", str(tmp_path / "store"), "--health-listen", "127.0.0.1:0")
+    arguments = ("run", "bus", "--store", str(tmp_path / "store"), *HEALTH)
     async with tas.running(*arguments) as running:
         await running.ready()
         done = await tas(*arguments)
@@ -338,7 +323,7 @@ async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Pa
     binaries.mkdir()
     (binaries / "tas").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m workers.cli "$@"\n')
     (binaries / "tas").chmod(0o755)
-    ports = _free_ports(7)
+    ports = free_ports(7)
     procfile = PROCFILE
     # The ports of a running installation on this machine are not this test's.
     for name, port in zip(
@@ -379,16 +364,8 @@ async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Pa
     assert tas.left_behind() == []
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 async def test_replicas_of_materialize_lose_nothing_when_one_is_killed(tas: Tas, server: Server, bus: Bus) -> None:
-    arguments = ("run", "materialize", "--bus", server.url, "--health-listen", "127.0.0.1:0")
+    arguments = ("run", "materialize", "--bus", server.url, *HEALTH)
     async with tas.running(*arguments) as first, tas.running(*arguments) as second:
         await first.ready()
         await second.ready()

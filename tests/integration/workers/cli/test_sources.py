@@ -13,17 +13,11 @@ from sandbox import Sandbox
 from tas.sources.reading import Refusal, Refused
 from tas.sources.state import SourceMetric, SourceState
 from tests.integration.servers import Server, eventually
-from tests.integration.workers.cli.tas import Tas
+from tests.integration.workers.cli.tas import FREE, Tas
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
 
-FREE = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0")
 ROOT = Path(__file__).parents[4]
-
-
-@pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
 
 
 @pytest.fixture

@@ -41,11 +41,6 @@ def files(tmp_path: Path) -> Path:
     return run_commands(tmp_path / "certificates")
 
 
-@pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
-
-
 def flags(files: Path, folder: Path) -> list[str]:
     """Those of the page's command, with free ports and paths of this test."""
     command = CONSOLE.partition("tas run all ")[2].partition("\n$ ")[0].replace("\\\n", " ").split()

@@ -9,33 +9,24 @@ import pytest
 from bus.buckets import NODES, SOURCES, VERDICTS
 from bus.connection import Bus
 from tests.integration.servers import Server, eventually
-from tests.integration.workers.cli.tas import Done, Tas
+from tests.integration.workers.cli.tas import HEALTH, Done, Tas, demo_policy, policy_folder
 
-POLICY = """\
-apiVersion: telemetry.intel.com/v1alpha1
-kind: TASPolicy
-metadata: {name: demo-policy}
-spec:
-  strategies:
+POLICY = demo_policy("""\
     deschedule:
       rules:
         - {metricname: health_metric, operator: Equals, target: 2}
-"""
-HEALTH = ("--health-listen", "127.0.0.1:0")
+""")
 
 
 @pytest.fixture
-def tas(tmp_path: Path, server: Server) -> Tas:
+def tas(tas: Tas, server: Server) -> Tas:
     """A user whose TAS_BUS is the test's server."""
-    tas = Tas(tmp_path / "home")
     tas.environment["TAS_BUS"] = server.url
     return tas
 
 
 async def test_a_value_goes_as_far_as_workers_run(tas: Tas, tmp_path: Path) -> None:
-    folder = tmp_path / "policies"
-    folder.mkdir()
-    (folder / "demo.yaml").write_text(POLICY)
+    folder = policy_folder(tmp_path, POLICY)
 
     async def trace() -> Done:
         return await tas("trace", "health_metric", "node-1", "--json")

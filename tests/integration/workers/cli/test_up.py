@@ -12,40 +12,22 @@ from structlog.testing import capture_logs
 
 from sandbox import Sandbox
 from sandbox.resources import TASPOLICIES
+from tests.e2e.processes import free_ports
 from tests.integration.servers import eventually
-from tests.integration.workers.cli.tas import Tas
+from tests.integration.workers.cli.tas import Tas, demo_policy, policy_folder
 from workers.cli.applied import AppliedPolicies
 
-POLICY = """\
-apiVersion: telemetry.intel.com/v1alpha1
-kind: TASPolicy
-metadata: {name: demo-policy}
-spec:
-  strategies:
+POLICY = demo_policy("""\
     deschedule:
       rules: [{metricname: health_metric, operator: Equals, target: 2}]
     dontschedule:
       rules: [{metricname: health_metric, operator: Equals, target: 2}]
-"""
-
-
-@pytest.fixture
-def tas(tmp_path: Path) -> Tas:
-    return Tas(tmp_path / "home")
+""")
 
 
 @pytest.fixture
 def policies(tmp_path: Path) -> Path:
-    folder = tmp_path / "policies"
-    folder.mkdir()
-    (folder / "demo.yaml").write_text(POLICY)
-    return folder
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    return policy_folder(tmp_path, POLICY)
 
 
 class Screen:
@@ -69,7 +51,7 @@ class Screen:
 
 
 async def test_labels_appear_pods_move_an_edit_counts_and_nothing_is_left(tas: Tas, policies: Path) -> None:
-    listen, health = free_port(), free_port()
+    listen, health = free_ports(2)
     process = await tas.start(
         "up", "--policies", str(policies), "--listen", f"127.0.0.1:{listen}", "--health-listen", f"127.0.0.1:{health}"
     )
