@@ -50,7 +50,7 @@ class Server:
         self._signal(signal.SIGSTOP)
         assert self._running is not None
         threads = Path(f"/proc/{self._running.pid}/task")
-        until = time.monotonic() + 5
+        until = time.monotonic() + 30
         while threads.exists() and not all(map(_stands_still, threads.iterdir())):  # only Linux tells
             assert time.monotonic() < until, "the server does not stop"
             time.sleep(0.001)
@@ -83,7 +83,7 @@ def _stands_still(thread: Path) -> bool:
 
 
 async def eventually(
-    holds: Callable[[], bool | Awaitable[bool]], *, within: float = 30.0, every: float = 0.005
+    holds: Callable[[], bool | Awaitable[bool]], *, within: float = 60.0, every: float = 0.005
 ) -> float:
     """Waits until `holds()` is true, and returns the seconds it took; fails after `within`."""
     loop = asyncio.get_running_loop()

@@ -64,7 +64,7 @@ async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig
                 told: list[str] = trace["hops"][-1]["told"]
                 return trace["stops_at"] is None and told == [f"{namespace}/demo-policy: demo-policy{found}"]
 
-            await eventually(so, within=60, every=0.2)
+            await eventually(so, every=0.2)
 
         assert (await tas("publish", "node-1", "health_metric=2")).code == 0
         await traced_to("=violating is wished; there as 'violating'")

@@ -21,6 +21,9 @@ HEALTH = ("--health-listen", "127.0.0.1:0")
 FREE = ("--listen", "127.0.0.1:0", *HEALTH)
 """Ports that nobody else has."""
 
+PATIENCE_SECONDS = 240.0
+"""How long a command may take: a story of `tas demo` takes seconds, and on a machine that is busy a minute."""
+
 
 def demo_policy(strategies: str) -> str:
     """A file of the TASPolicy `demo-policy` with these lines as its strategies."""
@@ -75,7 +78,7 @@ class Running:
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.log if line["event"] == name]
 
-    async def said(self, event: str, within: float = 30.0) -> dict[str, Any]:
+    async def said(self, event: str, within: float = 60.0) -> dict[str, Any]:
         """The first log line of this name."""
 
         def so() -> bool:
@@ -105,7 +108,7 @@ class Running:
         os.kill(self.process.pid, number)
         return await self.ended()
 
-    async def ended(self, within: float = 30.0) -> int:
+    async def ended(self, within: float = 60.0) -> int:
         """The exit code, once it has ended by itself and all was read."""
         _, late = await asyncio.wait([asyncio.ensure_future(self.process.wait()), self._reading], timeout=within)
         if late:
@@ -141,7 +144,7 @@ class Tas:
     async def __call__(self, *arguments: str, **environment: str) -> Done:
         """Runs a command to its end."""
         process = await self.start(*arguments, **environment)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             out, err = await process.communicate()
         assert process.returncode is not None
         return Done(process.returncode, out.decode(), err.decode())

@@ -62,7 +62,7 @@ class Around:
         self.sandbox.cluster.create(TASPOLICIES, "default", policy, manager="test")
 
     async def placed(self, name: str) -> None:
-        await eventually(lambda: "nodeName" in self.sandbox.cluster.get(PODS, "default", name)["spec"], within=30)
+        await eventually(lambda: "nodeName" in self.sandbox.cluster.get(PODS, "default", name)["spec"])
 
     def acts(self) -> list[tuple[str, str]]:
         """What the command asked of the API server, beyond looking."""
@@ -79,7 +79,7 @@ async def around(tas: Tas, tmp_path: Path) -> AsyncIterator[Around]:
             await running.ready()
             health = (await running.said("health_listening"))["url"].removeprefix("http://")
             listen = (await running.said("extender_listening"))["url"].removeprefix("http://").partition("/")[0]
-            flags = {"kubeconfig": kubeconfig, "listen": listen, "extender-health": health, "within": "40s"}
+            flags = {"kubeconfig": kubeconfig, "listen": listen, "extender-health": health, "within": "60s"}
             yield Around(tas, sandbox, running, flags)
 
 
@@ -135,7 +135,7 @@ async def test_a_scheduler_that_does_not_ask_is_found_out_and_all_is_cleaned_up(
         await around.placed("app")
         refused = await around.play("memory")
         assert (refused.code, around.acts()) == (1, [])
-        done = await around.play("memory", "--probe", within="3s")
+        done = await around.play("memory", "--probe", within="15s")
     around.sandbox.cluster.delete(PODS, "default", "app")
     assert done.code == 1
     assert "NOT SEEN  tas-demo-probe is on " in done.out
@@ -214,7 +214,7 @@ async def test_interrupted_it_cleans_up(asked: Around) -> None:
     process = await asked.tas.start("demo", "memory", *told)
     assert process.stdout is not None
     said = b""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         async for line in process.stdout:
             said += line
             if b"pod demo-app-1 is created" in line:

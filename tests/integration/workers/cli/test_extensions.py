@@ -16,7 +16,6 @@ from tests.installed import EXAMPLES, ROOT, install, write_package
 from tests.integration.servers import eventually
 from tests.integration.workers.cli.tas import FREE, Running, Tas
 
-PATIENCE = 60.0
 LISTEN = (*FREE, "--log-format", "json")
 POD = {"metadata": {"name": "p", "namespace": "default", "labels": {"example.com/needs-mbps": "50"}}}
 NODES = ["node-1", "node-2", "node-3"]
@@ -62,7 +61,7 @@ async def test_the_example_is_installed_and_answers_by_what_is_published(tas: Ta
             passed: list[str] = filtered["NodeNames"]
             return passed == ["node-2", "node-3"]
 
-        await eventually(knows, within=PATIENCE)
+        await eventually(knows)
         _, filtered = await ask(running, "/bandwidth/filter")
         assert filtered["FailedAndUnresolvableNodes"] == {"node-1": "Too little net_free_mbps"}
         _, scores = await ask(running, "/bandwidth/prioritize")
@@ -216,13 +215,13 @@ async def test_one_that_spins_makes_healthz_fail_and_name_it(tas: Tas, tmp_path:
             seen.append(json.loads(text))
             return status == 503
 
-        await eventually(fails, within=PATIENCE)
+        await eventually(fails)
         stalled = seen[-1]["stalled"]
         assert stalled["task"] == "extension spins: filter"
         assert stalled["at"].startswith("own.py:")
         assert stalled["at"].endswith(" in filter")
         assert (await running.health("/readyz"))[0] == 503
-        line = await running.said("event_loop_stalled", within=PATIENCE)
+        line = await running.said("event_loop_stalled")
         assert (line["task"], line["level"]) == ("extension spins: filter", "error")
         asked.cancel()
 

@@ -18,7 +18,6 @@ POLICY = demo_policy("""\
         - {metricname: health_metric, operator: GreaterThan, target: 2, source: edge}
         - {metricname: load, operator: GreaterThan, target: 8}
 """)
-LONG = 60.0
 
 
 @pytest.fixture
@@ -34,13 +33,14 @@ async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> 
         played.answers["my own query"] = golden("vector", evaluated=at)
         command = [
             *("run", "all", "--bus", "embedded", "--policies", str(policies), "--period", "100ms", *FREE),
+            *("--stale-after", "30m"),  # a busy machine takes its time
             *("--source", f"edge:prometheus={played.url.replace('://', '://tas:hunter2@')}"),
             *("--source", "remote-write=127.0.0.1:0", "--source-config", str(configuration)),
         ]
         async with tas.running(*command) as running:
             await running.ready()
             extender = (await running.said("extender_listening"))["url"]
-            receiver = (await running.said("remote_write_listening", within=LONG))["url"]
+            receiver = (await running.said("remote_write_listening"))["url"]
             sent = [
                 writing.series("node_load1", (load, round(at * 1000)), node=node)
                 for node, load in (("node-1", 1.0), ("node-2", 9.0))
@@ -60,11 +60,11 @@ async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> 
             async def so(*names: str) -> bool:
                 return set(await rejected()) == set(names)
 
-            await eventually(lambda: so("node-2"), within=LONG, every=0.1)
+            await eventually(lambda: so("node-2"), every=0.1)
             sick = json.loads(golden("vector", evaluated=at + 1).body)
             sick["data"]["result"][0]["value"][1] = "3"
             played.answers["my own query"] = golden("vector")._replace(body=json.dumps(sick).encode())
-            await eventually(lambda: so("node-1", "node-2"), within=LONG, every=0.1)
+            await eventually(lambda: so("node-1", "node-2"), every=0.1)
 
             async def told() -> bool:
                 listed = await tas("get", "sources", "--json")
@@ -74,7 +74,7 @@ async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> 
                     "remote-write": "well",
                 }
 
-            await eventually(told, within=LONG, every=0.5)
+            await eventually(told, every=0.5)
             code = await running.end()
         assert code == 0, running.log
         assert "hunter2" not in json.dumps(running.log)

@@ -43,7 +43,7 @@ async def test_with_a_cluster_and_nothing_named_the_custom_metrics_api_is_asked(
                 ("2", "custom-metrics", "violated")
             ]
 
-        await eventually(violated, within=60, every=0.5)
+        await eventually(violated, every=0.5)
         (source,) = (await tas("get", "sources", "--json")).json
         assert (source["source"], source["state"], source["kind"]) == ("custom-metrics", "well", "custom-metrics")
         assert source["metrics"] == {"health_metric": {"nodes": 1}}

@@ -43,7 +43,7 @@ class Screen:
         async for line in self.process.stdout:
             self.text += line.decode()
 
-    async def shows(self, *words: str, within: float = 30.0) -> None:
+    async def shows(self, *words: str, within: float = 60.0) -> None:
         """One after the other, from here on."""
         for each in words:
             await eventually(lambda each=each: each in self.text, within=within)  # type: ignore[misc]
@@ -70,7 +70,7 @@ async def test_labels_appear_pods_move_an_edit_counts_and_nothing_is_left(tas: T
             # Some came before the edit and some after it: what counts is how it ends.
             await eventually(lambda node=node: _last(screen.text, node).startswith("labels: –"))  # type: ignore[misc]
         os.kill(process.pid, signal.SIGINT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await process.wait() == 0
     finally:
         if process.returncode is None:
