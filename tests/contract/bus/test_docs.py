@@ -41,7 +41,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 @pytest.fixture
 async def bus(server: EmbeddedServer) -> AsyncIterator[Bus]:
     async with Bus.connect(server.url, name="test") as bus:
-        await asyncio.wait_for(bus.wait_connected(), 10)
+        await asyncio.wait_for(bus.wait_connected(), 60)
         yield bus
 
 
@@ -61,7 +61,7 @@ async def running(program: str, url: str) -> AsyncIterator[asyncio.StreamReader]
 
 
 async def line(output: asyncio.StreamReader) -> str:
-    return (await asyncio.wait_for(output.readline(), 20)).decode().strip()
+    return (await asyncio.wait_for(output.readline(), 60)).decode().strip()
 
 
 async def test_the_program_that_publishes_is_understood(server: EmbeddedServer, bus: Bus) -> None:
@@ -131,11 +131,11 @@ def address_of(store: Path) -> str | None:
 
 async def test_the_rights_shown_suffice_and_give_no_more(guarded: str) -> None:
     async with Bus.connect(f"nats://tas:secret@{guarded}", name="tas") as bus:
-        await asyncio.wait_for(bus.wait_connected(), 10)
+        await asyncio.wait_for(bus.wait_connected(), 60)
         revision = await bus.put(POLICIES, "default.demo", b"{}", revision=0, read_at=time.monotonic())
     own_streams: dict[str, Any] = {"streams": [POLICIES]}
     async with Bus.connect(f"nats://reader:secret@{guarded}", name="reader", **own_streams) as reader:
-        await asyncio.wait_for(reader.wait_connected(), 10)
+        await asyncio.wait_for(reader.wait_connected(), 60)
         assert [entry.key for entry in await reader.entries(POLICIES)] == ["default.demo"]
         entry = await reader.get(POLICIES, "default.demo")
         assert entry is not None
@@ -143,7 +143,7 @@ async def test_the_rights_shown_suffice_and_give_no_more(guarded: str) -> None:
         with pytest.raises(RefusedError, match="right"):
             await reader.put(POLICIES, "default.demo", b"{}", revision=revision, read_at=time.monotonic())
     async with Bus.connect(f"nats://agent:secret@{guarded}", name="agent", streams=[]) as agent:
-        await asyncio.wait_for(agent.wait_connected(), 10)
+        await asyncio.wait_for(agent.wait_connected(), 60)
         assert await agent.publish(SAMPLES, "tas.samples.node-1.my-agent", b"{}")
         with pytest.raises(RefusedError, match="right"):
             await agent.publish(SAMPLES, "tas.samples.node-2.my-agent", b"{}")
@@ -151,7 +151,7 @@ async def test_the_rights_shown_suffice_and_give_no_more(guarded: str) -> None:
 
 async def test_the_rights_shown_suffice_for_the_functions_of_a_client_library(guarded: str) -> None:
     async with Bus.connect(f"nats://tas:secret@{guarded}", name="tas") as bus:
-        await asyncio.wait_for(bus.wait_connected(), 10)
+        await asyncio.wait_for(bus.wait_connected(), 60)
         await bus.put(POLICIES, "default.demo", b"{}", revision=0, read_at=time.monotonic())
     client = await nats.connect(f"nats://reader:secret@{guarded}", inbox_prefix=b"_INBOX_reader")
     try:
@@ -168,7 +168,7 @@ async def test_tas_publish_needs_the_inbox_that_the_page_names(tmp_path: Path, a
     page = PAGE.replace("_INBOX_agent.>", inbox) if allowed else PAGE
     async with serving(tmp_path, page) as address:
         async with Bus.connect(f"nats://tas:secret@{address}", name="tas") as bus:
-            await asyncio.wait_for(bus.wait_connected(), 10)
+            await asyncio.wait_for(bus.wait_connected(), 60)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "workers.cli", "publish", "node-1", "load1=1", "--source", "my-agent"),
             *("--bus", f"nats://agent:secret@{address}"),

@@ -23,7 +23,7 @@ from workers.runtime import Address, listening
 LIMIT = 20_000
 POD = {"metadata": {"name": "p", "namespace": "ns"}}
 ASK = json.dumps({"Pod": POD, "Nodes": None, "NodeNames": ["a", "b"]}).encode()
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @dataclass

@@ -133,7 +133,7 @@ class World:
         return entries
 
     async def eventually(
-        self, state: State, *wishes: Wish, node: str = NODE, name: str = "p", within: float = 30.0
+        self, state: State, *wishes: Wish, node: str = NODE, name: str = "p", within: float = 60.0
     ) -> float:
         async def so() -> bool:
             strategy = await self.strategy(node, name)

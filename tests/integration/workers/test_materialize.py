@@ -142,7 +142,7 @@ async def test_a_sample_stands_as_it_was_said(materialized: Materialized) -> Non
     assert materialized.metric("tas_node_writes_total") == 1
     assert materialized.metric("tas_nodes") == 1
     assert materialized.metric("tas_sample_write_seconds_count") == 1
-    assert 0 < materialized.metric("tas_sample_write_seconds_sum") < 5
+    assert 0 < materialized.metric("tas_sample_write_seconds_sum") < 60
     assert materialized.refusals() == {}
 
 

@@ -85,7 +85,7 @@ async def test_it_runs_by_itself(tmp_path: Path) -> None:
         assert config["clusters"][0]["cluster"]["server"] == url
 
         def listed() -> list[str]:
-            with urllib.request.urlopen(f"{url}/api/v1/nodes", timeout=10) as response:
+            with urllib.request.urlopen(f"{url}/api/v1/nodes", timeout=60) as response:
                 return [node["metadata"]["name"] for node in json.load(response)["items"]]
 
         assert await asyncio.to_thread(listed) == ["node-1", "node-2"]

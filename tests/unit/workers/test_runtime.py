@@ -88,7 +88,7 @@ async def running(
     with capture_logs() as logs:
         task = asyncio.create_task(supervisor.run(stop))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 for worker in workers:
                     await worker.started.wait()
             yield next(line["url"] for line in logs if line["event"] == "health_listening"), stop, task
@@ -162,7 +162,7 @@ async def test_while_stopping_nobody_is_ready() -> None:
     stuck = Stuck()
     async with running(stuck) as (url, stop, task):
         stop.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (answer := await get(f"{url}/readyz"))[0] == 200:
                 pass
         assert orjson.loads(answer[1])["workers"] == {"stuck": "stopping"}
@@ -233,7 +233,7 @@ async def test_a_signal_asks_for_an_orderly_stop(number: signal.Signals) -> None
     async with stop_signals() as stop:
         assert not stop.is_set()
         os.kill(os.getpid(), number)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await stop.wait()
     assert not asyncio.get_running_loop().remove_signal_handler(number)
 
