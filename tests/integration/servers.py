@@ -11,27 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from bus.server import STORE_BYTES, EmbeddedServer
+from tests.e2e.processes import free_ports
 
 
 class Server:
-    """One server's life: its address and its store stay the same over restarts. `port` 0: any free one."""
+    """One server's life: its address and its store stay the same over restarts."""
 
-    def __init__(self, store: Path, *, port: int = 0) -> None:
+    def __init__(self, store: Path) -> None:
         self._store = store
-        self._port = port
+        (self._port,) = free_ports(1)  # which nobody is given while the server is away
         self._running: EmbeddedServer | None = None
         self._ending = AsyncExitStack()
 
     @property
     def url(self) -> str:
-        assert self._port, "the server never ran"
         return f"nats://127.0.0.1:{self._port}"
 
     async def start(self, **options: Any) -> None:
         self._running = await self._ending.enter_async_context(
             EmbeddedServer.start(self._store, port=self._port, **{"store_bytes": STORE_BYTES, **options})
         )
-        self._port = int(self._running.url.rpartition(":")[2])
 
     async def stop(self) -> None:
         """Ends it as an operator would; clients are told."""

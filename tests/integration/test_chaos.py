@@ -23,7 +23,6 @@ from structlog.testing import capture_logs
 from bus.buckets import NODES, SAMPLES
 from bus.connection import Bus
 from bus.errors import BusError
-from tests.e2e.processes import free_ports
 from tests.integration.published import CLOCK, SECOND, Published, Publisher
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
@@ -140,7 +139,7 @@ async def test_every_value_ends_as_the_newest_and_none_goes_back(seed: int, tmp_
         write_policy(policies, threshold(microseconds), rules=[rule])
     async with AsyncExitStack() as stack:
         stack.enter_context(capture_logs())  # what the readers and publishers tell of a bus that is away is not news
-        server = Server(tmp_path / "store", port=free_ports(1)[0])
+        server = Server(tmp_path / "store")
         await server.start()
         stack.push_async_callback(server.stop)
 

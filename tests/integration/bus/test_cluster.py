@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from bus import server as embedded
 from bus.buckets import NODES
 from bus.connection import CALL_SECONDS, Bus
 from bus.errors import ConflictError, MisconfiguredError, UnavailableError
+from tests.e2e.processes import free_ports
 from tests.integration.bus.followers import following
 from tests.integration.bus.load import load
 from tests.integration.servers import eventually
@@ -27,14 +27,6 @@ NOISE_SECONDS = 5.0
 now = time.monotonic
 
 T = TypeVar("T")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Cluster:
