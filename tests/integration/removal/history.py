@@ -1,4 +1,4 @@
-"""One history: what is published, edited and deleted, and what goes wrong, all drawn from a seed."""
+"""One history: what is published, what users do, and what goes wrong, all drawn from a seed."""
 
 import asyncio
 import json
@@ -10,26 +10,22 @@ from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.errors import BusError
 from tests.integration.published import text_of
-from tests.integration.removal.api import ADMIN, Api
+from tests.integration.removal.api import Api
 from tests.integration.removal.model import (
     PREFIX,
     VIOLATING,
     Expected,
-    Key,
     Sample,
-    Spec,
     expected,
     is_silent,
     labels_of,
 )
 from tests.integration.removal.observed import NodeState, Observed
-from tests.integration.removal.specs import METRICS, some_spec
+from tests.integration.removal.specs import METRICS
+from tests.integration.removal.users import NAMES, Users
 from tests.integration.removal.workers import One
 from tests.integration.servers import Server
 
-NAMESPACES = ("default", "kube-system")
-NAMES = ("red", "green", "blue")
-FOREIGN = "team"
 Contradiction = tuple[str, str, Mapping[str, int], Mapping[str, int]]
 WELL_SECONDS = 0.5
 CONTRADICT_SECONDS = 3.5
@@ -52,7 +48,6 @@ class History:
         tell: Callable[[str], None],
     ) -> None:
         self._seed = seed
-        self._chance = random.Random(seed)
         self._api = api
         self._server = server
         self._bus = bus
@@ -60,7 +55,7 @@ class History:
         self._workers = workers
         self._tell = tell
         self._names = [f"node-{number}.example" for number in range(nodes)]
-        self.policies: dict[Key, Spec] = {}
+        self._users = Users(random.Random(seed), api=api, nodes=self._names, tell=tell)
         self._turn = asyncio.Lock()  # of who kills and starts
         self._is_calm = False
         self._asleep: set[str] = set()
@@ -69,13 +64,7 @@ class History:
     # What stands at first
 
     async def begin(self) -> None:
-        for node in self._names:
-            await self._add_node(node)
-        for name in NAMES:
-            await self._put_policy((NAMESPACES[0], name))
-        left = {"original-policy": VIOLATING, f"{PREFIX}gone/left": "x"}
-        await self._label(self._names[0], left, manager="extender")
-        await self._label(self._names[0], {FOREIGN: VIOLATING})
+        await self._users.begin()
 
     # What happens
 
@@ -100,7 +89,7 @@ class History:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await asyncio.sleep(chance.uniform(0.05, 0.5))
-            await chance.choice((self._policy, self._policy, self._node, self._tamper, self._tamper))(chance)
+            await self._users.act(chance)
 
     async def disturb(self, seconds: float) -> None:
         """What goes wrong between the product and the API server."""
@@ -165,7 +154,7 @@ class History:
                 await asyncio.sleep(chance.uniform(0.5, 3))
                 if kind == "evaluate":  # a hand puts what an old verdict does not wish
                     for _ in range(6):
-                        await self._tamper(chance)
+                        await self._users.tamper(chance)
                     await asyncio.sleep(chance.uniform(1.2, 2))
             self._tell(f"every {kind} comes back")
             for one in away:
@@ -176,7 +165,7 @@ class History:
         every = [{"m1": one, "m2": other} for one in (0, 10) for other in (0, 10)]
         found: list[Contradiction] = []
         for node, state in sorted(self.nodes.items()):
-            wished = [expected(self.policies, state.labels, values) for values in every]
+            wished = [expected(self._users.policies, state.labels, values) for values in every]
             for label in sorted(wished[0].keys() - state.labels.keys()):
                 well = [values for values, each in zip(every, wished, strict=True) if each[label] == Expected(None)]
                 unwell = [values for values, each in zip(every, wished, strict=True) if each[label].value is not None]
@@ -193,7 +182,7 @@ class History:
             await one.kill()
         await self._report(node, unwell, CONTRADICT_SECONDS)
         if node in self.nodes:
-            await self._label(node, {label: "high" if "/" in label else VIOLATING})
+            await self._users.label(node, {label: "high" if "/" in label else VIOLATING})
         await asyncio.sleep(1)
         self._contradicted = None
 
@@ -250,7 +239,7 @@ class History:
         values = {node: {metric: chance.randint(0, 10) for metric in METRICS} for node in self._names}
         for node in self._names:
             if node not in self.nodes:
-                await self._add_node(node)
+                await self._users.add_node(node)
         self._tell(f"{what}: {values}")
         while True:
             await asyncio.gather(*(self._sample(node, values[node]) for node in self._names))
@@ -262,7 +251,7 @@ class History:
         found: list[str] = []
         for node, state in self.nodes.items():
             labels = state.labels
-            wanted = expected(self.policies, labels, values[node])
+            wanted = expected(self._users.policies, labels, values[node])
             for label in sorted(wanted.keys() | {each for each in labels if self._is_ours(each)}):
                 should, stands = wanted.get(label, Expected(None)), labels.get(label)
                 if stands == should.value or (
@@ -280,7 +269,7 @@ class History:
         if should.free or ("/" not in label and stands != VIOLATING):
             return True
         name = label.removeprefix(PREFIX).partition("/")[0]
-        specs = [spec for key, spec in self.policies.items() if key[1] == name]
+        specs = [spec for key, spec in self._users.policies.items() if key[1] == name]
         # Who is silent holds all under the prefix of its name, and what nobody else speaks of.
         unnamed = all(label not in labels_of(name, spec) for spec in specs)
         if "/" not in label and unnamed and not self._is_set_by_product(node, uid, label):
@@ -307,68 +296,3 @@ class History:
             await self._bus.publish(SAMPLES, f"tas.samples.{node.replace('.', '_')}.agent", json.dumps(body).encode())
         except BusError:
             await asyncio.sleep(0.02)  # as silent as a source whose bus is away
-
-    # Users
-
-    async def _policy(self, chance: random.Random) -> None:
-        key = (chance.choice((NAMESPACES[0], NAMESPACES[0], NAMESPACES[1])), chance.choice(NAMES))
-        spec = self.policies.get(key)
-        kind = chance.random()
-        if spec is None or kind < 0.4:
-            await self._put_policy(key, chance)
-        elif kind < 0.65:
-            del self.policies[key]
-            self._tell(f"{key} is deleted")
-            await self._api.delete_policy(key)
-        elif kind < 0.8 and spec["strategies"]:
-            strategies = dict(spec["strategies"])
-            strategies.pop(chance.choice(sorted(strategies)))
-            await self._put_spec(key, {**spec, "strategies": strategies})
-        else:
-            word = chance.choice(("suspend", "dryRun"))
-            await self._put_spec(key, {**spec, word: not spec.get(word, False)})
-
-    async def _put_policy(self, key: Key, chance: random.Random | None = None) -> None:
-        await self._put_spec(key, some_spec(chance or self._chance))
-
-    async def _put_spec(self, key: Key, spec: Spec) -> None:
-        self._tell(f"{key} is {json.dumps(spec)}")
-        before = self.policies.get(key)
-        self.policies[key] = spec
-        await self._api.put_policy(key, spec, before)
-
-    async def _node(self, chance: random.Random) -> None:
-        node = chance.choice(self._names)
-        if node not in self.nodes:
-            await self._add_node(node, chance)
-        elif chance.random() < 0.5:
-            await self._label(node, {"zone": chance.choice(("a", "b"))})
-        else:
-            self._tell(f"{node} is deleted")
-            await self._api.delete_node(node)
-            if chance.random() < 0.6:
-                await self._add_node(node, chance)
-
-    async def _add_node(self, node: str, chance: random.Random | None = None) -> None:
-        self._tell(f"{node} comes")
-        zone = (chance or self._chance).choice(("a", "b"))
-        await self._api.add_node(node, {"zone": zone})
-
-    async def _tamper(self, chance: random.Random) -> None:
-        """A hand that puts, changes or removes a label of ours."""
-        node = chance.choice(self._names)
-        if node not in self.nodes or not self.policies:
-            return
-        (_, name), spec = chance.choice(sorted(self.policies.items(), key=lambda item: item[0]))
-        labels = sorted(labels_of(name, spec))
-        if not labels:
-            return
-        label = chance.choice(labels)
-        value = chance.choice(
-            (None, "strange", "high" if "/" in label else VIOLATING, "high" if "/" in label else None)
-        )
-        await self._label(node, {label: value})
-
-    async def _label(self, node: str, labels: Mapping[str, str | None], *, manager: str = ADMIN) -> None:
-        self._tell(f"{node} is labelled {dict(labels)} by hand")
-        await self._api.label_node(node, labels, manager=manager)

@@ -1,0 +1,103 @@
+"""What users do in a history: to policies, nodes and labels, by chance."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from tests.integration.removal.api import ADMIN, Api
+from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, labels_of
+from tests.integration.removal.specs import some_spec
+
+NAMESPACES = ("default", "kube-system")
+NAMES = ("red", "green", "blue")
+FOREIGN = "team"
+
+
+class Users:
+    """Hands upon a cluster. `policies` are those that stand, as far as the users know."""
+
+    def __init__(self, chance: random.Random, *, api: Api, nodes: Sequence[str], tell: Callable[[str], None]) -> None:
+        self._chance = chance
+        self._api = api
+        self._nodes = nodes
+        self._tell = tell
+        self.policies: dict[Key, Spec] = {}
+
+    async def begin(self) -> None:
+        """What stands at first."""
+        for node in self._nodes:
+            await self.add_node(node)
+        for name in NAMES:
+            await self._put_policy((NAMESPACES[0], name))
+        left = {"original-policy": VIOLATING, f"{PREFIX}gone/left": "x"}
+        await self.label(self._nodes[0], left, manager="extender")
+        await self.label(self._nodes[0], {FOREIGN: VIOLATING})
+
+    async def act(self, chance: random.Random) -> None:
+        """One of the things that users do."""
+        await chance.choice((self._policy, self._policy, self._node, self.tamper, self.tamper))(chance)
+
+    async def _policy(self, chance: random.Random) -> None:
+        key = (chance.choice((NAMESPACES[0], NAMESPACES[0], NAMESPACES[1])), chance.choice(NAMES))
+        spec = self.policies.get(key)
+        kind = chance.random()
+        if spec is None or kind < 0.4:
+            await self._put_policy(key, chance)
+        elif kind < 0.65:
+            del self.policies[key]
+            self._tell(f"{key} is deleted")
+            await self._api.delete_policy(key)
+        elif kind < 0.8 and spec["strategies"]:
+            strategies = dict(spec["strategies"])
+            strategies.pop(chance.choice(sorted(strategies)))
+            await self._put_spec(key, {**spec, "strategies": strategies})
+        else:
+            word = chance.choice(("suspend", "dryRun"))
+            await self._put_spec(key, {**spec, word: not spec.get(word, False)})
+
+    async def _put_policy(self, key: Key, chance: random.Random | None = None) -> None:
+        await self._put_spec(key, some_spec(chance or self._chance))
+
+    async def _put_spec(self, key: Key, spec: Spec) -> None:
+        self._tell(f"{key} is {json.dumps(spec)}")
+        before = self.policies.get(key)
+        self.policies[key] = spec
+        await self._api.put_policy(key, spec, before)
+
+    async def _node(self, chance: random.Random) -> None:
+        node = chance.choice(self._nodes)
+        if node not in self._api.nodes():
+            await self.add_node(node, chance)
+        elif chance.random() < 0.5:
+            await self.label(node, {"zone": chance.choice(("a", "b"))})
+        else:
+            self._tell(f"{node} is deleted")
+            await self._api.delete_node(node)
+            if chance.random() < 0.6:
+                await self.add_node(node, chance)
+
+    async def add_node(self, node: str, chance: random.Random | None = None) -> None:
+        """In one of the zones."""
+        self._tell(f"{node} comes")
+        zone = (chance or self._chance).choice(("a", "b"))
+        await self._api.add_node(node, {"zone": zone})
+
+    async def tamper(self, chance: random.Random) -> None:
+        """A hand that puts, changes or removes a label of ours."""
+        node = chance.choice(self._nodes)
+        if node not in self._api.nodes() or not self.policies:
+            return
+        (_, name), spec = chance.choice(sorted(self.policies.items(), key=lambda item: item[0]))
+        labels = sorted(labels_of(name, spec))
+        if not labels:
+            return
+        label = chance.choice(labels)
+        value = chance.choice(
+            (None, "strange", "high" if "/" in label else VIOLATING, "high" if "/" in label else None)
+        )
+        await self.label(node, {label: value})
+
+    async def label(self, node: str, labels: Mapping[str, str | None], *, manager: str = ADMIN) -> None:
+        """By hand; None takes a label away."""
+        self._tell(f"{node} is labelled {dict(labels)} by hand")
+        await self._api.label_node(node, labels, manager=manager)
