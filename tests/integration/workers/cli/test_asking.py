@@ -199,9 +199,7 @@ async def test_a_server_without_jetstream_is_told_with_what_to_do(tmp_path: Path
             assert done.code == 1
             assert done.err.startswith(f"Error: the nats-server at {url} has no JetStream: start it with --jetstream")
         async with tas.running("run", "evaluate", "--bus", url, *HEALTH) as running:
-            problem = await running.said(
-                "bus_problem",
-            )
+            problem = await running.said("bus_problem")
         assert "--jetstream" in problem["error"]
         assert problem["connection"] == "tas-evaluate"
     finally:
@@ -334,8 +332,15 @@ async def test_a_reader_that_goes_away_is_no_error(tas: Tas, bus: Bus) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("what", ["nodes", "policies", "verdicts", "sources"])
+async def test_nothing_to_show_is_told_beside_the_table(tas: Tas, bus: Bus, what: str) -> None:
+    done = await tas("get", what)
+    assert (done.code, done.err.partition(":")[0]) == (0, f"no {what}"), done.err
+    assert (await tas("get", what, "--json")).json == []
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
-@pytest.mark.parametrize("command", ["crd", "get policies"])
+@pytest.mark.parametrize("command", ["crd", "get policies --json"])
 async def test_a_full_disk_is_told_in_one_line(tas: Tas, bus: Bus, command: str) -> None:
     done = await written_to(tas, command, "> /dev/full")
     assert (done.returncode, done.stderr) == (1, "Error: standard output: No space left on device\n")
