@@ -21,6 +21,9 @@ AT_ONCE = 8
 METRIC_SECONDS = 3.0
 """How long the answer for one metric may take: the others of the same look wait for it."""
 
+TURN_SECONDS = 3.5
+"""How long a metric waits for its turn: the version, the turn and the answer take less than `collect` gives a look."""
+
 PAUSE_SECONDS = (2.0, 60.0)
 """For how long a metric that alone does not come is left out, at first and at most."""
 
@@ -38,6 +41,7 @@ class CustomMetrics:
         self._discover_at = float("-inf")
         self._leave_until = float("-inf")
         self._slow: dict[str, _Slow] = {}
+        self._waiting: set[str] = set()  # those whose turn has not come: they are asked first by the next look
         self._reader = Reader()
 
     async def read(self, metrics: frozenset[str]) -> Batch:
@@ -47,7 +51,8 @@ class CustomMetrics:
         now = time.monotonic()
         self._slow = {metric: slow for metric, slow in self._slow.items() if metric in metrics}
         left_out = {metric for metric, slow in self._slow.items() if now < slow.until}
-        asked = sorted(metrics - left_out)
+        asked = sorted(metrics - left_out, key=lambda metric: (metric not in self._waiting, metric))
+        self._waiting = set(asked)
         turns = asyncio.Semaphore(AT_ONCE)
         outcomes = await asyncio.gather(*(self._read_one(metric, version, turns) for metric in asked))
         failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
@@ -57,24 +62,35 @@ class CustomMetrics:
         return combined([*batches, self._missing(failures, left_out)])
 
     async def _read_one(self, metric: str, version: str, turns: asyncio.Semaphore) -> "Batch | _Failure":
-        async with turns:
-            path = f"/apis/{GROUP}/{version}/nodes/*/{metric}"
-            try:
-                async with asyncio.timeout(METRIC_SECONDS):
-                    body = await self._client.read(CUSTOM_METRICS, path, max_bytes=MAX_ANSWER_BYTES)
-                return await self._reader.read(partial(decode_metric_values, body, metric), size=len(body))
-            except TimeoutError:
-                return _Failure(metric, f"no answer within {METRIC_SECONDS:g} s", slow=True)
-            except NotFoundError as error:
-                if error.status.reason == "NotFound":
-                    return _unknown(metric)
-                self._version = None  # nothing is served under this path: the group may have another version now
-                return _Failure(metric, str(error))
-            except ThrottledError as error:
-                self._leave_until = max(self._leave_until, time.monotonic() + error.retry_after)
-                return _Failure(metric, str(error))
-            except (KubernetesError, InvalidInputError) as error:
-                return _Failure(metric, str(error))
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await turns.acquire()
+        except TimeoutError:
+            return _Failure(metric, f"no turn within {TURN_SECONDS:g} s, the other metrics took it: the next is its")
+        try:
+            self._waiting.discard(metric)
+            return await self._answer(metric, version)
+        finally:
+            turns.release()
+
+    async def _answer(self, metric: str, version: str) -> "Batch | _Failure":
+        path = f"/apis/{GROUP}/{version}/nodes/*/{metric}"
+        try:
+            async with asyncio.timeout(METRIC_SECONDS):
+                body = await self._client.read(CUSTOM_METRICS, path, max_bytes=MAX_ANSWER_BYTES)
+            return await self._reader.read(partial(decode_metric_values, body, metric), size=len(body))
+        except TimeoutError:
+            return _Failure(metric, f"no answer within {METRIC_SECONDS:g} s", slow=True)
+        except NotFoundError as error:
+            if error.status.reason == "NotFound":
+                return _unknown(metric)
+            self._version = None  # nothing is served under this path: the group may have another version now
+            return _Failure(metric, str(error))
+        except ThrottledError as error:
+            self._leave_until = max(self._leave_until, time.monotonic() + error.retry_after)
+            return _Failure(metric, str(error))
+        except (KubernetesError, InvalidInputError) as error:
+            return _Failure(metric, str(error))
 
     def _missing(self, failures: "list[_Failure]", left_out: set[str]) -> Batch:
         """What of a look that gave something did not come, and is left out of the next ones if it was slow."""

@@ -295,6 +295,19 @@ async def test_a_metric_whose_answer_hangs_is_left_out_for_a_while(
     await world.has("node-1", "custom-metrics", {"good": 1.5, "bad": 1.5})
 
 
+async def test_a_metric_whose_turn_has_not_come_is_asked_first_by_the_next_look(
+    bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.sources.custom_metrics.AT_ONCE", 1)
+    monkeypatch.setattr("workers.sources.custom_metrics.TURN_SECONDS", 0.2)
+    for metric in ("good", "bad"):
+        sandbox.metrics.set(metric, "node-1", "1500m")
+    sandbox.faults.delay(3600, times=10**6, which=of_bad)  # the first in the alphabet takes all the time that there is
+    await world.use("good", "bad")
+    async with collecting(bus, source):
+        await world.has("node-1", "custom-metrics", {"good": 1.5})
+
+
 @pytest.mark.usefixtures("collected")
 async def test_a_server_that_hangs_is_told_and_comes_back(
     world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
