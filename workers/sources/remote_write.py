@@ -153,7 +153,7 @@ class RemoteWrite:
                     self._held += len(chunk)
                     self._check_size(len(body))
             return bytes(body)
-        except BaseException as error:
+        except BaseException as error:  # whatever it was, also a cancellation: its bytes are not held any more
             self._held -= len(body)
             if isinstance(error, TimeoutError):
                 told = f"body: {len(body)} bytes in {self._body_seconds:g} s: too slow, send it again"
