@@ -4,12 +4,16 @@ import http.client
 import json
 import ssl
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 Object = dict[str, Any]
 MERGE_PATCH = "application/merge-patch+json"
+
+IDLE_SECONDS = 30.0
+"""After so long a connection is opened anew: the API server closes one that was idle for 90 s."""
 
 
 class ApiError(Exception):
@@ -21,13 +25,14 @@ class ApiError(Exception):
 
 
 class Api:
-    """One identity's connection to the API server, kept open between requests."""
+    """One identity's connection to the API server, kept open from one request to the next that follows soon."""
 
     def __init__(self, port: int, *, authority: Path, certificate: Path, key: Path) -> None:
         context = ssl.create_default_context(cafile=str(authority))
         context.load_cert_chain(certificate, key)
         self._lock = threading.Lock()  # an extender under test may bind pods from its own thread
         self._connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        self._used = time.monotonic()
 
     def get(self, path: str, **query: str) -> Object:
         """The object or list at this path."""
@@ -66,6 +71,8 @@ class Api:
     def _exchange(
         self, method: str, path: str, payload: str | None, content_type: str
     ) -> tuple[http.client.HTTPResponse, str]:
+        if time.monotonic() - self._used > IDLE_SECONDS:
+            self._connection.close()
         try:
             self._connection.request(method, path, body=payload, headers={"Content-Type": content_type})
             response = self._connection.getresponse()
@@ -73,6 +80,7 @@ class Api:
         except (OSError, http.client.HTTPException):
             self._connection.close()  # the next request opens it anew
             raise
+        self._used = time.monotonic()
         return response, text
 
     def close(self) -> None:
