@@ -95,6 +95,7 @@ class PolicyStatus:
     async def run(self) -> None:
         """Writes while it holds the lease, and waits for it else, until cancelled."""
         while True:
+            await self._bus.wait_connected()  # at the start there is no lease that could be lost
             try:
                 first = await self._bus.get(LEASES, LEASE_KEY) is None
                 async with self._lease.hold():
