@@ -77,38 +77,37 @@ def test_labels_follow_samples_and_go_with_the_policy(cluster: Cluster, namespac
     # On leaving the policy is deleted, and its label with it.
 
 
+async def woken_after(
+    cluster: Cluster, namespace: str, tas: Product, *, policy: str, reason: str, metric: str
+) -> float:
+    """Seconds from the sample that makes one node good enough until a pod that was rejected for `reason` is there."""
+    until(lambda: tas.passes(namespace, policy, NODES) == set(), "no node is good enough")
+    with cluster.scheduler(extender(tas.url, names_only=True)):
+        cluster.create_pod(namespace, "waits", policy=policy)
+        cluster.rejected(namespace, "waits", containing=reason)
+        async with Bus.connect(tas.bus, name="source", streams=()) as bus:
+            await bus.wait_connected()
+            began = time.monotonic()
+            await bus.publish(SAMPLES, samples_subject("node-2", "cli"), b'{"metrics": {"%s": "0"}}' % metric.encode())
+            # By itself the scheduler would look again after 5 minutes.
+            assert cluster.placed(namespace, "waits", timeout=30) == "node-2"
+            return time.monotonic() - began
+
+
 async def test_a_pod_that_was_rejected_everywhere_is_woken_by_a_recovery(
     cluster: Cluster, namespace: str, tas: Product, tell: Callable[[str], None]
 ) -> None:
     tas.publish({node: {"health_metric": 1} for node in NODES})
-    until(lambda: tas.passes(namespace, POLICY, NODES) == set(), "no node is good enough")
-    with cluster.scheduler(extender(tas.url, names_only=True)):
-        cluster.create_pod(namespace, "waits", policy=POLICY)
-        cluster.rejected(namespace, "waits", containing="health_metric")
-        async with Bus.connect(tas.bus, name="source", streams=()) as bus:
-            await bus.wait_connected()
-            began = time.monotonic()
-            await bus.publish(SAMPLES, samples_subject("node-2", "cli"), b'{"metrics": {"health_metric": "0"}}')
-            # By itself the scheduler would look again after 5 minutes.
-            assert cluster.placed(namespace, "waits", timeout=30) == "node-2"
-            took = time.monotonic() - began
-        tell(f"wake: a pod rejected everywhere is placed {took:.2f} s after a node's recovery (goal 2 s, bound 30 s)")
+    took = await woken_after(cluster, namespace, tas, policy=POLICY, reason="health_metric", metric="health_metric")
+    tell(f"wake: a pod rejected everywhere is placed {took:.2f} s after a node's recovery (goal 2 s, bound 30 s)")
 
 
 async def test_a_pod_that_was_rejected_for_want_of_samples_is_woken_by_the_first(
     cluster: Cluster, namespace: str, tas: Product, tell: Callable[[str], None]
 ) -> None:
     cluster.apply(STRICT_MANIFEST.format(name=STRICT, namespace=namespace))
-    until(lambda: tas.passes(namespace, STRICT, NODES) == set(), "a silent node is not good enough")
-    with cluster.scheduler(extender(tas.url, names_only=True)):
-        cluster.create_pod(namespace, "waits", policy=STRICT)
-        cluster.rejected(namespace, "waits", containing="no fresh sample of strict_metric")
-        async with Bus.connect(tas.bus, name="source", streams=()) as bus:
-            await bus.wait_connected()
-            began = time.monotonic()
-            await bus.publish(SAMPLES, samples_subject("node-2", "cli"), b'{"metrics": {"strict_metric": "0"}}')
-            # By itself the scheduler would look again after 5 minutes.
-            assert cluster.placed(namespace, "waits", timeout=30) == "node-2"
-            took = time.monotonic() - began
-        tell(f"wake: a pod that no sample was there for is placed {took:.2f} s after the first (bound 30 s)")
+    took = await woken_after(
+        cluster, namespace, tas, policy=STRICT, reason="no fresh sample of strict_metric", metric="strict_metric"
+    )
+    tell(f"wake: a pod that no sample was there for is placed {took:.2f} s after the first (bound 30 s)")
     cluster.kubectl("delete", "taspolicy", STRICT, "--namespace", namespace)
