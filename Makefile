@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# As many workers as the machine bears, or TAS_TEST_WORKERS: tests/conftest.py.
+SPREAD := -n auto --dist worksteal
+# A worker plays several histories at a time, or has a control plane of its own.
+FEW    := $(SPREAD) --maxprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check format e2e bench docs clean
+.PHONY: help up test removal check format e2e nightly bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -21,25 +25,34 @@ up: $(VENV)/.ready      ## the main job on this machine: bus, workers, live view
 	@exec $(BIN)/tas up --policies deploy/policies
 
 test: $(VENV)/.ready    ## every test this machine can run, against a real nats-server
-	$(BIN)/pytest
+	$(BIN)/pytest $(SPREAD)
+
+removal: $(VENV)/.ready ## the histories of the law of removal alone: TAS_REMOVAL_SEEDS=200 make removal
+	$(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
 
 check: $(VENV)/.ready   ## format, lint, types, import contracts, generated docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m workers.cli docs --check
+	$(BIN)/python -m cli docs --check
 
 format: $(VENV)/.ready  ## rewrite what a tool can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.ready    ## write docs/settings.md anew from the settings
-	$(BIN)/python -m workers.cli docs
+	$(BIN)/python -m cli docs
 
 e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go once, to build it)
 	$(BIN)/python -m tests.e2e.binaries
-	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest tests/e2e $(FEW) 4
+
+nightly: $(VENV)/.ready ## hours: a thousand histories, forty over the real API server, sixty of chaos
+	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
+	TAS_CHAOS_SEEDS=60 $(BIN)/pytest tests/integration/test_chaos.py $(FEW) 3
+	$(BIN)/python -m tests.e2e.binaries
+	TAS_REMOVAL_E2E_SEEDS=40 $(BIN)/pytest tests/e2e/test_law_of_removal.py $(FEW) 3
 
 bench: $(VENV)/.ready   ## the budgets, each beside its floor, as a table and as JSON
 	$(BIN)/python -m tests.bench

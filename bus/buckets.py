@@ -1,7 +1,7 @@
 """Every stream and bucket of the product, as plain data. `bus.connection` creates what is missing.
 
-A bucket is a stream `KV_<bucket>` with subjects `$KV.<bucket>.>` (n5). All are created with `first_seq` = microseconds
-since 1970, so revisions of two lives of a bus never meet (n34).
+A bucket is a stream `KV_<bucket>` with subjects `$KV.<bucket>.>` (facts.md n5). All are created with `first_seq` =
+microseconds since 1970, so revisions of two epochs never overlap (facts.md n34).
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 NANOSECONDS = 10**9
-"""JetStream tells durations in them."""
+"""JetStream's unit for durations, in a second."""
 
-MARKER_SECONDS = 60
-"""How long the marker of an expired key stands in a bucket with TTLs."""
+TOMBSTONE_SECONDS = 60
+"""How long the server keeps the tombstone of an expired key."""
 
 FIRST_SEQUENCE_MICROSECONDS = 10**15
-"""No stream of ours begins below this (September 2001), and every stream created by others begins far below."""
+"""The first sequence of a stream of TAS is above this (September 2001); of any other stream it is far below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """A stream; `max_age_seconds` and `max_bytes` of 0 mean no limit, as does `max_message_bytes`.
 
-    It holds what is published on `subjects`, or what `sources` hold: a copy in order, with limits of its own.
+    It stores what is published on `subjects`, or an ordered copy of its `sources` with limits of its own.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Stream:
 
     @property
     def stream(self) -> str:
-        """What the server calls it."""
+        """The name on the server."""
         return self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A key-value bucket; `ttl` allows a TTL per message, whose expiry then leaves a marker."""
+    """A key-value bucket; `ttl` allows a TTL per key, and an expired key leaves a tombstone."""
 
     name: str
     history: int = 1
@@ -49,7 +49,7 @@ class Bucket:
 
     @property
     def stream(self) -> str:
-        """What the server calls the stream behind it."""
+        """The name of the bucket's stream on the server."""
         return f"KV_{self.name}"
 
     @property
@@ -77,25 +77,24 @@ NODES = Bucket(name="NODES")
 POLICIES = Bucket(name="POLICIES")
 PODS = Bucket(name="PODS")
 VERDICTS = Bucket(name="VERDICTS", history=64, max_bytes=512 << 20)
-"""So many revisions of a key may wait to be copied to `VERDICT_LOG`: a bucket alone is no log.
+"""The only bucket with a history: so many revisions of a key can wait until they are copied to `VERDICT_LOG`.
 
-The only bucket that keeps a history, and so the only one that would outgrow what it is about: hence a limit. At the
-limit `evaluate` forgets the history.
+The history can grow without end, so the bucket has a limit. At the limit `evaluate` purges the history.
 """
 VERDICT_LOG = Stream(name="VERDICT_LOG", sources=(VERDICTS,), max_age_seconds=24 * 3600, max_bytes=256 << 20)
 LEASES = Bucket(name="LEASES", ttl=True)
 SOURCES = Bucket(name="SOURCES", ttl=True)
-"""What nobody confirms any more expires: a source that is no longer configured."""
+"""A key expires when its source is no longer configured."""
 
 ALL: tuple[Stream | Bucket, ...] = (SAMPLES, NODES, POLICIES, PODS, VERDICTS, VERDICT_LOG, LEASES, SOURCES)
-"""Everything that a connection creates if it is missing."""
+"""Every stream and bucket that a connection creates if it is missing."""
 
 SYNCED = "_synced"
-"""The key that says a complete list was written: in NODES, POLICIES and PODS."""
+"""The key that marks NODES, POLICIES or PODS as complete."""
 
 
 def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) -> dict[str, Any]:
-    """The stream configuration to create `of` with, in the words of JetStream's API."""
+    """The configuration with which a stream or a bucket is created, as JSON of the JetStream API."""
     common: dict[str, Any] = {
         "name": of.stream,
         "subjects": of.subjects,
@@ -122,28 +121,28 @@ def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) ->
         "allow_direct": True,
     }
     if of.ttl:
-        bucket |= {"allow_msg_ttl": True, "subject_delete_marker_ttl": MARKER_SECONDS * NANOSECONDS}
+        bucket |= {"allow_msg_ttl": True, "subject_delete_marker_ttl": TOMBSTONE_SECONDS * NANOSECONDS}
     return bucket
 
 
 def differences(of: Stream | Bucket, actual: Mapping[str, Any], *, replicas: int) -> Iterator[str]:
-    """Where an existing stream is not what we rely on; sizes and ages are its operator's to choose.
+    """Texts about each setting of an existing stream that TAS relies on and that differs; limits are not compared.
 
-    `actual` is the configuration that the server tells.
+    `actual` is the configuration that the server reported.
     """
-    wished = configuration(of, first_sequence=0, replicas=replicas)
+    required = configuration(of, first_sequence=0, replicas=replicas)
     for field in ("subjects", "retention", "discard", "max_msgs_per_subject", "allow_msg_ttl"):
-        if field not in wished:
+        if field not in required:
             continue
-        there, needed = actual.get(field), wished[field]
-        if (sorted(there or ()) if field == "subjects" else there) != (
+        found, needed = actual.get(field), required[field]
+        if (sorted(found or ()) if field == "subjects" else found) != (
             sorted(needed) if field == "subjects" else needed
         ):
-            yield f"{field} is {there}, needed is {needed}"
-    there, needed = (sorted(source["name"] for source in each.get("sources") or ()) for each in (actual, wished))
-    if there != needed:
-        yield f"sources are {there}, needed are {needed}"
+            yield f"{field} is {found}, must be {needed}"
+    found, needed = (sorted(source["name"] for source in config.get("sources") or ()) for config in (actual, required))
+    if found != needed:
+        yield f"sources are {found}, must be {needed}"
     if actual.get("first_seq", 0) < FIRST_SEQUENCE_MICROSECONDS:
-        yield "first_seq is no time in microseconds, so a new life of it cannot be told from an old one"
+        yield "first_seq must be a time in microseconds, so that revisions of two epochs differ"
     if actual.get("num_replicas", 1) < replicas:
-        yield f"num_replicas is {actual.get('num_replicas', 1)}, wished is {replicas}"
+        yield f"num_replicas is {actual.get('num_replicas', 1)}, must be {replicas}"

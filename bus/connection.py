@@ -1,9 +1,11 @@
-"""A connection to the bus: every call ends in time, and only a live connection is written to."""
+"""A connection to the bus: every call has a time limit, and nothing is queued while the connection is lost.
+
+It carries bytes. Other packages read and write records by their kinds (`bus.kinds`).
+"""
 
 import asyncio
 import base64
 import logging
-import random
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -15,7 +17,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from bus.buckets import ALL, Bucket, Stream
-from bus.entry import Entry, Epoch, StreamMessage, is_marker
+from bus.entry import Epoch, RawEntry, StreamMessage, is_tombstone
 from bus.errors import (
     MESSAGE_NOT_FOUND,
     BusError,
@@ -25,10 +27,12 @@ from bus.errors import (
     UnavailableError,
 )
 from bus.feed import Feed
+from bus.invalid import InvalidEntries, OnInvalid
 from bus.link import CALL_SECONDS, Link
 from bus.streams import ensure
+from tas.values.backoff import Backoff
 
-__all__ = ["CALL_SECONDS", "ENTRIES_SECONDS", "WRITE_SECONDS", "Bus", "Entry", "Epoch", "StreamMessage"]
+__all__ = ["CALL_SECONDS", "ENTRIES_SECONDS", "WRITE_SECONDS", "Bus", "Epoch", "RawEntry", "StreamMessage"]
 
 log = structlog.get_logger(__name__)
 
@@ -38,20 +42,20 @@ ENTRIES_SECONDS = 10.0
 WRITE_SECONDS = 2.0
 """How old the reads of a conditional write may be when it is sent (monotonic seconds)."""
 
-RETRY_SECONDS = (0.02, 0.25)
-"""The first and the longest wait between two attempts to connect; each is shortened by up to a half at random.
+RETRY = Backoff(first=0.02, longest=0.25)
+"""The waits between attempts to connect.
 
-Short, because the few processes of one cluster harm no server by it, and all that they know grows old meanwhile.
+Short, because a cluster has few processes, and their data becomes stale without a connection.
 """
 
-STEADY_SECONDS = 1.0
-"""A connection that was lost sooner is followed by the longest wait: its server takes nobody in, or not us."""
+STABLE_SECONDS = 1.0
+"""If a connection is lost sooner, the next attempt waits the longest time: the server probably rejects connections."""
 
-PROBLEM_SECONDS = 5.0
-"""How long until streams that could not be created, or are not as needed, are looked at again."""
+RECHECK_SECONDS = 5.0
+"""After this time, streams that could not be created or have wrong settings are checked again."""
 
 CLOSE_SECONDS = 1.0
-"""How long acknowledgements and the like may still take to be sent on closing."""
+"""How long closing may take to send pending data, such as acknowledgements."""
 
 T = TypeVar("T")
 
@@ -64,67 +68,72 @@ class Bus:
 
     def __init__(self, url: str, *, name: str, streams: Sequence[Stream | Bucket], replicas: int) -> None:
         self.name = name
+        self.on_invalid: OnInvalid = InvalidEntries()
         self._consumer_prefix = re.sub(r"[^A-Za-z0-9_-]", "_", name)
         self._inbox_prefix = f"_INBOX_{self._consumer_prefix}"
         self._servers = _servers(url)
-        self._trouble = "not tried yet"
-        self._leaving = False
-        self._shown = ",".join(_without_password(server) for server in self._servers)
+        self._last_error = "not tried yet"
+        self._closing = False
+        self.address = ",".join(_without_password(server) for server in self._servers)
         self._streams = streams
         self._replicas = replicas
         self._link: Link | None = None
-        self._up = asyncio.Event()
-        self._look = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._recheck = asyncio.Event()
         self._problems: dict[str, BusError] = {}
 
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, url: str, *, name: str, streams: Sequence[Stream | Bucket] = ALL, replicas: int = 1
+        cls,
+        url: str,
+        *,
+        name: str,
+        streams: Sequence[Stream | Bucket] = ALL,
+        replicas: int = 1,
+        on_invalid: OnInvalid | None = None,
     ) -> AsyncIterator["Bus"]:
-        """Connects, and goes on trying in the background for ever; on leaving, closes.
+        """Gives a connection that connects and reconnects in the background, and closes it on exit.
 
-        Returns at once even if no server is there; every connect (the first and each re-connect) creates the missing
-        streams and buckets first, as far as that is possible. `url` may name several servers of a cluster, separated
-        by commas. `name` is shown by the server, and replies come to inboxes under `_INBOX_<name>` (n40). `replicas`
-        counts the copies of each stream that is created: 3 in a cluster of three servers.
+        Returns at once, even if no server answers. Each connect first creates missing streams and buckets.
 
-        Raises:
-            MisconfiguredError: if `url` is no address of a server.
+        Args:
+            url: One or more servers of a cluster, separated by commas.
+            name: Shown by the server; replies come to inboxes under `_INBOX_<name>` (facts.md n40).
+            streams: The streams and buckets to create.
+            replicas: The number of copies of each created stream: 3 in a cluster of three servers.
+            on_invalid: Called with bucket, key and error of each entry that cannot be decoded. Default: log it.
+        Raises MisconfiguredError if `url` is not the address of a server.
         """
         bus = cls(url, name=name, streams=streams, replicas=replicas)
+        bus.on_invalid = on_invalid or bus.on_invalid
         task = asyncio.create_task(bus._stay_connected(), name=f"bus {name}")
         try:
             yield bus
         finally:
-            bus._leaving = True
-            while not task.done():  # `asyncio.wait_for` of Python 3.11 swallows a request to end that meets a result
+            bus._closing = True
+            while not task.done():  # `asyncio.wait_for` of Python 3.11 can lose a cancellation
                 task.cancel()
                 await asyncio.wait([task], timeout=2 * CLOSE_SECONDS)
 
     @property
-    def address(self) -> str:
-        """Where it leads to, as it may be shown: without a password."""
-        return self._shown
-
-    @property
-    def trouble(self) -> str:
-        """Why the last attempt to connect was in vain; empty while connected."""
-        return "" if self.connected else self._trouble
+    def last_error(self) -> str:
+        """Why the last attempt to connect failed; empty while connected."""
+        return "" if self.connected else self._last_error
 
     @property
     def connected(self) -> bool:
-        """Whether calls have a chance now."""
-        return self._up.is_set()
+        """Whether a server is connected now."""
+        return self._connected.is_set()
 
     @property
     def problem(self) -> BusError | None:
-        """What is wrong with the streams and consumers as they stand, or None. Everything else goes on working."""
+        """What is wrong with a stream or a consumer, or None. Everything else continues to work."""
         return next(iter(self._problems.values()), None)
 
     async def wait_connected(self) -> None:
-        """Waits, for ever if need be, until calls have a chance."""
-        await self._up.wait()
+        """Waits until a server is connected, without a time limit."""
+        await self._connected.wait()
 
     async def publish(self, stream: Stream, subject: str, payload: bytes) -> int:
         """Publishes and returns the stream sequence. Raises UnavailableError, RefusedError."""
@@ -133,9 +142,9 @@ class Bus:
         return await self._checked(link.publish(subject, payload, seconds=seconds))
 
     async def publish_all(self, stream: Stream, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publishes a few hundred messages (subject, payload) in one call, all of them on their way together.
+        """Publishes up to a few hundred messages (subject, payload), without waiting for each answer.
 
-        Raises as `publish` does: if one cannot be sent before any is, and if one was not taken after all were sent.
+        Raises as `publish` does. An invalid message prevents all; after a rejection by the server all others were sent.
         """
         for subject, payload in messages:
             _check_message(stream, subject, payload)
@@ -145,60 +154,46 @@ class Bus:
     async def put(
         self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0
     ) -> int:
-        """Writes if the key's last revision is still `revision` (0: the key never was), and returns the new one.
+        """Writes if the key's last revision is still `revision` (0: no such key), and returns the new revision.
 
-        `read_at` is the monotonic time of the reads behind the value: after `WRITE_SECONDS` nothing is sent.
-        `ttl_seconds` lets the key expire, in a bucket that allows it.
-
-        Raises:
-            ConflictError, ExpiredError, UnavailableError, RefusedError.
+        `read_at` is the monotonic time of the oldest read behind the value; older than `WRITE_SECONDS`, nothing is
+        sent. `ttl_seconds` lets the key expire, in a bucket that allows it.
+        Raises ConflictError, ExpiredError, UnavailableError, RefusedError.
         """
         headers = {"Nats-TTL": str(ttl_seconds)} if ttl_seconds else {}
         return await self._write(bucket, key, value, headers, revision=revision, read_at=read_at)
 
     async def delete(self, bucket: Bucket, key: str, *, revision: int, read_at: float) -> int:
-        """Deletes on the same condition as `put`, leaving a marker that watchers see."""
+        """Deletes on the same condition as `put`, and leaves a tombstone that watches deliver."""
         return await self._write(bucket, key, b"", {"KV-Operation": "DEL"}, revision=revision, read_at=read_at)
 
-    async def get(self, bucket: Bucket, key: str) -> Entry | None:
-        """The key's last entry from the stream's leader (never a direct get), markers included.
+    async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
+        """The key's last entry or tombstone, from the stream's leader (never a direct get); None without either.
 
-        None if it never was, or nothing is left of it. Raises UnavailableError, RefusedError.
+        Raises UnavailableError, RefusedError.
         """
         _check_key(bucket, key)
-        try:
-            answer = await self.api(f"STREAM.MSG.GET.{bucket.stream}", {"last_by_subj": bucket.subject(key)})
-        except RefusedError as error:
-            if error.code == MESSAGE_NOT_FOUND:
-                return None
-            raise
-        return _entry(bucket, answer["message"])
+        message = await self._last_message(bucket, bucket.subject(key))
+        return None if message is None else _entry(bucket, message)
 
     async def last_messages(self, stream: Stream, subject: str) -> list[StreamMessage]:
-        """The last message of each subject of a stream that `subject` (wildcards are fine) matches, by subject.
+        """The last message of each subject that matches `subject` (wildcards are allowed), ordered by subject.
 
         Raises UnavailableError, RefusedError.
         """
         answer = await self.api(f"STREAM.INFO.{stream.stream}", {"subjects_filter": subject})
-        found: list[StreamMessage] = []
-        for each in sorted(answer["state"].get("subjects") or ()):
-            try:
-                last = await self.api(f"STREAM.MSG.GET.{stream.stream}", {"last_by_subj": each})
-            except RefusedError as error:
-                if error.code == MESSAGE_NOT_FOUND:  # it has grown too old meanwhile
-                    continue
-                raise
-            found.append(_stream_message(last["message"]))
-        return found
+        subjects = sorted(answer["state"].get("subjects") or ())
+        messages = [await self._last_message(stream, subject) for subject in subjects]
+        return [_stream_message(message) for message in messages if message is not None]  # None: expired meanwhile
 
-    async def entries(self, bucket: Bucket) -> list[Entry]:
-        """All live entries of a bucket, complete as of some moment of the call, in the order of their revisions.
+    async def entries(self, bucket: Bucket) -> list[RawEntry]:
+        """All entries of a bucket without tombstones, complete at some time during the call, ordered by revision.
 
-        Raises UnavailableError, at the latest after `ENTRIES_SECONDS`.
+        Raises UnavailableError, after at most `ENTRIES_SECONDS`.
         """
-        latest: dict[str, Entry] = {}
+        latest: dict[str, RawEntry] = {}
 
-        def take(entry: Entry) -> None:
+        def take(entry: RawEntry) -> None:
             latest[entry.key] = entry
 
         try:
@@ -210,19 +205,19 @@ class Bus:
                 finally:
                     await feed.close()
         except TimeoutError as error:
-            raise UnavailableError(f"{bucket.name}: not read within {ENTRIES_SECONDS:g} s") from error
+            raise UnavailableError(f"{bucket.name}: could not be read within {ENTRIES_SECONDS:g} s") from error
         return sorted((entry for entry in latest.values() if entry.value is not None), key=lambda each: each.revision)
 
     async def epoch(self, of: Stream | Bucket) -> Epoch:
-        """The present life of a stream. Raises UnavailableError."""
+        """The current epoch of a stream. Raises UnavailableError."""
         answer = await self.api(f"STREAM.INFO.{of.stream}")
         return Epoch(created=answer["created"], last_sequence=answer["state"]["last_seq"])
 
     @property
     def link(self) -> Link:
-        """The present connection, for the modules of this package. Raises UnavailableError if there is none."""
-        if self._link is None or not self._up.is_set():
-            raise UnavailableError(f"not connected to {self._shown}")
+        """The current connection, for the modules of this package. Raises UnavailableError if there is none."""
+        if self._link is None or not self._connected.is_set():
+            raise UnavailableError(f"not connected to {self.address}")
         return self._link
 
     async def api(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -230,30 +225,34 @@ class Bus:
         return await self._checked(self.link.api(verb, body, seconds=CALL_SECONDS))
 
     def report(self, what: str, problem: BusError | None) -> None:
-        """What is wrong with one thing of this bus, or that nothing is any more, for the modules of this package."""
+        """Sets or clears the problem of one stream or consumer, for the modules of this package."""
         if problem is None:
             self._problems.pop(what, None)
         elif str(self._problems.get(what)) != str(problem):
             self._problems[what] = problem
             level = logging.WARNING if isinstance(problem, UnavailableError) else logging.ERROR
-            log.log(level, "bus_problem", connection=self.name, bus=self._shown, error=str(problem))
+            log.log(level, "bus_stream_invalid", connection=self.name, bus=self.address, error=str(problem))
 
     async def feed(
         self, bucket: Bucket, *, keys: str = ">", after: Callable[[Epoch], int | None] | None = None
     ) -> Feed:
-        """An attachment to a bucket, as `Feed.open` says, for the modules of this package."""
+        """`Feed.open` over the current connection, for the modules of this package."""
         return await self._checked(Feed.open(self.link, bucket, name=self._consumer_prefix, keys=keys, after=after))
 
     async def last_revision(self, bucket: Bucket, keys: str) -> int:
-        """The last revision of any key that `keys` (with wildcards) names, 0 if there is none. Raises as `get` does."""
+        """The last revision of all keys that match `keys` (wildcards are allowed), or 0. Raises as `get` does."""
+        message = await self._last_message(bucket, bucket.subject(keys))
+        return 0 if message is None else int(message["seq"])
+
+    async def _last_message(self, of: Stream | Bucket, subject: str) -> dict[str, Any] | None:
         try:
-            answer = await self.api(f"STREAM.MSG.GET.{bucket.stream}", {"last_by_subj": bucket.subject(keys)})
+            answer = await self.api(f"STREAM.MSG.GET.{of.stream}", {"last_by_subj": subject})
         except RefusedError as error:
             if error.code == MESSAGE_NOT_FOUND:
-                return 0
+                return None
             raise
-        revision: int = answer["message"]["seq"]
-        return revision
+        message: dict[str, Any] = answer["message"]
+        return message
 
     async def _write(
         self, bucket: Bucket, key: str, value: bytes, headers: dict[str, str], *, revision: int, read_at: float
@@ -261,94 +260,92 @@ class Bus:
         _check_key(bucket, key)
         link, seconds = await self._writable()
         headers["Nats-Expected-Last-Subject-Sequence"] = str(revision)
-        # From here to the sending nothing gives way, so the age that is checked is the age that is sent.
+        # There is no await between this check and the send, so the age is still the same when the write is sent.
         age = time.monotonic() - read_at
         if age > WRITE_SECONDS:
             raise ExpiredError(f"{bucket.name}/{key}: read {age:.1f} s ago")
         return await self._checked(link.publish(bucket.subject(key), value, headers=headers, seconds=seconds))
 
     async def _writable(self) -> tuple[Link, float]:
-        """A connection that takes data, and the seconds that a call has left. Raises UnavailableError."""
+        """A connection that accepts data, and the rest of the call's time limit. Raises UnavailableError."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        started = loop.time()
         link = self.link
-        await link.room(CALL_SECONDS)
-        return link, CALL_SECONDS - (loop.time() - began)
+        await link.wait_writable(CALL_SECONDS)
+        return link, CALL_SECONDS - (loop.time() - started)
 
     async def _checked(self, call: Coroutine[Any, Any, T]) -> T:
-        """The call's result; if it was in vain, perhaps because a stream is gone, the streams are looked at again."""
+        """The call's result. If the call fails, the streams are checked again: one may be missing."""
         try:
             return await call
         except UnavailableError:
-            self._look.set()
+            self._recheck.set()
             raise
 
     async def _stay_connected(self) -> None:
         loop = asyncio.get_running_loop()
-        while not self._leaving:
+        while not self._closing:
             try:
                 link = await self._open()
-                began = loop.time()
+                started = loop.time()
                 await self._use(link)
-                if loop.time() - began < STEADY_SECONDS:
-                    await asyncio.sleep(RETRY_SECONDS[1])
-            except Exception as error:  # a bug here must neither leave everybody without a bus nor stay unseen
-                log.exception("bus_bug", connection=self.name, bus=self._shown)
+                if loop.time() - started < STABLE_SECONDS:
+                    await asyncio.sleep(RETRY.longest)
+            except Exception as error:  # a bug here is reported, and must not end the connection for ever
+                log.exception("bus_internal_error", connection=self.name, bus=self.address)
                 self.report("connection", MisconfiguredError(f"a bug, see the log: {error!r}"))
-                await asyncio.sleep(PROBLEM_SECONDS)
+                await asyncio.sleep(RECHECK_SECONDS)
 
     async def _use(self, link: Link) -> None:
-        """Lets everybody use a connection until it is lost."""
+        """Offers the connection to callers until it is lost."""
         try:
-            if not self._leaving:
+            if not self._closing:
                 await self._serve(link)
-            if self._up.is_set():
-                log.warning("bus_disconnected", connection=self.name, bus=self._shown)
+            if self._connected.is_set():
+                log.warning("bus_disconnected", connection=self.name, bus=self.address)
         finally:
             self._link = None
-            self._up.clear()
+            self._connected.clear()
             await link.close(CLOSE_SECONDS)
 
     async def _open(self) -> Link:
-        """The next connection, however long it takes."""
-        wait, longest = RETRY_SECONDS
-        told = False
+        """The next connection; tries without a time limit."""
+        failures = 0
         while True:
             try:
                 return await Link.open(self._servers, name=self.name, inbox_prefix=self._inbox_prefix)
             except UnavailableError as error:
-                self._trouble = str(error)
-                if not told:
-                    log.warning("bus_unreachable", connection=self.name, bus=self._shown, error=str(error))
-                    told = True
-            await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - only spreads the attempts
-            wait = min(2 * wait, longest)
+                self._last_error = str(error)
+                if not failures:
+                    log.warning("bus_unreachable", connection=self.name, bus=self.address, error=str(error))
+            failures += 1
+            await asyncio.sleep(RETRY.after(failures))
 
     async def _serve(self, link: Link) -> None:
-        """Keeps the streams in being until the link is lost."""
-        wait, longest = RETRY_SECONDS
+        """Creates missing streams, and again when needed, until the link is lost."""
+        failures = 0
         while not link.lost.is_set():
-            self._look.clear()
-            standing = await ensure(link, self._streams, replicas=self._replicas, seconds=CALL_SECONDS)
+            self._recheck.clear()
+            state = await ensure(link, self._streams, replicas=self._replicas, seconds=CALL_SECONDS)
             if link.lost.is_set():
                 break
             self.report("connection", None)
-            self.report("streams", standing.problem)
-            if standing.usable and not self._up.is_set():
+            self.report("streams", state.problem)
+            if state.usable and not self._connected.is_set():
                 self._link = link
-                self._up.set()
-                log.info("bus_connected", connection=self.name, bus=self._shown)
-            if isinstance(standing.problem, UnavailableError):
-                wait = min(2 * wait, longest)
-                pause: float | None = wait
+                self._connected.set()
+                log.info("bus_connected", connection=self.name, bus=self.address)
+            if isinstance(state.problem, UnavailableError):
+                failures += 1
+                pause: float | None = RETRY.after(failures)
             else:
-                wait, _ = RETRY_SECONDS
-                pause = PROBLEM_SECONDS if standing.problem is not None else None
-            await _either(link.lost, self._look, seconds=pause)
+                failures = 0
+                pause = RECHECK_SECONDS if state.problem is not None else None
+            await _either(link.lost, self._recheck, seconds=pause)
 
 
 async def _either(first: asyncio.Event, second: asyncio.Event, *, seconds: float | None) -> None:
-    """Waits until one of two events is set, at most so long."""
+    """Waits until one of two events is set, at most `seconds`."""
     tasks = [asyncio.create_task(event.wait()) for event in (first, second)]
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -358,7 +355,7 @@ async def _either(first: asyncio.Event, second: asyncio.Event, *, seconds: float
 
 
 def _servers(url: str) -> list[str]:
-    """The single addresses of `url`."""
+    """The addresses in `url`, which is separated by commas."""
     servers = [server.strip() for server in url.split(",")]
     for server in servers:
         try:
@@ -367,30 +364,31 @@ def _servers(url: str) -> list[str]:
         except ValueError:
             valid = False
         if not valid:
-            raise MisconfiguredError(f"{_without_password(server)!r} is no address such as nats://127.0.0.1:4222")
+            raise MisconfiguredError(
+                f"{_without_password(server)!r} must be the address of a server, such as nats://127.0.0.1:4222"
+            )
     return servers
 
 
 def _without_password(server: str) -> str:
-    """The address as it may be shown."""
+    """The address to log and to show."""
     scheme, separator, rest = server.rpartition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _check_message(stream: Stream, subject: str, payload: bytes) -> None:
     if not _SUBJECT.fullmatch(subject):
-        raise RefusedError(f"{subject!r} is no subject to publish to")
+        raise RefusedError(f"{subject!r} must be a subject without wildcards")
     if stream.max_message_bytes and len(payload) > stream.max_message_bytes:
-        raise RefusedError(f"{subject}: {len(payload)} bytes, and {stream.name} takes {stream.max_message_bytes}")
+        raise RefusedError(f"{subject}: {len(payload)} bytes; {stream.name} allows at most {stream.max_message_bytes}")
 
 
 def _check_key(bucket: Bucket, key: str) -> None:
     if not _KEY.fullmatch(key):
-        raise RefusedError(f"{key!r} is no key of {bucket.name}")
+        raise RefusedError(f"{key!r} is not a valid key of {bucket.name}")
 
 
 def _stream_message(message: dict[str, Any]) -> StreamMessage:
-    """The message in an answer of `STREAM.MSG.GET`."""
     return StreamMessage(
         subject=message["subject"],
         data=base64.b64decode(message.get("data", "")),
@@ -399,13 +397,12 @@ def _stream_message(message: dict[str, Any]) -> StreamMessage:
     )
 
 
-def _entry(bucket: Bucket, message: dict[str, Any]) -> Entry:
-    """The entry in an answer of `STREAM.MSG.GET`."""
+def _entry(bucket: Bucket, message: dict[str, Any]) -> RawEntry:
     lines = base64.b64decode(message.get("hdrs", "")).decode(errors="replace").split("\r\n")
     headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return Entry(
+    return RawEntry(
         key=bucket.key(message["subject"]),
-        value=None if is_marker(headers) else base64.b64decode(message.get("data", "")),
+        value=None if is_tombstone(headers) else base64.b64decode(message.get("data", "")),
         revision=message["seq"],
         created=datetime.fromisoformat(message["time"]).timestamp(),
     )

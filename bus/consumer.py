@@ -1,4 +1,4 @@
-"""A shared durable: several replicas take from one stream, each message to one of them until it is acknowledged."""
+"""A shared durable consumer: each message of a stream goes to one of several replicas until it is acknowledged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,34 +12,35 @@ from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError, UnavailableError
 from bus.pull import Message, Pull
+from tas.values.backoff import Backoff
 
 __all__ = ["Message", "SharedConsumer"]
 
 log = structlog.get_logger(__name__)
 
 MAX_ACK_PENDING = 4096
-"""Messages that all replicas together may have in hand; far above what one batch takes (n17, n18)."""
+"""Unacknowledged messages of all replicas together; far more than one batch (facts.md n17, n18)."""
 
-NAK_SECONDS = (0.1, 5.0)
-"""The first and the longest delay after which a message that was given back comes again."""
+REDELIVERY = Backoff(first=0.1, longest=5.0)
+"""The delays after which the server delivers a rejected message again."""
 
-RETRY_SECONDS = (0.1, 1.0)
-"""The first and the longest wait after a failure to attach."""
+RETRY = Backoff(first=0.1, longest=1.0)
+"""The waits after failures to attach."""
 
-STEADY_SECONDS = 2.0
-"""An attachment that held so long had nothing wrong with it: the next one is made without waiting."""
+STABLE_SECONDS = 2.0
+"""After an attachment that lasted this long, the next one is made without a wait."""
 
 _ACK = b"+ACK"
 _NAK = b"-NAK"
 
 
 class SharedConsumer:
-    """A durable pull consumer with explicit acknowledgement, created when missing and again when deleted under us.
+    """A durable pull consumer with explicit acknowledgement, created whenever it is missing.
 
-    `handler` gets what has arrived (at least one message, at most `batch`), as soon as it is there, and returns when
-    its effects stand: only then everything in the batch is acknowledged. If it raises a BusError the batch is given
-    back with a delay; any other exception is a bug and ends `run`. A message that can never be handled is acknowledged
-    like any other: the handler reports it and returns.
+    `handler` gets messages as soon as they arrive: at least one, at most `batch`. When `handler` returns, its effects
+    must be stored: then the batch is acknowledged. If `handler` raises a BusError, the batch is delivered again after
+    a delay; any other exception is a bug and ends `run`. A message that can never be handled must be reported by
+    `handler`, and is acknowledged.
     """
 
     def __init__(
@@ -60,24 +61,24 @@ class SharedConsumer:
         self._ack_wait_seconds = ack_wait_seconds
 
     async def run(self) -> None:
-        """Consumes until cancelled; on cancellation the batch in hand is finished first, within `ack_wait_seconds`."""
+        """Consumes until cancelled; then first finishes the current batch, within `ack_wait_seconds`."""
         loop = asyncio.get_running_loop()
-        wait, longest = RETRY_SECONDS
+        failures = 0
         while True:
             await self._bus.wait_connected()
-            began = loop.time()
+            started = loop.time()
             try:
                 await self._consume()
             except BusError as error:
                 log.info("consumer_interrupted", durable=self._durable, error=str(error))
-            if loop.time() - began > STEADY_SECONDS:
-                wait, _ = RETRY_SECONDS
+            if loop.time() - started > STABLE_SECONDS:
+                failures = 0
             else:
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, longest)
+                failures += 1
+                await asyncio.sleep(RETRY.after(failures))
 
     async def _consume(self) -> None:
-        """Consumes over one attachment to its end, which is always an error."""
+        """Consumes over one attachment until it fails. Raises BusError."""
         await self._ensure()
         pull = Pull(self._bus.link, self._stream.stream, self._durable, batch=self._batch)
         try:
@@ -86,50 +87,49 @@ class SharedConsumer:
                 await self._finish(await pull.next())
         finally:
             for message in await pull.close():
-                await self._answer(message, _NAK)  # others may have it at once
+                await self._acknowledge(message, _NAK)  # another replica can have it at once
 
     async def _finish(self, messages: Sequence[Message]) -> None:
-        """Handles a batch and answers for it; when cancelled, it is finished first."""
+        """Handles and acknowledges a batch; a cancellation takes effect after that."""
         task = asyncio.ensure_future(self._handler(messages))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             try:
                 await asyncio.wait([task], timeout=self._ack_wait_seconds)
-            finally:  # cancelled once more, the batch is not left running alone
+            finally:  # also after a second cancellation
                 task.cancel()
             await asyncio.wait([task])
-            await self._answer_for(messages, task)
+            await self._settle(messages, task)
             raise
-        except Exception:  # noqa: BLE001, S110 - what the handler raised is in the task
+        except Exception:  # noqa: BLE001, S110 - the task has the handler's error
             pass
-        await self._answer_for(messages, task)
+        await self._settle(messages, task)
         if not isinstance(error := task.exception(), BusError | None):
             raise error
 
-    async def _answer_for(self, messages: Sequence[Message], task: "asyncio.Future[None]") -> None:
+    async def _settle(self, messages: Sequence[Message], task: "asyncio.Future[None]") -> None:
         if task.cancelled():
             return
         error = task.exception()
         if error is None:
             for message in messages:
-                await self._answer(message, _ACK)
+                await self._acknowledge(message, _ACK)
         elif isinstance(error, BusError):
-            log.warning("batch_given_back", durable=self._durable, messages=len(messages), error=str(error))
-            first, longest = NAK_SECONDS
+            log.warning("batch_nacked", durable=self._durable, messages=len(messages), error=str(error))
             for message in messages:
-                delay = min(first * 2 ** min(message.deliveries - 1, 10), longest)
-                await self._answer(message, _NAK + b" " + msgspec.json.encode({"delay": int(delay * NANOSECONDS)}))
+                delay = REDELIVERY.after(message.deliveries)
+                await self._acknowledge(message, _NAK + b" " + msgspec.json.encode({"delay": int(delay * NANOSECONDS)}))
 
-    async def _answer(self, message: Message, answer: bytes) -> None:
-        # Without a connection there is no answer, and the message comes again: handling it twice is harmless.
+    async def _acknowledge(self, message: Message, answer: bytes) -> None:
+        # Without a connection nothing is acknowledged, and the server delivers again: to handle twice is harmless.
         with suppress(UnavailableError):
             await self._bus.link.send(message.reply, answer)
 
     async def _ensure(self) -> None:
         """Creates the durable if it is missing. Raises BusError."""
         stream = self._stream.stream
-        wished: dict[str, Any] = {
+        config: dict[str, Any] = {
             "durable_name": self._durable,
             "name": self._durable,
             "ack_policy": "explicit",
@@ -145,13 +145,13 @@ class SharedConsumer:
                 raise
             answer = await self._bus.api(
                 f"CONSUMER.CREATE.{stream}.{self._durable}",
-                {"stream_name": stream, "config": wished, "action": "create"},
+                {"stream_name": stream, "config": config, "action": "create"},
             )
             log.info("consumer_created", stream=stream, durable=self._durable)
         actual = answer["config"]
         wrong = [
-            f"{field} is {actual.get(field)}, needed is {needed}"
-            for field, needed in (wished | {"deliver_subject": None, "filter_subject": None}).items()
+            f"{field} is {actual.get(field)}, must be {needed}"
+            for field, needed in (config | {"deliver_subject": None, "filter_subject": None}).items()
             if actual.get(field) != needed
         ]
         what = f"consumer {stream}/{self._durable}"

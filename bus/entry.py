@@ -1,4 +1,4 @@
-"""What a bucket or a stream holds, as its readers see it."""
+"""Epochs, entries of buckets and messages of streams, as read from the server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One life of a stream: when it was created, as the server tells it, and its last sequence when asked."""
+    """An epoch of a stream: the time of its creation, as reported, and its last sequence at the time of the request."""
 
     created: str
     last_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One revision of a key. `value` is None for a deletion, an expiry or a purge.
+class RawEntry:
+    """One revision of a key with its stored bytes, for the modules of this package.
 
-    `created` is when the server stored it, seconds since 1970.
+    `value` is None for a deletion, an expiry or a purge. `created` is when the server stored it, seconds since 1970.
     """
 
     key: str
@@ -27,7 +27,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """A message as a stream keeps it. `arrived` is when the server stored it, seconds since 1970."""
+    """A stored message of a stream. `arrived` is when the server stored it, seconds since 1970."""
 
     subject: str
     data: bytes
@@ -35,8 +35,8 @@ class StreamMessage:
     arrived: float
 
 
-def is_marker(headers: Mapping[str, str] | None) -> bool:
-    """Whether a message of a bucket says that its key is gone: by a client (`KV-Operation`) or the server (n13)."""
+def is_tombstone(headers: Mapping[str, str] | None) -> bool:
+    """Whether a message of a bucket is a tombstone, of a client (`KV-Operation`) or the server (facts.md n13)."""
     if not headers:
         return False
     return headers.get("KV-Operation") in ("DEL", "PURGE") or "Nats-Marker-Reason" in headers

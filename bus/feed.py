@@ -1,7 +1,7 @@
-"""A bucket's entries as they stand and change, over one connection and up to the first irregularity.
+"""The stored entries of a bucket and then its changes, over one connection, until the first gap.
 
-An ordered consumer: ephemeral, pushed, without acknowledgements (ADR-17). Every message must follow the one before;
-where it does not, or where the server falls silent, the feed has ended, and `bus.watch` opens the next one.
+An ordered consumer: ephemeral, pushed, without acknowledgements (ADR-17). If a message is missing, or the server sends
+nothing any more, the feed ends, and `bus.watch` opens the next one.
 """
 
 import asyncio
@@ -9,39 +9,38 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
-
 from bus.buckets import NANOSECONDS, Bucket
-from bus.entry import Entry, Epoch, is_marker
+from bus.client import Msg, Subscription
+from bus.entry import Epoch, RawEntry, is_tombstone
 from bus.errors import BusError, UnavailableError
 from bus.link import CALL_SECONDS, Delivery, Link, status
 from bus.pulse import HEARTBEAT_SECONDS, Pulse
 
 REMOVE_SECONDS = 0.5
-"""How long taking a consumer away may take: it goes by itself, too."""
+"""How long the deletion of a consumer may take: without it the server deletes the consumer later."""
 
 INACTIVE_SECONDS = 5
-"""After which the server removes a consumer that nobody listens to: whatever befalls us, none is left behind."""
+"""After this time the server deletes a consumer without a subscription, so that a crash leaves none behind."""
 
-TURN_SECONDS = 0.001
-"""How long entries are handled until others have their turn."""
+YIELD_SECONDS = 0.001
+"""How long entries are handled until other tasks may run."""
 
-BURST_SECONDS = 0.05
-"""How long a burst may last before its reader is told of what has come so far."""
+BATCH_SECONDS = 0.05
+"""`on_batch` is called at least this often while many entries arrive."""
 
 
 class Feed:
-    """One attachment: `release` begins it, and `beat` raises when it is over.
+    """One attachment: `release` starts the delivery, and `beat` raises when the feed has ended.
 
     Attributes:
-        epoch: The life of the stream, with the last sequence it had when the feed was opened.
-        fresh: Whether it begins with the last entry of every key, rather than after a sequence.
+        epoch: The epoch of the stream, with its last sequence when the feed was opened.
+        from_start: Whether the feed first delivers the last entry of every key, or only changes after a sequence.
+        applied: The last sequence up to which all wanted entries have been delivered.
     """
 
     def __init__(self, link: Link, bucket: Bucket, name: str, keys: str) -> None:
         self.epoch = Epoch(created="", last_sequence=0)
-        self.fresh = True
+        self.from_start = True
         self._link = link
         self._bucket = bucket
         self._filter = bucket.subject(keys)
@@ -49,15 +48,15 @@ class Feed:
         self._consumer = f"{name}-{secrets.token_hex(6)}"
         self._subscription: Subscription | None = None
         self._held: list[Msg] | None = []
-        self._place = 0
+        self._consumer_sequence = 0
         self._pending = 0
-        self._applied = 0
-        self._told_at = 0.0
-        self._turn_at = 0.0
+        self.applied = 0
+        self._reported_at = 0.0
+        self._yielded_at = 0.0
         self._pulse = Pulse(link, f"the consumer of {bucket.name}")
-        self._on_entry: Callable[[Entry], None] = _ignore
-        self._on_batch: Callable[[], None] = _nothing
-        self._reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._on_entry: Callable[[RawEntry], None] = lambda _: None
+        self._on_batch: Callable[[], None] = lambda: None
+        self._caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
     async def open(
@@ -69,14 +68,11 @@ class Feed:
         keys: str = ">",
         after: Callable[[Epoch], int | None] | None = None,
     ) -> "Feed":
-        """Attaches; nothing is handed on before `release`.
+        """Attaches to the bucket; no entry is delivered before `release`.
 
-        `after` is asked, with the present life of the stream, for the last sequence that is known already: None to
-        begin with the last entry of every key. `name` begins the consumer's name. `keys` is a pattern of the keys that
-        are wanted, with NATS's wildcards.
-
-        Raises:
-            UnavailableError: within a few seconds, also if the stream is replaced meanwhile.
+        `after` gets the current epoch and returns the last sequence that the caller knows, or None to get the last
+        entry of every key. `name` is the prefix of the consumer's name. `keys` is a pattern with NATS wildcards.
+        Raises UnavailableError within a few seconds, also if the stream is replaced meanwhile.
         """
         feed = cls(link, bucket, name, keys)
         try:
@@ -87,59 +83,52 @@ class Feed:
         return feed
 
     @property
-    def applied(self) -> int:
-        """The last sequence that was handed on, or that needs not be: nothing before it is missing."""
-        return self._applied
-
-    @property
     def is_caught_up(self) -> bool:
-        """Whether all that stood in the stream when the feed was opened has been handed on."""
-        return self._reached.done()
+        """Whether all entries that were stored when the feed was opened have been delivered."""
+        return self._caught_up.done()
 
-    async def release(self, on_entry: Callable[[Entry], None], on_batch: Callable[[], None] | None = None) -> None:
-        """From now on entries are handed on, in order, and after each burst of them `on_batch` is called."""
+    async def release(self, on_entry: Callable[[RawEntry], None], on_batch: Callable[[], None] | None = None) -> None:
+        """Starts the delivery of entries, in order; `on_batch` is called after each burst of entries."""
         assert self._held is not None, "released twice"
         held, self._held = self._held, None
         self._on_entry = on_entry
-        self._on_batch = on_batch or _nothing
-        questions = [reply for message in held if (reply := self._take(message))]
-        if self._applied >= self.epoch.last_sequence:
-            self._reach()
-        self._tell()
-        for reply in questions:
-            await self._answer(reply)
+        self._on_batch = on_batch or self._on_batch
+        reply_subjects = [subject for message in held if (subject := self._receive(message))]
+        if self.applied >= self.epoch.last_sequence:
+            self._set_caught_up()
+        self._report_batch()
+        for subject in reply_subjects:
+            await self._reply(subject)
 
     async def caught_up(self) -> None:
-        """Waits until all that stood there has been handed on. Raises UnavailableError if the feed ends before."""
-        while not self._reached.done():
-            await self._pulse.beat(self._reached)
+        """Waits until `is_caught_up`. Raises UnavailableError if the feed ends before."""
+        while not self._caught_up.done():
+            await self._pulse.beat(self._caught_up)
 
     async def beat(self) -> None:
-        """Waits for one heartbeat's time.
+        """Waits for the time of one heartbeat.
 
-        Raises:
-            UnavailableError: if the feed has ended.
-            Exception: what `on_entry` or `on_batch` raised.
+        Raises UnavailableError if the feed has ended. Raises what `on_entry` or `on_batch` raised.
         """
         await self._pulse.beat()
 
     async def close(self) -> None:
-        """Ends it, and takes its consumer away if the connection still stands."""
+        """Ends the feed, and deletes its consumer if the connection is not lost."""
         if self._subscription is not None and not self._link.lost.is_set():
             await self._link.unsubscribe(self._subscription)
             await self.remove(self._link)
 
     async def remove(self, link: Link) -> None:
-        """Takes the consumer away, over a later connection if need be; what is left the server removes by itself."""
+        """Deletes the consumer, over this or a later connection; otherwise the server deletes it after a while."""
         with suppress(BusError):
             await link.api(f"CONSUMER.DELETE.{self._bucket.stream}.{self._consumer}", seconds=REMOVE_SECONDS)
 
     async def _attach(self, after: Callable[[Epoch], int | None] | None) -> None:
-        epoch, messages = await self._look()
+        epoch, messages = await self._stream_state()
         start = None if after is None else after(epoch)
-        self.fresh = start is None
+        self.from_start = start is None
         self.epoch = epoch
-        self._applied = start or 0
+        self.applied = start or 0
         deliver_to = f"{self._link.inbox}.{self._consumer}"
         self._subscription = await self._link.subscribe(deliver_to, self._on_message)
         config = {
@@ -163,15 +152,15 @@ class Feed:
             {"stream_name": stream, "config": config},
             seconds=CALL_SECONDS,
         )
-        # Between the first look and this the stream may have been replaced: then its entries belong to another life.
-        now, _ = await self._look()
+        # If the stream was replaced since the first request, the consumer delivers entries of another epoch.
+        now, _ = await self._stream_state()
         if now.created != epoch.created or now.last_sequence < epoch.last_sequence:
-            raise UnavailableError(f"{stream} was replaced just now")
+            raise UnavailableError(f"{stream} was replaced while a consumer was created")
         self._pending = created["num_pending"]
         if self._pending == 0 and (messages == 0 or self._filtered):
-            self._applied = max(self._applied, epoch.last_sequence)
+            self.applied = max(self.applied, epoch.last_sequence)
 
-    async def _look(self) -> tuple[Epoch, int]:
+    async def _stream_state(self) -> tuple[Epoch, int]:
         answer = await self._link.api(f"STREAM.INFO.{self._bucket.stream}", seconds=CALL_SECONDS)
         state = answer["state"]
         return Epoch(created=answer["created"], last_sequence=state["last_seq"]), state["messages"]
@@ -180,89 +169,81 @@ class Feed:
         if self._held is not None:
             self._held.append(message)
             return
-        reply = self._take(message)
+        reply = self._receive(message)
         if reply:
-            await self._answer(reply)
-        # The client hands on what has come without ever giving way, and nobody else, not even a ping, has a turn.
+            await self._reply(reply)
+        # The client calls this for all received messages without a pause; other tasks, even its ping, have to run too.
         now = asyncio.get_running_loop().time()
-        if now - self._turn_at > TURN_SECONDS:
+        if now - self._yielded_at > YIELD_SECONDS:
             await asyncio.sleep(0)
-            self._turn_at = asyncio.get_running_loop().time()
+            self._yielded_at = asyncio.get_running_loop().time()
 
-    async def _answer(self, reply: str) -> None:
+    async def _reply(self, reply: str) -> None:
         with suppress(UnavailableError):
             await self._link.send(reply, b"")
 
-    def _take(self, message: Msg) -> str:
-        """Handles one message, and returns where the server wants to be told so."""
+    def _receive(self, message: Msg) -> str:
+        """Handles one message, and returns the subject at which the server expects a reply, or an empty string."""
         if self._pulse.ended:
             return ""
-        self._pulse.heard()
+        self._pulse.received()
         try:
             if status(message):
-                return self._take_status(message)
-            self._take_entry(message)
-        except Exception as error:  # noqa: BLE001 - a bug of the reader: it is raised where the feed is awaited
+                return self._receive_status(message)
+            self._receive_entry(message)
+        except Exception as error:  # noqa: BLE001 - `beat` raises it
             self._pulse.end(error)
         return ""
 
-    def _take_entry(self, message: Msg) -> None:
+    def _receive_entry(self, message: Msg) -> None:
         delivery = Delivery.of(message.reply)
-        if delivery.place != self._place + 1:
-            self._end(f"{delivery.place - self._place - 1} entries were lost on the way")
+        if delivery.consumer_sequence != self._consumer_sequence + 1:
+            self._end(f"{delivery.consumer_sequence - self._consumer_sequence - 1} entries were lost")
             return
-        self._place = delivery.place
+        self._consumer_sequence = delivery.consumer_sequence
         self._pending = delivery.pending
         self._on_entry(
-            Entry(
+            RawEntry(
                 key=self._bucket.key(message.subject),
-                value=None if is_marker(message.headers) else message.data,
+                value=None if is_tombstone(message.headers) else message.data,
                 revision=delivery.sequence,
                 created=delivery.nanoseconds / NANOSECONDS,
             )
         )
-        self._applied = delivery.sequence
-        if self._filtered and delivery.pending == 0:  # what comes after it in the stream is not wanted
-            self._applied = max(self._applied, self.epoch.last_sequence)
-        reached = self._applied >= self.epoch.last_sequence and not self._reached.done()
+        self.applied = delivery.sequence
+        if self._filtered and delivery.pending == 0:  # the rest of the stream has other keys
+            self.applied = max(self.applied, self.epoch.last_sequence)
+        reached = self.applied >= self.epoch.last_sequence and not self._caught_up.done()
         if reached:
-            self._reach()
+            self._set_caught_up()
         now = asyncio.get_running_loop().time()
-        if reached or delivery.pending == 0 or now - self._told_at > BURST_SECONDS:
-            self._told_at = now
+        if reached or delivery.pending == 0 or now - self._reported_at > BATCH_SECONDS:
+            self._reported_at = now
             self._on_batch()
 
-    def _take_status(self, message: Msg) -> str:
+    def _receive_status(self, message: Msg) -> str:
         headers = message.headers or {}
-        last_place = headers.get("Nats-Last-Consumer")
-        if last_place is None:  # a question of flow control, asked behind what it counts
+        last_consumer_sequence = headers.get("Nats-Last-Consumer")
+        if last_consumer_sequence is None:  # a flow control request; the server waits for the reply
             return message.reply
-        if int(last_place) != self._place:
-            self._end(f"{int(last_place) - self._place} entries were lost on the way")
-        elif not self._reached.done() and self._pending == 0:
-            # Idle, yet the last sequence was never seen: its message is gone (expired, or purged).
-            self._applied = max(self._applied, self.epoch.last_sequence)
-            self._reach()
+        if int(last_consumer_sequence) != self._consumer_sequence:
+            self._end(f"{int(last_consumer_sequence) - self._consumer_sequence} entries were lost")
+        elif not self._caught_up.done() and self._pending == 0:
+            # The server is idle, but the last sequence was never delivered: that message was purged or has expired.
+            self.applied = max(self.applied, self.epoch.last_sequence)
+            self._set_caught_up()
             self._on_batch()
         return headers.get("Nats-Consumer-Stalled", "")
 
-    def _tell(self) -> None:
+    def _report_batch(self) -> None:
         try:
             self._on_batch()
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - `beat` raises it
             self._pulse.end(error)
 
-    def _reach(self) -> None:
-        if not self._reached.done():
-            self._reached.set_result(None)
+    def _set_caught_up(self) -> None:
+        if not self._caught_up.done():
+            self._caught_up.set_result(None)
 
     def _end(self, why: str) -> None:
         self._pulse.end(UnavailableError(f"{self._bucket.name}: {why}"))
-
-
-def _ignore(_entry: Entry) -> None:
-    pass
-
-
-def _nothing() -> None:
-    pass

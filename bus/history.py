@@ -1,22 +1,20 @@
-"""Room made in a bucket: by forgetting what its keys were before, or that a key was there at all."""
+"""Space freed in a bucket: purges of the history of its keys, and of tombstones."""
 
 import asyncio
 
 from bus.buckets import Bucket
 from bus.connection import Bus
 
-AT_ONCE = 16
-"""Keys of which the history is removed at the same time."""
+MAX_CONCURRENT = 16
+"""Keys whose history is purged at the same time."""
 
 
-async def forget_history(bus: Bus, bucket: Bucket) -> int:
-    """Removes all but the last revision of every key, and returns how many revisions that were.
+async def purge_history(bus: Bus, bucket: Bucket) -> int:
+    """Purges all but the last revision of every key, and returns the number of purged revisions.
 
-    Readers that follow the bucket miss nothing but what has been overtaken anyway. A stream that copies it loses what
-    it has not copied by then.
-
-    Raises:
-        UnavailableError, RefusedError: where it could not be done, or not to the end.
+    Watches miss only revisions that were replaced by later ones. A stream that copies the bucket loses what it has not
+    copied yet.
+    Raises UnavailableError, RefusedError; then some revisions may have been purged.
     """
     answer = await bus.api(f"STREAM.INFO.{bucket.stream}", {"subjects_filter": bucket.subject(">")})
     counts: dict[str, int] = answer["state"].get("subjects") or {}
@@ -29,20 +27,18 @@ async def forget_history(bus: Bus, bucket: Bucket) -> int:
             purged = await bus.api(f"STREAM.PURGE.{bucket.stream}", {"filter": subject, "keep": 1})
             removed += purged["purged"]
 
-    found = await asyncio.gather(*(remove() for _ in range(AT_ONCE)), return_exceptions=True)
+    found = await asyncio.gather(*(remove() for _ in range(MAX_CONCURRENT)), return_exceptions=True)
     for each in found:
         if isinstance(each, BaseException):
             raise each
     return removed
 
 
-async def forget_deleted(bus: Bus, bucket: Bucket, key: str, *, revision: int) -> None:
-    """Removes the marker of a deletion at `revision`, unless the key has been written since: then that stays.
+async def purge_tombstone(bus: Bus, bucket: Bucket, key: str, *, revision: int) -> None:
+    """Purges the tombstone of a key at `revision`; a later revision of the key stays.
 
-    No watch tells of it. The next write of the key stands on revision 0, as of one that never was; and who did not hear
-    of the deletion before will not hear of it any more.
-
-    Raises:
-        UnavailableError, RefusedError: where it could not be done.
+    No watch delivers the purge: a watch that has not received the tombstone before never will. The next write of the
+    key expects revision 0, as for a new key.
+    Raises UnavailableError, RefusedError.
     """
     await bus.api(f"STREAM.PURGE.{bucket.stream}", {"filter": bucket.subject(key), "seq": revision + 1})

@@ -1,49 +1,53 @@
-"""A lease: one holder at a time of a named thing, by a key with a TTL and conditional writes (n11).
+"""A lease: at most one holder at a time, by a key with a TTL and conditional writes (facts.md n11).
 
-A lease alone keeps no late write away (n37): whoever holds one still writes on conditions.
+A lease does not prevent late writes (facts.md n37), so a holder's writes are conditional, too.
 """
 
 import asyncio
+import os
 import random
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-import msgspec
 import structlog
 
-from bus.buckets import LEASES
-from bus.connection import Bus, Entry
+from bus.connection import Bus
 from bus.errors import BusError, ConflictError, UnavailableError
+from bus.kinds import LEASE_RECORDS
+from bus.record_kind import Entry
+from bus.records.leases import LeaseRecord
 
 log = structlog.get_logger(__name__)
 
+LEASE_SECONDS = 5
+"""The default TTL: the time after a holder's crash until another replica can have the lease."""
+
 SAFETY = 0.9
-"""The part of its TTL after which a lease counts as lost: two clocks need not run equally fast."""
+"""The fraction of its TTL after which a lease counts as lost, since two clocks can differ in speed."""
 
-RENEWALS = 3
-"""How often a lease is renewed in its TTL: one answer may be lost."""
+RENEWALS_PER_TTL = 3
+"""How often a lease is renewed within its TTL, so that one answer can be lost."""
 
-LOOKS = 4
-"""How often in its TTL a lease that others hold is looked at, but at least once a second."""
+CHECKS_PER_TTL = 4
+"""How often a standby checks the lease within its TTL; at least once a second."""
 
 
-class _Held(msgspec.Struct):
-    """The value of a lease's key. `token` tells two holds of one holder apart."""
-
-    holder: str
-    token: str
+def process_identity() -> str:
+    """The name of this process in leases and source reports: host and process id."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class Lease:
-    """Held by at most one holder whose clock runs; others stand by."""
+    """A lease of which this process is the holder or on standby."""
 
-    def __init__(self, bus: Bus, key: str, holder: str, *, ttl_seconds: int = 5) -> None:
-        """`holder` is shown to people; `ttl_seconds` (at least 1) is when it is free again after its holder's end."""
+    def __init__(self, bus: Bus, key: str, holder: str | None = None, *, ttl_seconds: int = LEASE_SECONDS) -> None:
+        """`ttl_seconds` is at least 1; `holder` is a name for people."""
         self._bus = bus
         self._key = key
-        self._holder = holder
+        self._holder = holder or process_identity()
         self._ttl = ttl_seconds
         self._token = ""
         self._revision = 0
@@ -51,14 +55,14 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it is ours for certain now: judged by our own monotonic clock, earlier than the server's expiry."""
+        """Whether this process certainly holds the lease: its own clock expires earlier than the server's."""
         return asyncio.get_running_loop().time() < self._until
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Waits until it is ours, renews it in the background, gives it up on leaving.
+        """Waits until this process holds the lease, renews it in the background, and releases it on exit.
 
-        The body is cancelled (and UnavailableError raised) as soon as it cannot be shown to be ours any more.
+        The body is cancelled (and UnavailableError raised) as soon as the lease may belong to another.
         """
         self._token = secrets.token_hex(8)
         try:
@@ -77,73 +81,70 @@ class Lease:
                 raise
         finally:
             self._until = 0.0
-            await self._give_up()
+            await self._release()
 
     async def _acquire(self) -> None:
         while True:
             try:
-                entry = await self._bus.get(LEASES, self._key)
-                if entry is None or entry.value is None or self._is_ours(entry.value):
-                    # Where an expired lease left a marker, only a write on the marker's revision is let in.
-                    self._revision = 0 if entry is None else entry.revision
+                entry = await LEASE_RECORDS.get(self._bus, self._key)
+                if not entry.present or self._is_ours(entry):
+                    # An expired lease leaves a tombstone: then the write must expect the tombstone's revision.
+                    self._revision = entry.revision
                     await self._write()
                     log.info("lease_acquired", key=self._key, holder=self._holder)
                     return
-            except ConflictError:  # another was first
+            except ConflictError:  # another process acquired it first
                 pass
             except BusError as error:
                 log.debug("lease_unknown", key=self._key, error=str(error))
-            await asyncio.sleep(min(self._ttl / LOOKS, 1.0) * random.uniform(0.5, 1))  # noqa: S311 - spreads the looks
+            await asyncio.sleep(min(self._ttl / CHECKS_PER_TTL, 1.0) * random.uniform(0.5, 1))  # noqa: S311 - spreads the checks
 
     async def _renew(self, limit: asyncio.Timeout) -> None:
-        """Renews for ever, and moves the limit; ends when the lease is another's."""
+        """Renews the lease and moves the limit, until another process has the lease."""
         while True:
-            await asyncio.sleep(self._ttl / RENEWALS)
+            await asyncio.sleep(self._ttl / RENEWALS_PER_TTL)
             try:
-                await self._write()
+                await self._renew_once()
             except ConflictError:
-                if not await self._still_ours():
-                    self._until = 0.0
-                    limit.reschedule(asyncio.get_running_loop().time())
-                    return
+                self._until = 0.0
+                limit.reschedule(asyncio.get_running_loop().time())
+                return
             except BusError as error:
                 log.warning("lease_not_renewed", key=self._key, holder=self._holder, error=str(error))
             if not limit.expired():
                 limit.reschedule(self._until)
 
     async def _write(self) -> None:
-        """Writes on the known revision. Raises BusError."""
-        sent_at = asyncio.get_running_loop().time()  # the server counts from later on
-        self._revision = await self._bus.put(
-            LEASES,
+        """Writes the lease, if its revision is the known one. Raises BusError."""
+        sent_at = asyncio.get_running_loop().time()  # the server's TTL starts later
+        self._revision = await LEASE_RECORDS.put(
+            self._bus,
             self._key,
-            msgspec.json.encode(_Held(holder=self._holder, token=self._token)),
+            LeaseRecord(holder=self._holder, token=self._token),
             revision=self._revision,
             read_at=time.monotonic(),
             ttl_seconds=self._ttl,
         )
         self._until = sent_at + self._ttl * SAFETY
 
-    async def _still_ours(self) -> bool:
-        """Whether the revision that we did not know was our own write, whose answer was lost."""
-        entry: Entry | None
+    async def _renew_once(self) -> None:
+        """Renews once. Raises ConflictError if another process has the lease, other BusErrors if that is not known."""
         try:
-            entry = await self._bus.get(LEASES, self._key)
-        except BusError:
-            return True  # not known: the limit stands, and the next renewal asks again
-        if entry is None or entry.value is None or not self._is_ours(entry.value):
-            return False
-        self._revision = entry.revision
-        return True
+            await self._write()
+        except ConflictError:
+            entry = await LEASE_RECORDS.get(self._bus, self._key)
+            if not self._is_ours(entry):
+                raise
+            # The last write succeeded, but its answer was lost. Renew now: the next renewal may come after the limit.
+            self._revision = entry.revision
+            await self._write()
 
-    async def _give_up(self) -> None:
+    async def _release(self) -> None:
         with suppress(BusError):
             if self._revision:
-                await self._bus.delete(LEASES, self._key, revision=self._revision, read_at=time.monotonic())
+                await LEASE_RECORDS.delete(self._bus, self._key, revision=self._revision, read_at=time.monotonic())
         self._revision = 0
 
-    def _is_ours(self, value: bytes) -> bool:
-        try:
-            return msgspec.json.decode(value, type=_Held).token == self._token
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return False  # somebody else's, whatever it says
+    def _is_ours(self, entry: Entry[str, LeaseRecord]) -> bool:
+        record = entry.readable()  # an invalid record belongs to another process
+        return record is not None and record.token == self._token

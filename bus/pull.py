@@ -1,7 +1,7 @@
-"""Messages of a durable pull consumer as they come, over one connection and up to the first irregularity.
+"""Messages of a durable pull consumer, over one connection, until the first error.
 
-One request for messages is always outstanding, so a message comes as soon as it is there; nats-py's own `fetch` waits
-for a full batch, or does not return at all.
+One request for messages is always pending, so each message is delivered at once; nats-py's own `fetch` waits for a full
+batch, or does not return.
 """
 
 import asyncio
@@ -10,27 +10,25 @@ from collections import deque
 from dataclasses import dataclass
 
 import msgspec
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from bus.buckets import NANOSECONDS
+from bus.client import Msg, Subscription
 from bus.errors import UnavailableError
 from bus.link import NO_RESPONDERS, Delivery, Link, status
 from bus.pulse import HEARTBEAT_SECONDS, Pulse
 
 EXPIRES_SECONDS = 3.0
-"""How long one request for messages stands; after that the next one is sent.
+"""When one request for messages expires, and the next one is sent.
 
-Short, because the request of a replica that is paused goes on drawing messages, each of which is then handled by
-nobody until its acknowledgement is overdue.
+Short, because a paused replica with a pending request gets messages, which wait until their acknowledgement is overdue.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a stream. `arrived` is the server's time of it, seconds since 1970.
+    """One message of a stream. `arrived` is when the server stored it, seconds since 1970.
 
-    `deliveries` counts how often it has been handed out, this time included; `reply` is where it is acknowledged.
+    `deliveries` counts the deliveries, this one included; `reply` is the subject for the acknowledgement.
     """
 
     subject: str
@@ -42,11 +40,11 @@ class Message:
 
 
 class Pull:
-    """One attachment to a durable: at most `batch` messages wait here, and as many are handled meanwhile."""
+    """One attachment to a durable: at most `batch` messages wait here, while as many are being handled."""
 
     def __init__(self, link: Link, stream: str, durable: str, *, batch: int) -> None:
         self._link = link
-        self._request = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
+        self._request_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
         self._inbox = f"{link.inbox}.{durable}-{secrets.token_hex(6)}"
         self._batch = batch
         self._body = msgspec.json.encode(
@@ -59,62 +57,61 @@ class Pull:
         self._pulse = Pulse(link, f"the consumer {durable}")
         self._subscription: Subscription | None = None
         self._waiting: deque[Message] = deque()
-        self._owed = 0
-        self._came: asyncio.Future[None] | None = None
+        self._requested = 0
+        self._arrival: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
-        """Begins to ask for messages. Raises UnavailableError."""
+        """Sends the first request for messages. Raises UnavailableError."""
         self._subscription = await self._link.subscribe(self._inbox, self._on_message)
-        await self._ask()
+        await self._request_batch()
 
     async def next(self) -> list[Message]:
-        """What has come, at least one message and at most a batch; waits for it.
+        """Waits for messages, and returns at least one and at most a batch.
 
-        Raises:
-            UnavailableError: if this attachment is over: the consumer deleted, the connection lost, the server silent.
+        Raises UnavailableError if the consumer is deleted, the connection is lost, or heartbeats are missing.
         """
         while not self._waiting:
-            self._came = asyncio.get_running_loop().create_future()
+            self._arrival = asyncio.get_running_loop().create_future()
             try:
-                await self._pulse.beat(self._came)
+                await self._pulse.beat(self._arrival)
             finally:
-                self._came = None
+                self._arrival = None
         messages = [self._waiting.popleft() for _ in range(min(self._batch, len(self._waiting)))]
         try:
-            await self._ask()
+            await self._request_batch()
         except UnavailableError as error:
-            self._pulse.end(error)  # the next call says so; what has come is still to be handled
+            self._pulse.end(error)  # the next call raises this; these messages must still be handled
         return messages
 
     async def close(self) -> list[Message]:
-        """Asks for no more, and returns what has come and was not handed on."""
+        """Ends the subscription, and returns the messages that `next` has not returned."""
         if self._subscription is not None and not self._link.lost.is_set():
             await self._link.unsubscribe(self._subscription)
-        left = list(self._waiting)
+        rest = list(self._waiting)
         self._waiting.clear()
-        return left
+        return rest
 
-    async def _ask(self) -> None:
-        if self._owed == 0 and len(self._waiting) < self._batch:
-            self._owed = self._batch
-            await self._link.send(self._request, self._body, reply=self._inbox)
+    async def _request_batch(self) -> None:
+        if self._requested == 0 and len(self._waiting) < self._batch:
+            self._requested = self._batch
+            await self._link.send(self._request_subject, self._body, reply=self._inbox)
 
     async def _on_message(self, message: Msg) -> None:
         if self._pulse.ended:
             return
-        self._pulse.heard()
+        self._pulse.received()
         try:
             if status(message):
-                self._take_status(message)
+                self._check_status(message)
             else:
-                self._take(message)
-            await self._ask()
-        except Exception as error:  # noqa: BLE001 - raised where the messages are awaited
+                self._add(message)
+            await self._request_batch()
+        except Exception as error:  # noqa: BLE001 - `next` raises it
             self._pulse.end(error)
 
-    def _take(self, message: Msg) -> None:
+    def _add(self, message: Msg) -> None:
         delivery = Delivery.of(message.reply)
-        self._owed = max(0, self._owed - 1)
+        self._requested = max(0, self._requested - 1)
         self._waiting.append(
             Message(
                 subject=message.subject,
@@ -125,16 +122,16 @@ class Pull:
                 reply=message.reply,
             )
         )
-        if self._came is not None and not self._came.done():
-            self._came.set_result(None)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
-    def _take_status(self, message: Msg) -> None:
+    def _check_status(self, message: Msg) -> None:
         what = status(message)
         if what == "100":  # a heartbeat
             return
-        if what in ("404", "408"):  # the request has had its time
-            self._owed = 0
+        if what in ("404", "408"):  # the request has expired
+            self._requested = 0
             return
-        # 409 says, in words, that the consumer was deleted, has another leader, or has too many who wait.
-        reason = "it is gone" if what == NO_RESPONDERS else (message.headers or {}).get("Description", "")
-        raise UnavailableError(f"{self._request}: {what} {reason}")
+        # 409 has a description: the consumer was deleted, has another leader, or has too many requests.
+        reason = "the consumer is missing" if what == NO_RESPONDERS else (message.headers or {}).get("Description", "")
+        raise UnavailableError(f"{self._request_subject}: {what} {reason}")

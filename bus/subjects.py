@@ -1,20 +1,20 @@
-"""Every subject and key, written once.
+"""The only definition of every subject and key.
 
-Names of nodes and policies hold dots, which separate tokens in a subject; `_` is in no DNS name. So `.` becomes `_`
-and back: `ip-10-0-0-1.ec2.internal` is the token `ip-10-0-0-1_ec2_internal`.
+Names of nodes and policies contain dots, but a dot separates tokens in a subject. No DNS name contains `_`, so `.`
+becomes `_` and back: `ip-10-0-0-1.ec2.internal` is the token `ip-10-0-0-1_ec2_internal`.
 """
 
 from typing import Literal, cast
 
+from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
-from tas.names import is_dns_label, is_source_name, is_subdomain
-from tas.pod import PodKey
-from tas.policy import PolicyKey
+from tas.policy.policy import PolicyKey
+from tas.values.names import is_dns_label, is_source_name, is_subdomain
 
 SAMPLES = "tas.samples"
 
 NodeKind = Literal["metrics", "facts"]
-"""What a key of NODES holds: the node's newest samples, or what the API server said of it."""
+"""The kind of a key of NODES: the node's newest samples, or the node as reported by the API server."""
 
 
 def token(name: str) -> str:
@@ -28,7 +28,7 @@ def name(token: str) -> str:
 
 
 def samples_subject(node: str, source: str) -> str:
-    """Where `source` publishes its samples of `node`."""
+    """The subject to which `source` publishes its samples of `node`."""
     return f"{SAMPLES}.{token(node)}.{source}"
 
 
@@ -49,21 +49,17 @@ def parse_samples_subject(subject: str) -> tuple[str, str]:
 
 
 def node_metrics_key(node: str) -> str:
-    """Where in NODES a node's newest samples stand."""
+    """The key of a node's newest samples in NODES."""
     return f"{token(node)}.metrics"
 
 
 def node_facts_key(node: str) -> str:
-    """Where in NODES a node's uid and labels stand."""
+    """The key of a node's uid and labels in NODES."""
     return f"{token(node)}.facts"
 
 
-NODE_FACTS_KEYS = "*.facts"
-"""The keys in NODES of what the API server said of nodes: samples come a thousand times as often."""
-
-
 def parse_node_key(key: str) -> tuple[str, NodeKind]:
-    """The node that a key of NODES names, and what stands there. Raises InvalidInputError."""
+    """The node and the kind of a key of NODES. Raises InvalidInputError."""
     node_token, _, kind = key.partition(".")
     node = name(node_token)
     if kind not in ("metrics", "facts") or not is_subdomain(node):
@@ -72,7 +68,7 @@ def parse_node_key(key: str) -> tuple[str, NodeKind]:
 
 
 def verdict_key(node: str) -> str:
-    """Where in VERDICTS a node's verdict stands."""
+    """The key of a node's verdict in VERDICTS."""
     return token(node)
 
 
@@ -85,28 +81,27 @@ def parse_verdict_key(key: str) -> str:
 
 
 def policy_key(key: PolicyKey) -> str:
-    """Where in POLICIES a policy stands."""
+    """The key of a policy in POLICIES."""
     return f"{key.namespace}.{token(key.name)}"
 
 
 def pod_key(key: PodKey) -> str:
-    """Where in PODS a pod stands."""
+    """The key of a pod in PODS."""
     return f"{key.namespace}.{token(key.name)}"
 
 
 def parse_pod_key(key: str) -> PodKey:
     """The pod that a key of PODS names. Raises InvalidInputError."""
-    namespace, _, pod_token = key.partition(".")
-    pod = name(pod_token)
-    if "." in pod_token or not is_dns_label(namespace) or not is_subdomain(pod):
-        raise InvalidInputError("entry of PODS", "key", key, "must be <namespace>.<pod>")
-    return PodKey(namespace, pod)
+    return PodKey(*_parse_namespaced("PODS", "pod", key))
 
 
 def parse_policy_key(key: str) -> PolicyKey:
     """The policy that a key of POLICIES names. Raises InvalidInputError."""
-    namespace, _, policy_token = key.partition(".")
-    policy = name(policy_token)
-    if "." in policy_token or not is_dns_label(namespace) or not is_subdomain(policy):
-        raise InvalidInputError("entry of POLICIES", "key", key, "must be <namespace>.<policy>")
-    return PolicyKey(namespace, policy)
+    return PolicyKey(*_parse_namespaced("POLICIES", "policy", key))
+
+
+def _parse_namespaced(bucket: str, what: str, key: str) -> tuple[str, str]:
+    namespace, _, name_token = key.partition(".")
+    if "." in name_token or not is_dns_label(namespace) or not is_subdomain(name(name_token)):
+        raise InvalidInputError(f"entry of {bucket}", "key", key, f"must be <namespace>.<{what}>")
+    return namespace, name(name_token)

@@ -1,37 +1,43 @@
-"""A bucket followed for ever: an ordered consumer that re-attaches, since a dead watch is silent (n36)."""
+"""A watch of a bucket: an ordered consumer that re-attaches, since it can end without an error (facts.md n36)."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
+from typing import Any
 
 import structlog
 
-from bus.buckets import Bucket
-from bus.connection import Bus, Entry, Epoch
+from bus.connection import Bus, Epoch
 from bus.errors import BusError, UnavailableError
 from bus.feed import Feed
+from bus.record_kind import Handler, hand_on
+from tas.values.backoff import Backoff
 
 log = structlog.get_logger(__name__)
 
 WATCHDOG_BEATS = 4
-"""Every so many heartbeats (2 s) what was applied is compared with what the stream holds."""
+"""After so many heartbeats (2 s) the last applied sequence is compared with the stream."""
 
-RETRY_SECONDS = (0.1, 1.0)
-"""The first and the longest wait after a failure to attach."""
+RETRY = Backoff(first=0.1, longest=1.0)
+"""The waits after failures to attach."""
 
-STEADY_SECONDS = 2.0
-"""A feed that held so long had nothing wrong with it: the next one is opened without waiting."""
+STABLE_SECONDS = 2.0
+"""After a feed that lasted this long, the next one is opened without a wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchStatus:
-    """Where a watch stands.
+    """The state of a watch.
 
-    `applied` is the last stream sequence handled; `caught_up` is true once it reached the last sequence noted when the
-    watch attached to this epoch, and stays so; `lag` compares with the stream for ever (None: not known now). Since
-    `attached` (since 1970; infinite: it is not) no revision of a key can have been missed.
+    Attributes:
+        epoch: The current epoch; None before the first.
+        applied: The last handled stream sequence.
+        caught_up: Whether all entries that were stored when the watch attached to this epoch have been delivered.
+        lag: By how many sequences the watch is behind the stream; None if unknown.
+        attached: Since when no revision can have been missed, in seconds since 1970; infinite without a feed.
     """
 
     epoch: Epoch | None
@@ -42,30 +48,27 @@ class WatchStatus:
 
 
 class Watch:
-    """Every entry of a bucket, in order, then every change, through losses of connection, server and store.
+    """Delivers all records of a bucket and then every change, also after the loss of connection, server or store.
 
-    `on_entry` gets each entry, deletions included, in stream order and never twice within an epoch. `on_epoch` is
-    called before the first entry of a new life of the bucket (also the first one seen): what was known before must be
-    held, not dropped, until `_synced` of the new epoch stands. `on_batch` is called after each burst of entries, and
-    when `caught_up` has become true.
-    `keys` is a pattern of the keys that are wanted, with NATS's wildcards: the rest is not even sent.
-    All are plain functions, called on the event loop; an exception in them is a bug and ends `run`.
+    Each entry goes to the handler of its kind, tombstones included, in stream order and never twice within an epoch.
+    All handlers are of one bucket; entries of other kinds are ignored. Invalid keys are logged and counted here,
+    invalid values when they are read. `on_epoch` is called before the first entry of each epoch, also of the first: the
+    caller must keep what it knows until `_synced` of the new epoch is stored. `on_batch` is called after each burst of
+    entries, and when `caught_up` becomes true. An exception of these functions is a bug and ends `run`.
     """
 
     def __init__(
         self,
         bus: Bus,
-        bucket: Bucket,
-        *,
-        on_entry: Callable[[Entry], None],
+        *handlers: Handler[Any, Any],
         on_epoch: Callable[[Epoch], None],
         on_batch: Callable[[], None] | None = None,
-        keys: str = ">",
     ) -> None:
+        kind = handlers[0].kind
         self._bus = bus
-        self._bucket = bucket
-        self._keys = keys
-        self._on_entry = on_entry
+        self._bucket = kind.bucket
+        self._keys = kind.keys if len(handlers) == 1 else ">"  # the other keys are not even sent
+        self._on_entry = partial(hand_on, kind.bucket, handlers, bus.on_invalid)
         self._on_epoch = on_epoch
         self._on_batch = on_batch or (lambda: None)
         self._epoch: Epoch | None = None
@@ -79,7 +82,7 @@ class Watch:
 
     @property
     def status(self) -> WatchStatus:
-        """Where this watch stands now."""
+        """The current state of this watch."""
         applied = self._applied if self._feed is None else self._feed.applied
         return WatchStatus(
             epoch=self._epoch,
@@ -92,25 +95,25 @@ class Watch:
     async def run(self) -> None:
         """Follows until cancelled; never returns by itself."""
         loop = asyncio.get_running_loop()
-        wait, longest = RETRY_SECONDS
+        failures = 0
         while True:
             await self._bus.wait_connected()
-            began = loop.time()
+            started = loop.time()
             try:
                 await self._follow()
             except BusError as error:
                 log.info("watch_interrupted", bucket=self._bucket.name, error=str(error), applied=self._applied)
-            if loop.time() - began > STEADY_SECONDS:
-                wait, _ = RETRY_SECONDS
+            if loop.time() - started > STABLE_SECONDS:
+                failures = 0
             else:
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, longest)
+                failures += 1
+                await asyncio.sleep(RETRY.after(failures))
 
     async def _follow(self) -> None:
-        """Follows one feed to its end, which is always an error."""
+        """Follows one feed until it fails. Raises BusError."""
         feed = await self._bus.feed(self._bucket, keys=self._keys, after=self._applied_before)
         try:
-            if feed.fresh:
+            if feed.from_start:
                 self._caught_up = False
                 self._applied = 0
                 self._epoch = feed.epoch
@@ -119,7 +122,7 @@ class Watch:
             self._attached = time.time()
             self._feed = feed
             await feed.release(self._on_entry, self._on_batch)
-            if self._previous is not None:  # its connection was lost, so nobody could take its consumer away (b47)
+            if self._previous is not None:  # its consumer remains if its connection was lost (facts.md b47)
                 await self._previous.remove(self._bus.link)
             self._previous = feed
             await self._keep(feed)
@@ -130,7 +133,7 @@ class Watch:
             await feed.close()
 
     def _applied_before(self, now: Epoch) -> int | None:
-        """After which sequence to go on in this life of the stream; None if it is another one."""
+        """The sequence after which to continue in this epoch of the stream; None if the epoch is another one."""
         if self._epoch is None or now.created != self._epoch.created:
             return None
         if now.last_sequence >= self._applied:
@@ -139,12 +142,14 @@ class Watch:
         if self._was_behind:
             self._was_behind = False
             return None
-        # In a cluster the leader may for a moment lag behind the replica that we read from: look once more.
+        # In a cluster the leader may briefly be behind the replica that served the feed: check once more.
         self._was_behind = True
-        raise UnavailableError(f"{self._bucket.stream} ends at {now.last_sequence}, and {self._applied} was applied")
+        raise UnavailableError(
+            f"{self._bucket.stream} ends at sequence {now.last_sequence}, but {self._applied} was already applied"
+        )
 
     async def _keep(self, feed: Feed) -> None:
-        """Compares with the stream for ever, and raises a BusError when the feed has ended or fallen behind."""
+        """Compares the feed with the stream, and raises a BusError when the feed has ended or is behind."""
         stuck_at: int | None = None
         while True:
             for _ in range(WATCHDOG_BEATS):
@@ -157,10 +162,8 @@ class Watch:
                     last = await self._bus.last_revision(self._bucket, self._keys)
             except UnavailableError:
                 self._last_sequence = None
-                continue  # whether the feed itself still lives is told by its heartbeats
+                continue  # `feed.beat` detects the end of the feed
             self._last_sequence = last
-            if now.created != feed.epoch.created or now.last_sequence < applied:
-                raise UnavailableError(f"{self._bucket.stream} is not the one that was followed")
             if applied == stuck_at:
-                raise UnavailableError(f"{self._bucket.stream} has gone on to {last}, the watch has not")
+                raise UnavailableError(f"{self._bucket.stream} is at sequence {last}, the watch still at {applied}")
             stuck_at = applied if applied < last else None

@@ -1,6 +1,6 @@
-"""A cluster in a box: the part of a Kubernetes API server that this product uses, in memory and on loopback.
+"""A simulated cluster: the part of a Kubernetes API server that this product uses, in memory and on loopback.
 
-Trusted because `tests/contract/kubernetes` asks the same of it and of a real API server.
+`tests/contract/kubernetes` runs the same tests on the sandbox and on a real API server.
 """
 
 from sandbox.server import Sandbox, extender_entry

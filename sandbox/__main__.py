@@ -1,4 +1,4 @@
-"""`python -m sandbox`: a cluster in a box until it is interrupted."""
+"""`python -m sandbox`: runs a simulated cluster until interrupted."""
 
 import argparse
 import asyncio
@@ -11,7 +11,7 @@ from sandbox.server import Sandbox, extender_entry
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Runs what was asked for, and says where."""
+    """Starts the API server and the scheduler, and prints the URL."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -28,14 +28,14 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Reads the options and serves."""
+    """Parses the options and serves."""
     parser = argparse.ArgumentParser(
-        prog="python -m sandbox", description="A cluster in a box, in memory, on loopback."
+        prog="python -m sandbox", description="A simulated cluster, in memory, on loopback."
     )
-    parser.add_argument("--port", type=int, default=0, help="where it listens; a free port by default")
-    parser.add_argument("--nodes", type=int, default=3, help="how many nodes there are: node-1, node-2, ...")
-    parser.add_argument("--kubeconfig", type=Path, help="a file to write, for kubectl and other clients")
-    parser.add_argument("--extender", metavar="URL", help="an extender that its scheduler asks, without a path")
+    parser.add_argument("--port", type=int, default=0, help="the port of the API server; a free port by default")
+    parser.add_argument("--nodes", type=int, default=3, help="how many nodes the cluster has: node-1, node-2, ...")
+    parser.add_argument("--kubeconfig", type=Path, help="the kubeconfig file to write, for kubectl and other clients")
+    parser.add_argument("--extender", metavar="URL", help="the extender of the scheduler, without a path")
     asyncio.run(serve(parser.parse_args()))
 
 

@@ -1,9 +1,10 @@
-"""The API over HTTP: paths to verbs, forms of answers, lists in pieces, and watches."""
+"""The API over HTTP: maps paths to verbs, and answers with objects, tables, paged lists and watches."""
 
 import asyncio
 import base64
 import binascii
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -26,12 +27,12 @@ from sandbox.watch import Watch
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 MAX_BODY_BYTES = 3 * 1024 * 1024
-"""The API server's own limit."""
+"""The limit of the API server."""
 WATCH_SECONDS = 1800
-"""How long a watch lasts that does not say; the API server takes a random time from here to twice that."""
+"""How long a watch without `timeoutSeconds` lasts; the API server takes a random time of 1 to 2 times this."""
 
 MAX_CALLS = 100_000
-"""So many requests are remembered at least once there were as many, and twice as many at most."""
+"""How many of the last requests are kept at least; at most twice as many."""
 
 UNKNOWN_FORM = "the body of the request was in an unknown format - accepted media types include: "
 CONTINUE_EXPIRED = (
@@ -43,7 +44,7 @@ CONTINUE_EXPIRED = (
 
 
 class Api:
-    """Answers requests, and keeps what was asked."""
+    """Answers requests, and keeps them in `calls`."""
 
     def __init__(self, cluster: Cluster, metrics: Metrics, faults: Faults, *, bookmark_seconds: float) -> None:
         self._cluster = cluster
@@ -55,30 +56,30 @@ class Api:
         self.calls: list[Call] = []
 
     def application(self) -> web.Application:
-        """Everything under one handler: paths follow from the table of resources."""
+        """The application, with one handler for all paths: paths follow from the table of resources."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
 
     @property
     def watches(self) -> int:
-        """How many watches are under way."""
+        """How many watches are open."""
         return len(self._watching)
 
     def cut_watches(self) -> None:
-        """Drops the connection of every watch, as a server does that dies."""
+        """Aborts the connection of every watch, as when a server is killed."""
         for transport in self._watching:
             transport.abort()
 
     def end_watches(self) -> None:
-        """Ends every watch in good order, and those to come at once: the server stops."""
+        """Ends every watch with a complete answer, and each later watch at once: the server stops."""
         self._closing = True
         self._cluster.store.wake()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         call, resource = _call(request)
         self.calls.append(call)
-        if len(self.calls) > 2 * MAX_CALLS:  # it may run for weeks; no test asks as often
+        if len(self.calls) > 2 * MAX_CALLS:  # bounds the memory of a long-running sandbox
             del self.calls[:MAX_CALLS]
         fault = self._faults.take(call)
         if fault is not None:
@@ -90,9 +91,12 @@ class Api:
                 return _dropped(request)
         response = await self._respond(request, call, resource)
         call.status = response.status
-        if fault is not None and fault.drop is Drop.WITHIN:
-            return await _broken_off(request, response)
-        return _dropped(request) if fault is not None and fault.drop is Drop.AFTER else response
+        if fault is not None and fault.drop is Drop.WITHIN and isinstance(response, web.Response):
+            return await _cut_in_half(request, response)
+        if fault is not None and fault.drop is not None:  # a watch has sent all its events
+            return _dropped(request)
+        call.answered = time.time()
+        return response
 
     async def _respond(self, request: web.Request, call: Call, resource: Resource | None) -> web.StreamResponse:
         try:
@@ -127,7 +131,6 @@ class Api:
         return _json(document)
 
     async def _act(self, request: web.Request, call: Call, resource: Resource, form: Form) -> web.Response:
-        """The verbs on one object."""
         cluster, namespace, name = self._cluster, call.namespace, call.name
         agent = call.user_agent.partition("/")[0]
         manager = request.query.get("fieldManager") or agent or "unknown"
@@ -146,7 +149,7 @@ class Api:
                 return _json(done | {"code": 201}, 201)
             case "patch", "" | "status" as below:
                 patch = await _body(request)
-                if request.content_type != MERGE_PATCH and not _means_a_merge_patch(request, resource, patch):
+                if request.content_type != MERGE_PATCH and not _is_plain_merge(request, resource, patch):
                     raise StatusError(415, UNKNOWN_FORM + MERGE_PATCH)
                 answer = cluster.patch(resource, namespace, name, patch, manager=manager, status=below == "status")
             case "delete", "":
@@ -181,18 +184,18 @@ class Api:
         if token := query.get("continue"):
             version, start = _read_token(token)
         elif _version(query.get("resourceVersion", "")) > version:
-            asked = query["resourceVersion"]
-            raise StatusError(504, f"Timeout: Too large resource version: {asked}, current: {version}")
+            requested = query["resourceVersion"]
+            raise StatusError(504, f"Timeout: Too large resource version: {requested}, current: {version}")
         try:
             found = store.items_at(resource, call.namespace, version)
         except ForgottenError as error:
             raise StatusError(410, CONTINUE_EXPIRED) from error
-        found = [each for each in found if matches(each) and _place(each) > start]
-        # Of what a cache may answer (resourceVersion 0), the API server always gives all.
+        found = [each for each in found if matches(each) and _list_key(each) > start]
+        # The API server ignores the limit for an answer from its cache (resourceVersion 0).
         limit = 0 if query.get("resourceVersion") == "0" else int(query.get("limit") or 0)
         metadata: Object = {"resourceVersion": str(version)}
         if 0 < limit < len(found):
-            metadata |= {"continue": _token(version, _place(found[limit - 1]))}
+            metadata |= {"continue": _token(version, _list_key(found[limit - 1]))}
             if not query.get("labelSelector") and not query.get("fieldSelector"):
                 metadata |= {"remainingItemCount": len(found) - limit}
             found = found[:limit]
@@ -215,22 +218,22 @@ class Api:
             tabled=lambda objects, metadata: self._table(request.query, resource, objects, metadata),
             wants_bookmarks=request.query.get("allowWatchBookmarks") in ("true", "1"),
         )
-        if "sendInitialEvents" in request.query:  # clients then list first, as with a server that has no WatchList
+        if "sendInitialEvents" in request.query:  # clients then list first, as with a server without WatchList
             why = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
             cause = Cause(field="sendInitialEvents", message=why, reason="FieldValueForbidden")
             raise invalid(resource, "", [cause])
-        asked = _version(request.query.get("resourceVersion", ""))
+        version = _version(request.query.get("resourceVersion", ""))
         seconds = float(request.query.get("timeoutSeconds") or 0) or WATCH_SECONDS
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         call.status = 200
         if (transport := request.transport) is None:
-            return response  # gone already
+            return response  # the client has disconnected
         self._watching.add(transport)
-        # Of a connection that went, aiohttp cancels the handler, unless a write notices first.
+        # When a client disconnects, aiohttp cancels the handler, or a write raises ConnectionError first.
         with suppress(ConnectionError):
             try:
-                async for lines in watch.lines(asked, seconds=seconds, bookmark_seconds=self._bookmark_seconds):
+                async for lines in watch.lines(version, seconds=seconds, bookmark_seconds=self._bookmark_seconds):
                     await response.write(lines)
                     if self._closing:
                         break
@@ -241,7 +244,7 @@ class Api:
 
 
 def _call(request: web.Request) -> tuple[Call, Resource | None]:
-    """What is asked for, and of which resource; None where no object is meant."""
+    """The request as a Call, and its resource; None if the path is not that of a resource."""
     call = Call(verb=request.method, path=request.path_qs, user_agent=request.headers.get("User-Agent", ""))
     for resource in RESOURCES:
         if not request.path.startswith(f"{root(resource)}/"):
@@ -250,7 +253,7 @@ def _call(request: web.Request) -> tuple[Call, Resource | None]:
         if resource.is_namespaced and len(parts) > 2 and parts[0] == "namespaces":
             call.namespace, parts = parts[1], parts[2:]
         elif resource.is_namespaced and len(parts) > 1:
-            continue  # only lists go over all namespaces
+            continue  # only lists are possible over all namespaces
         if parts[0] != resource.plural or len(parts) > 3 or (len(parts) == 3 and parts[2] not in resource.subresources):
             call.namespace = ""
             continue
@@ -285,10 +288,10 @@ async def _body(request: web.Request) -> object:
     return body
 
 
-def _means_a_merge_patch(request: web.Request, resource: Resource, patch: object) -> bool:
-    """Whether a strategic merge patch means no other: in a node's metadata and spec no list is merged by a key.
+def _is_plain_merge(request: web.Request, resource: Resource, patch: object) -> bool:
+    """Whether a strategic merge patch has the result of a merge patch: a node's metadata and spec, without directives.
 
-    So kubectl cordons and taints.
+    kubectl cordons and taints with such patches.
     """
     return (
         request.content_type == STRATEGIC_MERGE_PATCH
@@ -310,8 +313,7 @@ def _version(text: str) -> int:
     return int(text or 0)
 
 
-def _place(stored: Object) -> str:
-    """Where an object stands in a list."""
+def _list_key(stored: Object) -> str:
     return f"{stored['metadata'].get('namespace', '')}/{stored['metadata']['name']}"
 
 
@@ -321,8 +323,8 @@ def _token(version: int, start: str) -> str:
 
 def _read_token(token: str) -> tuple[int, str]:
     try:
-        said: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token))
-        return int(said["rv"]), str(said["start"])
+        decoded: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token))
+        return int(decoded["rv"]), str(decoded["start"])
     except (binascii.Error, ValueError, KeyError) as error:
         raise StatusError(400, f"invalid continue token: continue key is not valid: {error}") from error
 
@@ -335,16 +337,14 @@ def _fault_response(status: int, retry_after: int | None) -> web.Response:
     if status == 404:
         return web.Response(status=404, text="404 page not found\n")
     details = {} if retry_after is None else {"retryAfterSeconds": retry_after}
-    error = StatusError(status, f"the sandbox was told to answer {status} {REASONS.get(status, '')}", details=details)
+    error = StatusError(status, f"the sandbox is set up to answer {status} {REASONS.get(status, '')}", details=details)
     response = _json(error.to_object(), status)
     if retry_after is not None:
         response.headers["Retry-After"] = str(retry_after)
     return response
 
 
-async def _broken_off(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Half of an answer that says how long it would have been."""
-    assert isinstance(response, web.Response)
+async def _cut_in_half(request: web.Request, response: web.Response) -> web.StreamResponse:
     body = response.body
     assert isinstance(body, bytes)
     half = web.StreamResponse(status=response.status, headers={"Content-Type": response.content_type})
@@ -357,4 +357,4 @@ async def _broken_off(request: web.Request, response: web.StreamResponse) -> web
 def _dropped(request: web.Request) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
-    return web.Response(status=500)  # goes nowhere
+    return web.Response(status=500)  # is never sent

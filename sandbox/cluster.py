@@ -1,4 +1,4 @@
-"""The verbs on objects, with the guards of the API server: used by HTTP, by the scheduler, and by tests directly."""
+"""The verbs on objects, with the checks of the API server. HTTP, the scheduler and tests use this class."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ Clock = Callable[[], datetime]
 
 CRD_NAME = TASPOLICIES.qualified
 WRITABLE = ("labels", "annotations", "ownerReferences", "finalizers")
-"""What a writer may say of an object's metadata; the rest is the server's."""
+"""The fields of metadata that a client may write; the server sets the others."""
 POD_SPEC_IS_FIXED = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
@@ -38,16 +38,16 @@ POD_SPEC_IS_FIXED = (
 )
 
 EVENT_AGE = timedelta(hours=1)
-"""How long an Event stands: kube-apiserver's default of `--event-ttl`. Nobody deletes them."""
+"""How long an Event is kept: the default of `--event-ttl` of kube-apiserver."""
 
 
 def utc_now() -> datetime:
-    """The time of day."""
+    """The current time."""
     return datetime.now(UTC)
 
 
 class Cluster:
-    """Objects, and what may be done to them. Every method raises StatusError as the API server would answer."""
+    """The objects of a cluster. Every method raises StatusError where the API server answers with an error."""
 
     def __init__(self, *, now: Clock = utc_now) -> None:
         self.store = Store()
@@ -55,7 +55,7 @@ class Cluster:
         self._events: deque[tuple[datetime, Object]] = deque()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object:
-        """The object; 404 NotFound if there is none."""
+        """The object; 404 NotFound if it does not exist."""
         self.must_serve(resource)
         found = self.store.get(resource, namespace, name)
         if found is None:
@@ -63,7 +63,7 @@ class Cluster:
         return found
 
     def create(self, resource: Resource, namespace: str, body: object, *, manager: str) -> Object:
-        """The new object; 409 AlreadyExists, 422 Invalid, 404 if its namespace is not there."""
+        """Creates an object; 409 AlreadyExists, 422 Invalid, 404 if its namespace does not exist."""
         self.must_serve(resource)
         sent = must_be_object(copy.deepcopy(body))
         _must_be_of_kind(resource, sent)
@@ -84,24 +84,24 @@ class Cluster:
         self._sign(resource, {"metadata": {}}, new, manager=manager, status=False)
         stored = self.store.put(resource, new)
         if resource is EVENTS:
-            self._note_event(stored)
+            self._expire_events(stored)
         return stored
 
     def patch(
         self, resource: Resource, namespace: str, name: str, patch: object, *, manager: str, status: bool = False
     ) -> Object:
-        """The object after a merge patch (RFC 7386), of its status if asked; unchanged if nothing differs.
+        """The object after a merge patch (RFC 7386), with `status` of its status; not written if nothing differs.
 
-        409 if the patch names another resourceVersion, else 422 if it names another uid or the outcome is invalid.
+        409 if the patch has another resourceVersion; 422 if the patch has another uid or the result is invalid.
         """
         old = self.get(resource, namespace, name)
         if not isinstance(patch, dict):
             raise StatusError(400, "error decoding patch: json: cannot unmarshal into a map")
-        wished = merge_patch(old, patch)
-        metadata = must_be_object(wished.get("metadata"))
-        # The server takes nothing of the metadata but the version in a patch of a custom resource's status.
+        patched = merge_patch(old, patch)
+        metadata = must_be_object(patched.get("metadata"))
+        # In a patch of a custom resource's status the server ignores all metadata except the version.
         self._guard(resource, old, metadata, uid=not (status and resource.is_custom))
-        new = _outcome(resource, old, wished, status=status)
+        new = _patched_object(resource, old, patched, status=status)
         check(resource, new)
         if resource is PODS and new["spec"] != old["spec"]:
             raise invalid(
@@ -115,13 +115,13 @@ class Cluster:
         return self.store.put(resource, new)
 
     def delete(self, resource: Resource, namespace: str, name: str, *, uid: str | None = None) -> Object:
-        """Deletes at once and gives the last state; 409 if another uid was meant.
+        """Deletes an object at once and returns its last state; 409 if `uid` is not that of the object.
 
-        With a namespace goes what is in it, and with the CustomResourceDefinition all objects of its kind.
+        The contents of a deleted namespace and the objects of a deleted CustomResourceDefinition are deleted, too.
         """
         old = self.get(resource, namespace, name)
         if uid is not None and uid != old["metadata"]["uid"]:
-            raise uid_conflict(resource, name, asked=uid, found=old["metadata"]["uid"])
+            raise uid_conflict(resource, name, requested=uid, current=old["metadata"]["uid"])
         if resource is NAMESPACES:
             for content in (PODS, TASPOLICIES):
                 self._delete_all(content, name)
@@ -130,13 +130,13 @@ class Cluster:
         return self.store.remove(resource, old)
 
     def bind(self, namespace: str, name: str, body: object, *, manager: str) -> None:
-        """Puts a pod on a node, where it runs at once: here is no kubelet to wait for."""
+        """Binds a pod to a node. The pod is Running at once, since the sandbox has no kubelet."""
         pod = self.get(PODS, namespace, name)
         binding = must_be_object(body)
         if binding.get("metadata", {}).get("name") != name:
             raise StatusError(400, "name in URL does not match name in Binding object")
-        if taken := pod["spec"].get("nodeName"):
-            message = f'pod {name} is already assigned to node "{taken}"'
+        if node := pod["spec"].get("nodeName"):
+            message = f'pod {name} is already assigned to node "{node}"'
             error = conflict(PODS, name, message)
             error.message = error.message.replace("on pods", "on pods/binding", 1)
             raise error
@@ -151,43 +151,42 @@ class Cluster:
         self.store.put(PODS, bound | {"status": status})
 
     def evict(self, namespace: str, name: str) -> None:
-        """Deletes a pod at once; nothing here has a disruption budget."""
+        """Deletes a pod at once: the sandbox has no disruption budgets."""
         self.delete(PODS, namespace, name)
 
     def serves(self, resource: Resource) -> bool:
-        """False for objects whose CustomResourceDefinition is away."""
+        """Whether the resource is served: false while its CustomResourceDefinition does not exist."""
         return not resource.is_custom or self.store.get(CRDS, "", CRD_NAME) is not None
 
     def columns(self, resource: Resource) -> Sequence[Column]:
-        """The columns of its tables."""
+        """The columns of the resource's tables."""
         return columns_of(resource, self.store.get(CRDS, "", resource.qualified) if resource.is_custom else None)
 
     def must_serve(self, resource: Resource) -> None:
-        """Raises PageNotFoundError for objects whose CustomResourceDefinition is away."""
+        """Raises PageNotFoundError while the CustomResourceDefinition of the resource does not exist."""
         if not self.serves(resource):
             raise PageNotFoundError
 
     def now(self) -> datetime:
-        """The time of day."""
+        """The current time of the cluster."""
         return self._now()
 
     def time(self) -> str:
-        """Now, as timestamps of objects have it."""
+        """The current time in the format of timestamps in metadata."""
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def micro_time(self) -> str:
-        """Now, as `eventTime` has it: clients drop events whose time has another form."""
+        """The current time in the format of `eventTime`: clients drop events with another format."""
         return self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
-    def _note_event(self, created: Object) -> None:
-        """Notes when an Event came, and lets those go that are too old by now."""
+    def _expire_events(self, created: Object) -> None:
         now = self._now()
         self._events.append((now, created))
         while now - self._events[0][0] > EVENT_AGE:
             _, old = self._events.popleft()
-            stands = self.store.get(EVENTS, *key_of(old))
-            if stands is not None and stands["metadata"]["uid"] == old["metadata"]["uid"]:
-                self.store.remove(EVENTS, stands)
+            current = self.store.get(EVENTS, *key_of(old))
+            if current is not None and current["metadata"]["uid"] == old["metadata"]["uid"]:
+                self.store.remove(EVENTS, current)
 
     def _delete_all(self, resource: Resource, namespace: str = "") -> None:
         for each in self.store.items(resource, namespace):
@@ -201,7 +200,7 @@ class Cluster:
         return metadata | ({"generation": 1} if resource.has_generation else {})
 
     def _complete(self, resource: Resource, new: Object) -> None:
-        """What the server adds to a new object, as far as somebody here reads it."""
+        """Adds the fields that the server sets in a new object, as far as the product or tests read them."""
         if resource is NODES:
             new.setdefault("spec", {})
             status = new.setdefault("status", {})
@@ -224,19 +223,19 @@ class Cluster:
         elif resource.has_status:
             new.pop("status", None)
 
-    def _guard(self, resource: Resource, old: Object, wished: Object, *, uid: bool) -> None:
-        """Refuses a patch whose metadata names another object or version. What it leaves out or nulls, it allows."""
+    def _guard(self, resource: Resource, old: Object, patched: Object, *, uid: bool) -> None:
+        """Rejects a patch whose metadata has another name, uid or version. Absent and null fields are allowed."""
         name = old["metadata"]["name"]
-        if wished.get("name") != name:
-            message = f"the name of the object ({wished.get('name')}) does not match the name on the URL ({name})"
+        if patched.get("name") != name:
+            message = f"the name of the object ({patched.get('name')}) does not match the name on the URL ({name})"
             raise StatusError(400, message)
-        version = wished.get("resourceVersion")
+        version = patched.get("resourceVersion")
         if version is not None and version != old["metadata"]["resourceVersion"]:
             if not str(version).isdigit():
                 raise StatusError(500, f'strconv.ParseUint: parsing "{version}": invalid syntax', reason="")
             raise conflict(resource, name)
-        if uid and wished.get("uid") not in (None, old["metadata"]["uid"]):
-            message = f'Invalid value: "{wished["uid"]}": field is immutable'
+        if uid and patched.get("uid") not in (None, old["metadata"]["uid"]):
+            message = f'Invalid value: "{patched["uid"]}": field is immutable'
             raise invalid(resource, name, [Cause(field="metadata.uid", message=message)])
 
     def _sign(self, resource: Resource, old: Object, new: Object, *, manager: str, status: bool) -> None:
@@ -251,7 +250,7 @@ class Cluster:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386: maps are merged, null removes, anything else replaces. Neither argument is changed."""
+    """RFC 7386: maps are merged, null deletes a key, other values replace. Neither argument is changed."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -264,37 +263,39 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def with_condition(status: Object, condition: Object) -> Object:
-    """The status with this condition in place of the one of its type."""
+    """The status with this condition instead of the previous condition of the same type."""
     others = [other for other in status.get("conditions", []) if other["type"] != condition["type"]]
     return status | {"conditions": [*others, condition]}
 
 
-def _is_same(one: object, other: object) -> bool:
-    """As JSON has it: for Python 1, 1.0 and true are equal."""
-    return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+def _is_same(left: object, right: object) -> bool:
+    """Whether two values are the same JSON: for Python, 1, 1.0 and true are equal."""
+    return left == right and json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
 
 
-def _outcome(resource: Resource, old: Object, wished: Object, *, status: bool) -> Object:
-    """What of a patch counts: the status, or all but the status. Labels count in both, except for custom resources."""
+def _patched_object(resource: Resource, old: Object, patched: Object, *, status: bool) -> Object:
+    """The new object: with `status` only the status changes, else all but the status.
+
+    Labels change in both cases, except in the status of custom resources.
+    """
     metadata = dict(old["metadata"])
     if not (status and resource.is_custom):
         for key in WRITABLE:
             metadata.pop(key, None)
-            if value := wished["metadata"].get(key):
+            if value := patched["metadata"].get(key):
                 metadata[key] = value
-    new = copy.deepcopy(old if status else wished)
+    new = copy.deepcopy(old if status else patched)
     for key in ("kind", "apiVersion"):
         new.pop(key, None)
     if resource.has_status:
         new.pop("status", None)
-        source = wished if status else old
+        source = patched if status else old
         if "status" in source:
             new["status"] = copy.deepcopy(source["status"])
     return new | {"metadata": copy.deepcopy(metadata)}
 
 
 def _must_be_of_kind(resource: Resource, sent: Object) -> None:
-    """A custom resource has to say what it is; of others it follows from where they are sent."""
     kind, version = sent.get("kind"), sent.get("apiVersion")
     if resource.is_custom and not (kind and version):
         missing = "Kind" if not kind else "apiVersion"

@@ -1,4 +1,4 @@
-"""What a client asks first: which versions, groups and resources there are."""
+"""The discovery documents: versions, groups and resources."""
 
 from collections.abc import Collection
 from typing import Any
@@ -11,9 +11,9 @@ VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0+sandbox", "platfo
 
 
 def discover(path: str, resources: Collection[Resource], *, further_groups: Collection[Object] = ()) -> Object | None:
-    """The document under this path for what is served, None if there is none. Others serve the further groups.
+    """The discovery document at a path for `resources`; None if the path has none.
 
-    Clients that would like it all in one (aggregated discovery) get the separate documents, and take them.
+    `further_groups` are served elsewhere. Clients that prefer aggregated discovery accept these separate documents.
     """
     if path == "/version":
         return dict(VERSION)
@@ -38,7 +38,7 @@ def discover(path: str, resources: Collection[Resource], *, further_groups: Coll
 
 
 def root(resource: Resource) -> str:
-    """The path of its group and version."""
+    """The path of the resource's group and version."""
     return f"/apis/{resource.group_version}" if resource.group else f"/api/{resource.version}"
 
 

@@ -1,4 +1,4 @@
-"""Errors as the API server words them: a metav1.Status with code, reason and details."""
+"""Errors with the messages of the API server: a metav1.Status with code, reason and details."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What is wrong with one field."""
+    """The error of one field."""
 
     field: str
     message: str
@@ -36,7 +36,7 @@ class Cause:
 
 
 class StatusError(Exception):
-    """A request that cannot be served, as its answer says it."""
+    """An error answer of the API server."""
 
     def __init__(
         self, code: int, message: str, *, reason: str | None = None, details: dict[str, Any] | None = None
@@ -48,7 +48,7 @@ class StatusError(Exception):
         self.details = details
 
     def to_object(self) -> dict[str, Any]:
-        """The Status."""
+        """The metav1.Status as JSON."""
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -64,39 +64,40 @@ class StatusError(Exception):
 
 
 class PageNotFoundError(Exception):
-    """A 404 in plain text: nothing is served under this path, as while a CustomResourceDefinition is away."""
+    """A 404 in plain text: nothing is served at this path, as without the CustomResourceDefinition."""
 
 
 def not_found(resource: Resource, name: str) -> StatusError:
-    """There is no object of that name; the details say which."""
+    """The error for an object that does not exist."""
     return StatusError(404, f'{resource.qualified} "{name}" not found', details=_details(resource, name))
 
 
 def already_exists(resource: Resource, name: str) -> StatusError:
-    """There is one already."""
+    """The error for a name that is already used."""
     message = f'{resource.qualified} "{name}" already exists'
     return StatusError(409, message, reason="AlreadyExists", details=_details(resource, name))
 
 
 def conflict(resource: Resource, name: str, why: str = MODIFIED) -> StatusError:
-    """A condition of the request does not hold."""
+    """The error for a conditional write whose condition is not met."""
     message = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
     return StatusError(409, message, details=_details(resource, name))
 
 
-def uid_conflict(resource: Resource, name: str, *, asked: str, found: str) -> StatusError:
-    """A deletion was meant for another object of that name."""
+def uid_conflict(resource: Resource, name: str, *, requested: str, current: str) -> StatusError:
+    """The error for a deletion with the uid of another object of the same name."""
     message = (
-        f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": the UID in the precondition ({asked}) '
-        f"does not match the UID in record ({found}). The object might have been deleted and then recreated"
+        f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": the UID in the precondition '
+        f"({requested}) does not match the UID in record ({current}). The object might have been deleted "
+        "and then recreated"
     )
     return StatusError(409, message, details=_details(resource, name, kind=resource.kind))
 
 
 def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> StatusError:
-    """The object would not be valid; each cause is named, and nothing is changed."""
-    said = [f"{cause.field}: {cause.message}" for cause in causes]
-    listed = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+    """The error for an invalid object, with all causes."""
+    messages = [f"{cause.field}: {cause.message}" for cause in causes]
+    listed = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     details = _details(resource, name, kind=resource.kind) | {
         "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes]
     }
@@ -104,13 +105,13 @@ def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> StatusErr
 
 
 def undecodable(what: str) -> StatusError:
-    """A patch whose outcome is no object of that type."""
+    """The error for a patch whose result is not an object of the type."""
     cause = {"reason": "FieldValueInvalid", "message": f"Invalid value: {what}", "field": "patch"}
     return StatusError(422, f' "" is invalid: patch: Invalid value: {what}', details={"causes": [cause]})
 
 
 def method_not_allowed() -> StatusError:
-    """Such a request has no meaning here."""
+    """The error for a method that the resource does not have."""
     return StatusError(405, "the server does not allow this method on the requested resource", details={})
 
 

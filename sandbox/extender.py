@@ -1,4 +1,4 @@
-"""An extender as kube-scheduler calls it (`pkg/scheduler/extender.go`, `k8s.io/kube-scheduler/extender/v1`)."""
+"""Calls an extender as kube-scheduler does (`pkg/scheduler/extender.go`, `k8s.io/kube-scheduler/extender/v1`)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,27 @@ from sandbox.resources import Object
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
 SCORE_UNIT = 10
-"""MaxNodeScore over MaxExtenderPriority: what a point of an extender is worth before its weight."""
+"""MaxNodeScore over MaxExtenderPriority: the factor of an extender's scores, before its weight."""
 
 
 class ExtenderError(Exception):
-    """A call failed, in the words of the scheduler."""
+    """A failed call, with the scheduler's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What a filter call left."""
+    """The result of a filter call."""
 
     feasible: list[str]
     failed: dict[str, str]
-    """Reasons by node, where evicting pods could help."""
+    """Reasons by node, for nodes where evicting pods could help."""
     unresolvable: dict[str, str]
-    """Reasons by node, where it could not."""
+    """Reasons by node, for nodes where evicting pods cannot help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extender:
-    """One entry of `extenders` in a scheduler's configuration, of those that take names only."""
+    """An entry of `extenders` in a scheduler's configuration, with `nodeCacheCapable: true`."""
 
     url_prefix: str
     filter_verb: str
@@ -43,10 +43,9 @@ class Extender:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> "Extender":
-        """From the entry as kube-scheduler reads it.
+        """The extender of an entry.
 
-        Raises:
-            ValueError: for what this scheduler does not do: whole nodes, TLS, and a time in another unit than seconds.
+        Raises ValueError for unsupported fields: whole nodes, TLS, and times in other units than seconds.
         """
         if not entry.get("nodeCacheCapable") or entry.get("enableHTTPS"):
             raise ValueError("the sandbox calls extenders with nodeCacheCapable: true and without enableHTTPS only")
@@ -62,7 +61,7 @@ class Extender:
         )
 
     def is_interested(self, pod: Object) -> bool:
-        """Whether it is asked about this pod: always, unless it manages resources and the pod names none of them."""
+        """Whether the scheduler calls the extender for a pod: false if the pod uses none of its managed resources."""
         if not self.managed_resources:
             return True
         spec = pod["spec"]
@@ -73,10 +72,10 @@ class Extender:
         return False
 
     async def filter(self, session: aiohttp.ClientSession, pod: Object, names: Sequence[str]) -> Filtered:
-        """Which nodes may have the pod; ExtenderError if that is not to be learnt."""
+        """The nodes that pass and fail; ExtenderError if the call fails."""
         answer = _lower(await self._send(session, self.filter_verb, pod, names))
-        if said := answer.get("error"):
-            raise ExtenderError(said)
+        if message := answer.get("error"):
+            raise ExtenderError(message)
         feasible = answer.get("nodenames") or []
         for name in feasible:
             if name not in names:
@@ -85,11 +84,13 @@ class Extender:
                     "node list"
                 )
         unresolvable = answer.get("failedandunresolvablenodes") or {}
-        failed = {name: why for name, why in (answer.get("failednodes") or {}).items() if name not in unresolvable}
+        failed = {
+            name: reason for name, reason in (answer.get("failednodes") or {}).items() if name not in unresolvable
+        }
         return Filtered(feasible, failed, unresolvable)
 
     async def prioritize(self, session: aiohttp.ClientSession, pod: Object, names: Sequence[str]) -> dict[str, int]:
-        """What each node's total grows by; nothing if the call fails, which the scheduler leaves at that."""
+        """The weighted score of each node; empty if the call fails, which the scheduler ignores."""
         scores = dict.fromkeys(names, 0)
         try:
             hosts = [_lower(host) for host in await self._send(session, self.prioritize_verb, pod, names)]
@@ -123,7 +124,7 @@ class Extender:
 
 
 def _lower(answer: Any) -> dict[str, Any]:
-    """With keys in lower case: Go's decoder does not tell them apart."""
+    """The answer with keys in lower case: Go's decoder ignores the case of keys."""
     if not isinstance(answer, dict):
         raise ExtenderError(f"json: cannot unmarshal {type(answer).__name__} into an object")
     return {key.lower(): value for key, value in answer.items()}

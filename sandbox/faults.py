@@ -1,4 +1,4 @@
-"""What was asked, and what a test lets go wrong."""
+"""The requests that were received, and faults that tests inject."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,35 +10,37 @@ class Call:
     """One request over HTTP."""
 
     verb: str
-    """`get`, `list`, `watch`, `create`, `patch` or `delete`; the HTTP method where no object is meant."""
+    """`get`, `list`, `watch`, `create`, `patch` or `delete`; the HTTP method for paths that are not of a resource."""
     path: str
     resource: str = ""
-    """Its plural; empty for discovery."""
+    """The plural of the resource; empty for discovery."""
     subresource: str = ""
     namespace: str = ""
     name: str = ""
     user_agent: str = ""
     status: int = 0
-    """What was answered; 0 while it is not, and for a connection that was dropped before."""
+    """The status of the answer; 0 before the answer, and if the connection was dropped before."""
+    answered: float = 0.0
+    """When the complete answer was ready to be sent, in seconds since 1970; 0 if no complete answer was sent."""
 
 
 Which = Callable[[Call], bool]
 
 
 class Drop(Enum):
-    """When a connection goes."""
+    """When a connection is dropped."""
 
     BEFORE = "before"
-    """Nothing is done."""
+    """Before the request is handled."""
     WITHIN = "within"
-    """All is done, and half of the answer is sent."""
+    """The request is handled, and half of the answer is sent."""
     AFTER = "after"
-    """All is done, and only the answer is lost."""
+    """The request is handled, and no answer is sent."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """What becomes of the next matching requests."""
+    """What happens to the next `times` matching requests."""
 
     which: Which
     times: int
@@ -49,14 +51,14 @@ class Fault:
 
 
 class Faults:
-    """Faults that wait for their requests. Of several that match one request, the first given acts alone."""
+    """Faults for future requests. If several faults match a request, only the first one applies."""
 
     def __init__(self) -> None:
         self._waiting: list[Fault] = []
 
     @property
     def waiting(self) -> int:
-        """How many requests are still to fail."""
+        """How many requests will still fail."""
         return sum(fault.times for fault in self._waiting)
 
     def answer(
@@ -64,25 +66,25 @@ class Faults:
     ) -> Fault:
         """The next `times` matching requests get this status and change nothing.
 
-        A 404 comes as a plain page, as while nothing is served there; the others as a Status with the reason of
-        their code. `retry_after` is in seconds, in the header and in the details.
+        A 404 is a plain page, as for a path that is not served; other codes are a Status with the reason of the
+        code. `retry_after` is in seconds, in the header and in the details.
         """
         return self._add(Fault(which=which, times=times, status=status, retry_after=retry_after))
 
     def delay(self, seconds: float, *, times: int = 1, which: Which = lambda _: True) -> Fault:
-        """The next `times` matching requests are looked at only after this time."""
+        """The next `times` matching requests are handled after a delay."""
         return self._add(Fault(which=which, times=times, delay_seconds=seconds))
 
     def drop(self, when: Drop = Drop.BEFORE, *, times: int = 1, which: Which = lambda _: True) -> Fault:
-        """The connections of the next `times` matching requests go without an answer."""
+        """The connections of the next `times` matching requests are dropped."""
         return self._add(Fault(which=which, times=times, drop=when))
 
     def clear(self) -> None:
-        """From now on nothing goes wrong."""
+        """Removes all faults."""
         self._waiting.clear()
 
     def take(self, call: Call) -> Fault | None:
-        """The fault of this request, which counts as used."""
+        """The fault for this request, and counts it as used; None if there is none."""
         for fault in self._waiting:
             if fault.which(call):
                 fault.times -= 1

@@ -1,4 +1,4 @@
-"""Why a node cannot have a pod: the filters of kube-scheduler that labels, taints and cordons decide."""
+"""Whether a node fits a pod: the filters of kube-scheduler for labels, taints and cordons."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,14 +10,13 @@ UNTOLERATED = "node(s) had untolerated taint(s)"
 NO_AFFINITY = "node(s) didn't match Pod's node affinity/selector"
 
 CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-"""What a pod has to tolerate to be placed on a node with `spec.unschedulable`."""
+"""The taint that a pod must tolerate to be placed on a node with `spec.unschedulable`."""
 
 
 def misfit(pod: Object, node: Object) -> str | None:
-    """The reason of the first filter that rejects the node, in the order of kube-scheduler; None if it fits.
+    """The reason of the first filter that rejects the node, in the order of kube-scheduler; None if the node fits.
 
-    Of taints `NoSchedule` and `NoExecute` reject; nobody here evicts for the latter, and `PreferNoSchedule` is not
-    weighed.
+    The taints `NoSchedule` and `NoExecute` reject. The sandbox does not evict pods, and ignores `PreferNoSchedule`.
     """
     spec, tolerations = node.get("spec") or {}, pod["spec"].get("tolerations") or ()
     if spec.get("unschedulable") and not _tolerated(CORDONED, tolerations):
@@ -46,7 +45,7 @@ def _tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Fields left out tolerate every effect, and with `Exists` every key."""
+    """Whether a toleration matches a taint: an absent effect matches every effect, `Exists` without key every key."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:
@@ -68,4 +67,4 @@ def _meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
         case "DoesNotExist":
             return key not in labels
         case other:
-            raise ValueError(f"operator {other!r} of node affinity is not among those of the sandbox")
+            raise ValueError(f"the sandbox does not support the operator {other!r} of node affinity")

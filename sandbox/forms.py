@@ -1,4 +1,4 @@
-"""The forms in which objects are shown, as the header `Accept` asks for them."""
+"""The forms of objects in answers, chosen by the header `Accept`."""
 
 from enum import Enum
 
@@ -8,35 +8,34 @@ LISTED = "PartialObjectMetadataList"
 
 
 class Form(Enum):
-    """How objects are shown."""
+    """The form of objects in an answer."""
 
     WHOLE = "whole"
     PARTIAL = "partial"
-    """Their metadata alone."""
+    """Only the metadata."""
     TABLE = "table"
-    """Columns for people, as kubectl likes them best."""
+    """Rows and columns, as kubectl prints them."""
     NOTHING = "nothing"
-    """Not at all."""
+    """No objects."""
 
 
 def accepted(accept: str, *, verb: str) -> Form:
-    """The form an answer is wanted in: of a watch that asks for partial lists, nothing fits into it (tried on 1.36).
+    """The form for a header `Accept`. A watch for partial lists gets no objects (observed on 1.36).
 
-    Raises:
-        StatusError: 406, if none of what is named can be made.
+    Raises StatusError: 406, if no form of the header is supported.
     """
-    for asked in accept.split(","):
-        media, *rest = [part.strip() for part in asked.split(";")]
+    for entry in accept.split(","):
+        media, *rest = [part.strip() for part in entry.split(";")]
         parameters = dict(part.split("=", 1) for part in rest if "=" in part)
-        wanted = parameters.get("as", "")
+        form = parameters.get("as", "")
         if media not in ("", "*/*", "application/*", "application/json"):
             continue
-        if not wanted:
+        if not form:
             return Form.WHOLE
-        if wanted == "Table" and verb in ("get", "list", "watch") and parameters.get("v") == "v1":
+        if form == "Table" and verb in ("get", "list", "watch") and parameters.get("v") == "v1":
             return Form.TABLE
-        if wanted == (LISTED if verb == "list" else "PartialObjectMetadata"):
+        if form == (LISTED if verb == "list" else "PartialObjectMetadata"):
             return Form.PARTIAL
-        if wanted == LISTED and verb == "watch":
+        if form == LISTED and verb == "watch":
             return Form.NOTHING
     raise StatusError(406, "406: Not Acceptable\n\nAvailable representations: application/json", details={})

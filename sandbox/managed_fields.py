@@ -1,7 +1,7 @@
-"""Who set which field: `metadata.managedFields`, for writers that patch (operation `Update`).
+"""The field managers of fields: `metadata.managedFields`, for writers that patch (operation `Update`).
 
-A field belongs to whoever last gave it another value. A list counts as one field, and the dots that mark a map's
-creator are left out: enough to see who set a label.
+A field belongs to the manager that last changed its value. A list counts as one field. The entries `.` for the creator
+of a map are omitted, since the product only reads who set a label.
 """
 
 from typing import Any
@@ -14,28 +14,22 @@ Path = tuple[str, ...]
 def managed_fields(old: Object, new: Object, *, manager: str, api_version: str, time: str, status: bool) -> list[Any]:
     """The entries after `manager` made `new` out of `old`.
 
-    Args:
-        old: the object before, or only its empty metadata on creation.
-        new: the object after; its own entries do not count.
-        manager: who changed it.
-        api_version: that of the object.
-        time: RFC 3339.
-        status: whether it was written through the subresource `status`.
+    On creation `old` is only an empty metadata. `status`: whether the write used the subresource `status`.
     """
     before, after = _leaves(old), _leaves(new)
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
     entries: list[Any] = []
-    mine: set[Path] = set(changed)
+    own: set[Path] = set(changed)
     for entry in old["metadata"].get("managedFields", []):
         paths = set(_paths(entry["fieldsV1"])) & after.keys()
         if entry["manager"] == manager and (entry.get("subresource") == "status") == status:
-            mine |= paths
-        elif left := paths - changed:
-            entries.append(entry | {"fieldsV1": _tree(left)})
-    if mine:
+            own |= paths
+        elif remaining := paths - changed:
+            entries.append(entry | {"fieldsV1": _tree(remaining)})
+    if own:
         entry = {"manager": manager, "operation": "Update", "apiVersion": api_version, "time": time}
         entries.append(
-            entry | {"fieldsType": "FieldsV1", "fieldsV1": _tree(mine)} | ({"subresource": "status"} if status else {})
+            entry | {"fieldsType": "FieldsV1", "fieldsV1": _tree(own)} | ({"subresource": "status"} if status else {})
         )
     return entries
 

@@ -1,7 +1,4 @@
-"""What adapters serve beside the API server's own: the custom metrics API, and the metrics API of metrics-server.
-
-As a prometheus-adapter and a metrics-server behind the aggregator answer for nodes, and for nothing else.
-"""
+"""The custom metrics API of prometheus-adapter and the metrics API of metrics-server, for nodes only."""
 
 import time
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ USAGE_VERSION = "v1beta1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """An answer as somebody gave it, instead of what is known."""
+    """An answer that a test has set, instead of the answer from the values."""
 
     body: bytes
     content_type: str = "application/json"
@@ -32,11 +29,11 @@ class _Value:
 
 
 class Metrics:
-    """Values of nodes, set without HTTP.
+    """The metrics of nodes; tests set them.
 
     Attributes:
-        versions: Those of the custom metrics API, the preferred one first; empty: it is not served.
-        usage_is_served: Whether there is a metrics API.
+        versions: The versions of the custom metrics API, the preferred version first; empty if the API is not served.
+        usage_is_served: Whether the metrics API is served.
     """
 
     def __init__(self) -> None:
@@ -56,23 +53,23 @@ class Metrics:
         window: int | None = None,
         kind: str = "Node",
     ) -> None:
-        """The value of a metric from now on, of the time it is asked for unless `timestamp` (RFC 3339) says another."""
+        """Sets the value of a metric. Without `timestamp` (RFC 3339), answers have the time of the request."""
         values = self._values.setdefault(metric, {})
         values[node] = _Value(value=str(value), timestamp=timestamp, window=window, kind=kind)
 
     def forget(self, metric: str, *nodes: str) -> None:
-        """These nodes have no value of it any more; without any the metric is not known."""
+        """Deletes the values of these nodes; without nodes, deletes the metric."""
         for node in nodes:
             self._values[metric].pop(node, None)
         if not nodes:
             self._values.pop(metric, None)
 
     def use(self, node: str, *, cpu: str, memory: str, timestamp: str | None = None, window: str = "15s") -> None:
-        """What a node uses, in the words of the metrics API."""
+        """Sets the usage of a node in the metrics API."""
         self._usage[node] = {"cpu": cpu, "memory": memory, "timestamp": timestamp, "window": window}
 
     def answer_with(self, body: bytes | None, *, to: str, content_type: str = "application/json") -> None:
-        """From now on this is answered, with 200, to paths that end so; None: what is known again."""
+        """Answers paths that end with `to` with 200 and `body`; None: with the values again."""
         if body is None:
             self._raw.pop(to, None)
         else:
@@ -80,14 +77,14 @@ class Metrics:
 
     @property
     def groups(self) -> list[Object]:
-        """The groups as discovery tells them."""
+        """The API groups for discovery."""
         served = [(CUSTOM, self.versions)] if self.versions else []
         if self.usage_is_served:
             served.append((USAGE, [USAGE_VERSION]))
         return [_group(name, versions) for name, versions in served]
 
     def answer(self, path: str) -> Object | Raw | None:
-        """What stands under a path; None if it is none of ours. Raises StatusError, PageNotFoundError."""
+        """The answer for a path; None for paths of other APIs. Raises StatusError, PageNotFoundError."""
         for ending, raw in self._raw.items():
             if path.endswith(ending):
                 return raw
@@ -145,12 +142,12 @@ class Metrics:
 
 
 def _group(name: str, versions: list[str]) -> Object:
-    told = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
-    return {"name": name, "versions": told, "preferredVersion": told[0]}
+    served = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": served, "preferredVersion": served[0]}
 
 
 def _item(version: str, metric: str, node: str, value: _Value) -> Object:
-    """The two versions differ in where the metric is named, and in the window's name."""
+    """A value in a version of the API: v1beta1 and v1beta2 have different fields for metric and window."""
     item: Object = {
         "describedObject": {"kind": value.kind, "name": node, "apiVersion": "/v1"},
         "timestamp": value.timestamp or _now(),

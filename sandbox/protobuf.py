@@ -1,4 +1,4 @@
-"""As much of Kubernetes' protobuf as kubectl sends of its own accord: objects whose metadata says it all.
+"""Decodes the protobuf that kubectl sends by default: objects with nothing but metadata.
 
 An envelope (`runtime.Unknown`) holds the object; field 1 of every object is its ObjectMeta (`generated.proto` of
 k8s.io/api).
@@ -16,11 +16,7 @@ MAPS = {11: "labels", 12: "annotations"}
 
 
 def decode_object(body: bytes) -> Object:
-    """Kind, version and metadata of an object.
-
-    Raises:
-        StatusError: 400 for what cannot be read, 415 for a kind that has more to it.
-    """
+    """Kind, version and metadata of an object. Raises StatusError: 400 if the body is invalid, 415 for other kinds."""
     if not body.startswith(MAGIC):
         raise StatusError(400, "error decoding the body of the request: it does not begin as Kubernetes' protobuf does")
     try:
@@ -47,32 +43,32 @@ def _metadata(data: bytes) -> Object:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each field of a message by its number, as far as it has a length; numbers mean nothing here."""
-    place = 0
-    while place < len(data):
-        tag, place = _varint(data, place)
+    """The length-delimited fields of a message, with their numbers; other fields are skipped."""
+    offset = 0
+    while offset < len(data):
+        tag, offset = _varint(data, offset)
         match tag & 7:
             case 0:
-                _, place = _varint(data, place)
+                _, offset = _varint(data, offset)
             case 1:
-                place += 8
+                offset += 8
             case 2:
-                size, place = _varint(data, place)
-                if place + size > len(data):
-                    raise ValueError("it ends too early")
-                yield tag >> 3, data[place : place + size]
-                place += size
+                size, offset = _varint(data, offset)
+                if offset + size > len(data):
+                    raise ValueError("the message ends too early")
+                yield tag >> 3, data[offset : offset + size]
+                offset += size
             case 5:
-                place += 4
+                offset += 4
             case other:
                 raise ValueError(f"wire type {other}")
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = data[place]
+        byte = data[offset]
         value |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 0x80:
-            return value, place
+            return value, offset

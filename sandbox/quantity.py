@@ -1,7 +1,7 @@
 """Quantities as the API server writes them: `1000` becomes `1k`, `1024Ki` becomes `1Mi`.
 
-Rules of apimachinery's `resource.Quantity`: the suffix is the largest one that leaves a whole number, of the family the
-text had; what is finer than a thousandth is rounded up, as in every list of resources.
+Rules of apimachinery's `resource.Quantity`: the suffix is the largest suffix of the same family that gives a whole
+number; fractions are rounded up to thousandths, as in lists of resources.
 """
 
 import re
@@ -16,11 +16,7 @@ MILLI = Decimal("0.001")
 
 
 def canonical(text: str) -> str:
-    """The same quantity as the API server would store it.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """The quantity as the API server stores it. Raises ValueError if the text is not a quantity."""
     match = PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(SYNTAX)

@@ -1,17 +1,17 @@
-"""What is served: one entry for each kind of object, and nothing that nobody here uses."""
+"""The resources that the sandbox serves: one entry for each kind of object."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 Object = dict[str, Any]
-"""A Kubernetes object as JSON has it, without `kind` and `apiVersion`, which follow from its resource."""
+"""A Kubernetes object as JSON, without `kind` and `apiVersion`, which follow from its resource."""
 
 TELEMETRY_GROUP = "telemetry.intel.com"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One kind of object: its names, and how it differs from the others."""
+    """One kind of object: its names and properties."""
 
     plural: str
     singular: str
@@ -23,31 +23,31 @@ class Resource:
     selectable: frozenset[str] = frozenset()
     """Paths that a field selector may name, besides `metadata.name` and `metadata.namespace`."""
     has_status: bool = False
-    """Whether `/status` is a resource of its own, whose fields the object itself does not let through."""
+    """Whether `status` is a subresource: writes of the object itself do not change the status."""
     has_generation: bool = False
     is_custom: bool = False
-    """Defined by a CustomResourceDefinition: served only while that is there, and stored as it was sent."""
+    """Whether a CustomResourceDefinition defines it: served only while that exists, and stored as sent."""
     further_subresources: dict[str, tuple[str, str, str]] = field(default_factory=dict, hash=False)
-    """Group, version and kind of what is posted there."""
+    """Group, version and kind of the posted objects, by subresource."""
 
     @property
     def subresources(self) -> frozenset[str]:
-        """What may follow an object's name in a path."""
+        """The subresources: what may follow an object's name in a path."""
         return frozenset({*self.further_subresources, *({"status"} if self.has_status else ())})
 
     @property
     def group_version(self) -> str:
-        """As in `apiVersion`."""
+        """Group and version as in `apiVersion`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def qualified(self) -> str:
-        """As messages and CustomResourceDefinitions name it: `taspolicies.telemetry.intel.com`."""
+        """The name in messages and CustomResourceDefinitions: `taspolicies.telemetry.intel.com`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def qualified_kind(self) -> str:
-        """As messages about invalid objects name it: `TASPolicy.telemetry.intel.com`."""
+        """The name in messages about invalid objects: `TASPolicy.telemetry.intel.com`."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
 
@@ -109,6 +109,6 @@ TASPOLICY_COLUMNS = (
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
 )
-"""`additionalPrinterColumns`, as the definition that the product ships has them."""
+"""`additionalPrinterColumns` of the product's CustomResourceDefinition."""
 
 RESOURCES = (NAMESPACES, NODES, PODS, EVENTS, CRDS, TASPOLICIES)

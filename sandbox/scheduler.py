@@ -1,10 +1,10 @@
-"""A small scheduler: places pods as kube-scheduler would, as far as labels and extenders decide.
+"""A small scheduler: places pods as kube-scheduler does, by labels, taints, cordons and extenders.
 
-One pod at a time: cordons, taints, required node affinity and node selector, then the extenders' filter and
-prioritize, then the node with the highest total, of equals the one with the fewest pods. A pod that fits nowhere stays
-until something happens that may help (a node's label, annotation, taint, condition or allocatable changes, a node
-comes, a placed pod goes), or until the flush of every five minutes; one whose attempt failed is tried again after 1 to
-10 s.
+It places one pod at a time: cordons, taints, required node affinity and node selector, then the extenders' filter and
+prioritize. The node with the highest total gets the pod; of nodes with equal totals, the node with the fewest pods. A
+pod that fits no node waits for a change that may help (a node's label, annotation, taint, condition or allocatable, a
+new node, a deleted pod), or for the flush every five minutes. After a failed attempt the scheduler tries again after 1
+to 10 s.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ NAME = "default-scheduler"
 MANAGER = "kube-scheduler"
 FLUSH_SECONDS = 300.0
 BACKOFF_SECONDS = (1.0, 10.0)
-"""After a failed attempt, at first and at most; a pod that merely fits nowhere does not wait once it is woken."""
+"""After a failed attempt: the first and the longest backoff. A pod that fits no node has no backoff after a wake."""
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
@@ -36,22 +36,22 @@ NO_VICTIMS = "No preemption victims found for incoming pod"
 
 @dataclass(slots=True)
 class Unfit:
-    """Why each node that cannot have a pod cannot."""
+    """The reason of each rejected node."""
 
     failed: dict[str, str]
     unresolvable: dict[str, str]
 
     def message(self, nodes: int) -> str:
-        """As kube-scheduler words it: reasons counted, alike or not."""
+        """The message of kube-scheduler, with the number of nodes for each reason."""
         counted = Counter([*self.failed.values(), *self.unresolvable.values()])
         available = f"0/{nodes} nodes are available:"
-        said = f"{available} {_listed(counted)}." if counted else available
-        helpless = Counter({NOT_HELPFUL: nodes - len(self.failed), NO_VICTIMS: len(self.failed)})
-        return f"{said} no new claims to deallocate, preemption: {available} {_listed(+helpless)}."
+        rejected = f"{available} {_listed(counted)}." if counted else available
+        preemption = Counter({NOT_HELPFUL: nodes - len(self.failed), NO_VICTIMS: len(self.failed)})
+        return f"{rejected} no new claims to deallocate, preemption: {available} {_listed(+preemption)}."
 
 
 class Scheduler:
-    """Follows the pods that name no other scheduler."""
+    """Places the pods with `schedulerName: default-scheduler`."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Scheduler:
         self._flush_seconds = flush_seconds
         self._active: dict[Key, None] = {}
         self._due: dict[Key, float] = {}
-        """When a pod is tried that is not active, on the loop's clock: the flush, or the end of its back-off."""
+        """When a pod that is not active is tried again, on the loop's clock: at the flush, or after its backoff."""
         self._failures: Counter[Key] = Counter()
-        """Failed attempts in a row; of a pod that merely fits nowhere, none."""
+        """Failed attempts in a row; 0 for a pod that fits no node."""
 
     async def run(self) -> None:
         """Schedules until cancelled."""
@@ -93,7 +93,7 @@ class Scheduler:
                 continue
 
     def _follow(self, version: int) -> int:
-        """Takes in what has happened since this version and gives the one it has come to."""
+        """Processes the changes after this version, and returns the current version."""
         store = self._cluster.store
         try:
             changes = [*store.changes_after(NODES, version), *store.changes_after(PODS, version)]
@@ -112,7 +112,7 @@ class Scheduler:
 
     def _activate(self, pods: Iterable[Object]) -> None:
         for pod in pods:
-            if _waits(pod):
+            if _is_pending(pod):
                 self._wake(key_of(pod))
 
     def _wake(self, key: Key) -> None:
@@ -125,9 +125,9 @@ class Scheduler:
         del self._failures[key]
 
     async def _attempt(self, key: Key) -> None:
-        """Places one pod, or says why not and puts it aside."""
+        """Places one pod, or writes the reason to the pod and schedules the next attempt."""
         pod = self._cluster.store.get(PODS, *key)
-        if pod is None or not _waits(pod):
+        if pod is None or not _is_pending(pod):
             return
         now = asyncio.get_running_loop().time()
         nodes = self._cluster.store.items(NODES)
@@ -136,10 +136,10 @@ class Scheduler:
             if feasible:
                 best = feasible[0] if len(feasible) == 1 else await self._best(pod, feasible)
                 if not self._is_current(pod):
-                    return  # deleted meanwhile; one of the same name has its own turn
+                    return  # deleted meanwhile; a new pod of the same name is another attempt
                 binding = {"metadata": {"name": key[1]}, "target": {"kind": "Node", "name": best}}
                 self._cluster.bind(*key, binding, manager=MANAGER)
-                self._tell(pod, "Normal", "Scheduled", f"Successfully assigned {key[0]}/{key[1]} to {best}")
+                self._write_event(pod, "Normal", "Scheduled", f"Successfully assigned {key[0]}/{key[1]} to {best}")
                 self._forget(key)
                 return
             reason, message = "Unschedulable", unfit.message(len(nodes))
@@ -151,7 +151,7 @@ class Scheduler:
             self._due[key] = now + min(first * 2 ** self._failures[key], most)
             self._failures[key] += 1
         except StatusError:
-            return  # somebody deleted or bound it meanwhile
+            return  # the pod was deleted or bound meanwhile
         self._reject(key, pod, reason, message)
 
     async def _filter(self, pod: Object, nodes: list[Object]) -> tuple[list[str], Unfit]:
@@ -175,17 +175,16 @@ class Scheduler:
         return feasible, unfit
 
     async def _best(self, pod: Object, feasible: list[str]) -> str:
-        asked = [each for each in self._extenders if each.prioritize_verb and each.is_interested(pod)]
-        answers = await asyncio.gather(*(each.prioritize(self._session, pod, feasible) for each in asked))
-        taken = Counter(other["spec"].get("nodeName", "") for other in self._cluster.store.items(PODS))
+        called = [each for each in self._extenders if each.prioritize_verb and each.is_interested(pod)]
+        answers = await asyncio.gather(*(each.prioritize(self._session, pod, feasible) for each in called))
+        pods = Counter(other["spec"].get("nodeName", "") for other in self._cluster.store.items(PODS))
 
-        def place(name: str) -> tuple[int, int, str]:
-            return -sum(scores.get(name, 0) for scores in answers), taken[name], name
+        def rank(name: str) -> tuple[int, int, str]:
+            return -sum(scores.get(name, 0) for scores in answers), pods[name], name
 
-        return min(feasible, key=place)
+        return min(feasible, key=rank)
 
     def _reject(self, key: Key, pod: Object, reason: str, message: str) -> None:
-        """Says in the pod's condition and in an event why it waits."""
         if not self._is_current(pod):
             return
         current = self._cluster.get(PODS, *key)
@@ -198,13 +197,13 @@ class Scheduler:
         condition["lastTransitionTime"] = since[0] if since else self._cluster.time()
         status = with_condition(current["status"], condition)
         self._cluster.patch(PODS, *key, {"status": status}, manager=MANAGER, status=True)
-        self._tell(pod, "Warning", "FailedScheduling", message)
+        self._write_event(pod, "Warning", "FailedScheduling", message)
 
     def _is_current(self, pod: Object) -> bool:
         current = self._cluster.store.get(PODS, *key_of(pod))
         return current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"]
 
-    def _tell(self, pod: Object, kind: str, reason: str, message: str) -> None:
+    def _write_event(self, pod: Object, kind: str, reason: str, message: str) -> None:
         namespace, name = key_of(pod)
         about = {"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": name}
         event = {
@@ -224,7 +223,7 @@ class Scheduler:
 async def scheduling(
     cluster: Cluster, entries: Sequence[Mapping[str, Any]], *, flush_seconds: float = FLUSH_SECONDS
 ) -> AsyncIterator[None]:
-    """Runs a scheduler that asks these extenders, entries of a scheduler's configuration, until left."""
+    """Runs a scheduler with these entries of `extenders` while the body runs."""
     extenders = [Extender.from_entry(entry) for entry in entries]
     async with aiohttp.ClientSession() as session:
         task = asyncio.create_task(Scheduler(cluster, session, extenders, flush_seconds=flush_seconds).run())
@@ -234,17 +233,16 @@ async def scheduling(
             task.cancel()
             await asyncio.wait([task])
             if not task.cancelled():
-                task.result()  # it has no end of its own: raises what stopped it
+                task.result()  # run() never returns: raises the error that ended it
 
 
-def _waits(pod: Object) -> bool:
-    """Whether it is ours to place."""
+def _is_pending(pod: Object) -> bool:
     spec = pod["spec"]
     return not spec.get("nodeName") and not spec.get("schedulingGates") and spec["schedulerName"] == NAME
 
 
 def _may_help(change: Change) -> bool:
-    """Whether a pod that fits nowhere may fit somewhere now (kubernetes PR #122022)."""
+    """Whether a pod that fitted no node may fit a node now (kubernetes PR #122022)."""
     if change.resource is PODS:
         return change.type == "DELETED" and bool(change.now["spec"].get("nodeName"))
     if change.before is None:

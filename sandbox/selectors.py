@@ -1,4 +1,4 @@
-"""Label and field selectors, as text of a query."""
+"""Parses label and field selectors of a query."""
 
 import re
 from collections.abc import Callable
@@ -17,10 +17,9 @@ BETWEEN = re.compile(r",(?![^(]*\))")
 
 
 def parse_selectors(resource: Resource, *, labels: str, fields: str) -> Matches:
-    """Whether an object meets both selectors; an empty one is met by all.
+    """A function that tests an object against both selectors; an empty selector matches all objects.
 
-    Raises:
-        StatusError: 400, if a selector cannot be read or names a field that cannot be selected by.
+    Raises StatusError: 400, if a selector is invalid or its field cannot be selected by.
     """
     matches = [_label_requirement(text.strip()) for text in BETWEEN.split(labels)] if labels.strip() else []
     matches += [_field_requirement(resource, text.strip()) for text in fields.split(",") if text.strip()]
@@ -30,7 +29,7 @@ def parse_selectors(resource: Resource, *, labels: str, fields: str) -> Matches:
 def _label_requirement(text: str) -> Matches:
     if match := EQUALITY.fullmatch(text):
         key, operator, value = match.groups()
-        if operator == "!=":  # also met without the label
+        if operator == "!=":  # also matches objects without the label
             return lambda candidate: _labels(candidate).get(key) != value
         return lambda candidate: _labels(candidate).get(key) == value
     if match := MEMBERSHIP.fullmatch(text):

@@ -1,4 +1,4 @@
-"""The sandbox as a whole: started, reached, watched over and stopped."""
+"""Starts and stops a sandbox, and gives tests access to its objects, requests and faults."""
 
 import json
 from collections import Counter
@@ -25,11 +25,8 @@ LOOPBACK = "127.0.0.1"
 def extender_entry(url: str, **overrides: object) -> dict[str, Any]:
     """An entry of `extenders` in a scheduler's configuration, for our extender.
 
-    As docs/scheduler.md has it, but pods wait while the extender is away, and a busy machine may take its time.
-
-    Args:
-        url: where the extender listens, without a path.
-        overrides: other fields of the entry, or these with another value.
+    Differs from docs/scheduler.md: pods wait while the extender is down, and the timeout is longer for busy machines.
+    `url` has no path. `overrides` are further fields of the entry, or other values.
     """
     return {
         "urlPrefix": f"{url}/scheduler",
@@ -48,9 +45,9 @@ class Sandbox:
 
     def __init__(self, cluster: Cluster, metrics: Metrics, api: Api, faults: Faults, url: str) -> None:
         self.cluster = cluster
-        """Its objects, read and changed without HTTP, and not counted in `calls`."""
+        """The objects. Access without HTTP is not counted in `calls`."""
         self.metrics = metrics
-        """What its adapters tell of nodes."""
+        """The metrics of nodes, as adapters serve them."""
         self.faults = faults
         self.url = url
         self._api = api
@@ -60,18 +57,15 @@ class Sandbox:
     async def start(
         cls, *, nodes: Iterable[str] = (), port: int = 0, bookmark_seconds: float = 10.0
     ) -> AsyncIterator["Sandbox"]:
-        """Serves on loopback until left: the namespaces `default` and `kube-system`, the CRD, and these nodes, Ready.
+        """Serves on loopback while the body runs, with the namespaces default and kube-system, the CRD and Ready nodes.
 
-        Args:
-            nodes: names.
-            port: 0 for a free one.
-            bookmark_seconds: how often a watch that wants bookmarks gets one while nothing happens.
+        `bookmark_seconds`: how often a watch with bookmarks gets a bookmark while no object changes.
         """
         cluster, metrics, faults = Cluster(), Metrics(), Faults()
         for namespace in ("default", "kube-system"):
             cluster.create(NAMESPACES, "", {"metadata": {"name": namespace}}, manager=MANAGER)
         api = Api(cluster, metrics, faults, bookmark_seconds=bookmark_seconds)
-        # Watches of clients that went away end at once, not with the next event.
+        # With handler_cancellation, the watch of a disconnected client ends at once, not with the next event.
         runner = web.AppRunner(api.application(), handler_cancellation=True, shutdown_timeout=2.0, access_log=None)
         await runner.setup()
         try:
@@ -87,7 +81,7 @@ class Sandbox:
             await runner.cleanup()
 
     def kubeconfig(self, path: Path) -> Path:
-        """Writes a kubeconfig for it and gives its path."""
+        """Writes a kubeconfig for the sandbox and returns its path."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -102,23 +96,22 @@ class Sandbox:
     def scheduler(
         self, *extenders: Mapping[str, Any], flush_seconds: float = FLUSH_SECONDS
     ) -> AbstractAsyncContextManager[None]:
-        """A scheduler that asks these extenders, running until left; see `sandbox.scheduler`.
+        """A scheduler with these extenders, which runs while the body runs; see `sandbox.scheduler`.
 
-        Args:
-            extenders: entries of kube-scheduler's configuration, as of `extender_entry`; without, labels alone decide.
-            flush_seconds: when a pod that fits nowhere is tried again although nothing has happened.
+        `extenders` are entries of kube-scheduler's configuration, as of `extender_entry`. After `flush_seconds` a pod
+        that fits no node is tried again without a change of the cluster.
         """
         return scheduling(self.cluster, extenders, flush_seconds=flush_seconds)
 
     def add_node(self, name: str, *, labels: dict[str, str] | None = None) -> Object:
-        """A new node, Ready, of the same size as all others."""
+        """Creates a Ready node, with the same capacity as all others."""
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name} | (labels or {})}
         status = {"capacity": CAPACITY, "nodeInfo": {"kubeletVersion": VERSION["gitVersion"]}}
         node = {"metadata": metadata, "status": status}
         return self.cluster.create(NODES, "", node, manager=MANAGER)
 
     def install_crd(self) -> None:
-        """Serves TASPolicies, as from the beginning."""
+        """Creates the CRD: TASPolicies are served, as at the start."""
         names = {"plural": TASPOLICIES.plural, "singular": TASPOLICIES.singular, "kind": TASPOLICIES.kind}
         version = {"name": TASPOLICIES.version, "served": True, "storage": True}
         version["additionalPrinterColumns"] = [dict(column) for column in TASPOLICY_COLUMNS]
@@ -126,19 +119,19 @@ class Sandbox:
         self.cluster.create(CRDS, "", {"metadata": {"name": CRD_NAME}, "spec": spec}, manager=MANAGER)
 
     def remove_crd(self) -> None:
-        """Deletes all TASPolicies and serves none: requests for them get a plain 404, their watches end."""
+        """Deletes the CRD and all TASPolicies: requests for TASPolicies get a plain 404, and their watches end."""
         self.cluster.delete(CRDS, "", CRD_NAME)
 
     def forget_history(self) -> None:
-        """As a compaction: a version from before can neither be watched from nor continued (410 Expired).
+        """Compacts the history: watches and continued lists from earlier versions get 410 Expired.
 
-        A watch under way is not affected; `cut_watches` makes its client come back.
+        Open watches are not affected; after `cut_watches` their clients watch again.
         """
         self.cluster.store.forget()
 
     @property
     def watches(self) -> int:
-        """How many watches are under way."""
+        """How many watches are open."""
         return self._api.watches
 
     def cut_watches(self) -> None:
@@ -147,9 +140,9 @@ class Sandbox:
 
     @property
     def calls(self) -> list[Call]:
-        """Every request over HTTP so far, up to 100,000, oldest first; a watch counts once, when it begins."""
+        """The requests over HTTP so far, at least the last 100,000, oldest first. A watch counts once, at its start."""
         return self._api.calls
 
     def count(self, *, since: int = 0, which: Callable[[Call], bool] = lambda _: True) -> Counter[tuple[str, str]]:
-        """How many requests there were for each verb and resource, from a length of `calls` on."""
+        """How many requests there were for each verb and resource, from index `since` of `calls` on."""
         return Counter((call.verb, call.resource) for call in self.calls[since:] if which(call))

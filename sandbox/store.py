@@ -1,6 +1,6 @@
-"""Objects in memory, a version for every write, and the history that watches read.
+"""Objects in memory, a version for every write, and the history for watches.
 
-Stored objects are never changed in place: a write puts a new one, so history and answers may share them.
+Stored objects are never changed in place: each write stores a new object, so history and answers can share objects.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from typing import Literal
 from sandbox.resources import Object, Resource
 
 HISTORY = 20_000
-"""Writes of one resource that a watch can go back; older ones are forgotten, as by a compaction."""
+"""How many writes of one resource are kept for watches; older writes are forgotten, as after a compaction."""
 
 Key = tuple[str, str]
-"""Namespace (empty for a resource of the whole cluster) and name."""
+"""Namespace (empty for a cluster-scoped resource) and name."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Change:
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     resource: Resource
     now: Object
-    """The object written; for a deletion its last state, with the version of the deletion."""
+    """The written object; for a deletion its last state, with the version of the deletion."""
     before: Object | None
 
     @property
     def key(self) -> Key:
-        """Whose change it is."""
+        """Namespace and name of the object."""
         return key_of(self.now)
 
     @cached_property
@@ -42,11 +42,11 @@ class Change:
 
     @cached_property
     def partial(self) -> bytes:
-        """Its metadata alone, as JSON."""
+        """Only the metadata of the object, as JSON."""
         return encode(partial(self.now))
 
     def as_deletion(self) -> "Change":
-        """As seen by whose selection the object left: its state before, with the version of the change."""
+        """The deletion for a watch whose selector no longer matches: the previous object with the change's version."""
         if self.type == "DELETED" or self.before is None:
             return self
         metadata = self.before["metadata"] | {"resourceVersion": str(self.version)}
@@ -54,7 +54,7 @@ class Change:
 
 
 class ForgottenError(Exception):
-    """What was asked for is older than the history; `oldest` is the first version that can still be watched from."""
+    """The requested version is older than the history; `oldest` is the first version that can still be watched from."""
 
     def __init__(self, version: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {version} ({oldest})")
@@ -71,18 +71,17 @@ class Store:
         self._changed = asyncio.Event()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
-        """The object, None if there is none."""
+        """The object; None if it does not exist."""
         return self._of(resource).get((namespace, name))
 
     def items(self, resource: Resource, namespace: str = "") -> list[Object]:
-        """All objects, of one namespace if given, by namespace and name."""
+        """All objects, or those of one namespace, sorted by namespace and name."""
         return [found for key, found in sorted(self._of(resource).items()) if namespace in ("", key[0])]
 
     def items_at(self, resource: Resource, namespace: str, version: int) -> list[Object]:
-        """What `items` gave when the store was at this version.
+        """The result of `items` at this version.
 
-        Raises:
-            ForgottenError: if the history does not reach back so far.
+        Raises ForgottenError if the history does not reach back to this version.
         """
         objects: dict[Key, Object | None] = dict(self._of(resource))
         for change in reversed(self.changes_after(resource, version)):
@@ -91,7 +90,7 @@ class Store:
         return [found for key, found in present if namespace in ("", key[0])]
 
     def put(self, resource: Resource, new: Object) -> Object:
-        """Writes an object, which gets the next version, and gives it as stored."""
+        """Writes an object with the next version, and returns the stored object."""
         before = self.get(resource, *key_of(new))
         stored = self._next(new)
         self._of(resource)[key_of(stored)] = stored
@@ -101,22 +100,18 @@ class Store:
         return stored
 
     def remove(self, resource: Resource, old: Object) -> Object:
-        """Deletes an object and gives its last state, with the version of the deletion."""
+        """Deletes an object and returns its last state, with the version of the deletion."""
         del self._of(resource)[key_of(old)]
-        gone = self._next(old)
-        self._remember(Change(self.version, "DELETED", resource, gone, old))
-        return gone
+        deleted = self._next(old)
+        self._remember(Change(self.version, "DELETED", resource, deleted, old))
+        return deleted
 
     def changes_after(self, resource: Resource, version: int) -> list[Change]:
-        """The writes after this version, oldest first.
-
-        Raises:
-            ForgottenError: if some of them are forgotten.
-        """
+        """The writes after this version, oldest first. Raises ForgottenError if some of them are forgotten."""
         if version < (oldest := self._forgotten[resource.plural]):
             raise ForgottenError(version, oldest)
         newer: list[Change] = []
-        for change in reversed(self._history.get(resource.plural, ())):  # who follows asks for the last few
+        for change in reversed(self._history.get(resource.plural, ())):  # most callers need only the last changes
             if change.version <= version:
                 break
             newer.append(change)
@@ -124,18 +119,18 @@ class Store:
         return newer
 
     def forget(self) -> None:
-        """Forgets all history up to now: older versions can neither be watched from nor listed."""
+        """Forgets the history: older versions can neither be watched from nor listed."""
         forgotten = self.version
         self._history.clear()
         self._forgotten = defaultdict(lambda: forgotten)
 
     async def wait_beyond(self, version: int) -> None:
-        """Returns when something was written after this version, or `wake` was called."""
+        """Waits until a later version is written, or `wake` is called."""
         if self.version <= version:
             await self._changed.wait()
 
     def wake(self) -> None:
-        """Makes everybody who waits look again."""
+        """Ends all calls of `wait_beyond`."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -155,13 +150,13 @@ class Store:
 
 
 def key_of(stored: Object) -> Key:
-    """Its namespace and name."""
+    """The namespace and name of an object."""
     metadata = stored["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 
 
 def whole(resource: Resource, stored: Object) -> Object:
-    """The object with what its resource says of it."""
+    """The object with `kind` and `apiVersion`."""
     return {"kind": resource.kind, "apiVersion": resource.group_version} | stored
 
 

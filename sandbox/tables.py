@@ -1,4 +1,4 @@
-"""Objects as tables, which `kubectl get` shows: the columns of kube-apiserver, but those that nothing here fills."""
+"""Objects as tables for `kubectl get`: the columns of kube-apiserver for which the sandbox has values."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from sandbox.store import partial, whole
 
 ROLE = "node-role.kubernetes.io/"
 STEP = re.compile(r'\.([A-Za-z0-9_-]+)|\[\?\(@\.(\w+)==[\'"]([^\'"]*)[\'"]\)\]')
-"""What of JSONPath the columns of a CustomResourceDefinition use here: fields, and the element of a list by a field."""
+"""The supported part of JSONPath: fields, and the element of a list with a given field value."""
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 AGES: tuple[tuple[float, int, str, int, str], ...] = (
@@ -24,14 +24,14 @@ AGES: tuple[tuple[float, int, str, int, str], ...] = (
     (8 * DAY, DAY, "d", HOUR, "h"),
     (float("inf"), DAY, "d", 0, ""),
 )
-"""Up to how many seconds an age is told in which units."""
+"""Up to how many seconds an age is shown in which units."""
 
 Cell = Callable[[Object, datetime], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column; with a priority above 0 only where wide output is asked for."""
+    """One column; a priority above 0 means wide output only."""
 
     name: str
     cell: Cell
@@ -41,13 +41,13 @@ class Column:
     priority: int = 0
 
     def definition(self) -> Object:
-        """As a table's head has it."""
+        """The definition of the column in a table."""
         keys = ("name", "type", "format", "description", "priority")
         return {key: getattr(self, key) for key in keys}
 
 
 def age(since: object, now: datetime) -> str:
-    """A duration as people read it: apimachinery's `duration.HumanDuration`, up to days."""
+    """The age as in apimachinery's `duration.HumanDuration`, up to days."""
     if not isinstance(since, str) or not since:
         return "<unknown>"
     seconds = max(0, int((now - datetime.fromisoformat(since)).total_seconds()))
@@ -57,7 +57,7 @@ def age(since: object, now: datetime) -> str:
 
 
 def at(path: str, stored: Object) -> object:
-    """What stands at a path such as `.status.conditions[?(@.type=="Ready")].status`; None if nothing does."""
+    """The value at a path such as `.status.conditions[?(@.type=="Ready")].status`; None if there is none."""
     found: Any = stored
     for name, key, value in STEP.findall(path):
         if name:
@@ -69,7 +69,7 @@ def at(path: str, stored: Object) -> object:
 
 
 def columns_of(resource: Resource, definition: Object | None) -> Sequence[Column]:
-    """Those of a resource; of a custom one as its CustomResourceDefinition says."""
+    """The columns of a resource; for a custom resource those of its CustomResourceDefinition."""
     if not resource.is_custom:
         return COLUMNS.get(resource, (NAME, AGE))
     versions = (definition or {}).get("spec", {}).get("versions") or []
@@ -86,10 +86,9 @@ def table(
     metadata: Object,
     include: str,
 ) -> Object:
-    """The table of these objects; `include` says what of each goes along: `None`, `Metadata` (or empty) or `Object`.
+    """The table of these objects; `include` is `None`, `Metadata` (or empty) or `Object`: what each row contains.
 
-    Raises:
-        StatusError: 400 for any other `include`.
+    Raises StatusError: 400 for any other `include`.
     """
     if include not in ("", "None", "Metadata", "Object"):
         raise StatusError(400, f'unrecognized includeObject value: "{include}"')
@@ -104,7 +103,6 @@ def table(
 
 
 def _printed(column: Object) -> Column:
-    """A column as a CustomResourceDefinition has it."""
     path, kind = column["jsonPath"], column["type"]
 
     def cell(stored: Object, now: datetime) -> object:
@@ -147,8 +145,8 @@ def _pod_ready(pod: Object, _: datetime) -> str:
 
 
 def _pod_status(pod: Object, _: datetime) -> object:
-    waits = at('.status.conditions[?(@.type=="PodScheduled")].reason', pod) == "SchedulingGated"
-    return "SchedulingGated" if waits else at(".status.phase", pod) or ""
+    gated = at('.status.conditions[?(@.type=="PodScheduled")].reason', pod) == "SchedulingGated"
+    return "SchedulingGated" if gated else at(".status.phase", pod) or ""
 
 
 def _event_age(event: Object, now: datetime) -> str:

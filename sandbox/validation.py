@@ -1,4 +1,4 @@
-"""What the API server refuses: names, labels, annotations and quantities (apimachinery's `validation` package)."""
+"""Validates names, labels, annotations and quantities as the API server does (apimachinery's package `validation`)."""
 
 import re
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ SUBDOMAIN_SYNTAX = (
 
 
 def check(resource: Resource, new: Object) -> None:
-    """Raises StatusError 422 with every cause if the object may not be stored. Quantities become canonical in place."""
+    """Raises StatusError 422 with every cause if the object is invalid. Makes quantities canonical in place."""
     metadata = new["metadata"]
     for key in ("labels", "annotations"):
         _must_map_strings(metadata.get(key, {}))
     causes = [*_name(metadata["name"]), *_labels(metadata.get("labels", {}))]
     for key in metadata.get("annotations", {}):
-        # Annotation keys are compared in lower case: `Example.com/x` is a key, though not of a label.
+        # Annotation keys are validated in lower case: `Example.com/x` is valid for annotations, but not for labels.
         causes += [_invalid("metadata.annotations", key, why) for why in key_errors(key.lower())]
     if resource is NODES:
         causes += _resource_lists(new)
@@ -46,7 +46,7 @@ def check(resource: Resource, new: Object) -> None:
 
 
 def key_errors(key: str) -> Iterator[str]:
-    """What is wrong with the key of a label; nothing if it is one."""
+    """The errors of a label key; empty if the key is valid."""
     parts = key.split("/")
     if len(parts) > 2:
         syntax = f"{NAME_SYNTAX} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
@@ -89,7 +89,7 @@ def _name(name: str) -> Iterator[Cause]:
 
 
 def _resource_lists(node: Object) -> Iterator[Cause]:
-    """A node's capacity and allocatable: no less than nothing, and whole numbers of what others define."""
+    """The errors of a node's capacity and allocatable: at least 0, and integers for extended resources."""
     for of in ("capacity", "allocatable"):
         quantities = node.get("status", {}).get(of, {})
         for name, quantity in quantities.items():
@@ -117,7 +117,7 @@ def _invalid(field: str, value: str, why: str) -> Cause:
 
 
 def must_be_object(value: object) -> Object:
-    """What was sent, if it is a JSON object; raises StatusError 400 otherwise."""
+    """The value, if it is a JSON object; raises StatusError 400 otherwise."""
     if not isinstance(value, dict):
         raise StatusError(400, f"expected a JSON object, got {type(value).__name__}")
     return value

@@ -1,4 +1,4 @@
-"""A watch: the changes of one selection of objects, as the lines of its stream."""
+"""A watch: the changes of the selected objects, as lines of a stream."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -11,11 +11,11 @@ from sandbox.selectors import Matches
 from sandbox.store import Change, ForgottenError, encode, partial, whole
 
 Tabled = Callable[[Sequence[Object], Object], Object]
-"""The table of some objects, with its metadata."""
+"""Makes a table of objects and metadata."""
 
 
 class Watch:
-    """One client's watch; `tabled` makes its tables, of which only the first has a head."""
+    """The watch of one client; `tabled` makes its tables, of which only the first has column definitions."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class Watch:
         self._wants_bookmarks = wants_bookmarks
 
     async def lines(self, version: int, *, seconds: float, bookmark_seconds: float) -> AsyncIterator[bytes]:
-        """The events after this version, some lines at a time; without lines after every wake-up of the store.
+        """The events after this version, several lines at a time; empty after a wake of the store without events.
 
-        With version 0 it begins with what there is. Ends after `seconds`, with an error event if the history was
-        forgotten, and when the objects are no longer served.
+        With version 0 the first events are the existing objects. The watch ends after `seconds`, with an error event if
+        the history was forgotten, and when the resource is no longer served.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         if version == 0:
-            yield b"".join(self._present())
+            yield b"".join(self._existing())
             version = self._store.version
-        told = version
+        sent = version
         while True:
             try:
                 changes = self._store.changes_after(self._resource, version)
@@ -58,7 +58,7 @@ class Watch:
                 return
             version = max(version, self._store.version)
             if events := b"".join(self._events(changes)):
-                told = version
+                sent = version
             yield events
             if not self._cluster.serves(self._resource):
                 return
@@ -68,18 +68,18 @@ class Watch:
             except TimeoutError:
                 if loop.time() >= ends:
                     return
-                if self._wants_bookmarks and version > told:
-                    told = version
+                if self._wants_bookmarks and version > sent:
+                    sent = version
                     yield _line("BOOKMARK", encode(self._bookmark(version)))
 
-    def _present(self) -> Iterator[bytes]:
+    def _existing(self) -> Iterator[bytes]:
         if self._form is not Form.NOTHING:
             for each in self._store.items(self._resource, self._namespace):
                 if self._matches(each):
                     yield _line("ADDED", self._encoded(Change(0, "ADDED", self._resource, each, None)))
 
     def _events(self, changes: Iterable[Change]) -> Iterator[bytes]:
-        """What comes into the selection is added, what leaves it deleted, with the state it left in."""
+        """The events of changes: ADDED if the selector begins to match, DELETED if it no longer matches."""
         for change in changes:
             if self._namespace not in ("", change.key[0]) or self._form is Form.NOTHING:
                 continue

@@ -1,4 +1,4 @@
-"""The errors of the core."""
+"""The base errors of the core, and texts for error messages."""
 
 import re
 import reprlib
@@ -11,13 +11,13 @@ class TasError(Exception):
 
 
 class InvalidInputError(TasError, ValueError):
-    """Input that can never work, told with the object, the field and the value.
+    """Invalid input; the message names the object, the field, the value and the reason.
 
     Attributes:
-        subject: What was wrong as a whole, as its user knows it: `sample node-1/machine`, `policy default/demo`.
-        field: The place inside it, in the notation of its source: `metrics.load1`, `spec.strategies.deschedule`.
-        value: What stood there, cut to a length that fits a log line.
-        reason: Why that cannot be.
+        subject: The object, as a user knows it: `sample node-1/machine`, `policy default/demo`.
+        field: The field in it, in the notation of its source: `metrics.load1`, `spec.strategies.deschedule`.
+        value: The value of the field, shortened to fit a log line.
+        reason: Why the value is invalid, or what it must be.
     """
 
     def __init__(self, subject: str, field: str, value: object, reason: str) -> None:
@@ -29,19 +29,19 @@ class InvalidInputError(TasError, ValueError):
 
 
 def without_password(text: str) -> str:
-    """`text` without the names and passwords that stand in its URLs."""
+    """`text` without the user names and passwords in its URLs."""
     return _USER.sub("//", text)
 
 
 def shortened(value: object, limit: int = 80) -> str:
-    """`value` as one printable line of at most `limit` characters, however large or deep it is."""
+    """`value` as one printable line of at most `limit` characters, for values of any size and depth."""
     text = repr(value[:limit]) if isinstance(value, str) else _OUTLINE.repr(value)
     too_long = len(text) > limit or (isinstance(value, str) and len(value) > limit)
     return f"{text[: limit - 1]}…" if too_long else text
 
 
 class _Outline(reprlib.Repr):
-    """Containers by their first items, a few levels deep: plain `repr` fails on deep nesting and on huge integers."""
+    """A short `repr` of containers, a few levels deep: plain `repr` fails on deep nesting and on huge integers."""
 
     def __init__(self) -> None:
         super().__init__()

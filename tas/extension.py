@@ -1,7 +1,7 @@
-"""The public API for an extender of one's own: its hooks, and the view of nodes that they decide by.
+"""The public API for extensions: the hooks of an extension, and the view of nodes for their decisions.
 
-An extension is what gives `Hooks`, or an object with methods of these names, when it is called with a `NodeView`. It is
-registered as an entry point of the group `tas.extenders` (docs/extensions.md). Telemetry itself has these hooks.
+An extension is a callable that takes a `NodeView` and returns `Hooks`, or an object with methods of the same names. It
+is registered as an entry point of the group `tas.extenders` (docs/extensions.md). Telemetry itself has these hooks.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -10,33 +10,33 @@ from typing import TypeAlias, TypeVar
 
 from tas.extender.decision import Binding, FilterDecision, Pod, ScoreDecision, Victims
 from tas.extender.node_view import NodeView
-from tas.quantity import NANO, Quantity, parse_quantity
+from tas.values.quantity import NANO, Quantity, parse_quantity
 
 T = TypeVar("T")
 
-Soon: TypeAlias = T | Awaitable[T]
-"""A hook is a function, or an async one, which is cut off when it takes too long."""
+MaybeAsync: TypeAlias = T | Awaitable[T]
+"""The result of a hook: a function, or an async function, which is cancelled when it takes too long."""
 
-FilterHook: TypeAlias = Callable[[Pod, Collection[str], float], Soon[Mapping[str, str] | FilterDecision]]
-"""The nodes that the pod must not go to, each with a reason; who is not named passes. Reasons are few and alike."""
+FilterHook: TypeAlias = Callable[[Pod, Collection[str], float], MaybeAsync[Mapping[str, str] | FilterDecision]]
+"""Returns the rejected nodes, each with a reason; all others pass. The scheduler groups equal reasons."""
 
-ScoreHook: TypeAlias = Callable[[Pod, Collection[str], float], Soon[Mapping[str, int] | ScoreDecision]]
-"""How well nodes suit the pod: integers from 0 to 10; who is not named has 0."""
+ScoreHook: TypeAlias = Callable[[Pod, Collection[str], float], MaybeAsync[Mapping[str, int] | ScoreDecision]]
+"""Returns the scores of nodes for the pod: integers from 0 to 10; nodes without a score have 0."""
 
-PreemptHook: TypeAlias = Callable[[Pod, Mapping[str, Victims], float], Soon[Mapping[str, Victims]]]
-"""The nodes that are offered for evictions, with their victims; who is not named is not offered."""
+PreemptHook: TypeAlias = Callable[[Pod, Mapping[str, Victims], float], MaybeAsync[Mapping[str, Victims]]]
+"""Returns the nodes that are offered for evictions, with their victims; all others are not offered."""
 
-BindHook: TypeAlias = Callable[[Binding, float], Soon[str | None]]
-"""Binds the pod; gives nothing once it is bound, else why it cannot be."""
+BindHook: TypeAlias = Callable[[Binding, float], MaybeAsync[str | None]]
+"""Binds the pod; returns None once the pod is bound, else the reason why it cannot be bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What an extension answers; a verb without a hook is not served.
+    """The hooks of an extension; a verb without a hook is not served.
 
-    Each hook gets the pod, what it is asked about (the distinct names of the candidates, or each node's victims) and
-    the time, in seconds since 1970, at which the view stands. A call may come alone, twice, or for one node. Without
-    `preempt`, `filter` says who is not offered.
+    Each hook gets the pod, the distinct names of the candidates (or each node's victims), and the time of the view in
+    seconds since 1970. A call may come without the others, twice, or for one node. Without `preempt`, a node that
+    `filter` rejects is not offered for evictions.
     """
 
     filter: FilterHook | None = None

@@ -1,7 +1,63 @@
-"""What holds for every test."""
+"""What holds for every test: how many run at a time, and which folder took how long."""
 
+import os
+import sys
+from collections import Counter, defaultdict
+from operator import itemgetter
+from pathlib import PurePosixPath
+
+import psutil
+import pytest
 from hypothesis import HealthCheck, settings
+
+WORKERS_PER_CORE = 4
+"""Most tests wait most of their time: for a server that starts, a deadline, a process."""
+
+WORKER_BYTES = 1 << 30
+"""What one worker of pytest and the processes of its test need at most."""
+
+# Where it is set, every `tas` that a test starts would compile the product again, and every worker all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes is no property of the code on a machine that runs other things too.
 settings.register_profile("tas", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tas")
+
+pytest_plugins = ("tests.integration.removal.tally",)
+"""Here, since whoever starts the workers of pytest-xdist may load no conftest below."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """With `-n auto`: as many as the machine bears, or as `TAS_TEST_WORKERS` says; 0 is one after another."""
+    if wanted := os.environ.get("TAS_TEST_WORKERS"):
+        if not wanted.isdecimal():
+            raise pytest.UsageError(f"TAS_TEST_WORKERS = {wanted!r}: must be a number of workers")
+        return int(wanted)
+    by_memory = psutil.virtual_memory().available // WORKER_BYTES
+    return max(1, min((os.cpu_count() or 1) * WORKERS_PER_CORE, by_memory))
+
+
+class _Times:
+    """Adds up by folder how long tests took, wherever they ran."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._tests: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        folder = str(PurePosixPath(report.nodeid.partition("::")[0]).parent)
+        self._seconds[folder] += report.duration
+        self._tests[folder] += report.when == "call"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Where there is more than one folder: a table, those that took longest first."""
+        if len(self._seconds) > 1:
+            terminalreporter.section("time by folder")
+            for folder, seconds in sorted(self._seconds.items(), key=itemgetter(1), reverse=True):
+                terminalreporter.write_line(f"{seconds:8.1f} s {self._tests[folder]:6} tests  {folder}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Times(), "tas-times")

@@ -1,1 +1,1 @@
-"""One stateless worker a file: each consumes events, and any copy of it can be killed at any line."""
+"""Workers: each is one class with `name`, `unready()` and `run()`; any replica can be killed at any line."""

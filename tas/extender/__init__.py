@@ -1,1 +1,1 @@
-"""The scheduler extender's protocol: what kube-scheduler sends, and what we answer. No I/O."""
+"""The scheduler extender's protocol: the requests of kube-scheduler and the responses. No I/O."""

@@ -1,7 +1,7 @@
-"""Answers to kube-scheduler: what was decided, as JSON of the types in `extender/v1`.
+"""Answers to kube-scheduler: decisions as JSON of the types in `extender/v1`.
 
-Keys are in the exact case (protocol c5). Candidates come back in the form in which they were asked (c14), and nobody
-else (c15).
+Keys are in the exact case (facts.md c5). Candidates are returned in the form of the request (facts.md c14), without any
+other node (facts.md c15).
 """
 
 from collections.abc import Collection
@@ -13,13 +13,13 @@ from msgspec import Raw
 
 from tas.extender.decision import FilterDecision, ScoreDecision
 from tas.extender.wire import ExtenderArgs, remember_names
-from tas.score import Ranking
+from tas.scoring.score import Ranking
 
 T = TypeVar("T")
 
 
 def filter_result(args: ExtenderArgs, decision: FilterDecision) -> bytes:
-    """An ExtenderFilterResult. An `Error` stands alone: the scheduler looks at nothing else then (c17)."""
+    """An ExtenderFilterResult. With an `Error` it has no nodes: the scheduler reads only the error (facts.md c17)."""
     rejected = {} if decision.error else decision.rejected
     rest = orjson.dumps(
         {
@@ -27,13 +27,13 @@ def filter_result(args: ExtenderArgs, decision: FilterDecision) -> bytes:
             "FailedAndUnresolvableNodes": rejected if decision.unresolvable else {},
             "Error": decision.error,
         },
-        default=dict,  # a decider may answer with any Mapping
+        default=dict,  # a decider may return any Mapping
     )
     names = b"null"
     if args.node_names is not None and not decision.error:
         passed_names = _without(rejected, args.node_names)
         names = orjson.dumps(list(passed_names))
-        if rejected:  # else they are known as they were asked
+        if rejected:  # else this is the list of the request, which is already remembered
             remember_names(names, passed_names)
     tail = b',"NodeNames":' + names + b"," + rest[1:]
     if args.nodes is None or decision.error:
@@ -42,7 +42,7 @@ def filter_result(args: ExtenderArgs, decision: FilterDecision) -> bytes:
 
 
 def _without(rejected: Collection[str], candidates: dict[str, T]) -> dict[str, T]:
-    """The candidates that pass. To copy and take out is four times as fast as to ask of each whether it is in."""
+    """The candidates that pass. To copy and remove is four times as fast as to look up each candidate."""
     if not rejected:
         return candidates
     passed = candidates.copy()
@@ -62,7 +62,7 @@ def _join(head: bytes, items: list[Raw], tail: bytes) -> bytes:
 
 
 class HostPriority(msgspec.Struct, gc=False):
-    """The score of one node: an integer, or the scheduler takes nothing of the whole list."""
+    """The score of one node: an integer, else the scheduler rejects the whole list."""
 
     Host: str
     Score: int
@@ -82,20 +82,20 @@ def host_priorities(decision: ScoreDecision) -> bytes:
 
 
 def _written_by_score(ranking: Ranking) -> bytes | None:
-    """The same list of the same hosts; None if a name is not as plain as names of nodes are.
+    """A HostPriorityList of a ranking; None if JSON would escape a character of a name.
 
-    What stands between the names of one score is always the same, so they are joined by it: a third of the time of an
-    object a host. A name in which JSON escapes nothing is written as it is.
+    The text between two names of one score is always the same, so the names are joined with it. That takes a third of
+    the time of one object for each host.
     """
     if b"\\" in orjson.dumps(list(ranking)):
         return None
     pieces = []
     for score, hosts in ranking.by_score():
-        begin, end = '{"Host":"', f'","Score":{score}}}'
-        pieces.append(begin + f"{end},{begin}".join(hosts) + end)
+        start, end = '{"Host":"', f'","Score":{score}}}'
+        pieces.append(start + f"{end},{start}".join(hosts) + end)
     return f"[{','.join(pieces)}]".encode()
 
 
 def error_body(text: str) -> bytes:
-    """What we send with any status but 200: the scheduler never reads it (c3), people do."""
+    """The body of any status but 200, for a person: the scheduler never reads it (facts.md c3)."""
     return orjson.dumps({"error": text})

@@ -13,7 +13,7 @@ _text: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 
 
 def decode_binding(body: bytes) -> Binding:
-    """The request in `body`. Raises InvalidInputError if a field is missing, empty or no text."""
+    """The request in `body`. Raises InvalidInputError if a field is missing, empty or not a string."""
     fields = Fields(SUBJECT, body)
 
     def text(name: str) -> str:
@@ -26,5 +26,5 @@ def decode_binding(body: bytes) -> Binding:
 
 
 def binding_result(error: str) -> bytes:
-    """An ExtenderBindingResult; an empty `error` says that the pod is bound."""
+    """An ExtenderBindingResult; an empty `error` means that the pod is bound."""
     return orjson.dumps({"Error": error})

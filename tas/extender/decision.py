@@ -1,7 +1,7 @@
-"""What a verb decides, apart from how it is asked and answered.
+"""The input and result types of filter, prioritize, preempt and bind.
 
-A `Decider` answers for candidates by name. Telemetry (`tas.view.View`) is the first; others (GPU cards, agents) sit
-beside it under their own path, on the same two questions.
+They are independent of the formats of requests and responses. A `Decider` decides for candidates by name:
+`tas.extender.telemetry` for policies, and extensions under their own paths.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision may look at of a pod."""
+    """The fields of a pod that a decision may use."""
 
     namespace: str
     name: str
@@ -21,7 +21,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(StrEnum):
-    """How a decision came about: a label of the metrics, and a word in the log and the ring of answers."""
+    """How a decision was made: a label of metrics, and a value in the log and in the list of recent answers."""
 
     DECIDED = "decided"
     NO_POLICY = "no_policy"
@@ -32,12 +32,12 @@ class Outcome(StrEnum):
 
 
 class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Which candidates are rejected, and why.
+    """The rejected candidates, with reasons.
 
-    `rejected` maps candidate to reason; who is not in it passes. Reasons are few and alike, because the scheduler
-    groups them (protocol c20). `count_unknown` counts the candidates that pass although their state is unknown; it is
-    called once the answer is on its way, since nobody waits for it.
-    `unresolvable`: evicting pods cannot help (FailedAndUnresolvableNodes, c19). `error` becomes the answer's `Error`.
+    `rejected` maps candidate to reason; all others pass. There are few different reasons, because the scheduler groups
+    equal ones (facts.md c20). `count_unknown` counts the candidates that pass although their state is unknown; it is
+    called after the answer was sent, so that the scheduler does not wait for it. `unresolvable`: evicting pods cannot
+    help (FailedAndUnresolvableNodes, facts.md c19). `error` becomes the answer's `Error`.
     """
 
     outcome: Outcome = Outcome.DECIDED
@@ -54,7 +54,7 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScoreDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The score (0 to 10) of every candidate, or of none: None answers `[]`.
+    """The score (0 to 10) of every candidate, or None: then the answer is `[]`.
 
     `unknown` counts the candidates scored without a fresh value.
     """
@@ -66,10 +66,10 @@ class ScoreDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Victims(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of one node that would be evicted to make room, and how many PodDisruptionBudgets that would break.
+    """The pods of one node that would be evicted to make room, and the number of violated PodDisruptionBudgets.
 
-    In the order of the scheduler, which evicts the last of them first. Of a pod only the uid is known when the
-    scheduler sends names alone (`nodeCacheCapable`). There may be none: then the pod fits as it is (protocol c31).
+    The pods are in the order of the scheduler, which evicts the last one first. If the scheduler sends names only
+    (`nodeCacheCapable`), only the uid of a pod is known. Without pods, no eviction is needed (facts.md c31).
     """
 
     pods: tuple[Pod, ...]
@@ -77,9 +77,9 @@ class Victims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreemptDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes where evictions would help, with their victims. Who is not in `kept` is not offered.
+    """The nodes where evictions would help, with their victims. Only nodes in `kept` are offered.
 
-    `unknown` counts the kept nodes whose state is unknown. `error`: why nobody is offered.
+    `unknown` counts the kept nodes whose state is unknown. `error`: why no node is offered.
     """
 
     outcome: Outcome
@@ -90,7 +90,7 @@ class PreemptDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pod is to be bound to which node."""
+    """A pod and the node to which it is to be bound."""
 
     namespace: str
     name: str
@@ -99,12 +99,12 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decider(Protocol):
-    """The interface behind a path of the extender. Both questions come alone, twice, for one node, or never (c28)."""
+    """The decisions of one path of the extender. A call may be missing, repeated, or for one node (facts.md c28)."""
 
     def filter(self, pod: Pod, candidates: Collection[str], now: float) -> FilterDecision:
-        """Which of `candidates` (distinct names) the pod must not go to, also not by evicting others."""
+        """The `candidates` (distinct names) that are rejected for the pod, also after evictions."""
         ...
 
     def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
-        """How well each of `candidates` (distinct names) suits the pod."""
+        """The score of each of `candidates` (distinct names) for the pod."""
         ...

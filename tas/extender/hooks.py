@@ -1,7 +1,7 @@
-"""Verbs that an extension answers by hooks: what a hook is asked, and whether its word can be passed on.
+"""Calls the hooks of an extension for a verb, and checks the result of each hook.
 
-Nothing an extension says goes to the scheduler as it is: a score that is out of bounds enters the sum as it stands
-(protocol c25), and a name that was not asked about fails the whole call (c15).
+The check protects the scheduler: it would add a score that is out of bounds unchanged (facts.md c25), and a name that
+is not in the request would fail the whole call (facts.md c15).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,11 +16,11 @@ from tas.extender.preemption import MAX_INT64, PreemptionArgs, preempt_decision
 from tas.extender.verbs import Answer, Record, answer_filter, answer_preempt, answer_prioritize
 from tas.extender.wire import ExtenderArgs
 from tas.extension import Hooks
-from tas.score import MAX_SCORE
+from tas.scoring.score import MAX_SCORE
 
 
-class WrongAnswerError(TasError):
-    """A hook gave what cannot be passed on, told with the place and the value."""
+class InvalidHookResultError(TasError):
+    """A hook returned an invalid result; the message names the node or field, and the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,83 +29,84 @@ class HookVerb:
 
     Attributes:
         hook: The hook, which is called with `arguments`.
-        decode: The request of a body. Raises InvalidInputError if it can never be answered.
-        arguments: What the hook is asked at a given time.
-        tell: What the scheduler is told by what the hook gave, and how to record it. Raises WrongAnswerError.
+        decode: Decodes the body of a request. Raises InvalidInputError if the body is invalid.
+        arguments: The arguments of the hook for a request at a given time.
+        respond: Encodes the answer from the hook's result, and returns a function that makes its record. Raises
+            InvalidHookResultError.
     """
 
     hook: Callable[..., Any]
     decode: Callable[[bytes], Any]
     arguments: Callable[[Any, float], tuple[Any, ...]]
-    tell: Callable[[Any, Any, float], tuple[bytes, Record]]
+    respond: Callable[[Any, Any, float], tuple[bytes, Record]]
 
 
 def hook_verbs(hooks: Hooks) -> Mapping[str, HookVerb]:
-    """What is served by these hooks, by the last part of the path."""
+    """The verbs served by these hooks, by the last part of the path."""
     verbs = {}
     if hooks.filter is not None:
         verbs["filter"] = HookVerb(
-            hook=hooks.filter, decode=answer_filter.decode, arguments=_about_candidates, tell=_tell_filter
+            hook=hooks.filter,
+            decode=answer_filter.decode,
+            arguments=lambda args, now: (args.pod, args.candidates, now),
+            respond=_respond_filter,
         )
         verbs["preempt"] = HookVerb(
-            hook=hooks.filter, decode=answer_preempt.decode, arguments=_about_nodes, tell=_tell_preempt_by_filter
+            hook=hooks.filter,
+            decode=answer_preempt.decode,
+            arguments=lambda args, now: (args.pod, args.victims.keys(), now),
+            respond=_respond_preempt_by_filter,
         )
     if hooks.score is not None:
         verbs["prioritize"] = HookVerb(
-            hook=hooks.score, decode=answer_prioritize.decode, arguments=_about_candidates, tell=_tell_score
+            hook=hooks.score,
+            decode=answer_prioritize.decode,
+            arguments=lambda args, now: (args.pod, args.candidates, now),
+            respond=_respond_score,
         )
     if hooks.preempt is not None:
         verbs["preempt"] = HookVerb(
-            hook=hooks.preempt, decode=answer_preempt.decode, arguments=_about_victims, tell=_tell_preempt
+            hook=hooks.preempt,
+            decode=answer_preempt.decode,
+            arguments=lambda args, now: (args.pod, MappingProxyType(args.victims), now),
+            respond=_respond_preempt,
         )
     if hooks.bind is not None:
-        verbs["bind"] = HookVerb(hook=hooks.bind, decode=decode_binding, arguments=_about_binding, tell=_tell_bind)
+        verbs["bind"] = HookVerb(
+            hook=hooks.bind, decode=decode_binding, arguments=lambda args, now: (args, now), respond=_respond_bind
+        )
     return verbs
 
 
-def _about_candidates(asked: ExtenderArgs, now: float) -> tuple[Pod, Collection[str], float]:
-    return asked.pod, asked.candidates, now
+def _respond_filter(args: ExtenderArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
+    return answer_filter.respond(args, _rejections(args.candidates, hook_result), now)
 
 
-def _about_nodes(asked: PreemptionArgs, now: float) -> tuple[Pod, Collection[str], float]:
-    return asked.pod, asked.victims.keys(), now
-
-
-def _about_victims(asked: PreemptionArgs, now: float) -> tuple[Pod, Mapping[str, Victims], float]:
-    return asked.pod, MappingProxyType(asked.victims), now
-
-
-def _about_binding(asked: Binding, now: float) -> tuple[Binding, float]:
-    return asked, now
-
-
-def _tell_filter(asked: ExtenderArgs, given: object, now: float) -> tuple[bytes, Record]:
-    return answer_filter.tell(asked, _rejections(asked.candidates, given), now)
-
-
-def _tell_score(asked: ExtenderArgs, given: object, now: float) -> tuple[bytes, Record]:
-    if isinstance(given, ScoreDecision):
-        given = {} if given.scores is None else given.scores
-    scores = _by_node("scores", asked.candidates, given)
+def _respond_score(args: ExtenderArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
+    if isinstance(hook_result, ScoreDecision):
+        hook_result = {} if hook_result.scores is None else hook_result.scores
+    scores = _by_node("scores", args.candidates, hook_result)
     for node, score in scores.items():
         if type(score) is not int or not 0 <= score <= MAX_SCORE:
-            raise WrongAnswerError(f"{node} = {shortened(score)}: a score is an integer from 0 to {MAX_SCORE}")
-    return answer_prioritize.tell(asked, ScoreDecision(outcome=Outcome.DECIDED, scores=scores), now)
+            raise InvalidHookResultError(f"{node} = {shortened(score)}: a score is an integer from 0 to {MAX_SCORE}")
+    return answer_prioritize.respond(args, ScoreDecision(outcome=Outcome.DECIDED, scores=scores), now)
 
 
-def _tell_preempt_by_filter(asked: PreemptionArgs, given: object, now: float) -> tuple[bytes, Record]:
-    decision = preempt_decision(asked, _rejections(asked.victims, given))
-    return answer_preempt.tell(asked, decision, now)
+def _respond_preempt_by_filter(args: PreemptionArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
+    decision = preempt_decision(args, _rejections(args.victims, hook_result))
+    return answer_preempt.respond(args, decision, now)
 
 
-def _tell_preempt(asked: PreemptionArgs, given: object, now: float) -> tuple[bytes, Record]:
-    kept = _by_node("victims", asked.victims, given)
+def _respond_preempt(args: PreemptionArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
+    kept = _by_node("victims", args.victims, hook_result)
     for node, victims in kept.items():
         if not _are_victims(victims):
-            raise WrongAnswerError(f"{node} = {shortened(victims)}: must be the Victims of the node, each with a uid")
-        if asked.victims[node].pods and not victims.pods:
-            raise WrongAnswerError(f"{node} has no victims left: a node that is not offered is left out")
-    return answer_preempt.tell(asked, PreemptDecision(outcome=Outcome.DECIDED, kept=kept), now)
+            raise InvalidHookResultError(
+                f"{node} = {shortened(victims)}: must be the Victims of the node, each with a uid"
+            )
+        if args.victims[node].pods and not victims.pods:
+            raise InvalidHookResultError(f"{node} has no victims left: a node that is not offered is left out")
+    return answer_preempt.respond(args, PreemptDecision(outcome=Outcome.DECIDED, kept=kept), now)
 
 
 def _are_victims(victims: object) -> bool:
@@ -118,41 +119,41 @@ def _are_victims(victims: object) -> bool:
     )
 
 
-def _tell_bind(asked: Binding, given: object, now: float) -> tuple[bytes, Record]:
-    if not (given is None or isinstance(given, str)):
-        raise WrongAnswerError(f"{shortened(given)}: must be nothing, or why the pod cannot be bound")
+def _respond_bind(args: Binding, hook_result: object, now: float) -> tuple[bytes, Record]:
+    if not (hook_result is None or isinstance(hook_result, str)):
+        raise InvalidHookResultError(f"{shortened(hook_result)}: must be nothing, or why the pod cannot be bound")
     answer = Answer(
         time=now,
         verb="bind",
-        error=given or "",
-        namespace=asked.namespace,
-        pod=asked.name,
+        error=hook_result or "",
+        namespace=args.namespace,
+        pod=args.name,
         outcome=Outcome.DECIDED,
         candidates=1,
-        passed=0 if given else 1,
-        rejected=(asked.node,) if given else (),
+        passed=0 if hook_result else 1,
+        rejected=(args.node,) if hook_result else (),
     )
-    return binding_result(given or ""), lambda: answer
+    return binding_result(hook_result or ""), lambda: answer
 
 
-def _rejections(candidates: Collection[str], given: object) -> FilterDecision:
-    """The decision, of which only what an extension may say is taken over."""
-    if not isinstance(given, FilterDecision):
-        given = FilterDecision(rejected=given)  # type: ignore[arg-type] # looked at below
-    rejected = _by_node("rejected nodes", candidates, given.rejected)
+def _rejections(candidates: Collection[str], hook_result: object) -> FilterDecision:
+    """The decision in the hook's result, with only the fields that an extension may set."""
+    if not isinstance(hook_result, FilterDecision):
+        hook_result = FilterDecision(rejected=hook_result)  # type: ignore[arg-type] # checked below
+    rejected = _by_node("rejected nodes", candidates, hook_result.rejected)
     for node, reason in rejected.items():
         if not isinstance(reason, str) or not reason:
-            raise WrongAnswerError(f"{node} = {shortened(reason)}: a rejected node has a reason")
-    if not isinstance(given.error, str):
-        raise WrongAnswerError(f"error = {shortened(given.error)}: must be text")
-    return FilterDecision(rejected=rejected, unresolvable=bool(given.unresolvable), error=given.error)
+            raise InvalidHookResultError(f"{node} = {shortened(reason)}: a rejected node has a reason")
+    if not isinstance(hook_result.error, str):
+        raise InvalidHookResultError(f"error = {shortened(hook_result.error)}: must be text")
+    return FilterDecision(rejected=rejected, unresolvable=bool(hook_result.unresolvable), error=hook_result.error)
 
 
-def _by_node(what: str, asked: Collection[str], given: object) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise WrongAnswerError(f"{shortened(given)}: must be a mapping of nodes to {what}")
-    known = dict(given)
+def _by_node(content: str, candidates: Collection[str], hook_result: object) -> dict[str, Any]:
+    if not isinstance(hook_result, Mapping):
+        raise InvalidHookResultError(f"{shortened(hook_result)}: must be a mapping of nodes to {content}")
+    known = dict(hook_result)
     for node in known:
-        if node not in asked:
-            raise WrongAnswerError(f"{shortened(node)}: it was not asked about this node")
+        if node not in candidates:
+            raise InvalidHookResultError(f"{shortened(node)}: the node is not in the request")
     return known

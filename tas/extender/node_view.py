@@ -1,13 +1,13 @@
-"""What an extension sees of the nodes: read only, and always as current as telemetry's own answers."""
+"""The view of nodes for extensions: read-only, and as current as the answers of telemetry."""
 
 from collections.abc import Collection, Mapping
 
-from tas.quantity import Quantity
-from tas.view import MetricKey, View
+from tas.values.quantity import Quantity
+from tas.view.view import MetricKey, View
 
 
 class NodeView:
-    """The nodes and their metrics, followed from the bus by the process that serves the extension."""
+    """The nodes and their metrics, kept up to date from the bus by the process that serves the extension."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -16,22 +16,22 @@ class NodeView:
 
     @property
     def names(self) -> Collection[str]:
-        """Every node with samples or labels; a candidate need not be one of them."""
+        """Every node with samples or labels; a candidate may be another node."""
         return self._view.nodes
 
     def labels(self, node: str) -> Mapping[str, str] | None:
-        """A node's labels as the API server gave them, or None if they are not known."""
+        """A node's labels as the API server reported them, or None if they are not known."""
         return self._view.labels(node)
 
     def metric(
         self, metric: str, *, source: str | None = None, stale_after: float | None = None
     ) -> Mapping[str, Quantity]:
-        """Each node's fresh value of a metric, in integers of 10⁻⁹: keep it, it follows what happens.
+        """Each node's fresh value of a metric, in integers of 10⁻⁹. Keep the mapping: it is updated from now on.
 
         Args:
-            metric: Its name, as sources publish it.
-            source: The source that counts; None: whichever measured last.
-            stale_after: Seconds after which a value is unknown, at most an hour; None: as policies have it by default.
+            metric: The name of the metric, as sources publish it.
+            source: The source that counts; None: the source with the newest sample.
+            stale_after: Seconds after which a value is unknown, at most an hour; None: the default of policies.
         """
         limit = self._view.default_stale_after if stale_after is None else stale_after
         key = MetricKey(metric, source, limit)
@@ -40,6 +40,6 @@ class NodeView:
         return self._metrics[key]
 
     def advance(self, now: float) -> None:
-        """Lets time pass: what has become stale by `now` is unknown afterwards. For who serves the extension."""
+        """Moves the view to the time `now`. Only the process that serves the extension calls this."""
         self._now = now
         self._view.advance(now)

@@ -1,7 +1,7 @@
 """The verb preempt: which nodes are offered for evictions, from ExtenderPreemptionArgs to ExtenderPreemptionResult.
 
-The scheduler sends each node's victims whole or, to a `nodeCacheCapable` extender, by uid alone; it is answered by uid
-in both cases. What is left out is not offered (protocol c31).
+The scheduler sends each node's victims as whole pods or, to a `nodeCacheCapable` extender, by uid only. The answer has
+uids in both cases. Nodes that are not in the answer are not offered (facts.md c31).
 """
 
 from collections.abc import Callable
@@ -19,33 +19,33 @@ SUBJECT = "ExtenderPreemptionArgs"
 FORMS = ("NodeNameToVictims", "NodeNameToMetaVictims")
 MAX_INT64 = 2**63 - 1
 MAX_NAME = 253
-"""Characters of a node's name that are told: it can have no more, and an answer is kept."""
+"""The longest node name in errors: no valid name is longer, and recent answers are kept in memory."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
 
 
 class PreemptionArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """What preempt is asked: a pod, and by node the victims that would make room for it."""
+    """The request of preempt: a pod, and for each node the victims that would make room for it."""
 
     pod: Pod
     victims: dict[str, Victims]
 
 
 class MetaPod(msgspec.Struct, forbid_unknown_fields=True):
-    """A pod by its uid alone."""
+    """A pod by its uid only."""
 
     UID: str
 
 
 class MetaVictims(msgspec.Struct, forbid_unknown_fields=True):
-    """Victims as the scheduler writes them by uid, and as it is answered. Any other key is read the slower way."""
+    """Victims by uid, in requests and in answers. A request with any other key is decoded field by field."""
 
     Pods: list[MetaPod] | None = None
     NumPDBViolations: Int64 | None = None
 
 
 class PreemptionResult(msgspec.Struct):
-    """What the scheduler takes up."""
+    """The answer of preempt."""
 
     NodeNameToMetaVictims: dict[str, MetaVictims]
 
@@ -70,11 +70,10 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode_preemption_args(body: bytes) -> PreemptionArgs:
-    """The request in `body`; of a node in both forms the uids count.
+    """The request in `body`; for a node in both forms the uids count.
 
-    Raises:
-        InvalidInputError: if `body` is not one JSON object of that type, has no pod, a pod without metadata, victims in
-            neither form, a node without a name or a victim without a uid. It tells the field and what stood there.
+    Raises InvalidInputError if `body` is not one JSON object of that type, has no pod, a pod without metadata, victims
+    in neither form, a node without a name or a victim without a uid.
     """
     fields = Fields(SUBJECT, body)
     pod = decode_pod(fields["Pod"], SUBJECT)
@@ -85,16 +84,16 @@ def decode_preemption_args(body: bytes) -> PreemptionArgs:
     return PreemptionArgs(pod=pod, victims=victims)
 
 
-def preempt_decision(asked: PreemptionArgs, decision: FilterDecision) -> PreemptDecision:
-    """What filter's word on the nodes means for their victims: whom it rejects is not offered, by an error nobody."""
-    kept = {} if decision.error else {n: each for n, each in asked.victims.items() if n not in decision.rejected}
+def preempt_decision(args: PreemptionArgs, decision: FilterDecision) -> PreemptDecision:
+    """The decision of preempt from that of filter. Rejected nodes are not offered; on an error no node is offered."""
+    kept = {} if decision.error else {node: v for node, v in args.victims.items() if node not in decision.rejected}
     return PreemptDecision(
         outcome=decision.outcome, policy=decision.policy, kept=kept, unknown=decision.unknown, error=decision.error
     )
 
 
 def preemption_result(decision: PreemptDecision) -> bytes:
-    """An ExtenderPreemptionResult: it has no field for an error."""
+    """An ExtenderPreemptionResult, which has no field for an error."""
     kept = {
         node: MetaVictims([MetaPod(pod.uid) for pod in victims.pods], victims.pdb_violations)
         for node, victims in decision.kept.items()
@@ -108,41 +107,41 @@ def _victims_of(form: str, nodes: dict[str, Raw], decode: Callable[[str, Raw], V
     return {node: decode(f"{form}.{node[:MAX_NAME]}", raw) for node, raw in nodes.items()}
 
 
-def _decode_meta(place: str, raw: Raw) -> Victims:
+def _decode_meta(path: str, raw: Raw) -> Victims:
     try:
         read = _meta_victims.decode(raw) or MetaVictims()
-    except UNDECODABLE:  # as a whole; which field it is, the slower way tells
-        fields = Fields(SUBJECT, raw, place)
-        pods = decode_field(SUBJECT, f"{place}.Pods", fields["Pods"], _raw_list) or []
-        uids = [_decode_uid(f"{place}.Pods[{number}]", pod) for number, pod in enumerate(pods)]
-        read = MetaVictims([MetaPod(uid) for uid in uids], _decode_count(place, fields))
+    except UNDECODABLE:  # as a whole: decode field by field, to name the wrong field
+        fields = Fields(SUBJECT, raw, path)
+        pods = decode_field(SUBJECT, f"{path}.Pods", fields["Pods"], _raw_list) or []
+        uids = [_decode_uid(f"{path}.Pods[{number}]", pod) for number, pod in enumerate(pods)]
+        read = MetaVictims([MetaPod(uid) for uid in uids], _decode_count(path, fields))
     pods_by_uid = tuple(Pod(namespace="", name="", uid=pod.UID, labels={}) for pod in read.Pods or ())
-    return _checked(place, Victims(pods=pods_by_uid, pdb_violations=read.NumPDBViolations or 0))
+    return _checked(path, Victims(pods=pods_by_uid, pdb_violations=read.NumPDBViolations or 0))
 
 
-def _decode_uid(place: str, raw: Raw) -> str:
-    return decode_field(SUBJECT, f"{place}.UID", Fields(SUBJECT, raw, place)["UID"], _text)
+def _decode_uid(path: str, raw: Raw) -> str:
+    return decode_field(SUBJECT, f"{path}.UID", Fields(SUBJECT, raw, path)["UID"], _text)
 
 
-def _decode_full(place: str, raw: Raw) -> Victims:
+def _decode_full(path: str, raw: Raw) -> Victims:
     try:
         read = _full_victims.decode(raw) or _FullVictims()
-    except UNDECODABLE:  # as a whole; which field it is, the slower way tells
-        fields = Fields(SUBJECT, raw, place)
-        pods = decode_field(SUBJECT, f"{place}.Pods", fields["Pods"], _full_pods)
-        read = _FullVictims(pods, _decode_count(place, fields))
+    except UNDECODABLE:  # as a whole: decode field by field, to name the wrong field
+        fields = Fields(SUBJECT, raw, path)
+        pods = decode_field(SUBJECT, f"{path}.Pods", fields["Pods"], _full_pods)
+        read = _FullVictims(pods, _decode_count(path, fields))
     metadata = [pod.metadata or ObjectMeta() for pod in read.Pods or ()]
     return _checked(
-        place, Victims(pods=tuple(each.as_pod() for each in metadata), pdb_violations=read.NumPDBViolations or 0)
+        path, Victims(pods=tuple(each.as_pod() for each in metadata), pdb_violations=read.NumPDBViolations or 0)
     )
 
 
-def _decode_count(place: str, fields: Fields) -> int | None:
-    return decode_field(SUBJECT, f"{place}.NumPDBViolations", fields["NumPDBViolations"], _int64)
+def _decode_count(path: str, fields: Fields) -> int | None:
+    return decode_field(SUBJECT, f"{path}.NumPDBViolations", fields["NumPDBViolations"], _int64)
 
 
-def _checked(place: str, victims: Victims) -> Victims:
+def _checked(path: str, victims: Victims) -> Victims:
     for number, pod in enumerate(victims.pods):
         if not pod.uid:
-            raise InvalidInputError(SUBJECT, f"{place}.Pods[{number}]", pod.uid, "a victim has a uid")
+            raise InvalidInputError(SUBJECT, f"{path}.Pods[{number}]", pod.uid, "a victim has a uid")
     return victims

@@ -1,23 +1,23 @@
-"""Telemetry's answers: `dontschedule` filters and `scheduleonmetric` scores, from the view alone."""
+"""The decisions of telemetry: `dontschedule` filters and `scheduleonmetric` scores, from the view only."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from tas.extender.decision import FilterDecision, Outcome, Pod, ScoreDecision
-from tas.policy import POD_LABEL, PolicyKey, Strategy, StrategyType
-from tas.quantity import Quantity
-from tas.rules import State, rejecting_states
-from tas.score import Ranking, strategy_scores
-from tas.view import PolicyIndex, StrategyIndex, View
+from tas.policy.policy import POD_LABEL, PolicyKey, Strategy, StrategyType
+from tas.policy.rules import State, rejecting_states
+from tas.scoring.score import Ranking, strategy_scores
+from tas.values.quantity import Quantity
+from tas.view.view import PolicyIndex, StrategyIndex, View
 
 
 class TelemetryDecider:
-    """Answers for pods that name a TASPolicy of their own namespace.
+    """Decides for pods that name a TASPolicy of their own namespace.
 
     Args:
-        view: What is known; brought up to `now` before each answer.
-        unknown_policy_fails: Whether a policy that does not exist is an `Error` rather than no opinion.
-        unresolvable: Whether rejected nodes are told as beyond the help of evictions (protocol c19).
+        view: The state of nodes and policies; moved to `now` before each decision.
+        unknown_policy_fails: Whether a policy that does not exist gives an `Error`; else all candidates pass.
+        unresolvable: Whether rejected nodes are reported as not resolvable by evictions (facts.md c19).
     """
 
     def __init__(self, view: View, *, unknown_policy_fails: bool = False, unresolvable: bool = True) -> None:
@@ -26,7 +26,7 @@ class TelemetryDecider:
         self._unresolvable = unresolvable
 
     def filter(self, pod: Pod, candidates: Collection[str], now: float) -> FilterDecision:
-        """Which candidates the policy's `dontschedule` rejects (`tas.rules.rejecting_states`)."""
+        """The candidates that the policy's `dontschedule` rejects (`tas.policy.rules.rejecting_states`)."""
         self._view.advance(now)
         found = self._policy(pod)
         if isinstance(found, FilterDecision):
@@ -37,8 +37,8 @@ class TelemetryDecider:
         strategy = found.dontschedule
         if strategy is None:
             return FilterDecision(outcome=Outcome.NO_RULES, policy=policy)
-        # Loops in C: what is done for each candidate is done for thousands on the way of one pod. Most are not in the
-        # smaller of the two tables, which is soon told; to look into the larger one costs twice as much.
+        # `filter` loops in C, since a pod has thousands of candidates. Most of them are only looked up in `violated`,
+        # the smaller table: a look-up in `met` takes twice as long.
         rejected = {node: strategy.violated[node] for node in filter(strategy.violated.__contains__, candidates)}
         count_unknown: Callable[[], int] = partial(_count_unknown, strategy, candidates, len(rejected))
         if State.UNKNOWN in rejecting_states(found.policy):
@@ -56,7 +56,7 @@ class TelemetryDecider:
         )
 
     def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
-        """How the policy's `scheduleonmetric` ranks the candidates; no opinion where none has a fresh value."""
+        """The scores of the candidates by the policy's `scheduleonmetric`; none if no candidate has a fresh value."""
         self._view.advance(now)
         found = self._policy(pod)
         if isinstance(found, FilterDecision):
@@ -69,22 +69,22 @@ class TelemetryDecider:
             return ScoreDecision(outcome=Outcome.NO_RULES, policy=policy)
         values = [index.values for index in found.score_indices]
         outside: frozenset[str] = frozenset()
-        if (selector := found.policy.node_selector) is not None:
-            labels = {node: self._view.labels(node) for node in candidates}
-            outside = frozenset(n for n, known in labels.items() if known is not None and not selector.matches(known))
-            chosen = {n for n, known in labels.items() if known is not None and n not in outside}
-            values = [{node: of[node] for node in chosen if node in of} for of in values]
+        if found.policy.node_selector is not None:
+            selected = {node: found.policy.selects(self._view.labels(node)) for node in candidates}
+            outside = frozenset(node for node, is_selected in selected.items() if is_selected is False)
+            known_nodes = [node for node, is_selected in selected.items() if is_selected is not None]
+            values = [{node: of[node] for node in known_nodes if node in of} for of in values]
         inside = [node for node in candidates if node not in outside] if outside else candidates
         scores = strategy_scores(strategy, values, inside)
         unknown = 0 if isinstance(scores, Ranking) else _count_without_value(strategy, values, inside)
         if unknown == len(inside):
             return ScoreDecision(outcome=Outcome.DECIDED, policy=policy, unknown=unknown)
-        if outside:  # a node that the policy does not concern earns nothing by it
+        if outside:  # a node that the policy does not select gets the score 0
             scores = dict(scores) | dict.fromkeys(outside, 0)
         return ScoreDecision(outcome=Outcome.DECIDED, policy=policy, scores=scores, unknown=unknown)
 
     def _policy(self, pod: Pod) -> PolicyIndex | FilterDecision:
-        """The pod's policy, or the decision where there is none."""
+        """The pod's policy, or the decision if there is none."""
         name = pod.labels.get(POD_LABEL)
         if name is None:
             return FilterDecision(outcome=Outcome.NO_POLICY)
@@ -101,7 +101,7 @@ def _count_unknown(strategy: StrategyIndex, candidates: Collection[str], violati
 
 
 def _count_without_value(strategy: Strategy, values: Sequence[Mapping[str, Quantity]], nodes: Collection[str]) -> int:
-    """How many nodes have a fresh value of no rule that counts; `values` are those of each rule."""
+    """The number of nodes without a fresh value for any rule that counts; `values` holds the values of each rule."""
     first, *others = (of for of, counts in zip(values, strategy.rule_counts, strict=True) if counts)
     if not others:
         return len(nodes) - sum(map(first.__contains__, nodes))
@@ -109,7 +109,7 @@ def _count_without_value(strategy: Strategy, values: Sequence[Mapping[str, Quant
 
 
 def _idle(policy: PolicyIndex) -> Outcome | None:
-    """Why a policy that exists does not act: suspended or dry run passes all and scores none."""
+    """Why an existing policy has no effect: if suspended or dry-run, all candidates pass and none is scored."""
     if policy.policy.suspend:
         return Outcome.SUSPENDED
     return Outcome.DRY_RUN if policy.policy.dry_run else None

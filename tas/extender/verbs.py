@@ -1,4 +1,4 @@
-"""What the extender can be asked, verb by verb: bytes in, bytes and a record of them out."""
+"""The verbs of the extender: request bytes in, response bytes and a record of the answer out."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from tas.extender.answers import filter_result, host_priorities
 from tas.extender.decision import Decider, FilterDecision, Outcome, PreemptDecision, ScoreDecision
 from tas.extender.preemption import PreemptionArgs, decode_preemption_args, preempt_decision, preemption_result
 from tas.extender.wire import ExtenderArgs, decode_args
-from tas.score import MAX_SCORE, Ranking
+from tas.scoring.score import MAX_SCORE, Ranking
 
 A = TypeVar("A")
 D = TypeVar("D")
@@ -25,24 +25,24 @@ MAX_BEST = 5
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked and how it was answered, small enough to keep a thousand of.
+    """The record of a request and its answer, small enough to keep a thousand of them.
 
     Attributes:
-        time: When it was asked, in seconds since 1970.
-        path: The path it was asked on, without the verb.
+        time: When the request arrived, in seconds since 1970.
+        path: The path of the request, without the verb.
         verb: `filter`, `prioritize`, `preempt` or `bind`.
-        status: The HTTP status. Below, everything but `error` is empty unless it is 200.
-        seconds: From its headers to its answer.
+        status: The HTTP status. Unless it is 200, all fields below except `seconds` and `error` are empty.
+        seconds: From the headers of the request to the answer.
         error: What was wrong with the request, or the answer's `Error`.
         namespace: The pod's.
         pod: The pod's name.
-        policy: The policy that decided, or would have.
-        outcome: How the decision came about.
-        candidates: How many distinct nodes were asked about.
-        passed: How many of them passed, were scored, or are offered for evictions.
-        unknown: How many of those have no fresh value.
-        reasons: Each reason of a rejection, and how many nodes it met.
-        rejected: Some of the rejected nodes, or of those not offered.
+        policy: The policy that decided, or that would have decided.
+        outcome: How the decision was made.
+        candidates: The number of distinct nodes in the request.
+        passed: The number of nodes that passed, were scored, or are offered for evictions.
+        unknown: The number of those nodes without a fresh value.
+        reasons: Each reason of a rejection, with the number of nodes.
+        rejected: Some of the nodes that are rejected, or not offered.
         best: Some of the best hosts with their scores, best first.
     """
 
@@ -65,48 +65,48 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Record = Callable[[], Answer]
-"""Makes the record of an answer: once that is on its way, so that the scheduler does not wait for it."""
+"""Makes the record of an answer, after the answer was sent, so that the scheduler does not wait for the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb(Generic[A, D]):
-    """One thing that the extender can be asked: the last part of the path.
+    """One verb of the extender, the last part of the path.
 
     Attributes:
-        hook: The method of an extension that is asked.
-        decode: The request of a body. Raises InvalidInputError if it can never be answered.
-        ask: The word of a decider on a request at a given time.
-        tell: What the scheduler is told, and how to make the record of it.
+        hook: The name of the hook of an extension for this verb.
+        decode: Decodes the body of a request. Raises InvalidInputError if the body is invalid.
+        decide: The decision of a decider on a request at a given time.
+        respond: Encodes the answer, and returns a function that makes its record.
     """
 
     hook: str
     decode: Callable[[bytes], A]
-    ask: Callable[[Decider, A, float], D]
-    tell: Callable[[A, D, float], tuple[bytes, Record]]
+    decide: Callable[[Decider, A, float], D]
+    respond: Callable[[A, D, float], tuple[bytes, Record]]
 
     def __call__(self, decider: Decider, body: bytes, now: float) -> tuple[bytes, Record]:
-        """Answers the body of a request at a given time. Raises InvalidInputError if it can never be answered."""
-        asked = self.decode(body)
-        return self.tell(asked, self.ask(decider, asked, now), now)
+        """Answers the body of a request at a given time. Raises InvalidInputError if the body is invalid."""
+        args = self.decode(body)
+        return self.respond(args, self.decide(decider, args, now), now)
 
 
-def _ask_filter(decider: Decider, asked: ExtenderArgs, now: float) -> FilterDecision:
-    return decider.filter(asked.pod, asked.candidates, now)
+def _decide_filter(decider: Decider, args: ExtenderArgs, now: float) -> FilterDecision:
+    return decider.filter(args.pod, args.candidates, now)
 
 
-def _tell_filter(asked: ExtenderArgs, decision: FilterDecision, now: float) -> tuple[bytes, Record]:
-    return filter_result(asked, decision), partial(_record_filter, asked, decision, now)
+def _respond_filter(args: ExtenderArgs, decision: FilterDecision, now: float) -> tuple[bytes, Record]:
+    return filter_result(args, decision), partial(_record_filter, args, decision, now)
 
 
-def _record_filter(asked: ExtenderArgs, decision: FilterDecision, now: float) -> Answer:
-    candidates = asked.candidates
+def _record_filter(args: ExtenderArgs, decision: FilterDecision, now: float) -> Answer:
+    candidates = args.candidates
     rejected = decision.rejected
     return Answer(
         time=now,
         verb="filter",
         error=decision.error,
-        namespace=asked.pod.namespace,
-        pod=asked.pod.name,
+        namespace=args.pod.namespace,
+        pod=args.pod.name,
         policy=decision.policy,
         outcome=decision.outcome,
         candidates=len(candidates),
@@ -117,24 +117,24 @@ def _record_filter(asked: ExtenderArgs, decision: FilterDecision, now: float) ->
     )
 
 
-def _ask_score(decider: Decider, asked: ExtenderArgs, now: float) -> ScoreDecision:
-    return decider.score(asked.pod, asked.candidates, now)
+def _decide_score(decider: Decider, args: ExtenderArgs, now: float) -> ScoreDecision:
+    return decider.score(args.pod, args.candidates, now)
 
 
-def _tell_score(asked: ExtenderArgs, decision: ScoreDecision, now: float) -> tuple[bytes, Record]:
-    return host_priorities(decision), partial(_record_score, asked, decision, now)
+def _respond_score(args: ExtenderArgs, decision: ScoreDecision, now: float) -> tuple[bytes, Record]:
+    return host_priorities(decision), partial(_record_score, args, decision, now)
 
 
-def _record_score(asked: ExtenderArgs, decision: ScoreDecision, now: float) -> Answer:
+def _record_score(args: ExtenderArgs, decision: ScoreDecision, now: float) -> Answer:
     scores = {} if decision.scores is None else decision.scores
     return Answer(
         time=now,
         verb="prioritize",
-        namespace=asked.pod.namespace,
-        pod=asked.pod.name,
+        namespace=args.pod.namespace,
+        pod=args.pod.name,
         policy=decision.policy,
         outcome=decision.outcome,
-        candidates=len(asked.candidates),
+        candidates=len(args.candidates),
         passed=len(scores),
         unknown=decision.unknown,
         best=_best(scores),
@@ -144,48 +144,48 @@ def _record_score(asked: ExtenderArgs, decision: ScoreDecision, now: float) -> A
 def _best(scores: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     if isinstance(scores, Ranking):
         return scores.best(MAX_BEST)
-    # Where nodes are many, some share the highest score, and they are found after a few steps.
+    # With many nodes, several share the highest score, and these are found after a few steps.
     best = list(islice((host for host in scores.items() if host[1] == MAX_SCORE), MAX_BEST))
     return tuple(best if len(best) == MAX_BEST else nlargest(MAX_BEST, scores.items(), key=itemgetter(1)))
 
 
-def _ask_preempt(decider: Decider, asked: PreemptionArgs, now: float) -> PreemptDecision:
-    return preempt_decision(asked, decider.filter(asked.pod, asked.victims.keys(), now))
+def _decide_preempt(decider: Decider, args: PreemptionArgs, now: float) -> PreemptDecision:
+    return preempt_decision(args, decider.filter(args.pod, args.victims.keys(), now))
 
 
-def _tell_preempt(asked: PreemptionArgs, decision: PreemptDecision, now: float) -> tuple[bytes, Record]:
-    return preemption_result(decision), partial(_record_preempt, asked, decision, now)
+def _respond_preempt(args: PreemptionArgs, decision: PreemptDecision, now: float) -> tuple[bytes, Record]:
+    return preemption_result(decision), partial(_record_preempt, args, decision, now)
 
 
-def _record_preempt(asked: PreemptionArgs, decision: PreemptDecision, now: float) -> Answer:
-    left_out = [node for node in asked.victims if node not in decision.kept]
+def _record_preempt(args: PreemptionArgs, decision: PreemptDecision, now: float) -> Answer:
+    left_out = [node for node in args.victims if node not in decision.kept]
     return Answer(
         time=now,
         verb="preempt",
         error=decision.error,
-        namespace=asked.pod.namespace,
-        pod=asked.pod.name,
+        namespace=args.pod.namespace,
+        pod=args.pod.name,
         policy=decision.policy,
         outcome=decision.outcome,
-        candidates=len(asked.victims),
+        candidates=len(args.victims),
         passed=len(decision.kept),
         unknown=decision.unknown,
         rejected=tuple(left_out[:MAX_REJECTED]),
     )
 
 
-answer_filter = Verb(hook="filter", decode=decode_args, ask=_ask_filter, tell=_tell_filter)
-"""Which nodes the pod may go to: ExtenderArgs in, ExtenderFilterResult out."""
+answer_filter = Verb(hook="filter", decode=decode_args, decide=_decide_filter, respond=_respond_filter)
+"""The nodes that pass for a pod: ExtenderArgs in, ExtenderFilterResult out."""
 
-answer_prioritize = Verb(hook="score", decode=decode_args, ask=_ask_score, tell=_tell_score)
-"""How well each node suits the pod: ExtenderArgs in, HostPriorityList out."""
+answer_prioritize = Verb(hook="score", decode=decode_args, decide=_decide_score, respond=_respond_score)
+"""The score of each node for a pod: ExtenderArgs in, HostPriorityList out."""
 
-answer_preempt = Verb(hook="preempt", decode=decode_preemption_args, ask=_ask_preempt, tell=_tell_preempt)
-"""Where evictions would help the pod: ExtenderPreemptionArgs in, ExtenderPreemptionResult out."""
+answer_preempt = Verb(hook="preempt", decode=decode_preemption_args, decide=_decide_preempt, respond=_respond_preempt)
+"""The nodes where evictions would help a pod: ExtenderPreemptionArgs in, ExtenderPreemptionResult out."""
 
 VERBS: Mapping[str, Verb[Any, Any]] = {
     "filter": answer_filter,
     "prioritize": answer_prioritize,
     "preempt": answer_preempt,
 }
-"""The last part of the path to what it means, for a decider. bind is not answered: 404 (protocol c30)."""
+"""The verbs of a decider by the last part of the path. There is no bind: 404 (facts.md c30)."""

@@ -1,9 +1,8 @@
 """Requests of kube-scheduler: ExtenderArgs of `extender/v1`, from JSON.
 
-The API types carry no JSON tags: the scheduler sends the exact Go field names and null for what is absent, and its own
-decoder takes keys in any case (protocol c5). So do we. Only what a decision needs is read: a pod's metadata and the
-nodes' names; a full node stays the bytes it came as, because decoding 5,000 of them would take ten times as long as
-everything else.
+Keys are accepted in any case, as in the scheduler's own decoder (facts.md c5). Only the pod's metadata and the
+names of the nodes are decoded. A full node stays undecoded bytes, because decoding 5,000 nodes would take ten times as
+long as everything else.
 """
 
 import re
@@ -18,15 +17,15 @@ from tas.extender.decision import Pod
 from tas.extender.fields import NULL, UNDECODABLE, Fields, decode_field, invalid
 
 SUBJECT = "ExtenderArgs"
-"""What complaints about a request begin with."""
+"""The object that error messages about a request name."""
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """What filter and prioritize are asked: a pod, and candidates in one form or both (c14).
+    """The request of filter and prioritize: a pod, and candidates in one or both forms (facts.md c14).
 
-    `nodes` maps name to the node as it came; `node_names` has no values. A form that was not used is None, an empty one
-    is empty. Both are in the order of the request and name a node once: of two nodes with one name the later bytes
-    stand. Both may be shared with other requests, so nobody changes them.
+    `nodes` maps each name to the undecoded node; `node_names` has the names as keys. A form that was not sent is None.
+    Both are in the order of the request, with distinct names; for two nodes of one name the later one counts. Both may
+    be shared with other requests, so they must not be changed.
     """
 
     pod: Pod
@@ -35,14 +34,14 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def candidates(self) -> KeysView[str]:
-        """The distinct names of both forms."""
+        """The distinct names in both forms."""
         if self.nodes is None or self.node_names is None:
             return (self.nodes or self.node_names or {}).keys()
         return dict.fromkeys([*self.nodes, *self.node_names]).keys()
 
 
 class ObjectMeta(msgspec.Struct):
-    """Of metav1.ObjectMeta what is read; null means the same as absent, as in Go."""
+    """The needed fields of metav1.ObjectMeta; null means the same as absent, as in Go."""
 
     name: str | None = None
     namespace: str | None = None
@@ -63,7 +62,7 @@ class _NodeList(msgspec.Struct):
 
 
 class _ExactArgs(msgspec.Struct, forbid_unknown_fields=True):
-    """The request as the scheduler writes it. Any other key sends it the slower way: it may be a field all the same."""
+    """The request with the exact keys of the scheduler. With any other key it is decoded again, by keys in any case."""
 
     Pod: Raw = NULL
     Nodes: _NodeList | None = None
@@ -76,7 +75,7 @@ _names: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] 
 _object: msgspec.json.Decoder[_Object | None] = msgspec.json.Decoder(_Object | None)
 
 _NODE_NAME = re.compile(rb'\{"metadata":\{"name":"([ !#-\[\]-~]+)"')
-"""How a node begins as the scheduler writes it. Finding its name this way takes a seventh of decoding it."""
+"""The first bytes of a node as the scheduler writes them. To match the name takes a seventh of the time of decoding."""
 
 MAX_REMEMBERED_BYTES = 1 << 19
 """Lists of names longer than this are not remembered: 15,000 names take 350 kB."""
@@ -87,11 +86,9 @@ _recent_lists: deque[tuple[bytes, dict[str, None]]] = deque(maxlen=8)
 def decode_args(body: bytes) -> ExtenderArgs:
     """The request in `body`.
 
-    A namespace that the pod does not have is "": no policy is found there, as in the original.
-
-    Raises:
-        InvalidInputError: if `body` is not one JSON object of that type, has no pod, a pod without metadata, neither
-            nodes nor names, or a node without a name. It tells the field and what stood there.
+    A pod without a namespace has the namespace "", which has no policies, as in the original.
+    Raises InvalidInputError if `body` is not one JSON object of that type, has no pod, a pod without metadata, neither
+    nodes nor names, or a node without a name.
     """
     try:
         args = _exact_args.decode(body)
@@ -111,7 +108,7 @@ def decode_args(body: bytes) -> ExtenderArgs:
 
 
 def _in_any_case(body: bytes) -> _ExactArgs:
-    """The fields by names of any case."""
+    """The request decoded by keys in any case."""
     fields = Fields(SUBJECT, body)
     nodes = fields.decoded("Nodes", _node_list)
     return _ExactArgs(fields["Pod"], nodes, fields["NodeNames"])
@@ -142,10 +139,10 @@ def _decode_names(raw: bytes) -> dict[str, None] | None:
 
 
 def remember_names(raw: bytes, names: dict[str, None]) -> None:
-    """Expects to be asked about `names` soon, written as `raw`; from now on nobody changes them.
+    """Remembers the decoded `names` of the JSON list `raw` for the next requests; `names` must not change any more.
 
-    A pod's prioritize call repeats the names that its filter call let pass. To read 5,000 of them and tell them apart
-    takes twice as long as the whole exchange over HTTP; to recognise them, next to nothing.
+    A pod's prioritize call repeats the names that passed its filter call. To decode 5,000 names takes twice as long as
+    the whole exchange over HTTP; to compare the bytes takes hardly any time.
     """
     if len(raw) <= MAX_REMEMBERED_BYTES:
         _recent_lists.appendleft((raw, names))
@@ -154,8 +151,8 @@ def remember_names(raw: bytes, names: dict[str, None]) -> None:
 def _names_of_nodes(items: Iterable[Raw]) -> list[str]:
     names = []
     for index, item in enumerate(items):
-        begin = _NODE_NAME.match(memoryview(item))
-        names.append(_decode_node_name(index, item) if begin is None else str(begin[1], "ascii"))
+        match = _NODE_NAME.match(memoryview(item))
+        names.append(_decode_node_name(index, item) if match is None else str(match[1], "ascii"))
     return names
 
 

@@ -1,1 +1,1 @@
-"""What sources of telemetry answer, decoded: bytes in, a `reading.Batch` out, and nothing that does I/O."""
+"""The answers of telemetry sources, decoded: bytes in, a `result.SourceResult` out, without I/O."""

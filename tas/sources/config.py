@@ -1,7 +1,7 @@
-"""What a user says of sources beyond their addresses: which series a metric is, and how a server is talked to.
+"""The configuration of sources beyond their addresses: the series of each metric, and the HTTP settings of each server.
 
-The words for talking to a server are those of Prometheus' own configuration files (`basic_auth`, `authorization`,
-`tls_config`), so that a block can be copied from one.
+The HTTP settings have the names of Prometheus configuration files (`basic_auth`, `authorization`, `tls_config`), so
+that a block can be copied from such a file.
 """
 
 import re
@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.names import is_metric_name
 from tas.sources.series import LabelName, Mappings, MetricMapping
+from tas.values.names import is_metric_name
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ _Secret = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class BasicAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A name and a password, the latter perhaps in a file that is read each time."""
+    """A name and a password; `password_file` is read for each request."""
 
     username: _Text
     password: _Secret = ""
@@ -29,13 +29,13 @@ class BasicAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         if ":" in self.username:
-            raise ValueError("username must not hold a colon (RFC 7617)")
+            raise ValueError("username must not contain a colon (RFC 7617)")
         if self.password and self.password_file:
-            raise ValueError("password must not stand beside password_file")
+            raise ValueError("password and password_file must not both be given")
 
 
 class Authorization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The header `Authorization`: a type and credentials, perhaps in a file that is read each time."""
+    """The header `Authorization`: a type and credentials; `credentials_file` is read for each request."""
 
     type: _Text = "Bearer"
     credentials: _Secret = ""
@@ -43,11 +43,11 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         if bool(self.credentials) == bool(self.credentials_file):
-            raise ValueError("either credentials or credentials_file must be given")
+            raise ValueError("exactly one of credentials and credentials_file must be given")
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which server is trusted, and who we are to it. Without `ca_file` the system's authorities are trusted."""
+    """The certificates of a connection: `ca_file` verifies the server (default: the system's authorities)."""
 
     ca_file: _Text | None = None
     cert_file: _Text | None = None
@@ -61,7 +61,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one source is talked to."""
+    """The HTTP settings of one source."""
 
     basic_auth: BasicAuth | None = None
     authorization: Authorization | None = None
@@ -69,18 +69,18 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         if self.basic_auth is not None and self.authorization is not None:
-            raise ValueError("authorization must not stand beside basic_auth")
+            raise ValueError("authorization and basic_auth must not both be given")
 
 
 class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a user said; `http` by the name of the source."""
+    """The whole configuration; `http` maps the name of a source to its settings."""
 
     mappings: Mappings = Mappings()
     http: Mapping[str, HttpConfig] = {}
 
 
 class SourceConfigError(ValueError):
-    """A configuration that cannot be, with what is wrong in each part of it."""
+    """An invalid configuration, with one mistake for each wrong entry."""
 
     def __init__(self, mistakes: tuple[InvalidInputError, ...]) -> None:
         super().__init__("; ".join(map(str, mistakes)))
@@ -88,17 +88,16 @@ class SourceConfigError(ValueError):
 
 
 def parse_source_config(origin: str, document: object, *, sources: Collection[str]) -> SourceConfig:
-    """The configuration that a document means, as decoded from YAML.
+    """The configuration in a document, as decoded from YAML.
 
-    `origin` is what its user calls it, `sources` are the names of those that run: only they can be told how to ask.
-
-    Raises:
-        SourceConfigError: naming the first mistake of each entry by its field.
+    `origin` is the name of the document in errors. `sources` are the names of the running sources that are polled over
+    HTTP: only they can have HTTP settings.
+    Raises SourceConfigError with the first mistake of each entry, named by its field.
     """
     reader = _Reader(origin)
     fields = reader.known(document, ("metrics", "node_label", "sources"))
     label = fields.get("node_label")
-    no_source = f"is no source that is asked: must be one of {', '.join(sorted(sources))}"
+    no_source = f"is not a polled source: must be one of {', '.join(sorted(sources))}"
     config = SourceConfig(
         mappings=Mappings(
             metrics=dict(
@@ -116,28 +115,28 @@ def parse_source_config(origin: str, document: object, *, sources: Collection[st
 
 
 class _Reader:
-    """Takes values for what they should be, and keeps what is wrong with those that are not."""
+    """Converts values to their types, and collects the mistakes of those that are invalid."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self.mistakes: list[InvalidInputError] = []
 
     def known(self, document: object, names: tuple[str, ...]) -> dict[str, Any]:
-        """The document's fields; an unknown one is a mistake: it would do nothing, and nobody would see."""
+        """The document's fields; an unknown field is a mistake, since it would be ignored silently."""
         if document is None:
             return {}
-        told = ", ".join(names)
+        allowed = ", ".join(names)
         if not isinstance(document, dict):
-            self._mistake("document", document, f"must be an object with the fields {told}")
+            self._mistake("document", document, f"must be an object with the fields {allowed}")
             return {}
         for name in document.keys() - set(names):
-            self._mistake(name, document[name], f"is not known: must be one of {told}")
+            self._mistake(name, document[name], f"is not a known field: must be one of {allowed}")
         return document
 
     def entries(
         self, field: str, value: object, kind: type[T], is_name: Callable[[str], bool], otherwise: str
     ) -> Iterator[tuple[str, T]]:
-        """The entries of an object, each read for itself."""
+        """The valid entries of an object; each other entry is a mistake."""
         if value is None:
             return
         if not isinstance(value, dict):
@@ -146,11 +145,11 @@ class _Reader:
         for name, entry in value.items():
             if not is_name(name):
                 self._mistake(field, name, otherwise)
-            elif (read := self.converted(f"{field}.{name}", entry, kind)) is not None:
-                yield name, read
+            elif (converted := self.converted(f"{field}.{name}", entry, kind)) is not None:
+                yield name, converted
 
     def converted(self, field: str, value: object, kind: Any) -> Any:
-        """`value` as a `kind`, or None after it was found wrong."""
+        """`value` as a `kind`; None, and a mistake, if it is invalid."""
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
@@ -164,7 +163,7 @@ class _Reader:
 
 
 def _at(value: object, path: str) -> object:
-    """What stands at a path such as `.tls_config.ca_file`; never a secret."""
+    """The value at a path such as `.tls_config.ca_file`, without secrets."""
     for name in re.findall(r"\.(\w+)", path):
         if name in ("password", "credentials"):
             return "a secret"

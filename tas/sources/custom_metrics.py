@@ -1,18 +1,18 @@
-"""Answers of the custom metrics API: the group's versions, and the values of one metric of all nodes.
+"""Answers of the custom metrics API: the versions of its group, and the values of one metric of all nodes.
 
-`APIGroup` of meta/v1; `MetricValueList` of custom.metrics.k8s.io, whose two versions differ in where a value names its
-metric and in the name of its window.
+Types: `APIGroup` of meta/v1; `MetricValueList` of custom.metrics.k8s.io, whose two versions have different fields for
+the name of the metric and for the window.
 """
 
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.sources.reading import Batch, Gathering, Refused
-from tas.sources.told_time import NoTimeError, told_time, told_window
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tas.sources.timestamps import InvalidTimeError, parse_time, valid_window
 
 GROUP = "custom.metrics.k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
-"""The versions that are read, the newest first."""
+"""The supported versions, the newest first."""
 
 
 class _Version(msgspec.Struct, kw_only=True):
@@ -57,78 +57,76 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_group(body: bytes) -> str:
-    """The version to ask for: the preferred one if it is read here, else the newest of those offered.
+    """The version to request: the preferred version if supported, else the newest supported one of those offered.
 
-    Raises:
-        InvalidInputError: if the body is no APIGroup, or offers no version that is read here.
+    Raises InvalidInputError if the body is no APIGroup, or offers no supported version.
     """
-    told = f"group {GROUP}"
+    subject = f"group {GROUP}"
     try:
         group = _group_decoder.decode(body)
     except _UNREADABLE as error:
-        raise _unreadable(told, body, error) from error
+        raise _unreadable(subject, body, error) from error
     if group.kind != "APIGroup" or group.name != GROUP:
-        raise InvalidInputError(told, "kind, name", f"{group.kind}, {group.name}", f"must be APIGroup, {GROUP}")
+        raise InvalidInputError(subject, "kind, name", f"{group.kind}, {group.name}", f"must be APIGroup, {GROUP}")
     offered = [each.version for each in group.versions or ()]
     preferred = group.preferred_version.version if group.preferred_version else ""
     for version in (preferred, *VERSIONS):
         if version in VERSIONS and version in offered:
             return version
-    raise InvalidInputError(told, "versions", ", ".join(offered), f"must hold one of {', '.join(VERSIONS)}")
+    raise InvalidInputError(subject, "versions", ", ".join(offered), f"must hold one of {', '.join(VERSIONS)}")
 
 
-def decode_metric_values(body: bytes, metric: str) -> Batch:
-    """The values that an answer for `nodes/*/<metric>` holds. Either version is read, whichever was asked for.
+def decode_metric_values(body: bytes, metric: str) -> SourceResult:
+    """The values in an answer for `nodes/*/<metric>`, of either version whichever was requested.
 
-    Raises:
-        InvalidInputError: if the body as a whole is no MetricValueList.
+    Raises InvalidInputError if the body is no MetricValueList.
     """
-    told = f"values of {metric}"
+    subject = f"values of {metric}"
     try:
         answer = _list_decoder.decode(body)
     except _UNREADABLE as error:
-        raise _unreadable(told, body, error) from error
+        raise _unreadable(subject, body, error) from error
     if answer.kind != "MetricValueList":
-        raise InvalidInputError(told, "kind", answer.kind, "must be MetricValueList")
-    gathering = Gathering()
+        raise InvalidInputError(subject, "kind", answer.kind, "must be MetricValueList")
+    builder = ResultBuilder()
     for item in answer.items or ():
-        _take(gathering, metric, item)
+        _take(builder, metric, item)
     if not answer.items:
-        gathering.miss(metric, "the custom metrics API has no value of it for any node")
-    return gathering.batch()
+        builder.add_missing(metric, "the custom metrics API has no value of it for any node")
+    return builder.result()
 
 
-def _take(gathering: Gathering, metric: str, item: msgspec.Raw) -> None:
+def _take(builder: ResultBuilder, metric: str, item: msgspec.Raw) -> None:
     try:
         value = _value_decoder.decode(item)
     except _UNREADABLE as error:
-        gathering.refuse(
-            Refused.SHAPE, f"values of {metric}", "items", bytes(item).decode(errors="replace"), str(error)
+        builder.refuse(
+            RefusalReason.SHAPE, f"values of {metric}", "items", bytes(item).decode(errors="replace"), str(error)
         )
         return
     node = value.described_object
-    told = f"{metric} of {node.name}"
+    subject = f"{metric} of {node.name}"
     if node.kind != "Node":
-        gathering.refuse(Refused.NODE, told, "describedObject.kind", node.kind, "must be Node")
+        builder.refuse(RefusalReason.NODE, subject, "describedObject.kind", node.kind, "must be Node")
         return
-    named = value.metric.name if value.metric is not None else value.metric_name
-    if named not in ("", metric):
-        gathering.refuse(Refused.METRIC, told, "metric", named, f"must be {metric}, which was asked for")
+    name = value.metric.name if value.metric is not None else value.metric_name
+    if name not in ("", metric):
+        builder.refuse(RefusalReason.METRIC, subject, "metric", name, f"must be {metric}, the requested metric")
         return
     try:
-        measured = None if value.timestamp is None else told_time(value.timestamp)
-    except NoTimeError as error:
-        gathering.refuse(Refused.TIME, told, "timestamp", value.timestamp, str(error))
+        measured = None if value.timestamp is None else parse_time(value.timestamp)
+    except InvalidTimeError as error:
+        builder.refuse(RefusalReason.TIME, subject, "timestamp", value.timestamp, str(error))
         return
     window = value.window if value.window_seconds is None else value.window_seconds
-    gathering.add(
+    builder.add(
         node=node.name,
         metric=metric,
         value=value.value,
         measured=measured,
-        window=told_window(window),
+        window=valid_window(window),
     )
 
 
-def _unreadable(told: str, body: bytes, error: Exception) -> InvalidInputError:
-    return InvalidInputError(told, "body", body[:200].decode(errors="replace"), str(error))
+def _unreadable(subject: str, body: bytes, error: Exception) -> InvalidInputError:
+    return InvalidInputError(subject, "body", body[:200].decode(errors="replace"), str(error))

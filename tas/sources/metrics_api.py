@@ -1,4 +1,4 @@
-"""Answers of the metrics API: processor and memory use of all nodes, as metrics-server tells it.
+"""Answers of the metrics API: processor and memory use of all nodes, as metrics-server reports them.
 
 `NodeMetricsList` of metrics.k8s.io/v1beta1: `usage.cpu` in cores, `usage.memory` in bytes, both as quantities.
 """
@@ -6,12 +6,12 @@
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.sources.reading import Batch, Gathering, Refused
-from tas.sources.told_time import NoTimeError, told_duration, told_time
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tas.sources.timestamps import InvalidTimeError, parse_time, parse_window
 
 GROUP = "metrics.k8s.io"
 METRICS = frozenset({"cpu", "memory"})
-"""What there is: cores and bytes."""
+"""The metrics that the API has: cores and bytes."""
 
 
 class _List(msgspec.Struct, kw_only=True):
@@ -35,42 +35,41 @@ _item_decoder = msgspec.json.Decoder(_NodeMetrics)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def decode_node_metrics(body: bytes, metrics: frozenset[str]) -> Batch:
-    """The values of those of `metrics` that there are, for every node of an answer.
+def decode_node_metrics(body: bytes, metrics: frozenset[str]) -> SourceResult:
+    """The values of `metrics` for every node of an answer; metrics that the API does not have are `missing`.
 
-    Raises:
-        InvalidInputError: if the body as a whole is no NodeMetricsList.
+    Raises InvalidInputError if the body is no NodeMetricsList.
     """
-    told = "metrics of nodes"
+    subject = "metrics of nodes"
     try:
         answer = _list_decoder.decode(body)
     except _UNREADABLE as error:
-        raise InvalidInputError(told, "body", body[:200].decode(errors="replace"), str(error)) from error
+        raise InvalidInputError(subject, "body", body[:200].decode(errors="replace"), str(error)) from error
     if answer.kind != "NodeMetricsList":
-        raise InvalidInputError(told, "kind", answer.kind, "must be NodeMetricsList")
-    gathering = Gathering()
+        raise InvalidInputError(subject, "kind", answer.kind, "must be NodeMetricsList")
+    builder = ResultBuilder()
     for item in answer.items or ():
-        _take(gathering, metrics & METRICS, item)
+        _take(builder, metrics & METRICS, item)
     for metric in metrics & METRICS if not answer.items else ():
-        gathering.miss(metric, "the metrics API has no value of it for any node")
+        builder.add_missing(metric, "the metrics API has no value of it for any node")
     for metric in metrics - METRICS:
-        gathering.miss(metric, f"the metrics API has only {' and '.join(sorted(METRICS))}")
-    return gathering.batch()
+        builder.add_missing(metric, f"the metrics API has only {' and '.join(sorted(METRICS))}")
+    return builder.result()
 
 
-def _take(gathering: Gathering, metrics: frozenset[str], item: msgspec.Raw) -> None:
+def _take(builder: ResultBuilder, metrics: frozenset[str], item: msgspec.Raw) -> None:
     try:
         node = _item_decoder.decode(item)
     except _UNREADABLE as error:
-        gathering.refuse(Refused.SHAPE, "metrics of nodes", "items", bytes(item).decode(errors="replace"), str(error))
+        builder.refuse(
+            RefusalReason.SHAPE, "metrics of nodes", "items", bytes(item).decode(errors="replace"), str(error)
+        )
         return
     try:
-        measured = None if node.timestamp is None else told_time(node.timestamp)
-    except NoTimeError as error:
-        gathering.refuse(Refused.TIME, f"metrics of {node.metadata.name}", "timestamp", node.timestamp, str(error))
+        measured = None if node.timestamp is None else parse_time(node.timestamp)
+    except InvalidTimeError as error:
+        builder.refuse(RefusalReason.TIME, f"metrics of {node.metadata.name}", "timestamp", node.timestamp, str(error))
         return
-    window = None if node.window is None else told_duration(node.window)
+    window = None if node.window is None else parse_window(node.window)
     for metric in sorted(metrics & node.usage.keys()):
-        gathering.add(
-            node=node.metadata.name, metric=metric, value=node.usage[metric], measured=measured, window=window
-        )
+        builder.add(node=node.metadata.name, metric=metric, value=node.usage[metric], measured=measured, window=window)

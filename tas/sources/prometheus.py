@@ -1,7 +1,7 @@
-"""Prometheus, asked: the query for a metric, and what its answer says.
+"""Prometheus, polled: the query for a metric, and the values in its answer.
 
-An answer tells of one metric, since each has a query of its own: one that cannot be answered costs no other metric its
-values. Source of the format: the stable HTTP API, `/api/v1/query`.
+Each metric has its own query and answer, so a query that fails costs no other metric its values. Source of the format:
+the stable HTTP API, `/api/v1/query`.
 """
 
 import re
@@ -10,16 +10,19 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tas.errors import TasError, shortened
-from tas.quantity import QuantityError, parse_quantity
-from tas.sources.reading import Batch, Gathering, Reading, Refused
-from tas.sources.series import NAME_LABEL, MetricMapping, Point, named_node, series_names, settle
+from tas.sources.result import RefusalReason, ResultBuilder, Sample, SourceResult
+from tas.sources.series import NAME_LABEL, MetricMapping, SeriesSample, add_node_sample, series_names, valid_node
+from tas.values.quantity import QuantityError, parse_quantity
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
-"""A number as Prometheus writes it. The suffixes of Kubernetes quantities are no part of it."""
+"""A number as Prometheus writes it, without the suffixes of Kubernetes quantities."""
 
 
 class AnswerError(TasError):
-    """An answer that says nothing of its metric; the message says why. `unreadable`: it is none of a Prometheus."""
+    """An answer without a result for its metric; the message gives the reason.
+
+    `unreadable`: the answer is not in the format of Prometheus, so another program may have sent it.
+    """
 
     def __init__(self, message: str, *, unreadable: bool) -> None:
         super().__init__(message)
@@ -55,108 +58,108 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def query_of(metric: str, mapping: MetricMapping) -> str:
-    """The query for a metric: the user's, else one for the series that may be it."""
+    """The query for a metric: the configured one, else a selector of the series that may hold the metric."""
     if mapping.query is not None:
         return mapping.query
     names = series_names(metric, mapping)
-    # Matched by its label and not written as a selector: a metric's name may hold a `-`, which would subtract.
+    # The name is matched as a label: a metric name may hold a `-`, which PromQL would read as a subtraction.
     matchers = [f'{NAME_LABEL}="{names[0]}"' if len(names) == 1 else f'{NAME_LABEL}=~"{"|".join(names)}"']
-    matchers += [f"{name}={_quoted(value)}" for name, value in mapping.labels.items()]
+    matchers += [f"{name}={msgspec.json.encode(value).decode()}" for name, value in mapping.labels.items()]
     return "{" + ",".join(matchers) + "}"
 
 
-def _quoted(value: str) -> str:
-    return msgspec.json.encode(value).decode()
+def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int = 200) -> SourceResult:
+    """The samples in an answer to `query_of(metric, mapping)`. `status` is the HTTP status.
 
-
-def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int = 200) -> Batch:
-    """What an answer to `query_of(metric, mapping)` says. `status` is the one of HTTP.
-
-    Raises:
-        AnswerError: if nothing of it counts.
+    Raises AnswerError if the answer as a whole is an error or unreadable.
     """
-    gathering = Gathering()
+    builder = ResultBuilder()
     answer = _answer(body, status)
-    series = list(_vector(answer, metric, gathering))
-    points: dict[str, list[Point]] = {}
+    series = list(_vector(answer, metric, builder))
+    samples: dict[str, list[SeriesSample]] = {}
     names = series_names(metric, mapping) if mapping.query is None else ()
-    for each in series:
-        node = named_node(gathering, metric, each.metric, mapping.node_label)
-        if node is not None and (point := _point(f"{metric} of {node}", each, names, gathering)) is not None:
-            points.setdefault(node, []).append(point)
-    for node, of_node in points.items():
-        settle(gathering, metric, node, of_node, mapping.aggregate)
-    batch = gathering.batch()
-    if not batch.readings:
-        gathering.miss(metric, _nothing(query_of(metric, mapping), batch, answer.warnings))
-    return batch
+    for one_series in series:
+        node = valid_node(builder, metric, one_series.metric, mapping.node_label)
+        if node is None:
+            continue
+        sample = _series_sample(f"{metric} of {node}", one_series, names, builder)
+        if sample is not None:
+            samples.setdefault(node, []).append(sample)
+    for node, node_samples in samples.items():
+        add_node_sample(builder, metric, node, node_samples, mapping.aggregate)
+    result = builder.result()
+    if not result.samples:
+        builder.add_missing(metric, _nothing(query_of(metric, mapping), result, answer.warnings))
+    return result
 
 
-def of_one_look(batches: Iterable[Batch], *, within: float) -> Iterator[Batch]:
-    """`batches`, those whose queries were evaluated within so many seconds as if together, at the first one's time.
+def with_common_times(results: Iterable[SourceResult], *, within: float) -> Iterator[SourceResult]:
+    """`results`, where samples whose queries were evaluated `within` seconds get the time of the first such query.
 
-    Each query is evaluated at a time of its own, a few milliseconds after the one before. Told so, the values of one
-    node would be as many messages as there are metrics. None is told to be newer than it is.
+    Each query is evaluated at its own time, a few milliseconds after the one before. With these times the samples of
+    one node would need one message for each metric. No sample becomes newer.
     """
-    evaluated = [(_evaluated(batch), batch) for batch in batches]
+    evaluated = [(_evaluated(result), result) for result in results]
     first = float("-inf")
-    told: dict[float, float] = {}
+    common: dict[float, float] = {}
     for time in sorted({time for time, _ in evaluated if time is not None}):
         if time > first + within:
             first = time
-        told[time] = first
-    for when, batch in evaluated:
-        yield batch if when is None or when == told[when] else _measured_at(told[when], batch)
+        common[time] = first
+    for when, result in evaluated:
+        yield result if when is None or when == common[when] else _measured_at(common[when], result)
 
 
-def _evaluated(batch: Batch) -> float | None:
-    """When the query of an answer was evaluated; None where it tells no one time."""
-    times = {reading.measured for reading in batch.readings}
+def _evaluated(result: SourceResult) -> float | None:
+    """When the query of an answer was evaluated; None if its samples have no time or different times."""
+    times = {sample.measured for sample in result.samples}
     return times.pop() if len(times) == 1 else None
 
 
-def _measured_at(time: float, batch: Batch) -> Batch:
-    readings = tuple(
-        Reading(node=each.node, metric=each.metric, value=each.value, measured=time) for each in batch.readings
+def _measured_at(time: float, result: SourceResult) -> SourceResult:
+    samples = tuple(
+        Sample(node=each.node, metric=each.metric, value=each.value, measured=time) for each in result.samples
     )
-    return msgspec.structs.replace(batch, readings=readings)
+    return msgspec.structs.replace(result, samples=samples)
 
 
-def _nothing(query: str, batch: Batch, warnings: list[str]) -> str:
-    told = [f"no value from the query {shortened(query, 200)}"]
-    told += [f"{refusal.count} refused, as {refusal.example}" for refusal in batch.refusals.values()]
-    told += [f"Prometheus warns: {shortened(warning, 200)}" for warning in warnings[:1]]
-    return "; ".join(told)
+def _nothing(query: str, result: SourceResult, warnings: list[str]) -> str:
+    reasons = [f"no value from the query {shortened(query, 200)}"]
+    reasons += [f"{refusal.count} refused, as {refusal.example}" for refusal in result.refusals.values()]
+    reasons += [f"Prometheus warns: {shortened(warning, 200)}" for warning in warnings[:1]]
+    return "; ".join(reasons)
 
 
-def _point(subject: str, series: _Series, names: tuple[str, ...], gathering: Gathering) -> Point | None:
+def _series_sample(
+    subject: str, series: _Series, names: tuple[str, ...], builder: ResultBuilder
+) -> SeriesSample | None:
     if series.value is None:
-        gathering.refuse(Refused.SHAPE, subject, "histogram", "a native histogram", "must be a single value")
+        builder.refuse(RefusalReason.SHAPE, subject, "histogram", "a native histogram", "must be a single value")
         return None
     measured, text = series.value
     if not _DECIMAL.fullmatch(text):
-        gathering.refuse(Refused.VALUE, subject, "value", text, "must be a finite decimal number")
+        builder.refuse(RefusalReason.VALUE, subject, "value", text, "must be a finite decimal number")
         return None
     try:
         value = parse_quantity(text)
     except QuantityError as error:
-        gathering.refuse(Refused.VALUE, subject, "value", text, str(error))
+        builder.refuse(RefusalReason.VALUE, subject, "value", text, str(error))
         return None
     name = series.metric.get(NAME_LABEL, "")
     rank = names.index(name) if name in names else 0
-    return Point(labels=lambda: series.metric, rank=rank, value=value, measured=measured)
+    return SeriesSample(labels=lambda: series.metric, rank=rank, value=value, measured=measured)
 
 
 def _answer(body: bytes, status: int) -> _Answer:
-    """An answer that says success. Raises AnswerError."""
+    """An answer with the status `success`. Raises AnswerError."""
     try:
         answer = _answer_decoder.decode(body)
     except _UNREADABLE as error:
         raise AnswerError(_no_answer(body, status, error), unreadable=True) from error
     if answer.status != "success" or status // 100 != 2:
-        told = f"{answer.error_type}: {answer.error}" if answer.error_type else answer.error
-        told = shortened(told or f"status {answer.status!r}", 300)
-        raise AnswerError(f"Prometheus answered {status} {shortened(answer.status)}: {told}", unreadable=False)
+        message = f"{answer.error_type}: {answer.error}" if answer.error_type else answer.error
+        message = shortened(message or f"status {answer.status!r}", 300)
+        raise AnswerError(f"Prometheus answered {status} {shortened(answer.status)}: {message}", unreadable=False)
     return answer
 
 
@@ -168,28 +171,28 @@ def _no_answer(body: bytes, status: int, error: Exception) -> str:
     return f"no answer of a Prometheus, with status {status}: {error}: {_excerpt(body)}"
 
 
-def _vector(answer: _Answer, metric: str, gathering: Gathering) -> Iterator[_Series]:
-    """The series of an instant vector that can be read; the others are refused. Raises AnswerError if it is none."""
+def _vector(answer: _Answer, metric: str, builder: ResultBuilder) -> Iterator[_Series]:
+    """The readable series of an instant vector; the others are refused. Raises AnswerError for any other result."""
     try:
         data = _data_decoder.decode(answer.data)
     except _UNREADABLE as error:
         raise AnswerError(f"data = {_excerpt(answer.data)}: {error}", unreadable=True) from error
     if data.result_type == "scalar":
-        # It would have to count for every node, also for those of which Prometheus knows nothing.
+        # A scalar would have to count for every node, also for nodes that Prometheus does not know.
         raise AnswerError("the result is a scalar, which names no node: a query must give a vector", unreadable=False)
     if data.result_type != "vector":
-        told = shortened(data.result_type)
-        raise AnswerError(f"the result is a {told}: a query must give an instant vector", unreadable=False)
+        kind = shortened(data.result_type)
+        raise AnswerError(f"the result is a {kind}: a query must give an instant vector", unreadable=False)
     try:
         series, items = _vector_decoder.decode(data.result), []
     except _UNREADABLE:
-        series, items = [], _items(data.result)  # once more, one by one
+        series, items = [], _items(data.result)  # decoded one by one, to refuse only the wrong ones
     yield from series
     for item in items:
         try:
             yield _series_decoder.decode(item)
         except _UNREADABLE as error:
-            gathering.refuse(Refused.SHAPE, metric, "series", _excerpt(item), str(error))
+            builder.refuse(RefusalReason.SHAPE, metric, "series", _excerpt(item), str(error))
 
 
 def _items(result: msgspec.Raw) -> list[msgspec.Raw]:

@@ -1,63 +1,63 @@
-"""Series that are written to us, as metrics of nodes.
+"""Series of remote write as metrics of nodes.
 
-A sender spreads its series over many requests, and what several series of one node say together is known only from
-all of them. So the newest sample of each series that matters is kept for as long as the series counts as alive.
-Nothing else would know: a restart begins anew, and the next samples fill it again.
+A sender spreads its series over many requests, but the value of a node may need several series. So the newest sample of
+each relevant series is stored for as long as the series counts as alive. After a restart the store is empty, and the
+next requests fill it again.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
 from tas.errors import shortened
-from tas.quantity import Quantity, QuantityError, parse_quantity
-from tas.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE
-from tas.sources.reading import Batch, Gathering, Refused
+from tas.samples.freshness import time_fault
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
 from tas.sources.series import (
     LOOKBACK,
     NAME_LABEL,
     Mappings,
     MetricMapping,
-    Point,
-    carries,
-    named_node,
+    SeriesSample,
+    add_node_sample,
+    has_labels,
     series_names,
-    settle,
+    valid_node,
 )
 from tas.sources.write_request import STALE_MARKER, Series, WriteRequest, value_of
+from tas.values.quantity import Quantity, QuantityError, parse_quantity
 
 MAX_SERIES = 200_000
-"""How many series are kept at most: 10,000 nodes with 20 metrics. Further ones are refused."""
+"""The largest number of stored series: 10,000 nodes with 20 metrics. Further series are refused."""
 
 
-class _Wanted(NamedTuple):
-    """A metric that the series of some name are; `rank` is the place of that name in `series_names`."""
+class _SeriesUse(NamedTuple):
+    """A metric for which the series of one name are used; `rank` is the index of that name in `series_names`."""
 
     metric: str
     rank: int
     mapping: MetricMapping
 
 
-class _Held:
-    """The newest sample of a series; without a value after a stale marker: it has ended, and nothing older counts."""
+class _StoredSeries:
+    """The newest sample of a series; `value` is None after a stale marker, which ends the series."""
 
-    __slots__ = ("again", "arrived", "rank", "time", "value")
+    __slots__ = ("arrived", "rank", "sampled_again", "time", "value")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.time = -math.inf
         self.value: Quantity | None = None
-        self.again = False  # whether this is not its first sample
+        self.sampled_again = False  # whether a second sample of another time has arrived
         self.arrived = 0.0
 
-    def take(self, samples: Sequence[tuple[float, Quantity | None]], now: float) -> bool:
-        """Keeps the newest of `samples`; returns whether that is news, and a value."""
+    def add(self, samples: Sequence[tuple[float, Quantity | None]], now: float) -> bool:
+        """Stores the newest of `samples`; returns whether it is not older than the stored one, and a value."""
         time, value = samples[0] if len(samples) == 1 else max(samples, key=_time)
-        if time < self.time:  # older than what is known; equal: it is sent again, since it was not published
+        if time < self.time:  # an equal time counts: the sender repeats a sample that was not published
             return False
-        self.again = self.again or -math.inf < self.time < time
+        self.sampled_again = self.sampled_again or -math.inf < self.time < time
         self.time, self.value, self.arrived = time, value, now
         return value is not None
 
@@ -67,143 +67,145 @@ def _time(sample: tuple[float, Quantity | None]) -> float:
 
 
 class InvalidSeries(NamedTuple):
-    """How many series of a request break the protocol, and what is wrong with the first of them."""
+    """The number of series in a request that break the protocol, and the error of the first of them."""
 
     number: int
     example: str
 
 
-_Place = tuple[str, str]  # a metric and a node
-_Identity = str  # the labels of a series in one text: there are many, and texts are no work for the garbage collector
+_NodeMetric = tuple[str, str]  # a metric and a node
+_SeriesId = str  # the labels of a series as one text: there are many, and the garbage collector does not visit texts
 
 
-class _Taking(NamedTuple):
-    """One request while it is taken in: when, what is got of it, and of which metrics and nodes there is news."""
+class _RequestContext(NamedTuple):
+    """The state while one request is read: its time, its result, and the metrics of nodes with a new sample."""
 
     now: float
-    gathering: Gathering
-    touched: dict[_Place, None]
+    builder: ResultBuilder
+    updated: dict[_NodeMetric, None]
 
 
-class SeriesBook:
-    """The series that are written to us. One thread at a time."""
+class SeriesStore:
+    """The newest samples of all relevant series, for one thread at a time."""
 
     def __init__(self, mappings: Mappings, *, max_series: int = MAX_SERIES) -> None:
         self._mappings = mappings
         self._max_series = max_series
         self._metrics: frozenset[str] = frozenset()
-        self._wanted: dict[str, list[_Wanted]] = {}
-        self._places: dict[_Place, dict[_Identity, _Held]] = {}
+        self._uses: dict[str, list[_SeriesUse]] = {}
+        self._stored: dict[_NodeMetric, dict[_SeriesId, _StoredSeries]] = {}
         self._series = 0
-        self._swept = -math.inf
+        self._last_sweep = -math.inf
 
     @property
     def series(self) -> int:
-        """How many are kept."""
+        """The number of stored series."""
         return self._series
 
-    def take(self, request: WriteRequest, metrics: frozenset[str], *, now: float) -> tuple[Batch, InvalidSeries | None]:
-        """What a request says of `metrics`, and what in it breaks the protocol. All else in it is left out.
+    def add_request(
+        self, request: WriteRequest, metrics: frozenset[str], *, now: float
+    ) -> tuple[SourceResult, InvalidSeries | None]:
+        """The samples of `metrics` after a request, and the series in it that break the protocol, if any.
 
-        A request that was not published may be taken again, whatever came in between. `now` is in seconds since 1970.
+        A request that was not published may be added again, also after later requests. `now` is in seconds since 1970.
         """
-        self._want(metrics)
+        self._set_metrics(metrics)
         self._sweep(now)
-        taking = _Taking(now, Gathering(), {})
+        context = _RequestContext(now, ResultBuilder(), {})
         invalid: InvalidSeries | None = None
         for series in request.timeseries:
             try:
-                self._take_series(series, taking)
+                self._add_series(series, context)
             except _InvalidSeriesError as error:
                 number, example = invalid or (0, str(error))
                 invalid = InvalidSeries(number + 1, example)
-        for place in taking.touched:
-            self._settle(place, taking.gathering)
-        return taking.gathering.batch(), invalid
+        for node_metric in context.updated:
+            self._add_node_sample(node_metric, context.builder)
+        return context.builder.result(), invalid
 
-    def _want(self, metrics: frozenset[str]) -> None:
+    def _set_metrics(self, metrics: frozenset[str]) -> None:
         if metrics == self._metrics:
             return
         self._metrics = metrics
-        self._wanted = {}
+        self._uses = {}
         for metric in sorted(metrics):
             mapping = self._mappings.of(metric)
             for rank, name in enumerate(series_names(metric, mapping)):
-                self._wanted.setdefault(name, []).append(_Wanted(metric, rank, mapping))
+                self._uses.setdefault(name, []).append(_SeriesUse(metric, rank, mapping))
 
-    def _take_series(self, series: Series, taking: _Taking) -> None:
-        wanted = self._wanted.get(_name(series))
-        if wanted is None:
+    def _add_series(self, series: Series, context: _RequestContext) -> None:
+        uses = self._uses.get(_name(series))
+        if uses is None:
             return
         labels = {label.name: label.value for label in series.labels}
         if len(labels) != len(series.labels):
             raise _InvalidSeriesError(f"series {shortened(labels)}: has a label twice")
-        identity = _identity(labels)
+        series_id = "\0".join(chain.from_iterable(labels.items()))
         samples: list[tuple[float, Quantity | None]] | None = None
-        for metric, rank, mapping in wanted:
-            if not carries(labels, mapping.labels):
+        for metric, rank, mapping in uses:
+            if not has_labels(labels, mapping.labels):
                 continue
-            node = named_node(taking.gathering, metric, labels, mapping.node_label)
+            node = valid_node(context.builder, metric, labels, mapping.node_label)
             if node is None:
                 continue
             if samples is None:
-                samples = list(_samples(series, f"{metric} of {node}", taking))
-            held = self._held((metric, node), identity, rank, taking) if samples else None
-            if held is not None and held.take(samples, taking.now):
-                taking.touched[metric, node] = None
+                samples = list(_samples(series, f"{metric} of {node}", context))
+            stored = self._stored_series((metric, node), series_id, rank, context) if samples else None
+            if stored is not None and stored.add(samples, context.now):
+                context.updated[metric, node] = None
 
-    def _held(self, place: _Place, identity: _Identity, rank: int, taking: _Taking) -> _Held | None:
-        """What is kept of a series, perhaps nothing yet; None if there is no room for it."""
-        held = self._places.get(place, {}).get(identity)
-        if held is None and self._series >= self._max_series:
-            reason = f"more than {self._max_series} series are alive: this one is not kept"
-            taking.gathering.refuse(Refused.SHAPE, f"{place[0]} of {place[1]}", "series", _labels(identity), reason)
-        elif held is None:
-            held = self._places.setdefault(place, {})[identity] = _Held(rank)
+    def _stored_series(
+        self, node_metric: _NodeMetric, series_id: _SeriesId, rank: int, context: _RequestContext
+    ) -> _StoredSeries | None:
+        """The entry of a series, new if needed; None, and the series is refused, if the store is full."""
+        stored = self._stored.get(node_metric, {}).get(series_id)
+        if stored is None and self._series >= self._max_series:
+            reason = f"more than {self._max_series} series are alive: this one is not stored"
+            context.builder.refuse(
+                RefusalReason.SHAPE, f"{node_metric[0]} of {node_metric[1]}", "series", _labels(series_id), reason
+            )
+        elif stored is None:
+            stored = self._stored.setdefault(node_metric, {})[series_id] = _StoredSeries(rank)
             self._series += 1
-        return held
+        return stored
 
-    def _settle(self, place: _Place, gathering: Gathering) -> None:
-        metric, node = place
-        series = self._places[place]
+    def _add_node_sample(self, node_metric: _NodeMetric, builder: ResultBuilder) -> None:
+        metric, node = node_metric
+        series = self._stored[node_metric]
         aggregate = self._mappings.of(metric).aggregate
-        if aggregate is not None and not any(held.again for held in series.values()):
-            # Others may not have been sent yet, and a sum without them would be too small. They were once one series
-            # comes for the second time.
+        if aggregate is not None and not any(stored.sampled_again for stored in series.values()):
+            # The sender may not have sent all series yet, and a sum without them would be too small. Once one series
+            # arrives for the second time, all have arrived.
             return
-        horizon = max(held.time for held in series.values()) - LOOKBACK
-        points = [
-            Point(labels=partial(_labels, identity), rank=held.rank, value=held.value, measured=held.time)
-            for identity, held in series.items()
-            if held.value is not None and held.time > horizon
+        horizon = max(stored.time for stored in series.values()) - LOOKBACK
+        samples = [
+            SeriesSample(labels=partial(_labels, series_id), rank=stored.rank, value=stored.value, measured=stored.time)
+            for series_id, stored in series.items()
+            if stored.value is not None and stored.time > horizon
         ]
-        if points:  # none if what has just come is older than what ended meanwhile
-            settle(gathering, metric, node, points, aggregate)
+        if samples:  # none if the new sample is older than a series that has ended since
+            add_node_sample(builder, metric, node, samples, aggregate)
 
     def _sweep(self, now: float) -> None:
-        """Lets go of what has said nothing for long, now and then."""
-        if now - self._swept < LOOKBACK:
+        """Deletes the series without a recent sample, at most once in `LOOKBACK` seconds."""
+        if now - self._last_sweep < LOOKBACK:
             return
-        self._swept = now
-        for place, series in list(self._places.items()):
-            alive = {identity: held for identity, held in series.items() if held.arrived >= now - LOOKBACK}
+        self._last_sweep = now
+        for node_metric, series in list(self._stored.items()):
+            alive = {series_id: stored for series_id, stored in series.items() if stored.arrived >= now - LOOKBACK}
             if alive:
-                self._places[place] = alive
+                self._stored[node_metric] = alive
             else:
-                del self._places[place]
-        self._series = sum(map(len, self._places.values()))
+                del self._stored[node_metric]
+        self._series = sum(map(len, self._stored.values()))
 
 
 class _InvalidSeriesError(ValueError):
-    """A series that the protocol does not allow."""
+    """A series that breaks the protocol."""
 
 
-def _identity(labels: Mapping[str, str]) -> _Identity:
-    return "\0".join(chain.from_iterable(labels.items()))
-
-
-def _labels(identity: _Identity) -> dict[str, str]:
-    texts = identity.split("\0")
+def _labels(series_id: _SeriesId) -> dict[str, str]:
+    texts = series_id.split("\0")
     return dict(zip(texts[::2], texts[1::2], strict=False))
 
 
@@ -215,22 +217,21 @@ def _name(series: Series) -> str:
     raise _InvalidSeriesError(f"series {shortened(labels)}: has no label {NAME_LABEL}")
 
 
-def _samples(series: Series, subject: str, taking: _Taking) -> Iterator[tuple[float, Quantity | None]]:
-    """The samples of a series that can be: when each was measured, and its value, None for a stale marker."""
-    now, gathering, _ = taking
+def _samples(series: Series, subject: str, context: _RequestContext) -> Iterator[tuple[float, Quantity | None]]:
+    """The valid samples of a series: the time and the value of each, None for a stale marker."""
+    now, builder, _ = context
     for sample in series.samples:
         measured = sample.timestamp / 1000
-        if not now - MAX_SAMPLE_AGE <= measured <= now + FUTURE_TOLERANCE:
-            reason = f"must be at most {MAX_SAMPLE_AGE:g} s ago and {FUTURE_TOLERANCE:g} s ahead"
-            gathering.refuse(Refused.TIME, subject, "timestamp", sample.timestamp, reason)
+        if (fault := time_fault(measured, now)) is not None:
+            builder.refuse(RefusalReason.TIME, subject, "timestamp", sample.timestamp, fault)
         elif sample.value == STALE_MARKER:
             yield measured, None
         else:
             number = value_of(sample.value)
             try:
-                # The shortest text that is this double: what Prometheus itself would write, so that 0.1 is 0.1.
+                # The shortest text of this double, as Prometheus writes it, so that 0.1 stays 0.1.
                 yield measured, parse_quantity(repr(number))
             except QuantityError as error:
-                gathering.refuse(Refused.VALUE, subject, "value", number, str(error))
+                builder.refuse(RefusalReason.VALUE, subject, "value", number, str(error))
     if series.histograms:
-        gathering.refuse(Refused.SHAPE, subject, "histograms", "a native histogram", "must be a single value")
+        builder.refuse(RefusalReason.SHAPE, subject, "histograms", "a native histogram", "must be a single value")

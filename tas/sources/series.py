@@ -1,6 +1,6 @@
-"""Series of Prometheus as metrics of nodes: which series are a metric, which node one is of, what of several counts.
+"""Series of Prometheus as metrics of nodes: the metric and the node of a series, and which of several series counts.
 
-The same rules hold for series that were asked for (`tas.sources.prometheus`) and for those that were written to us
+The same rules hold for the answers of queries (`tas.sources.prometheus`) and for remote write
 (`tas.sources.remote_write`).
 """
 
@@ -10,9 +10,9 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from tas.names import is_subdomain
-from tas.quantity import MAX_QUANTITY, Quantity, format_quantity
-from tas.sources.reading import Gathering, Reading, Refused
+from tas.sources.result import RefusalReason, ResultBuilder, Sample
+from tas.values.names import is_subdomain
+from tas.values.quantity import MAX_QUANTITY, Quantity, format_quantity
 
 NAME_LABEL = "__name__"
 NODE_LABEL = "node"
@@ -21,12 +21,13 @@ INSTANCE_LABEL = "instance"
 LOOKBACK = 120.0
 """Seconds after its last sample for which a series counts as alive: twice the longest scrape interval in common use.
 
-Prometheus' own default is 5 minutes, and it tells such a value as of now: longer than what we call stale.
+The default of Prometheus is 5 minutes, and its answer gives such a value the time of the query: longer than our
+default of `staleAfter`.
 """
 
 
 class Aggregate(StrEnum):
-    """What becomes of several series of one node."""
+    """How the values of several series of one node become one value."""
 
     MIN = "min"
     MAX = "max"
@@ -55,11 +56,11 @@ _Query = Annotated[str, msgspec.Meta(pattern=r"\S", max_length=MAX_QUERY)]
 
 
 class MetricMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a metric of policies comes from, as far as a user said it.
+    """The series of a metric, as configured by the user.
 
-    `query` is PromQL, for a Prometheus that is asked. `series` is the name of the series, and `labels` what they must
-    carry; without a name it is the metric's own, else `node_` before it. `node_label` names the label that holds the
-    node's name.
+    `query` is PromQL, for a Prometheus that is polled. `series` is the name of the series; without it, the name of the
+    metric, with or without `node_` before it. `labels` are labels that a series must have. `node_label` is the label
+    that holds the name of the node.
     """
 
     query: _Query | None = None
@@ -70,17 +71,17 @@ class MetricMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         if NAME_LABEL in self.labels:
-            raise ValueError(f"labels.{NAME_LABEL} is the name of the series: it is given as series")
+            raise ValueError(f"labels.{NAME_LABEL} is the name of the series: set the field series instead")
 
 
 class Mappings(msgspec.Struct, frozen=True, kw_only=True):
-    """Each metric's mapping, and the node's label for all that name none."""
+    """The mapping of each metric, and the label of the node's name for mappings without `node_label`."""
 
     metrics: Mapping[str, MetricMapping] = {}
     node_label: str | None = None
 
     def of(self, metric: str) -> MetricMapping:
-        """The mapping of a metric, also of one that has no entry."""
+        """The mapping of a metric; the default mapping if the metric has no entry."""
         mapping = self.metrics.get(metric, _DEFAULT)
         if mapping.node_label is None and self.node_label is not None:
             return msgspec.structs.replace(mapping, node_label=self.node_label)
@@ -91,19 +92,19 @@ _DEFAULT = MetricMapping()
 
 
 def series_names(metric: str, mapping: MetricMapping) -> tuple[str, ...]:
-    """The names that the series of a metric may have. Of a node that has several, the first one counts."""
+    """The names that the series of a metric may have. If a node has series of several names, the first name counts."""
     return (metric, f"node_{metric}") if mapping.series is None else (mapping.series,)
 
 
-def carries(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a series carries `wanted`; as in PromQL, a label that is absent has the value ""."""
+def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether a series has the labels `wanted`; as in PromQL, an absent label has the value ""."""
     return all(labels.get(name, "") == value for name, value in wanted.items())
 
 
 def node_of(labels: Mapping[str, str], node_label: str | None) -> str | None:
-    """The node that a series is of: its label `node`, else `instance` without the port; None if it says none.
+    """The node of a series: its label `node`, else `instance` without the port; None if it has neither.
 
-    A label that the user names counts alone: where it is absent, a guess at another would be worse than no value.
+    If the user has set `node_label`, only that label counts: a wrong node would be worse than no value.
     """
     if node_label not in (None, INSTANCE_LABEL):
         return labels.get(node_label) or None
@@ -114,19 +115,19 @@ def node_of(labels: Mapping[str, str], node_label: str | None) -> str | None:
     return (host if colon and port.isdigit() else instance) or None
 
 
-def named_node(gathering: Gathering, metric: str, labels: Mapping[str, str], node_label: str | None) -> str | None:
-    """`node_of` a series, or None after it was refused, since it names none that can be."""
+def valid_node(builder: ResultBuilder, metric: str, labels: Mapping[str, str], node_label: str | None) -> str | None:
+    """The node of a series (`node_of`); None, and the series is refused, if that is no valid name of a node."""
     node = node_of(labels, node_label)
     if node is not None and is_subdomain(node):
         return node
     places = f"{NODE_LABEL} or {INSTANCE_LABEL}" if node_label is None else node_label
     reason = f"must name a node, a lowercase DNS subdomain (RFC 1123), by its label {places}"
-    gathering.refuse(Refused.NODE, metric, "labels", labels if node is None else node, reason)
+    builder.refuse(RefusalReason.NODE, metric, "labels", labels if node is None else node, reason)
     return None
 
 
-class Point(NamedTuple):
-    """The value of one series, and how to get its labels. `rank` is the place of its name in `series_names`."""
+class SeriesSample(NamedTuple):
+    """The newest sample of one series. `rank` is the index of the series' name in `series_names`, the lowest counts."""
 
     labels: Callable[[], Mapping[str, str]]
     rank: int
@@ -134,34 +135,36 @@ class Point(NamedTuple):
     measured: float
 
 
-def settle(gathering: Gathering, metric: str, node: str, points: Sequence[Point], aggregate: Aggregate | None) -> None:
-    """Takes in what the series of one node say together; several without an aggregate are refused, naming two."""
-    if len(points) == 1:  # as nearly always
-        point = points[0]
-        gathering.take(Reading(node=node, metric=metric, value=point.value, measured=point.measured))
+def add_node_sample(
+    builder: ResultBuilder, metric: str, node: str, samples: Sequence[SeriesSample], aggregate: Aggregate | None
+) -> None:
+    """Adds the value of one node, from its series; several series without an aggregate are refused, naming two."""
+    if len(samples) == 1:  # as nearly always
+        sample = samples[0]
+        builder.add_sample(Sample(node=node, metric=metric, value=sample.value, measured=sample.measured))
         return
-    best = min(point.rank for point in points)
-    counting = [point for point in points if point.rank == best]
+    best = min(sample.rank for sample in samples)
+    counting = [sample for sample in samples if sample.rank == best]
     subject = f"{metric} of {node}"
     if len(counting) > 1 and aggregate is None:
         first, second = _differences(counting[0].labels(), counting[1].labels())
         reason = f"and {second}: {len(counting)} series of one node, and no aggregate says which value counts"
-        gathering.refuse(Refused.TWICE, subject, "series", first, reason, count=len(counting))
+        builder.refuse(RefusalReason.DUPLICATE, subject, "series", first, reason, count=len(counting))
         return
-    values = [point.value for point in counting]
+    values = [sample.value for sample in counting]
     value = Quantity(values[0] if aggregate is None else _AGGREGATES[aggregate](values))
     if abs(value) > MAX_QUANTITY:
-        gathering.refuse(Refused.VALUE, subject, str(aggregate), format_quantity(value), "is beyond 10^40")
+        builder.refuse(RefusalReason.VALUE, subject, str(aggregate), format_quantity(value), "is beyond 10^40")
         return
-    measured = max(point.measured for point in counting)
-    gathering.take(Reading(node=node, metric=metric, value=value, measured=measured))
+    measured = max(sample.measured for sample in counting)
+    builder.add_sample(Sample(node=node, metric=metric, value=value, measured=measured))
 
 
-def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str]:
-    """Both series by the labels in which they differ; all of them if they do not."""
-    names = sorted(name for name in one.keys() | other.keys() if one.get(name, "") != other.get(name, ""))
-    return _series(one, names or sorted(one)), _series(other, names or sorted(other))
+def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[str, str]:
+    """Two series as text: the labels in which they differ, or all labels if they are equal."""
+    names = sorted(name for name in first.keys() | second.keys() if first.get(name, "") != second.get(name, ""))
+    return _series_text(first, names or sorted(first)), _series_text(second, names or sorted(second))
 
 
-def _series(labels: Mapping[str, str], names: Sequence[str]) -> str:
+def _series_text(labels: Mapping[str, str], names: Sequence[str]) -> str:
     return "{" + ",".join(f'{name}="{labels.get(name, "")[:60]}"' for name in names[:4]) + "}"

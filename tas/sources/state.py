@@ -1,38 +1,38 @@
-"""What stands on the bus of a source: whether it answers, since when, and what of its answers could not be used."""
+"""The state of a source, stored in SOURCES: whether the source answers, since when, and which values were refused."""
 
 from collections.abc import Collection, Mapping
 
 import msgspec
 
-from tas.sources.reading import Batch, Refusal, Refused
+from tas.sources.result import Refusal, RefusalReason, SourceResult
 
-SEEN_SECONDS = 60.0
-"""How long a node counts for a metric of a source that is written to: each of its messages tells of some nodes only."""
+NODE_SEEN_SECONDS = 60.0
+"""How long a node counts for a metric of a source that writes to us: each request has only some of the nodes."""
 
-CHANGED_SECONDS = 1.0
-"""At most one writing of a state in so long, however often what it means changes."""
+MIN_WRITE_INTERVAL_SECONDS = 1.0
+"""The shortest time between two writes of a state, however often its significant fields change."""
 
-COUNTED_SECONDS = 10.0
-"""How old written counts become at most while they grow."""
+COUNTER_WRITE_INTERVAL_SECONDS = 10.0
+"""The longest time until a write when only counters have changed."""
 
-CONFIRMED_SECONDS = 60.0
-"""How old a written state becomes at most: it stands again so soon where the bus was wiped, and never expires."""
+MAX_WRITE_INTERVAL_SECONDS = 60.0
+"""The longest time between two writes: so soon a state is stored again after a wipe, and a state never expires."""
 
 
 class SourceMetric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A metric that policies use of a source: how many nodes have a value there, or why none has."""
+    """A metric that policies use: how many nodes have a value from the source, or why none has (`missing`)."""
 
     nodes: int = 0
     missing: str = ""
 
 
 class SourceState(msgspec.Struct, frozen=True, kw_only=True):
-    """A source by the account of who asks it, or was last written to by it. Times are in seconds since 1970.
+    """A source as reported by its holder: the replica that polls the source, or received its last request.
 
-    `period` is in seconds; None for a source that is written to. `problem` says why the last look gave nothing at all;
-    empty if it did give something, or if there was none yet. Without `metrics` no policy uses any of it, and nothing is
-    asked. What is counted is counted since `since`: looks, those of them that failed, values published, values
-    refused.
+    Times are in seconds since 1970. `period` is in seconds; None for a source that writes to us. `problem` says why the
+    last poll failed as a whole; empty after a success, and before the first poll. `metrics` is empty if no policy uses
+    the source: then nothing is polled. Since `since` are counted: polls (or received requests), failed ones, published
+    samples, refused values.
     """
 
     kind: str
@@ -44,14 +44,14 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     last_success: float | None = None
     last_failure: float | None = None
     metrics: Mapping[str, SourceMetric] = {}
-    looks: int = 0
+    polls: int = 0
     failures: int = 0
     samples: int = 0
-    refused: Mapping[Refused, Refusal] = {}
+    refused: Mapping[RefusalReason, Refusal] = {}
 
 
-class Account:
-    """Counts what becomes of one source while one holder has it."""
+class SourceTracker:
+    """Counts the polls and results of one source for as long as one replica holds the source."""
 
     def __init__(self, *, kind: str, holder: str, period: float | None, now: float) -> None:
         self._kind = kind
@@ -61,63 +61,65 @@ class Account:
         self._problem = ""
         self._last_success: float | None = None
         self._last_failure: float | None = None
-        self._wanted: frozenset[str] = frozenset()
+        self._metrics: frozenset[str] = frozenset()
         self._seen: dict[str, dict[str, float]] = {}
         self._missing: dict[str, str] = {}
-        self._looks = 0
+        self._polls = 0
         self._failures = 0
         self._samples = 0
-        self._refused: dict[Refused, Refusal] = {}
+        self._refused: dict[RefusalReason, Refusal] = {}
 
     @property
     def problem(self) -> str:
-        """Why the last look gave nothing at all."""
+        """Why the last poll failed as a whole; empty if it succeeded."""
         return self._problem
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """Of which metrics the last look gave nothing, and why."""
+        """The metrics without a value in the last poll, each with the reason."""
         return self._missing
 
-    def want(self, metrics: Collection[str]) -> None:
-        """What policies use from now on."""
-        self._wanted = frozenset(metrics)
+    def set_metrics(self, metrics: Collection[str]) -> None:
+        """Sets the metrics that policies use from now on."""
+        self._metrics = frozenset(metrics)
         for known in (self._seen, self._missing):
-            for metric in known.keys() - self._wanted:
+            for metric in known.keys() - self._metrics:
                 del known[metric]
-        if not self._wanted:
-            self._problem = ""  # nothing is asked, so nothing fails
+        if not self._metrics:
+            self._problem = ""  # nothing is polled, so nothing fails
 
-    def took(self, batch: Batch, *, published: int, now: float) -> None:
-        """A look that gave something; `published` values of it."""
-        self._looks += 1
+    def record_result(self, result: SourceResult, *, published: int, now: float) -> None:
+        """Counts a poll that succeeded at least in part, and of which `published` samples were published."""
+        self._polls += 1
         self._problem = ""
         self._last_success = now
         self._samples += published
-        for why, refusal in batch.refusals.items():
-            before = self._refused.get(why)
-            # The newest example: the oldest may long be mended.
-            self._refused[why] = Refusal(count=refusal.count + (before.count if before else 0), example=refusal.example)
+        for category, refusal in result.refusals.items():
+            before = self._refused.get(category)
+            # The newest example: the cause of an older one may be repaired by now.
+            self._refused[category] = Refusal(
+                count=refusal.count + (before.count if before else 0), example=refusal.example
+            )
         if self._period is not None:
             self._seen.clear()
             self._missing.clear()
-        for reading in batch.readings:
-            self._seen.setdefault(reading.metric, {})[reading.node] = now
-            self._missing.pop(reading.metric, None)
-        self._missing.update({metric: why for metric, why in batch.missing.items() if metric in self._wanted})
+        for sample in result.samples:
+            self._seen.setdefault(sample.metric, {})[sample.node] = now
+            self._missing.pop(sample.metric, None)
+        self._missing.update({metric: reason for metric, reason in result.missing.items() if metric in self._metrics})
 
-    def failed(self, problem: str, *, now: float) -> None:
-        """A look that gave nothing."""
-        self._looks += 1
+    def record_failure(self, problem: str, *, now: float) -> None:
+        """Counts a poll that failed as a whole."""
+        self._polls += 1
         self._failures += 1
         self._problem = problem
         self._last_failure = now
 
     def state(self, *, now: float) -> SourceState:
-        """All of it, as of now."""
+        """The state at `now`."""
         if self._period is None:
             for nodes in self._seen.values():
-                for node in [node for node, seen in nodes.items() if now - seen > SEEN_SECONDS]:
+                for node in [node for node, seen in nodes.items() if now - seen > NODE_SEEN_SECONDS]:
                     del nodes[node]
         return SourceState(
             kind=self._kind,
@@ -130,28 +132,28 @@ class Account:
             last_failure=self._last_failure,
             metrics={
                 metric: SourceMetric(nodes=len(self._seen.get(metric, ())), missing=self._missing.get(metric, ""))
-                for metric in sorted(self._wanted)
+                for metric in sorted(self._metrics)
             },
-            looks=self._looks,
+            polls=self._polls,
             failures=self._failures,
             samples=self._samples,
             refused=dict(self._refused),
         )
 
 
-def is_due(written: SourceState | None, state: SourceState) -> bool:
-    """Whether `state` is to be written, where `written` is what the same holder wrote last."""
+def is_write_due(written: SourceState | None, state: SourceState) -> bool:
+    """Whether `state` is to be written now; `written` is the state that the same holder wrote last."""
     if written is None:
         return True
     age = state.time - written.time
-    if _meaning(written) != _meaning(state):
-        return age >= CHANGED_SECONDS
-    if written.looks != state.looks:
-        return age >= COUNTED_SECONDS
-    return age >= CONFIRMED_SECONDS
+    if _significant_fields(written) != _significant_fields(state):
+        return age >= MIN_WRITE_INTERVAL_SECONDS
+    if written.polls != state.polls:
+        return age >= COUNTER_WRITE_INTERVAL_SECONDS
+    return age >= MAX_WRITE_INTERVAL_SECONDS
 
 
-def _meaning(state: SourceState) -> tuple[object, ...]:
-    """What of a state somebody waits for; the rest are numbers that grow."""
-    metrics = {metric: (each.missing, each.nodes > 0) for metric, each in state.metrics.items()}
+def _significant_fields(state: SourceState) -> tuple[object, ...]:
+    """The fields whose change a user waits for; all others are growing numbers."""
+    metrics = {name: (metric.missing, metric.nodes > 0) for name, metric in state.metrics.items()}
     return (state.holder, state.since, state.period, state.problem, metrics, state.refused.keys())

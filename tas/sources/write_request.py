@@ -1,8 +1,7 @@
-"""The bytes of Prometheus remote write 1.0: a snappy block that holds a protobuf message `prometheus.WriteRequest`.
+"""The bytes of Prometheus remote write 1.0: a snappy block with a protobuf message `prometheus.WriteRequest`.
 
-The message's descriptor is built here with the fields that are looked at; all others are unknown fields, which
-protobuf skips. A sample's value is declared as the 64 bits that it is: so a stale marker, which is one NaN of many, is
-told apart exactly, whatever a processor does to a NaN that it moves.
+The descriptor has only the fields that are needed; protobuf skips all others. The value of a sample is declared as 64
+bits: a stale marker is one NaN of many, and a processor may change the bits of a NaN that it moves.
 """
 
 import struct
@@ -16,17 +15,16 @@ from google.protobuf.message import DecodeError, Message
 from tas.errors import TasError
 
 STALE_MARKER = 0x7FF0000000000002
-"""The bits of the value that says: this series has ended (n24)."""
+"""The bits of the value which means that the series has ended (facts.md n24)."""
 
 MAX_BYTES = 32 << 20
 """The largest message, uncompressed: 100,000 series with six labels take 14 MB."""
 
-_MOST_SAVED = 22  # a copy of 64 bytes takes 3 in a snappy block: no block says more than this many times its own size
-_SLACK = 64
+_MAX_COMPRESSION = 22  # a copy of 64 bytes takes 3 in a snappy block: no block unpacks to more than 22 times its size
 
 
 class WriteError(TasError):
-    """A request that can never be taken; the message says why."""
+    """A request that can never be accepted; the message gives the reason."""
 
 
 class Label(Protocol):
@@ -36,7 +34,7 @@ class Label(Protocol):
     value: str
 
 
-class Sample(Protocol):
+class WireSample(Protocol):
     """One sample: the bits of a double, and milliseconds since 1970."""
 
     value: int
@@ -47,30 +45,29 @@ class Series(Protocol):
     """One series. `histograms` are only counted."""
 
     labels: Sequence[Label]
-    samples: Sequence[Sample]
+    samples: Sequence[WireSample]
     histograms: Sequence[object]
 
 
 class WriteRequest(Protocol):
-    """What one request holds."""
+    """The content of one request."""
 
     timeseries: Sequence[Series]
 
 
 def decode_write_request(body: bytes, *, max_bytes: int = MAX_BYTES) -> WriteRequest:
-    """The request in a body. What the block says of its length is looked at before anything is unpacked.
+    """The request in a body. The length that the block declares is checked before anything is unpacked.
 
-    Raises:
-        WriteError: if it is none, or larger than `max_bytes`.
+    Raises WriteError if the body is not a valid request, or is larger than `max_bytes` when unpacked.
     """
     try:
         length = cramjam.snappy.decompress_raw_len(body)
     except cramjam.DecompressionError as error:
-        raise WriteError(f"body: no snappy block: {error}") from error
+        raise WriteError(f"body: not a snappy block: {error}") from error
     if length > max_bytes:
-        raise WriteError(f"body: says that it unpacks to {length} bytes: must be at most {max_bytes}")
-    if length > _MOST_SAVED * len(body) + _SLACK:
-        raise WriteError(f"body: says that its {len(body)} bytes unpack to {length}, which no snappy block does")
+        raise WriteError(f"body: declares {length} bytes when unpacked: must be at most {max_bytes}")
+    if length > _MAX_COMPRESSION * len(body):
+        raise WriteError(f"body: {len(body)} bytes declare {length} when unpacked: more than a snappy block holds")
     try:
         unpacked = bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
@@ -78,11 +75,11 @@ def decode_write_request(body: bytes, *, max_bytes: int = MAX_BYTES) -> WriteReq
     try:
         return cast("WriteRequest", _WriteRequest.FromString(unpacked))
     except DecodeError as error:
-        raise WriteError(f"body: no message prometheus.WriteRequest: {error}") from error
+        raise WriteError(f"body: not a message prometheus.WriteRequest: {error}") from error
 
 
 def value_of(bits: int) -> float:
-    """The double of these bits."""
+    """The double with these bits."""
     return cast("float", struct.unpack("<d", bits.to_bytes(8, "little"))[0])
 
 
@@ -98,7 +95,7 @@ _MESSAGES = {
 
 
 def _message_class() -> type[Message]:
-    """`prometheus.WriteRequest`, in a pool of its own: another program's definition of that name is not touched."""
+    """The class of `prometheus.WriteRequest`, in a separate pool to allow another definition of that name."""
     file = descriptor_pb2.FileDescriptorProto(name="remote_write.proto", package="prometheus", syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)

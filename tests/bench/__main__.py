@@ -16,7 +16,8 @@ from tests.bench.machine import Noise, NoiseMeter
 from tests.bench.report import print_results, write_docs, write_json
 from tests.bench.rows import Results
 from tests.bench.stand import REPOSITORY, Stand
-from workers.logs import LogFormat, LogLevel, configure_logging
+from workers.process.log_form import LogFormat, LogLevel
+from workers.process.logs import configure_logging
 
 DOCS = REPOSITORY / "docs" / "performance.md"
 

@@ -10,9 +10,9 @@ from itertools import cycle, islice
 import orjson
 
 from bus.buckets import SAMPLES
-from bus.messages import encode_samples
+from bus.records.samples import encode_samples
 from bus.subjects import samples_subject
-from tas.quantity import parse_quantity
+from tas.values.quantity import parse_quantity
 from tests.bench import cluster
 from tests.bench.client import Client
 from tests.bench.measure import ROUND_SECONDS, no_collection

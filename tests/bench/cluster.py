@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from tas.manifest import parse_policy
-from tas.policy import POD_LABEL, Policy, PolicyKey
-from tas.quantity import Quantity, parse_quantity
-from tas.sample import Scrape
-from tas.view import View
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import POD_LABEL, Policy, PolicyKey
+from tas.samples.sample import Scrape
+from tas.values.quantity import Quantity, parse_quantity
+from tas.view.view import View
 
 METRICS = 20
 POLICIES = 50

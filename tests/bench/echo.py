@@ -9,7 +9,7 @@ import sys
 import uvloop
 from aiohttp import web
 
-from workers.runtime import Address
+from workers.process.address import Address
 
 MAX_BODY_BYTES = 1 << 30
 

@@ -15,10 +15,10 @@ import structlog
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
-from bus.messages import encode_samples
+from bus.records.samples import encode_samples
 from bus.subjects import samples_subject
-from tas.quantity import parse_quantity
-from tas.sample import Scrape
+from tas.samples.sample import Scrape
+from tas.values.quantity import parse_quantity
 from tests.bench.measure import ROUND_SECONDS, no_collection
 from tests.bench.memory import MEGABYTE
 from tests.bench.rows import Budget, NotRun, Results, Row, quantile_rows, row
@@ -183,8 +183,8 @@ async def _idle(stand: Stand, plane: ControlPlane) -> list[Row]:
     series = f"calls to the API server while nothing changes, {seconds} s"
     return [
         row(series, "beyond watches and collect", [len(others)], unit="", budget=NONE),
-        row(series, "watches opened anew", [watches], unit=""),
-        row(series, "collect looks for metrics", [len(calls) - watches - len(others)], unit=""),
+        row(series, "watches opened again", [watches], unit=""),
+        row(series, "polls of metrics by collect", [len(calls) - watches - len(others)], unit=""),
     ]
 
 

@@ -16,7 +16,7 @@ import uvloop
 from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.messages import encode_samples
+from bus.records.samples import encode_samples
 from bus.subjects import samples_subject
 from tests.bench import cluster
 

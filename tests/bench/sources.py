@@ -10,21 +10,21 @@ import aiohttp
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
-from bus.messages import encode_samples
+from bus.records.samples import encode_samples
 from bus.subjects import samples_subject
 from tas.sources.custom_metrics import GROUP
-from tas.sources.reading import scrapes
+from tas.sources.result import scrapes
 from tests.bench import cluster
 from tests.bench.rows import Results, Row, Size, row
 from tests.bench.stand import START_SECONDS, Stand, module
 from tests.bench.telemetry import VERSION
 from tests.e2e.processes import free_ports
+from workers.ingest.sample_publisher import MAX_CONCURRENT, SamplePublisher
+from workers.ingest.sources.base import Source
+from workers.ingest.sources.config import ConfigFile
+from workers.ingest.sources.custom_metrics import CustomMetrics
+from workers.ingest.sources.prometheus import Prometheus
 from workers.kubernetes.client import KubernetesClient
-from workers.sample_publisher import AT_ONCE, SamplePublisher
-from workers.sources.base import Source
-from workers.sources.config import ConfigFile
-from workers.sources.custom_metrics import CustomMetrics
-from workers.sources.prometheus import Prometheus
 
 NAME = "sources"
 NODES = 15_000
@@ -38,7 +38,7 @@ async def measure(stand: Stand) -> Results:
         for name, (source, path) in sources.items():
             for count in METRICS:
                 look = _Look(standing.bus, source, f"{url}{path}", cluster.METRIC_NAMES[:count])
-                results.rows.append(await _row(stand, f"a look at {name}, {count} metrics at once", look))
+                results.rows.append(await _row(stand, f"a poll of {name}, {count} metrics at once", look))
     return results
 
 
@@ -72,15 +72,15 @@ class _Look:
         self._messages: list[tuple[str, bytes]] = []
 
     async def ours(self) -> None:
-        asked = time.time()
-        batch = await self._source.read(self._metrics)
-        published = await self._publisher.publish(batch.readings, asked=asked)
-        if (len(batch.readings), published) != (self.count * NODES, NODES):
-            raise RuntimeError(f"{len(batch.readings)} values in {published} messages")
+        requested_at = time.time()
+        result = await self._source.read(self._metrics)
+        published = await self._publisher.publish(result.samples, requested_at=requested_at)
+        if (len(result.samples), published) != (self.count * NODES, NODES):
+            raise RuntimeError(f"{len(result.samples)} values in {published} messages")
         if not self._messages:
             self._messages = [
                 (samples_subject(node, self._source.name), encode_samples(scrape))
-                for node, scrape in scrapes(batch.readings, source=self._source.name, asked=asked)
+                for node, scrape in scrapes(result.samples, source=self._source.name, requested_at=requested_at)
             ]
 
     async def floor(self) -> None:
@@ -88,8 +88,8 @@ class _Look:
             for url in self._urls:
                 async with session.get(url) as response:
                     json.loads(await response.read())
-        for start in range(0, len(self._messages), AT_ONCE):
-            await self._bus.publish_all(SAMPLES, self._messages[start : start + AT_ONCE])
+        for start in range(0, len(self._messages), MAX_CONCURRENT):
+            await self._bus.publish_all(SAMPLES, self._messages[start : start + MAX_CONCURRENT])
 
 
 async def _processor_ms(action: Callable[[], Awaitable[None]]) -> float:

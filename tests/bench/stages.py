@@ -64,11 +64,11 @@ def _times(
         for body in islice(cycle(bodies), repetitions):
             bytearray(EVICTED)
             began = clock()
-            asked = verb.decode(body)
+            args = verb.decode(body)
             read = clock()
-            decision = verb.ask(decider, asked, now)
+            decision = verb.decide(decider, args, now)
             decided = clock()
-            _, record = verb.tell(asked, decision, now)
+            _, record = verb.respond(args, decision, now)
             told = clock()
             record()
             for found, took in zip(times, (read - began, decided - read, told - decided, clock() - told), strict=True):

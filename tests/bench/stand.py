@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
 from urllib.request import urlopen
@@ -17,7 +18,10 @@ import psutil
 
 from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.connection import Bus
-from bus.messages import PolicyRecord, Synced, encode_node_samples, encode_policy, encode_synced
+from bus.records.codec import encode
+from bus.records.nodes import encode_node_samples
+from bus.records.policies import PolicyRecord, encode_policy
+from bus.records.synced import Synced
 from bus.server import EmbeddedServer
 from bus.subjects import node_metrics_key, policy_key
 from tests.bench import cluster
@@ -110,7 +114,7 @@ def module(name: str) -> list[str]:
 def product(worker: str, url: str) -> list[str]:
     """The command that runs a worker on the bus at `url`; nobody asks for its health."""
     common = ["--bus", url, "--health-listen", "127.0.0.1:0", "--log-format", "json"]
-    return [*module("workers.cli"), "run", worker, *common]
+    return [*module("cli"), "run", worker, *common]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +187,8 @@ async def _fill(bus: Bus, nodes: Sequence[str]) -> None:
 
     async def put_synced(bucket: Bucket, count: int) -> None:
         epoch = (await bus.epoch(bucket)).created
-        synced = Synced(epoch=epoch, count=count, time=now, by="bench", cluster=False)
-        await put(bucket, SYNCED, encode_synced(synced))
+        synced = Synced(epoch=epoch, count=count, time=datetime.fromtimestamp(now, UTC), writer="bench", cluster=False)
+        await put(bucket, SYNCED, encode(synced))
 
     policies = [PolicyRecord(policy=policy, uid=policy.key.name, generation=1) for policy in cluster.policies()]
     async with asyncio.TaskGroup() as tasks:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tas.sources.custom_metrics import GROUP
 from tests.bench import cluster
-from workers.runtime import Address
+from workers.process.address import Address
 
 VERSION = "v1beta1"
 

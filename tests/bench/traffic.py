@@ -48,7 +48,7 @@ async def traffic(
         published = msgspec.json.decode(publisher.log.read_bytes().splitlines()[-1], type=Published)
         series = f"load of {rate:,.0f} messages/s"
         for what, measured in (("published", published.rate), ("written to NODES", (last - first) / (ended - began))):
-            found.rows.append(row(series, what, [measured], [rate], unit="/s", floor_name="wished"))
+            found.rows.append(row(series, what, [measured], [rate], unit="/s", floor_name="target"))
         found.rows.append(row(series, "entries the extender is behind", [behind], unit=""))
 
 

@@ -3,7 +3,7 @@
 import random
 import time
 
-from bus.messages import decode_node_samples, encode_node_samples
+from bus.records.nodes import decode_node_samples, encode_node_samples
 from tests.bench import cluster
 from tests.bench.measure import no_collection
 from tests.bench.rows import Budget, Of, Results, Size, row

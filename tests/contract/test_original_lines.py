@@ -5,15 +5,17 @@ import re
 import click
 import pytest
 
+from cli import cli
+from cli.original import FLAGS, SAME, OriginalFlag
+from cli.settings import every_setting, flag
 from tas.extender.verbs import Answer
-from tas.status import CONDITIONS
-from tests.contract.test_operations_page import EVENTS, PAGE, ROOT
-from workers.cli import cli
-from workers.cli.original import FLAGS, SAME, OriginalFlag
-from workers.cli.settings import every_setting, flag
+from tas.verdict.status import CONDITIONS
+from tests.contract.test_operations_page import PAGE, ROOT, log_events
 
 SECTION = PAGE.partition("\n## Coming from the original\n")[2].partition("\n## ")[0]
-TEXTS = "".join(path.read_text() for folder in ("bus", "tas", "workers") for path in (ROOT / folder).rglob("*.py"))
+TEXTS = "".join(
+    path.read_text() for folder in ("bus", "cli", "tas", "workers") for path in (ROOT / folder).rglob("*.py")
+)
 
 LINES = (
     "Extender Listening on HTTPS",
@@ -39,7 +41,7 @@ LINES = (
     "1 Node violates.",
     "code 404",
 )
-"""What the documentation of the original names (tas.md, section 11)."""
+"""What the documentation of the original names: https://github.com/intel/platform-aware-scheduling, commit c4c90e3."""
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -71,7 +73,7 @@ def exists(name: str) -> bool:
         return name.split(maxsplit=1)[0] in {flag(setting) for setting, _ in every_setting()}
     if name.startswith("tas_"):
         return f'"{name.removesuffix("_total")}"' in TEXTS or f'"{name}"' in TEXTS
-    is_event = name in EVENTS or f'log.debug("{name}"' in TEXTS
+    is_event = name in log_events() or f'log.debug("{name}"' in TEXTS
     return is_event or name in (*CONDITIONS, *Answer.__struct_fields__)
 
 

@@ -18,11 +18,11 @@ import click
 import pytest
 
 from bus.buckets import ALL
-from workers.cli import COMMANDS, cli
-from workers.cli.policy import check
-from workers.cli.settings import every_setting, flag, variable
-from workers.manifests import read_yaml
-from workers.policy_lint import lint
+from cli import COMMANDS, cli
+from cli.policy import check
+from cli.settings import every_setting, flag, variable
+from workers.process.manifests import read_yaml
+from workers.watching.policy_lint import lint
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -121,7 +121,7 @@ def test_a_picture_is_closed_and_names_what_there_is(text: str) -> None:
         assert text.count(left) == text.count(right)
     assert text.count('"') % 2 == 0
     shown = set(re.findall(r"\b[A-Z][A-Z_]+[A-Z]\b", text))
-    assert shown - {"API", "NODE", "SOURCE", "TAS", "HTTP"} <= {each.name for each in ALL}
+    assert shown - {"API", "HTTP", "NATS", "NODE", "SOURCE", "TAS"} <= {each.name for each in ALL}
 
 
 # Commands

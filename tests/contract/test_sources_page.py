@@ -7,7 +7,7 @@ from typing import Any
 from tas.sources.config import parse_source_config
 from tas.sources.prometheus import query_of
 from tas.sources.series import Aggregate, Mappings
-from workers.manifests import read_yaml
+from workers.process.manifests import read_yaml
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
 

@@ -1,4 +1,4 @@
-"""The fixture `cluster`: one control plane for the whole session, its logs kept if a test fails."""
+"""The fixture `cluster`: one control plane for all tests of a process, its logs kept if a test fails."""
 
 import functools
 import os
@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,12 @@ _cluster_key = pytest.StashKey[Cluster]()
 _folder_key = pytest.StashKey[Path]()
 _booted_key = pytest.StashKey[int]()
 _started_key = pytest.StashKey[int]()
-_told_key = pytest.StashKey[list[str]]()
+_kept_key = pytest.StashKey[list[str]]()
+TOLD = "tas-e2e-told"
+"""The name under which a test's report carries what the test had to tell."""
+
+KEPT = "tas-e2e-kept"
+"""The name under which a worker of pytest-xdist hands over where it kept logs."""
 
 
 find_binaries = functools.cache(binaries.find)
@@ -92,9 +98,9 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def tell(pytestconfig: pytest.Config) -> Callable[[str], None]:
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Says a line at the end of the session's output, also if all is well: a figure that somebody wants to know."""
-    return pytestconfig.stash.setdefault(_told_key, []).append
+    return functools.partial(record_property, TOLD)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -137,16 +143,34 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Keeps the logs of a session that failed, or if TAS_E2E_KEEP is set."""
     folder = session.config.stash.get(_folder_key, None)
-    if folder is not None and exitstatus == 0 and not os.environ.get("TAS_E2E_KEEP"):
+    if folder is None:
+        return
+    if exitstatus == 0 and not os.environ.get("TAS_E2E_KEEP"):
         shutil.rmtree(folder)
+    elif hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[KEPT] = str(folder)
+    else:
+        session.config.stash[_kept_key].append(str(folder))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over from a worker of pytest-xdist where it kept logs."""
+    if folder := getattr(node, "workeroutput", {}).get(KEPT):
+        node.config.stash[_kept_key].append(folder)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_kept_key] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says what tests had to tell, and where the logs are that were kept."""
-    if told := terminalreporter.config.stash.get(_told_key, []):
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    told = [line for each in reports for name, line in each.user_properties if name == TOLD]
+    if told:
         terminalreporter.section("measured")
         for line in told:
-            terminalreporter.write_line(line)
-    folder = terminalreporter.config.stash.get(_folder_key, None)
-    if folder is not None and folder.exists():
+            terminalreporter.write_line(str(line))
+    for folder in terminalreporter.config.stash[_kept_key]:
         terminalreporter.write_line(f"logs of the control plane: {folder}")

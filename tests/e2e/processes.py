@@ -1,11 +1,14 @@
 """Child processes that end with their test, free ports, and waiting that is bounded."""
 
+import fcntl
+import functools
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,9 +20,11 @@ T = TypeVar("T")
 TETHER = Path(__file__).with_name("tether.py")
 # Below what Linux hands out to outgoing connections, which would otherwise take a port between choice and use.
 PORTS = range(20_000, 32_000)
+BLOCK = 100
+"""So many ports a process claims at once."""
 
 
-def until(probe: Callable[[], T | None], what: str, *, timeout: float = 60.0) -> T:
+def until(probe: Callable[[], T | None], what: str, *, timeout: float = 120.0) -> T:
     """Asks `probe` until it gives something true, and gives that.
 
     Raises:
@@ -36,15 +41,31 @@ def until(probe: Callable[[], T | None], what: str, *, timeout: float = 60.0) ->
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 that nobody listens on."""
+    """Different ports of 127.0.0.1 that nobody listens on, each given once, whichever process asks."""
     free: list[int] = []
-    for port in random.sample(PORTS, k=len(PORTS)):
+    while len(free) < count:
+        port = next(_own_ports())
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             free.append(port)
-        if len(free) == count:
-            return free
-    raise RuntimeError(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
+    return free
+
+
+@functools.cache
+def _own_ports() -> Iterator[int]:
+    """Each port of this process once. A lock keeps others from its block until this process ends, however it does."""
+    folder = Path(tempfile.gettempdir(), f"tas-test-ports-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    blocks = PORTS[::BLOCK]
+    for first in random.Random().sample(blocks, k=len(blocks)):
+        lock = os.open(folder / str(first), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+        else:
+            yield from range(first, first + BLOCK)
+    raise RuntimeError(f"every port between {PORTS.start} and {PORTS.stop} was given away; locks: {folder}")
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from .processes import Process, clean_environment, free_ports, running, until
 PUBLISH_SECONDS = 100.0
 """Generous: several times a second of work, on a machine that may have much else to do."""
 
-TAS = [sys.executable, "-m", "workers.cli"]
+TAS = [sys.executable, "-m", "cli"]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -200,12 +200,17 @@ class RealApi:
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         meant = entry.get("objectRef", {})
-        if entry["userAgent"] != LABELS or entry["stage"] != "ResponseComplete":
+        if not entry["userAgent"].startswith(LABELS) or entry["stage"] != "ResponseComplete":
             return
         at = datetime.fromisoformat(entry["requestReceivedTimestamp"]).timestamp()
         place = bisect_right(self._seen, (at + EARLY_SECONDS + self._judge.late(), 0))
-        status = entry.get("responseStatus", {}).get("code", 0)
-        call = Call(verb=entry["verb"], path=entry["requestURI"], user_agent=LABELS, status=status)
+        call = Call(
+            verb=entry["verb"],
+            path=entry["requestURI"],
+            user_agent=entry["userAgent"],
+            status=entry.get("responseStatus", {}).get("code", 0),
+            answered=datetime.fromisoformat(entry["stageTimestamp"]).timestamp(),
+        )
         request = Request(at, self._seen[place - 1][1] if place else 0, call)
         if (entry["verb"], meant.get("resource")) == ("list", "taspolicies"):
             self._judge.observed.lists.append(request)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tas.manifest import parse_policy
-from tas.policy import ON_STALE, PolicyKey, StrategyType
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import ON_STALE, PolicyKey, StrategyType
 from tests.kubernetes.admin import Admin, AdminError
 
 from .cluster import Cluster
@@ -188,7 +188,7 @@ async def test_the_api_server_refuses_what_we_refuse_and_nothing_else(admin: Adm
 
 def test_tas_crd_prints_what_kubectl_installs(cluster: Cluster, tmp_path: Path) -> None:
     printed = subprocess.run(
-        [sys.executable, "-m", "workers.cli", "crd"], capture_output=True, text=True, check=True, cwd=Path.cwd()
+        [sys.executable, "-m", "cli", "crd"], capture_output=True, text=True, check=True, cwd=Path.cwd()
     ).stdout
     assert "taspolicies.telemetry.intel.com" in cluster.kubectl("apply", "-f", "-", stdin=printed)
     assert (Path("deploy/crd") / "taspolicies.telemetry.intel.com.yaml").read_text() == printed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.cli.demo_stories import STORIES
+from cli.demo.stories import STORIES
 
 from .cluster import NODES, Cluster, extender
 from .controlplane import ADMIN_GROUP, Call
@@ -72,8 +72,8 @@ def test_every_story_plays_and_leaves_only_what_is_others(
         for story in STORIES:
             done = demo(story)
             assert done.returncode == 0, done.stdout + done.stderr
-            assert f"so it did about pod {namespace}/app\n" in done.stdout
-            assert f"{story}: all was seen\n" in done.stdout
+            assert f"about pod {namespace}/app\n" in done.stdout
+            assert f"{story}: all steps succeeded\n" in done.stdout
             written = {call.uri.partition("?")[0] for call in demo.acts()}
             own = STORIES[story].namespace
             assert {uri for uri in written if not re.search(rf"/namespaces(/{own}(/|$)|$)", uri)} == set()
@@ -89,14 +89,14 @@ def test_where_the_scheduler_does_not_ask_nothing_is_touched(
         before = standing(cluster)
         done = demo("health-metric")
         assert done.returncode == 1
-        assert "nothing was touched: nothing tells that the scheduler of" in done.stderr
+        assert "nothing was changed: no evidence that the scheduler of" in done.stderr
         assert demo.acts() == []
         assert standing(cluster) == before
 
         # Asked to find out by a pod, it says what it did, and takes it back.
         done = demo("health-metric", "--probe", "--within", "5s")
         assert done.returncode == 1
-        assert "NOT SEEN  tas-demo-probe is Pending: 0/3 nodes are available: 3 Insufficient" in done.stdout
+        assert "FAILED    tas-demo-probe is Pending: 0/3 nodes are available: 3 Insufficient" in done.stdout
         assert standing(cluster) == before
 
 

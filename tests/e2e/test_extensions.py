@@ -98,7 +98,7 @@ def test_a_pod_goes_where_the_example_says_and_telemetry_allows(cluster: Cluster
         assert cluster.placed(namespace, "both", timeout=PATIENCE) == "node-2"
 
 
-def test_c30_an_extension_that_binds_does_so_instead_of_the_scheduler(
+def test_facts_c30_an_extension_that_binds_does_so_instead_of_the_scheduler(
     cluster: Cluster, namespace: str, tas: Product, tmp_path: Path
 ) -> None:
     site = write_package(tmp_path / "site", OWN, binder="own:Binder")
@@ -126,10 +126,10 @@ def test_c30_an_extension_that_binds_does_so_instead_of_the_scheduler(
             assert cluster.placed(namespace, "no", timeout=PATIENCE) in NODES
 
 
-def test_c32_the_best_machine_of_three_extensions_wins(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_facts_c32_the_best_machine_of_three_extensions_wins(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """Kubernetes' own test of extenders by extensions of ours: weights 3, 4 and 10, the second alone since it binds.
 
-    The third's scores go to 10, where upstream's go to 50: of an extension that would be refused (c25).
+    The third's scores go to 10, where upstream's go to 50: of an extension that would be refused (facts.md c25).
     """
     extensions = {"first": "own:Fitting", "second": "own:FittingBinder", "third": "own:Fitting"}
     site = write_package(tmp_path / "site", OWN, **extensions)

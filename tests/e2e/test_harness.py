@@ -1,4 +1,4 @@
-"""The harness keeps what it promises: children that end, free ports, calls that are counted, skips in one line."""
+"""The harness keeps what it promises: children that end, calls that are counted, skips in one line."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 from . import binaries, golden
 from .cluster import Cluster
 from .controlplane import ADMIN_GROUP
-from .processes import clean_environment, free_ports, running, until
+from .processes import clean_environment, running, until
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -68,10 +68,6 @@ def test_a_process_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> 
 def test_waiting_ends_and_says_for_what() -> None:
     with pytest.raises(TimeoutError, match=re.escape("the moon: not within 0.05 s, last answer None")):
         until(lambda: None, "the moon", timeout=0.05)
-
-
-def test_ports_are_different() -> None:
-    assert len(set(free_ports(50))) == 50
 
 
 def test_children_see_no_other_cluster_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

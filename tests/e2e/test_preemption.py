@@ -82,10 +82,10 @@ def preempting(url: str, *, names_only: bool, **overrides: object) -> dict[str, 
 
 
 @both_forms
-def test_c31_preempt_is_asked_in_the_form_and_with_the_golden_fields_and_may_leave_nodes_out(
+def test_facts_c31_preempt_is_asked_in_the_form_and_with_the_golden_fields_and_may_leave_nodes_out(
     cluster: Cluster, hosts: tuple[str, ...], names_only: bool
 ) -> None:
-    """c28 too: the nominated node is asked about alone, and without scores."""
+    """facts.md c28 too: the nominated node is asked about alone, and without scores."""
     where = cluster.create_namespace(f"golden-preempt-{'names' if names_only else 'nodes'}")
     with (
         full(cluster, where, hosts),
@@ -114,10 +114,10 @@ def test_c31_preempt_is_asked_in_the_form_and_with_the_golden_fields_and_may_lea
             lambda asked: say({"NodeNameToMetaVictims": {"host-1": {"Pods": [{"UID": "stranger"}]}}}), id="unknown-uid"
         ),
         pytest.param(lambda asked: say({"NodeNameToMetaVictims": {"host-1": {"Pods": []}}}), id="no-victims-left"),
-        pytest.param(lambda asked: Answered(500, b""), id="c3-error"),
+        pytest.param(lambda asked: Answered(500, b""), id="facts_c3-error"),
     ],
 )
-def test_c31_a_bad_answer_to_preempt_evicts_nobody_or_is_skipped_if_ignorable(
+def test_facts_c31_a_bad_answer_to_preempt_evicts_nobody_or_is_skipped_if_ignorable(
     cluster: Cluster, namespace: str, hosts: tuple[str, ...], answer: Answer
 ) -> None:
     with full(cluster, namespace, hosts), recording(answering(answer)) as recorder:
@@ -131,7 +131,7 @@ def test_c31_a_bad_answer_to_preempt_evicts_nobody_or_is_skipped_if_ignorable(
             until(lambda: len(recorder.about("urgent", PREEMPT)) > asked, "it was asked again", timeout=PATIENCE)
 
 
-def test_c31_without_a_preempt_verb_or_interest_nobody_asks(
+def test_facts_c31_without_a_preempt_verb_or_interest_nobody_asks(
     cluster: Cluster, namespace: str, hosts: tuple[str, ...]
 ) -> None:
     with full(cluster, namespace, hosts), recording(answering(lambda asked: offering(asked, []))) as recorder:

@@ -10,15 +10,15 @@ import aiohttp
 import pytest
 
 from bus.errors import UnavailableError
-from tas.quantity import format_quantity
-from tas.sources.reading import Batch, Refused
+from tas.sources.result import RefusalReason, SourceResult
+from tas.values.quantity import format_quantity
 from tests.integration.servers import eventually
 from tests.sources.answers import EXPOSITION, GOLDEN, QUERIES, with_fixed_times
-from workers.runtime import Address
-from workers.sources.base import SourceError
-from workers.sources.config import ConfigFile
-from workers.sources.prometheus import Prometheus
-from workers.sources.remote_write import PATH, RemoteWrite
+from workers.ingest.sources.base import SourceError
+from workers.ingest.sources.config import ConfigFile
+from workers.ingest.sources.prometheus import Prometheus
+from workers.ingest.sources.remote_write import PATH, RemoteWrite
+from workers.process.address import Address
 
 from .golden import RECORD
 from .processes import free_ports
@@ -34,9 +34,9 @@ async def scraped() -> AsyncIterator[Exporter]:
         yield running
 
 
-def values(batch: Batch) -> dict[tuple[str, str], str]:
+def values(result: SourceResult) -> dict[tuple[str, str], str]:
     """Each value by metric and node."""
-    return {(reading.metric, reading.node): format_quantity(reading.value) for reading in batch.readings}
+    return {(sample.metric, sample.node): format_quantity(sample.value) for sample in result.samples}
 
 
 async def asked(url: str, query: str) -> tuple[int, object]:
@@ -81,19 +81,19 @@ async def test_it_is_asked(scraped: Exporter, prometheus_binary: Path, tmp_path:
         await scrapes(url, 2)
         source = Prometheus("prometheus", url, ConfigFile.load(source_config))
         try:
-            batch = await source.read(frozenset({"health_metric", "load", "cpu", "half", "broken", "nothing"}))
-            assert values(batch) == {
+            result = await source.read(frozenset({"health_metric", "load", "cpu", "half", "broken", "nothing"}))
+            assert values(result) == {
                 (metric, node): value
                 for node in ("node-1", "node-2")
                 for metric, value in {"health_metric": "2", "load": "0.7", "cpu": "0.5", "half": "0.35"}.items()
             }
-            assert batch.refusals[Refused.VALUE].count == 2
-            assert set(batch.missing) == {"broken", "nothing"}
+            assert result.refusals[RefusalReason.VALUE].count == 2
+            assert set(result.missing) == {"broken", "nothing"}
 
             scraped.away = True  # its series end with the next scrape, by stale markers
 
             async def nothing() -> bool:
-                return (await source.read(frozenset({"load"}))).readings == ()
+                return (await source.read(frozenset({"load"}))).samples == ()
 
             await eventually(nothing, within=PATIENCE, every=0.1)
         finally:
@@ -109,11 +109,11 @@ async def test_what_is_no_query_is_told_in_its_words(
         await scrapes(url, 1)
         source = Prometheus("prometheus", url, ConfigFile.load(source_config))
         try:
-            batch = await source.read(frozenset({"bad", "range", "number", "load"}))
-            assert values(batch) == {("load", "node-1"): "0.7"}
-            assert "unclosed left parenthesis" in batch.missing["bad"]
-            assert "a query must give an instant vector" in batch.missing["range"]
-            assert "names no node" in batch.missing["number"]
+            result = await source.read(frozenset({"bad", "range", "number", "load"}))
+            assert values(result) == {("load", "node-1"): "0.7"}
+            assert "unclosed left parenthesis" in result.missing["bad"]
+            assert "a query must give an instant vector" in result.missing["range"]
+            assert "names no node" in result.missing["number"]
             with pytest.raises(SourceError, match="unclosed left parenthesis"):
                 await source.read(frozenset({"bad"}))
         finally:
@@ -122,7 +122,7 @@ async def test_what_is_no_query_is_told_in_its_words(
 
 @asynccontextmanager
 async def receiving(
-    port: int, metrics: frozenset[str], take: Callable[[Batch], Awaitable[None]], config: Path | None = None
+    port: int, metrics: frozenset[str], take: Callable[[SourceResult], Awaitable[None]], config: Path | None = None
 ) -> AsyncIterator[None]:
     """Our receiver, running."""
     source = RemoteWrite("remote-write", Address("127.0.0.1", port), ConfigFile.load(config))
@@ -139,18 +139,18 @@ async def receiving(
 async def test_it_writes_to_us(scraped: Exporter, prometheus_binary: Path, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     newest: dict[tuple[str, str], tuple[float, str]] = {}
-    refused: set[Refused] = set()
+    refused: set[RefusalReason] = set()
     calls = 0
 
-    async def take(batch: Batch) -> None:
+    async def take(result: SourceResult) -> None:
         nonlocal calls
         calls += 1
         if calls <= 3:
             raise UnavailableError("the bus is away")  # so it must send again, or the test waits in vain
-        for reading in batch.readings:
-            assert reading.measured is not None
-            newest[reading.metric, reading.node] = (reading.measured, format_quantity(reading.value))
-        refused.update(batch.refusals)
+        for sample in result.samples:
+            assert sample.measured is not None
+            newest[sample.metric, sample.node] = (sample.measured, format_quantity(sample.value))
+        refused.update(result.refusals)
 
     config = tmp_path / "sources.yaml"
     config.write_text(
@@ -176,7 +176,7 @@ async def test_it_writes_to_us(scraped: Exporter, prometheus_binary: Path, tmp_p
             await eventually(
                 lambda: {place: value for place, (_, value) in newest.items()} == expected, within=PATIENCE, every=0.1
             )
-            assert refused == {Refused.TWICE, Refused.VALUE}  # two processors without an aggregate; NaN
+            assert refused == {RefusalReason.DUPLICATE, RefusalReason.VALUE}  # two processors without an aggregate; NaN
 
             scraped.text = EXPOSITION.replace("node_health_metric 2", "node_health_metric 3")
             await eventually(lambda: newest["health_metric", "node-1"][1] == "3", within=PATIENCE, every=0.1)

@@ -1,6 +1,6 @@
 """A real scheduler and an extender with fixed answers: that the harness works, and facts of the protocol.
 
-Each fact binds what our own answers may be. `cN` is the number of the fact in the scheduler's extender protocol.
+Each fact binds what our own answers may be. `cN` is its id in docs/facts.md.
 """
 
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ def test_pods_go_where_the_extender_scores_highest(cluster: Cluster, namespace: 
 
 
 @both_forms
-def test_pods_stay_off_nodes_the_extender_rejects_and_c22_one_that_is_left_is_not_scored(
+def test_pods_stay_off_nodes_the_extender_rejects_and_facts_c22_one_that_is_left_is_not_scored(
     cluster: Cluster, namespace: str, names_only: bool
 ) -> None:
-    """Whichever single node is left gets the pod, and c22: with one candidate left nobody asks for scores."""
+    """Whichever single node is left gets the pod, and facts.md c22: with one candidate left nobody asks for scores."""
 
     def answer(asked: Asked) -> Answered:
         return passing(asked, [asked.pod]) if asked.verb == FILTER else scoring(ZERO)
@@ -46,7 +46,7 @@ def test_pods_stay_off_nodes_the_extender_rejects_and_c22_one_that_is_left_is_no
 
 
 @pytest.mark.parametrize("woken_by", ["node", "pod"])
-def test_a_pod_waits_while_all_nodes_are_rejected_and_c29_a_change_wakes_it(
+def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_a_change_wakes_it(
     cluster: Cluster, namespace: str, woken_by: str
 ) -> None:
     """Of a node, or of the pod itself; its own new condition is such a change, so that a first rejection counts double.
@@ -73,7 +73,7 @@ def test_a_pod_waits_while_all_nodes_are_rejected_and_c29_a_change_wakes_it(
         assert len(recorder.about("waiting", FILTER)) > tried
 
 
-def test_c12_only_pods_with_the_managed_resource_are_asked_about(cluster: Cluster, namespace: str) -> None:
+def test_facts_c12_only_pods_with_the_managed_resource_are_asked_about(cluster: Cluster, namespace: str) -> None:
     def answer(asked: Asked) -> Answered:
         return passing(asked, ["node-3"]) if asked.verb == FILTER else scoring(ZERO)
 
@@ -95,10 +95,10 @@ def workers(cluster: Cluster) -> Iterator[list[str]]:
 
 
 @both_forms
-def test_c14_requests_come_in_the_form_asked_for_and_with_the_golden_fields(
+def test_facts_c14_requests_come_in_the_form_asked_for_and_with_the_golden_fields(
     cluster: Cluster, workers: list[str], names_only: bool
 ) -> None:
-    """c1 and c5 too: the content type, the exact names of the keys, and null for what is absent."""
+    """facts.md c1, c5 too: the content type, the exact names of the keys, and null for what is absent."""
 
     def answer(asked: Asked) -> Answered:
         return passing(asked, workers) if asked.verb == FILTER else scoring({})
@@ -120,16 +120,16 @@ def test_c14_requests_come_in_the_form_asked_for_and_with_the_golden_fields(
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        pytest.param(Answered(201, b'{"NodeNames": ["node-1"]}'), "code 201", id="c3-created"),
-        pytest.param(Answered(200, b""), "EOF", id="c4-empty"),
+        pytest.param(Answered(201, b'{"NodeNames": ["node-1"]}'), "code 201", id="facts_c3-created"),
+        pytest.param(Answered(200, b""), "EOF", id="facts_c4-empty"),
         pytest.param(
-            say({"NodeNames": ["node-1", "stranger"]}), 'claims a filtered node "stranger"', id="c15-unknown-name"
+            say({"NodeNames": ["node-1", "stranger"]}), 'claims a filtered node "stranger"', id="facts_c15-unknown-name"
         ),
-        pytest.param(say({"NodeNames": [""]}), 'claims a filtered node ""', id="c15-no-name"),
-        pytest.param(say({"NodeNames": ["node-1"], "Error": "out of order"}), "out of order", id="c17-error"),
+        pytest.param(say({"NodeNames": [""]}), 'claims a filtered node ""', id="facts_c15-no-name"),
+        pytest.param(say({"NodeNames": ["node-1"], "Error": "out of order"}), "out of order", id="facts_c17-error"),
     ],
 )
-def test_a_bad_answer_to_filter_stops_the_pod_or_c18_is_skipped_if_ignorable(
+def test_a_bad_answer_to_filter_stops_the_pod_or_facts_c18_is_skipped_if_ignorable(
     cluster: Cluster, namespace: str, answer: Answered, complaint: str
 ) -> None:
     with recording(lambda _: answer) as recorder:
@@ -146,7 +146,7 @@ def test_a_bad_answer_to_filter_stops_the_pod_or_c18_is_skipped_if_ignorable(
 
 
 @both_forms
-def test_c16_an_empty_object_rejects_every_node(cluster: Cluster, namespace: str, names_only: bool) -> None:
+def test_facts_c16_an_empty_object_rejects_every_node(cluster: Cluster, namespace: str, names_only: bool) -> None:
     """Even of an ignorable extender: it is no error."""
     entry = {"ignorable": True}
     with recording(lambda _: say({})) as recorder:
@@ -164,7 +164,7 @@ def test_c16_an_empty_object_rejects_every_node(cluster: Cluster, namespace: str
         ("FailedAndUnresolvableNodes", "3 Preemption is not helpful for scheduling."),
     ],
 )
-def test_c19_preemption_is_tried_for_failed_nodes_but_not_for_unresolvable_ones(
+def test_facts_c19_preemption_is_tried_for_failed_nodes_but_not_for_unresolvable_ones(
     cluster: Cluster, namespace: str, field: str, verdict: str
 ) -> None:
     with (
@@ -175,7 +175,7 @@ def test_c19_preemption_is_tried_for_failed_nodes_but_not_for_unresolvable_ones(
         assert verdict in cluster.rejected(namespace, "rejected")
 
 
-def test_c19_a_node_left_out_without_a_reason_counts_as_unresolvable(cluster: Cluster, namespace: str) -> None:
+def test_facts_c19_a_node_left_out_without_a_reason_counts_as_unresolvable(cluster: Cluster, namespace: str) -> None:
     with (
         recording(lambda _: say({"NodeNames": []})) as recorder,
         cluster.scheduler(extender(recorder.url, names_only=True)),
@@ -184,7 +184,7 @@ def test_c19_a_node_left_out_without_a_reason_counts_as_unresolvable(cluster: Cl
         assert "3 Preemption is not helpful for scheduling." in cluster.rejected(namespace, "rejected")
 
 
-def test_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespace: str) -> None:
+def test_facts_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespace: str) -> None:
     def answer(asked: Asked) -> Answered:
         return say({"nodenames": ["node-1", "node-3"]} if asked.verb == FILTER else [{"host": "node-3", "score": 10}])
 
@@ -199,10 +199,12 @@ def test_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespace: str
         pytest.param([("node-2", 1)], "node-2", id="left-out-is-0"),
         pytest.param([("node-1", 5), ("node-2", 9), ("node-1", 5)], "node-1", id="twice-is-the-sum"),
         pytest.param([("stranger", 10), ("node-3", 1)], "node-3", id="strangers-are-ignored"),
-        pytest.param([("node-1", -1), ("node-2", 50), ("node-3", 10)], "node-2", id="c25-no-clamp"),
+        pytest.param([("node-1", -1), ("node-2", 50), ("node-3", 10)], "node-2", id="facts_c25-no-clamp"),
     ],
 )
-def test_c26_how_scores_are_read(cluster: Cluster, namespace: str, scores: list[tuple[str, int]], winner: str) -> None:
+def test_facts_c26_how_scores_are_read(
+    cluster: Cluster, namespace: str, scores: list[tuple[str, int]], winner: str
+) -> None:
     def answer(asked: Asked) -> Answered:
         if asked.verb == FILTER:
             return passing(asked, NODES)
@@ -215,8 +217,10 @@ def test_c26_how_scores_are_read(cluster: Cluster, namespace: str, scores: list[
 
 
 @pytest.mark.parametrize("bad", ["7.0", '"7"'])
-def test_c23_a_score_that_is_no_integer_costs_the_whole_answer(cluster: Cluster, namespace: str, bad: str) -> None:
-    """c23: the error is ignored, and this extender's scores with it; the other one decides."""
+def test_facts_c23_a_score_that_is_no_integer_costs_the_whole_answer(
+    cluster: Cluster, namespace: str, bad: str
+) -> None:
+    """facts.md c23: the error is ignored, and this extender's scores with it; the other one decides."""
 
     def spoilt(asked: Asked) -> Answered:
         if asked.verb == FILTER:
@@ -246,7 +250,9 @@ def machines(cluster: Cluster) -> Iterator[list[str]]:
     cluster.delete_nodes(*names)
 
 
-def test_c32_the_best_machine_of_three_extenders_wins(cluster: Cluster, namespace: str, machines: list[str]) -> None:
+def test_facts_c32_the_best_machine_of_three_extenders_wins(
+    cluster: Cluster, namespace: str, machines: list[str]
+) -> None:
     """Kubernetes' own test of extenders: weights 3, 4 and 10, one asked by name alone and one that binds."""
 
     def prefers(winner: str, times: int, *fitting: str) -> Answer:

@@ -1,6 +1,6 @@
 """How a real scheduler calls: for how long it waits, whom it asks after whom, about which nodes, and what it adds up.
 
-Like `test_protocol`, each is a fact that binds what our answers may be; `cN` is its number.
+Like `test_protocol`, each is a fact that binds what our answers may be; `cN` is its id in docs/facts.md.
 """
 
 import time
@@ -21,10 +21,10 @@ def filtering(answer: Callable[[Asked], Answered], scores: dict[str, int] | None
     return lambda asked: answer(asked) if asked.verb == FILTER else scoring(scores or {})
 
 
-def test_c1_an_error_is_not_tried_again_in_the_same_cycle_and_slashes_at_the_end_of_the_prefix_do_not_count(
+def test_facts_c1_an_error_is_not_tried_again_in_the_same_cycle_and_slashes_at_the_end_of_the_prefix_do_not_count(
     cluster: Cluster, namespace: str
 ) -> None:
-    """A cycle that failed is followed by another after a second at least (c18): two calls of one would be closer."""
+    """After a failed cycle the next comes after a second or more (facts.md c18): two calls of one would be closer."""
     times: list[float] = []
 
     def answer(_: Asked) -> Answered:
@@ -40,7 +40,7 @@ def test_c1_an_error_is_not_tried_again_in_the_same_cycle_and_slashes_at_the_end
 
 
 @pytest.mark.parametrize("late", ["headers", "body"])
-def test_c2_the_time_limit_is_for_the_whole_exchange(cluster: Cluster, namespace: str, late: str) -> None:
+def test_facts_c2_the_time_limit_is_for_the_whole_exchange(cluster: Cluster, namespace: str, late: str) -> None:
     def answer(asked: Asked) -> Answered:
         if late == "headers":
             until(lambda: released, "the test is over", timeout=PATIENCE)
@@ -58,7 +58,7 @@ def test_c2_the_time_limit_is_for_the_whole_exchange(cluster: Cluster, namespace
     assert cluster.node_of(namespace, "web") is None
 
 
-def test_c13_each_is_asked_about_what_the_one_before_left_and_nobody_once_nothing_is_left(
+def test_facts_c13_each_is_asked_about_what_the_one_before_left_and_nobody_once_nothing_is_left(
     cluster: Cluster, namespace: str
 ) -> None:
     """In the order of the configuration, and after the in-tree filters."""
@@ -85,7 +85,7 @@ def test_c13_each_is_asked_about_what_the_one_before_left_and_nobody_once_nothin
             assert asked.names == [FIRST]
 
 
-def test_c20_equal_reasons_are_counted_and_the_event_is_cut(cluster: Cluster, namespace: str) -> None:
+def test_facts_c20_equal_reasons_are_counted_and_the_event_is_cut(cluster: Cluster, namespace: str) -> None:
     words = [f"reason {number} " + "x" * 600 for number in range(2)]
 
     def answer(asked: Asked) -> Answered:
@@ -111,7 +111,7 @@ def two_hundred(cluster: Cluster) -> Iterator[int]:
     cluster.delete_nodes(*names)
 
 
-def test_c21_of_many_nodes_a_sample_is_asked_about(cluster: Cluster, namespace: str, two_hundred: int) -> None:
+def test_facts_c21_of_many_nodes_a_sample_is_asked_about(cluster: Cluster, namespace: str, two_hundred: int) -> None:
     """Of 200, 50 − 200/125 percent would be 96: at least 100. All of them may be rejected while good ones exist."""
     with (
         recording(filtering(lambda asked: passing(asked, []))) as recorder,
@@ -124,7 +124,7 @@ def test_c21_of_many_nodes_a_sample_is_asked_about(cluster: Cluster, namespace: 
 
 
 @pytest.mark.parametrize(("weight", "wins"), [(2, False), (4, True)], ids=["200-points", "400-points"])
-def test_c24_c27_a_score_is_worth_ten_times_its_weight_against_the_in_tree_plugins(
+def test_facts_c24_c27_a_score_is_worth_ten_times_its_weight_against_the_in_tree_plugins(
     cluster: Cluster, namespace: str, weight: int, *, wins: bool
 ) -> None:
     """A taint that is better avoided costs a node 300 points: 100 of the plugin TaintToleration, whose weight is 3."""
@@ -141,7 +141,7 @@ def test_c24_c27_a_score_is_worth_ten_times_its_weight_against_the_in_tree_plugi
         cluster.api.patch(f"/api/v1/nodes/{FIRST}", {"spec": {"taints": None}})
 
 
-def test_c24_the_scores_of_several_are_added_up(cluster: Cluster, namespace: str) -> None:
+def test_facts_c24_the_scores_of_several_are_added_up(cluster: Cluster, namespace: str) -> None:
     """One point of weight 300 and one of 200 for the second node; one of 400 for the third."""
 
     def favouring(name: str) -> Answer:
@@ -157,7 +157,7 @@ def test_c24_the_scores_of_several_are_added_up(cluster: Cluster, namespace: str
 
 
 @pytest.mark.parametrize("ignorable", [False, True])
-def test_c30_who_cannot_bind_stops_the_pod_or_is_skipped_if_ignorable(
+def test_facts_c30_who_cannot_bind_stops_the_pod_or_is_skipped_if_ignorable(
     cluster: Cluster, namespace: str, *, ignorable: bool
 ) -> None:
     def answer(asked: Asked) -> Answered:

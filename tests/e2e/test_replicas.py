@@ -19,12 +19,13 @@ import pytest
 from bus.buckets import SAMPLES, VERDICTS
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.messages import decode_verdict, encode_samples
+from bus.records.samples import encode_samples
+from bus.records.verdicts import decode_verdict
 from bus.subjects import samples_subject, verdict_key
-from tas.policy import LABEL_PREFIX, PolicyKey, StrategyType
-from tas.quantity import parse_quantity
-from tas.rules import State
-from tas.sample import Scrape
+from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.samples.sample import Scrape
+from tas.values.quantity import parse_quantity
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running

@@ -16,7 +16,7 @@ from tests.kubernetes.watch_scenarios import Watched, strategies
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError
 from workers.kubernetes.resources import FULL_NODES, NODES, PODS, POLICIES
-from workers.watch import WatchWorker
+from workers.watching.watch import WatchWorker
 
 from .cluster import Cluster
 
@@ -106,4 +106,4 @@ async def test_a_missing_right_is_named_and_removes_nothing(
 
 
 def _refusals(logs: list[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
-    return [line for line in logs if line["event"] == "kubernetes_right_missing"]
+    return [line for line in logs if line["event"] == "kubernetes_permission_missing"]

@@ -99,7 +99,7 @@ def test_a_pod_waits_with_the_reason_while_all_nodes_are_forbidden_and_runs_once
         cluster.create_pod(namespace, "waiting", policy=POLICY)
         condition = cluster.rejected(namespace, "waiting")
         for said in (condition, *cluster.events(namespace, "waiting", reason="FailedScheduling")):
-            # One reason for all three, so that it can be counted; evicting pods would not help (c19, c20).
+            # One reason for all three, so that it can be counted; evicting pods would not help (facts.md c19, c20).
             assert said.startswith("0/3 nodes are available: 3 Node violates")
             assert POLICY in said
             assert "3 Preemption is not helpful for scheduling." in said

@@ -1,4 +1,4 @@
-"""The extenders of a scheduler's configuration: what it takes, and what it refuses before it runs (c6 to c12)."""
+"""The extenders of a scheduler's configuration: what it takes and refuses (facts.md c6, c7, c8, c9, c11, c12)."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.manifests import read_yaml
+from workers.process.manifests import read_yaml
 
 from .cluster import NODES, RESOURCE, Cluster, extender
 from .recorder import FILTER, PRIORITIZE, Answered, Asked, passing, recording, scoring
@@ -29,19 +29,19 @@ OTHER = [{"name": "example.com/other"}]
         pytest.param(
             [entry(enableHttps=False)],
             r"strict decoding error: unknown field \"extenders[0].enableHttps\"",
-            id="c6-legacy-name",
+            id="facts_c6-legacy-name",
         ),
-        pytest.param([entry(weight=0)], "must have a positive weight applied to it", id="c7-no-weight"),
+        pytest.param([entry(weight=0)], "must have a positive weight applied to it", id="facts_c7-no-weight"),
         pytest.param(
             [entry(bindVerb="bind"), entry(bindVerb="bind", managedResources=OTHER)],
             "only one extender can implement bind",
-            id="c8-two-that-bind",
+            id="facts_c8-two-that-bind",
         ),
-        pytest.param([entry(), entry()], "duplicate extender managed resource name", id="c9-one-resource-twice"),
+        pytest.param([entry(), entry()], "duplicate extender managed resource name", id="facts_c9-one-resource-twice"),
         pytest.param(
             [entry(managedResources=[{"name": "no-domain"}])],
             "is an invalid extended resource name",
-            id="c9-no-resource",
+            id="facts_c9-no-resource",
         ),
     ],
 )
@@ -72,7 +72,7 @@ def test_the_entry_of_docs_scheduler_is_taken_and_asks(cluster: Cluster, namespa
             assert recorder.about("web", FILTER)
 
 
-def test_c11_all_profiles_ask_the_same_extenders(cluster: Cluster, namespace: str) -> None:
+def test_facts_c11_all_profiles_ask_the_same_extenders(cluster: Cluster, namespace: str) -> None:
     def answer(asked: Asked) -> Answered:
         return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
 
@@ -85,7 +85,7 @@ def test_c11_all_profiles_ask_the_same_extenders(cluster: Cluster, namespace: st
 
 
 @pytest.mark.parametrize("place", ["containers", "initContainers"])
-def test_c12_a_pod_is_of_interest_by_any_container_that_names_the_resource(
+def test_facts_c12_a_pod_is_of_interest_by_any_container_that_names_the_resource(
     cluster: Cluster, namespace: str, place: str
 ) -> None:
     def answer(asked: Asked) -> Answered:
@@ -101,7 +101,7 @@ def test_c12_a_pod_is_of_interest_by_any_container_that_names_the_resource(
         assert recorder.about("web", FILTER)
 
 
-def test_c12_without_managed_resources_every_pod_is_of_interest(cluster: Cluster, namespace: str) -> None:
+def test_facts_c12_without_managed_resources_every_pod_is_of_interest(cluster: Cluster, namespace: str) -> None:
     def answer(asked: Asked) -> Answered:
         return passing(asked, NODES) if asked.verb == FILTER else scoring({})
 

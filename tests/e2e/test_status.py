@@ -1,5 +1,6 @@
 """The status of TASPolicies over a real API server and a real nats-server, also as kubectl shows it."""
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.e2e.cluster import Cluster
@@ -10,6 +11,12 @@ from tests.kubernetes.status_scenarios import StatusScenarios, says, status
 from tests.kubernetes.world import World, deschedule
 
 __all__ = ["admin", "bus", "server", "status", "world"]
+
+
+@pytest.fixture(autouse=True)
+def no_others(cluster: Cluster, crd: None) -> None:
+    """No policy of another test is there, whose status would be patched too."""
+    cluster.kubectl("delete", "taspolicies", "--all", "--all-namespaces")
 
 
 class TestStatus(StatusScenarios):

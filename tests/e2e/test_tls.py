@@ -118,7 +118,7 @@ def test_another_name_of_the_same_authority_is_refused(
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_protocol_c10_without_a_ca_the_scheduler_believes_any_server(
+def test_facts_c10_without_a_ca_the_scheduler_believes_any_server(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files, *, verified: bool
 ) -> None:
     with serving(cluster, tmp_path, files, namespace) as tas:

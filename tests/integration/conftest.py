@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bus.connection import Bus
+from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
-from tests.integration.workers.cli.tas import Tas
 
 
 @pytest.fixture
@@ -31,3 +31,9 @@ async def bus(server: Server) -> AsyncIterator[Bus]:
 def tas(tmp_path: Path) -> Tas:
     """A user of the command line, with a home of this test."""
     return Tas(tmp_path / "home")
+
+
+@pytest.fixture
+def quick_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy's status is patched at most every 2 s instead of every 5: a test then waits for less."""
+    monkeypatch.setattr("workers.watching.status.PATCH_SECONDS", 2.0)

@@ -10,15 +10,18 @@ seed determines what happens, but not how the workers' turns meet. What it found
 """
 
 import asyncio
+import gc
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.removal.play import played
+from tests.integration.removal.cases import REMOVALS, SANDBOX, Case, added, late
+from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, played
+from tests.integration.removal.tally import RecordProperty, record
 
 DEFAULT_SEEDS = "1-8"
 AT_ONCE = int(os.environ.get("TAS_REMOVAL_AT_ONCE", "8"))
@@ -55,8 +58,10 @@ def name(batch: Sequence[int]) -> str:
     return f"seeds-{batch[0]}-{batch[-1]}"
 
 
-async def play_all(batch: Sequence[int], folder: Path, *, as_processes: bool = False, pause: float = 0.0) -> int:
-    """Plays a batch at once, the first of it with a pause; returns how many labels a policy let go."""
+async def play_all(
+    batch: Sequence[int], folder: Path, *, as_processes: bool = False, pause: float = 0.0
+) -> Counter[str]:
+    """Plays a batch at once, the first of it with a pause; returns how often it met which case."""
     with capture_logs():
         results = await asyncio.gather(
             *(
@@ -77,24 +82,47 @@ async def play_all(batch: Sequence[int], folder: Path, *, as_processes: bool = F
         if isinstance(result, BaseException)
     ]
     assert not failures, "\n\n".join(failures)
-    reasons = sum((result for result in results if isinstance(result, Counter)), Counter())
-    print(f"removals: {dict(reasons)}")
-    return reasons["policy"]
+    return added([result for result in results if isinstance(result, Counter)])
 
 
-# A worker killed by cancelling may leave a socket behind that it was just about to have; a process would not.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def record_met(
+    record_property: RecordProperty, met: Counter[str], batch: Sequence[int], *, as_processes: bool = False
+) -> None:
+    """Counts for the session what a batch met."""
+    of = {ON_ONE_LOOP: seeds(), AS_PROCESSES: seeds()[::PROCESS_EVERY]}
+    way = AS_PROCESSES if as_processes else ON_ONE_LOOP
+    record(record_property, met, on=SANDBOX, played=way, seeds=batch, of=of)
+
+
+@pytest.fixture(autouse=True)
+def leftovers_collected() -> Iterator[None]:
+    """Collects what cancelled workers left behind once the event loop is closed: else another test is warned of it."""
+    yield
+    gc.collect()
+
+
+# A worker that is killed by cancelling may leave a socket behind; a process would not.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
 @pytest.mark.timeout(MOST_SECONDS)
 @pytest.mark.parametrize("batch", batches(seeds(), AT_ONCE), ids=name)
-async def test_a_label_goes_only_because_something_said_so(batch: tuple[int, ...], tmp_path: Path) -> None:
-    removed = await play_all(batch, tmp_path)
-    assert len(batch) < 4 or removed > 0, "nothing was removed"
+async def test_a_label_goes_only_because_something_said_so(
+    batch: tuple[int, ...], tmp_path: Path, record_property: RecordProperty
+) -> None:
+    met = await play_all(batch, tmp_path)
+    record_met(record_property, met, batch)
+    # On a busy machine each of them may be judged late; the session asks for enough that are not.
+    assert len(batch) < 4 or met[Case.SAMPLE] + met[late(Case.SAMPLE)] > 0, "nothing was removed"
 
 
 @pytest.mark.timeout(MOST_SECONDS + pause_seconds())
 @pytest.mark.parametrize("batch", batches(seeds()[::PROCESS_EVERY], PROCESSES_AT_ONCE), ids=name)
-async def test_it_holds_for_processes_that_are_killed_and_stopped(batch: tuple[int, ...], tmp_path: Path) -> None:
+async def test_it_holds_for_processes_that_are_killed_and_stopped(
+    batch: tuple[int, ...], tmp_path: Path, record_property: RecordProperty
+) -> None:
     """With the first of them one replica of each worker sleeps for long."""
     pause = pause_seconds() if batch[0] == seeds()[0] else 0.0
-    removed = await play_all(batch, tmp_path, as_processes=True, pause=pause)
-    assert removed > 0, "nothing was removed"
+    met = await play_all(batch, tmp_path, as_processes=True, pause=pause)
+    record_met(record_property, met, batch, as_processes=True)
+    assert any(met[case] for case in REMOVALS), "nothing was removed"

@@ -1,4 +1,4 @@
-"""An administrator of any API server, as of a sandbox or a real one: what a test does behind the product's back."""
+"""An administrator of an API server, sandbox or real: makes changes without the product."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -67,7 +67,7 @@ class Admin:
         return await self.request("PATCH", path, body, content_type=MERGE_PATCH)
 
     async def delete(self, path: str) -> None:
-        """At once; what is not there any more is well too."""
+        """Deletes at once; a missing object is no error."""
         try:
             await self.request("DELETE", path, {"gracePeriodSeconds": 0})
         except AdminError as error:
@@ -77,7 +77,7 @@ class Admin:
     # What scenarios are about
 
     async def create_node(self, name: str, **labels: str) -> Object:
-        """A node that is Ready, so that whoever makes it so changes it no more."""
+        """Creates a node that is Ready, so that no controller changes it."""
         created = await self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
 
         async def ready() -> bool:

@@ -1,6 +1,6 @@
 """Bad input over any API server: what becomes of it, and that it touches nobody else.
 
-Ids are those of the specification: D of the original's defects, G, S and C of behaviour.
+Ids are those of docs/facts.md: D of the original's defects, G, S and C of behaviour.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tas.policy import PolicyKey
+from tas.policy.policy import PolicyKey
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import AdminError
 from tests.kubernetes.enforcement import PREFIX, VIOLATING, WITHIN, Enforced
@@ -32,7 +32,7 @@ class BadInputScenarios:
 
     # The resource
 
-    async def test_d34_names_of_recording_rules_and_quantities_as_targets_work(self, enforced: Enforced) -> None:
+    async def test_facts_D34_names_of_recording_rules_and_quantities_as_targets_work(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name = await enforced.node(), enforced.name()
             limit = rule("node:load:rate1m", "1500m", "GreaterThan")  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ class BadInputScenarios:
                 await enforced.becomes(node, {name: value})
 
     @pytest.mark.parametrize("strategies", [{}, {"deschedule": {"rules": []}}], ids=["no-strategy", "no-rules"])
-    async def test_d34_a_policy_with_nothing_to_do_is_told_and_does_nothing(
+    async def test_facts_D34_a_policy_without_effect_is_reported_and_does_nothing(
         self, enforced: Enforced, strategies: dict[str, Any]
     ) -> None:
         async with enforced.undisturbed():
@@ -53,7 +53,7 @@ class BadInputScenarios:
             assert await enforced.values(node, name) == [None]
 
     @pytest.mark.parametrize("target", ["much", "1.5x", "", True, 1.5, [1]], ids=repr)
-    async def test_d34_a_target_that_is_no_quantity_is_told_and_removes_nothing(
+    async def test_facts_D34_a_target_that_is_no_quantity_is_reported_and_removes_nothing(
         self, enforced: Enforced, target: Any
     ) -> None:
         async with enforced.undisturbed():
@@ -77,7 +77,7 @@ class BadInputScenarios:
             await enforced.sample(node, health=0)
             await enforced.becomes(node, {name: None})
 
-    async def test_d35_the_status_tells_who_violates_and_who_does_not(self, enforced: Enforced) -> None:
+    async def test_facts_D35_the_status_shows_violating_and_other_nodes(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name = await enforced.node(), enforced.name()
             key = await enforced.policy(await enforced.namespace(), name, deschedule())
@@ -90,7 +90,9 @@ class BadInputScenarios:
 
     # What comes, changes and goes
 
-    async def test_d36_c5_a_strategy_that_an_edit_replaces_goes_with_its_labels(self, enforced: Enforced) -> None:
+    async def test_facts_D36_C5_a_strategy_replaced_by_an_edit_is_removed_with_its_labels(
+        self, enforced: Enforced
+    ) -> None:
         async with enforced.undisturbed():
             node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
             await enforced.policy(namespace, name, deschedule())
@@ -102,7 +104,7 @@ class BadInputScenarios:
             await enforced.becomes(node, {f"{PREFIX}{name}/card": None})
             assert await enforced.values(node, name) == [None, VIOLATING, None]
 
-    async def test_d37_c4_beside_an_unknown_strategy_the_others_work_and_all_goes_with_the_policy(
+    async def test_facts_D37_C4_beside_an_unknown_strategy_the_others_work_until_the_policy_is_deleted(
         self, enforced: Enforced
     ) -> None:
         async with enforced.undisturbed():
@@ -120,7 +122,7 @@ class BadInputScenarios:
             await enforced.becomes(node, dict.fromkeys(labels))
             assert await enforced.stored(key) is None
 
-    async def test_d38_a_deletion_that_nobody_saw_is_made_good(self, enforced: Enforced) -> None:
+    async def test_facts_D38_a_missed_deletion_is_applied_after_the_next_list(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
             key = await enforced.policy(namespace, name, deschedule())
@@ -132,7 +134,7 @@ class BadInputScenarios:
             await enforced.becomes(node, {name: None})
             assert await enforced.stored(key) is None
 
-    async def test_d39_s8_of_one_name_in_two_namespaces_each_is_a_policy_of_its_own(self, enforced: Enforced) -> None:
+    async def test_facts_D39_S8_policies_of_one_name_in_two_namespaces_are_separate(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name = await enforced.node(), enforced.name()
             label = f"{PREFIX}{name}/card"
@@ -160,7 +162,7 @@ class BadInputScenarios:
             assert await enforced.values(node, name) == [None, VIOLATING, None]
             assert await enforced.values(node, label) == [None, "a", "b", "a", "b", None]
 
-    async def test_d40_an_edit_of_any_field_counts(self, enforced: Enforced) -> None:
+    async def test_facts_D40_an_edit_of_any_field_takes_effect(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
             label = f"{PREFIX}{name}/"
@@ -182,7 +184,7 @@ class BadInputScenarios:
             await enforced.becomes(node, {name: None} | gone)
             assert await enforced.values(node, f"{label}x") == [None, "1", None]
 
-    async def test_d41_s9_what_changes_nothing_flickers_nowhere(self, enforced: Enforced) -> None:
+    async def test_facts_D41_S9_an_edit_without_effect_changes_no_label(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
             strategies = deschedule() | labeling(rule("health", 1, "Equals", "card=card0"))
@@ -207,7 +209,7 @@ class BadInputScenarios:
             for label, value in labels.items():
                 assert await enforced.values(node, label) == [None, value]
 
-    async def test_500_policies_at_once_label_and_go(self, enforced: Enforced) -> None:
+    async def test_500_policies_at_once_set_and_remove_their_labels(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, namespace = await enforced.node(), await enforced.namespace()
             keys = [PolicyKey(namespace, f"{enforced.name('many')}-{number}") for number in range(500)]
@@ -238,7 +240,7 @@ class BadInputScenarios:
     # Names and labels that cannot be
 
     @pytest.mark.parametrize("length", [64, 226])
-    async def test_d45_a_name_that_no_label_can_have_labels_under_the_prefix_only(
+    async def test_facts_D45_a_name_that_no_label_can_have_labels_under_the_prefix_only(
         self, enforced: Enforced, length: int
     ) -> None:
         async with enforced.undisturbed():
@@ -251,7 +253,9 @@ class BadInputScenarios:
             assert fields_of(status) == ["metadata.name"]
             assert set(await enforced.labels(node)) == {HOSTNAME, f"{PREFIX}{name}/card"}
 
-    async def test_d45_a_name_too_long_for_the_prefix_labels_nothing_and_is_told(self, enforced: Enforced) -> None:
+    async def test_facts_D45_a_name_too_long_for_the_prefix_sets_no_label_and_is_reported(
+        self, enforced: Enforced
+    ) -> None:
         async with enforced.undisturbed():
             node, name = await enforced.node(), enforced.name().ljust(227, "x")
             strategies = deschedule() | labeling(rule("health", 1, "Equals", "card=card0"))
@@ -261,7 +265,7 @@ class BadInputScenarios:
             assert set(fields_of(status)) == {"metadata.name"}
             assert set(await enforced.labels(node)) == {HOSTNAME}
 
-    async def test_d50_g9_the_winner_of_one_key_brings_back_no_other(self, enforced: Enforced) -> None:
+    async def test_facts_D50_G9_the_winner_of_a_key_restores_no_other_value(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name = await enforced.node(), enforced.name()
             rules = [
@@ -279,18 +283,18 @@ class BadInputScenarios:
     @pytest.mark.parametrize(
         "label",
         [
-            pytest.param("foo", id="D51-G10-no-equals-sign"),
-            pytest.param("=1", id="D51-no-key"),
-            pytest.param("a~b=1", id="D54-tilde"),
-            pytest.param("a/b=1", id="D54-slash"),
-            pytest.param("a=-1", id="D54-value-with-dash"),
-            pytest.param("a=b c", id="D54-space"),
-            pytest.param("good=2", id="D54-key-twice"),
-            pytest.param(f"{'a' * 64}=1", id="D54-key-of-64"),
-            pytest.param(f"a={'b' * 64}", id="D54-value-of-64"),
+            pytest.param("foo", id="facts_D51_G10-no-equals-sign"),
+            pytest.param("=1", id="facts_D51-no-key"),
+            pytest.param("a~b=1", id="facts_D54-tilde"),
+            pytest.param("a/b=1", id="facts_D54-slash"),
+            pytest.param("a=-1", id="facts_D54-value-with-dash"),
+            pytest.param("a=b c", id="facts_D54-space"),
+            pytest.param("good=2", id="facts_D54-key-twice"),
+            pytest.param(f"{'a' * 64}=1", id="facts_D54-key-of-64"),
+            pytest.param(f"a={'b' * 64}", id="facts_D54-value-of-64"),
         ],
     )
-    async def test_d51_d54_a_label_that_cannot_be_is_left_out_alone_and_told(
+    async def test_facts_D51_D54_only_an_invalid_label_is_skipped_and_it_is_reported(
         self, enforced: Enforced, label: str
     ) -> None:
         async with enforced.undisturbed():
@@ -311,7 +315,9 @@ class BadInputScenarios:
             await enforced.becomes(node, {each: None for each in ours if not each.endswith("/other")})
             assert (await enforced.labels(node)).keys() == {HOSTNAME, f"{PREFIX}{name}/other"}
 
-    async def test_d52_g6_a_label_with_mixed_operators_is_left_out_alone_and_told(self, enforced: Enforced) -> None:
+    async def test_facts_D52_G6_only_a_label_with_mixed_operators_is_skipped_and_it_is_reported(
+        self, enforced: Enforced
+    ) -> None:
         async with enforced.undisturbed():
             node, name = await enforced.node(), enforced.name()
             rules = [
@@ -325,7 +331,7 @@ class BadInputScenarios:
             assert fields_of(status) == ["spec.strategies.labeling.rules"]
             assert await enforced.values(node, f"{PREFIX}{name}/d") == [None]
 
-    async def test_d53_a_policy_that_goes_costs_one_patch_for_each_node_that_it_labelled(
+    async def test_facts_D53_deleting_a_policy_costs_one_patch_for_each_node_that_it_labelled(
         self, enforced: Enforced
     ) -> None:
         async with enforced.undisturbed():
@@ -348,7 +354,7 @@ class BadInputScenarios:
 
     # Nodes and labels that others change
 
-    async def test_a_label_of_ours_edited_by_hand_is_put_right_and_no_other_touched(self, enforced: Enforced) -> None:
+    async def test_a_label_of_ours_edited_by_hand_is_restored_and_no_other_is_changed(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             name = enforced.name()
             theirs = {"example.com/mine": "1", f"{name}-not": VIOLATING}
@@ -364,7 +370,7 @@ class BadInputScenarios:
                 await enforced.becomes(node, ours | {f"{PREFIX}{name}/stray": None})
             assert await enforced.labels(node) == ours | theirs | {HOSTNAME: node}
 
-    async def test_a_node_deleted_while_its_labels_change_harms_no_other(self, enforced: Enforced) -> None:
+    async def test_a_node_deleted_while_its_labels_change_affects_no_other(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             name = enforced.name()
             nodes = [await enforced.node(f"node-{number}") for number in range(4)]

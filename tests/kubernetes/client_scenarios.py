@@ -19,7 +19,7 @@ RULES = {"rules": [{"metricname": "health_metric", "operator": "Equals", "target
 
 
 class Followed:
-    """A reflector of nodes, and all that it told."""
+    """A reflector of nodes, and all calls of its callbacks."""
 
     def __init__(self, client: KubernetesClient, *, watch_seconds: float) -> None:
         self.nodes: dict[str, Object] = {}
@@ -69,9 +69,9 @@ def watches_ended(client: KubernetesClient) -> float:
 
 
 class ClientScenarios:
-    """To be run by a subclass where there are the fixtures of `tests.kubernetes.fixtures`, and `namespace`."""
+    """For subclasses with the fixtures of `tests.kubernetes.fixtures`, and `namespace`."""
 
-    async def test_a_list_is_complete_and_a_watch_goes_on_from_it(
+    async def test_a_list_is_complete_and_a_watch_continues_from_it(
         self, admin: Admin, client: KubernetesClient, node: str
     ) -> None:
         listing = await client.list(NODES)
@@ -97,41 +97,39 @@ class ClientScenarios:
         listing = await client.list(PODS, label_selector="telemetry-policy=paged", page_objects=3)
         assert sorted(pod.metadata.name for pod in listing.items) == sorted(names)
 
-    async def test_metadata_is_all_that_travels_of_a_node(self, client: KubernetesClient, node: str) -> None:
+    async def test_of_a_node_only_metadata_is_sent(self, client: KubernetesClient, node: str) -> None:
         thin = await client.get(NODES, node)
         full = await client.get(FULL_NODES, node)
         assert thin.metadata.uid == full.metadata.uid
         assert thin.metadata.labels == full.metadata.labels
         # What a page of the list holds is looked at as it came.
-        body = await client._ask("GET", "list", NODES, NODES.path(), what="list", accept="PartialObjectMetadataList")
+        body = await client._call("GET", "list", NODES, NODES.path(), what="list", accept="PartialObjectMetadataList")
         assert b'"PartialObjectMetadata' in body
         assert b'"status":' not in body
 
-    async def test_a_watch_that_is_asked_to_end_ends(self, client: KubernetesClient) -> None:
+    async def test_a_watch_ends_after_its_requested_duration(self, client: KubernetesClient) -> None:
         listing = await client.list(POLICIES)
         changes = client.watch(POLICIES, resource_version=listing.resource_version, seconds=1)
         async with aclosing(changes), asyncio.timeout(30):
             async for change in changes:
                 assert change.type is not ChangeType.DELETED
 
-    async def test_an_object_that_is_not_there_is_named_by_the_refusal(
-        self, client: KubernetesClient, namespace: str
-    ) -> None:
+    async def test_a_missing_object_is_confirmed_by_its_name(self, client: KubernetesClient, namespace: str) -> None:
         with pytest.raises(NotFoundError) as caught:
             await client.get(POLICIES, "nobody", namespace=namespace)
-        assert caught.value.names(group=POLICIES.group, plural=POLICIES.plural, name="nobody")
-        assert not caught.value.names(group=POLICIES.group, plural=POLICIES.plural, name="other")
+        assert caught.value.confirms_missing(group=POLICIES.group, plural=POLICIES.plural, name="nobody")
+        assert not caught.value.confirms_missing(group=POLICIES.group, plural=POLICIES.plural, name="other")
         with pytest.raises(NotFoundError) as caught:
             await client.merge_patch(NODES, "nobody", {"metadata": {"labels": {"a": "b"}}}, field_manager="test")
-        assert caught.value.names(group="", plural="nodes", name="nobody")
+        assert caught.value.confirms_missing(group="", plural="nodes", name="nobody")
 
-    async def test_a_collection_that_is_not_served_names_nothing(self, client: KubernetesClient) -> None:
-        other = Resource(group="nobody.example.com", version="v1", plural="things", namespaced=True, type=Object)
+    async def test_a_resource_that_is_not_served_confirms_no_missing_object(self, client: KubernetesClient) -> None:
+        other = Resource(group="nobody.example.com", version="v1", plural="things", type=Object)
         with pytest.raises(NotFoundError) as caught:
             await client.list(other)
-        assert not caught.value.names(group=other.group, plural=other.plural, name="")
+        assert not caught.value.confirms_missing(group=other.group, plural=other.plural, name="")
 
-    async def test_a_patch_without_effect_leaves_the_version(self, client: KubernetesClient, node: str) -> None:
+    async def test_a_patch_without_effect_keeps_the_version(self, client: KubernetesClient, node: str) -> None:
         patch = {"metadata": {"labels": {"colour": "red"}}}
         patched = await client.merge_patch(NODES, node, patch, field_manager="tas-test")
         assert patched.metadata.labels["colour"] == "red"
@@ -141,7 +139,7 @@ class ClientScenarios:
         removed = await client.merge_patch(NODES, node, gone, field_manager="tas-test")
         assert "colour" not in removed.metadata.labels
 
-    async def test_a_patch_says_whose_it_is(self, admin: Admin, client: KubernetesClient, namespace: str) -> None:
+    async def test_a_patch_has_the_field_manager(self, admin: Admin, client: KubernetesClient, namespace: str) -> None:
         await admin.create_policy(namespace, "owned", strategies={"dontschedule": RULES})
         patch = {"metadata": {"labels": {"colour": "red"}}}
         patched = await client.merge_patch(POLICIES, "owned", patch, namespace=namespace, field_manager="tas-test")
@@ -149,7 +147,9 @@ class ClientScenarios:
         assert managed.operation == "Update"
         assert "f:colour" in managed.fields_v1["f:metadata"]["f:labels"]
 
-    async def test_a_conditional_patch_hits_only_what_was_read(self, client: KubernetesClient, node: str) -> None:
+    async def test_a_conditional_patch_changes_only_the_object_that_was_read(
+        self, client: KubernetesClient, node: str
+    ) -> None:
         read = (await client.get(NODES, node)).metadata
         patched = await client.merge_patch(
             NODES,
@@ -170,14 +170,14 @@ class ClientScenarios:
             )
         assert (await client.get(NODES, node)).metadata.labels == patched.metadata.labels
 
-    async def test_one_bad_label_refuses_the_patch_and_is_named(self, client: KubernetesClient, node: str) -> None:
+    async def test_an_invalid_label_refuses_the_patch_and_is_named(self, client: KubernetesClient, node: str) -> None:
         patch = {"metadata": {"labels": {"good": "1", "bad": "no value!"}}}
         with pytest.raises(InvalidError) as caught:
             await client.merge_patch(NODES, node, patch, field_manager="test")
         assert "no value!" in str(caught.value)
         assert "good" not in (await client.get(NODES, node)).metadata.labels
 
-    async def test_status_is_patched_by_itself(self, client: KubernetesClient, node: str) -> None:
+    async def test_the_status_subresource_is_patched_separately(self, client: KubernetesClient, node: str) -> None:
         patch = {"status": {"capacity": {"telemetry/scheduling": "5"}}, "metadata": {"labels": {"x": "1"}}}
         patched = await client.merge_patch(FULL_NODES, node, patch, field_manager="test", subresource="status")
         assert patched.status.capacity["telemetry/scheduling"] == "5"
@@ -192,7 +192,7 @@ class ClientScenarios:
             )
         assert (await client.get(NODES, node)).metadata.labels["late"] == "1"
 
-    async def test_a_reflector_tells_the_list_and_every_change(
+    async def test_a_reflector_reports_the_list_and_every_change(
         self, admin: Admin, client: KubernetesClient, node: str
     ) -> None:
         async with followed(client) as nodes:
@@ -206,7 +206,7 @@ class ClientScenarios:
             assert nodes.reflector.listed == 1
             assert nodes.reflector.problem is None
 
-    async def test_a_reflector_goes_on_through_watches_that_end(
+    async def test_a_reflector_continues_after_watches_end(
         self, admin: Admin, client: KubernetesClient, node: str
     ) -> None:
         async with followed(client, watch_seconds=1) as nodes:
@@ -222,14 +222,14 @@ class ClientScenarios:
             ]
             assert list(dict.fromkeys(numbers)) == [str(number) for number in range(4)]
 
-    async def test_a_reflector_lists_again_when_asked(self, admin: Admin, client: KubernetesClient, node: str) -> None:
+    async def test_a_reflector_lists_again_on_request(self, admin: Admin, client: KubernetesClient, node: str) -> None:
         async with followed(client) as nodes:
-            nodes.reflector.list_again()
+            nodes.reflector.relist()
             await eventually(lambda: nodes.reflector.listed == 2)
             await admin.label_node(node, {"colour": "grey"})
             await eventually(lambda: nodes.has(node, colour="grey"))
 
-    async def test_what_is_created_stands(self, client: KubernetesClient, admin: Admin, node: str) -> None:
+    async def test_a_created_object_is_stored(self, client: KubernetesClient, admin: Admin, node: str) -> None:
         event = {
             "metadata": {"name": f"{node}.tried", "namespace": "default"},
             "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node},
@@ -239,19 +239,21 @@ class ClientScenarios:
         }
         created = await client.create(EVENTS, event, namespace="default")
         assert (created.metadata.name, created.metadata.namespace) == (f"{node}.tried", "default")
-        stands = await admin.get(f"/api/v1/namespaces/default/events/{node}.tried")
-        assert stands["message"] == "as it was written"
+        stored = await admin.get(f"/api/v1/namespaces/default/events/{node}.tried")
+        assert stored["message"] == "as it was written"
         with pytest.raises(ConflictError):
             await client.create(EVENTS, event, namespace="default")
 
-    async def test_only_what_is_meant_is_deleted(self, client: KubernetesClient, admin: Admin, namespace: str) -> None:
+    async def test_only_the_object_of_the_uid_is_deleted(
+        self, client: KubernetesClient, admin: Admin, namespace: str
+    ) -> None:
         created = await admin.create_policy(namespace, "one", strategies={"deschedule": RULES})
         with pytest.raises(ConflictError):
             await client.delete(POLICIES, "one", uid="of-another", namespace=namespace)
         await client.delete(POLICIES, "one", uid=created["metadata"]["uid"], namespace=namespace)
         with pytest.raises(NotFoundError) as caught:
             await client.get(POLICIES, "one", namespace=namespace)
-        assert caught.value.names(group="telemetry.intel.com", plural="taspolicies", name="one")
+        assert caught.value.confirms_missing(group="telemetry.intel.com", plural="taspolicies", name="one")
 
     async def test_a_pod_is_evicted(self, client: KubernetesClient, admin: Admin, namespace: str) -> None:
         for name in ("goes", "stays"):

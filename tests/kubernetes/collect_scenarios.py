@@ -7,9 +7,9 @@ import pytest
 from bus.connection import Bus
 from sandbox.metrics import Metrics
 from tests.integration.workers.collecting import World, collecting
+from workers.ingest.sources.custom_metrics import CustomMetrics
+from workers.ingest.sources.metrics_server import MetricsServer
 from workers.kubernetes.client import KubernetesClient
-from workers.sources.custom_metrics import CustomMetrics
-from workers.sources.metrics_server import MetricsServer
 
 NODE = "node-1"
 
@@ -39,7 +39,7 @@ async def metrics_world(bus: Bus) -> World:
 class CollectScenarios:
     """What an API server with an adapter does, as `collect` sees it."""
 
-    async def test_the_version_that_is_served_is_asked_also_when_it_changes(
+    async def test_the_served_version_is_polled_also_after_it_changes(
         self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient
     ) -> None:
         await adapter.serve("v1beta1")
@@ -59,7 +59,7 @@ class CollectScenarios:
             adapter.metrics.set("load", NODE, "3")
             await metrics_world.has(NODE, "custom-metrics", {"load": 3})
 
-    async def test_a_metric_that_is_not_known_is_told_beside_those_that_come(
+    async def test_an_unknown_metric_is_reported_and_the_others_are_published(
         self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient
     ) -> None:
         await adapter.serve("v1beta2", "v1beta1")
@@ -71,7 +71,7 @@ class CollectScenarios:
             adapter.metrics.set("heat", NODE, "7")
             await metrics_world.has(NODE, "custom-metrics", {"load": 1, "heat": 7})
 
-    async def test_an_answer_that_is_none_is_told_beside_those_that_come(
+    async def test_an_invalid_response_is_reported_and_the_other_metrics_are_published(
         self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient
     ) -> None:
         await adapter.serve("v1beta1")

@@ -13,29 +13,31 @@ from prometheus_client import CollectorRegistry
 from bus.buckets import NODES, POLICIES, SAMPLES
 from bus.connection import Bus
 from bus.errors import UnavailableError
-from bus.messages import PolicyRecord, decode_node_facts, decode_policy, encode_samples
+from bus.records.nodes import decode_node_facts
+from bus.records.policies import PolicyRecord, decode_policy
+from bus.records.samples import encode_samples
 from bus.subjects import node_facts_key, policy_key, samples_subject
-from tas.policy import PolicyKey
-from tas.quantity import parse_quantity
-from tas.sample import Scrape, newest
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import Scrape, newest
+from tas.values.quantity import parse_quantity
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running, samples_on
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
-from workers.evaluate import Evaluate
+from workers.enforcing.evaluate import Evaluate
+from workers.enforcing.labels import Labels
+from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import NODES as NODE_OBJECTS
 from workers.kubernetes.resources import Object
-from workers.labels import Labels
-from workers.materialize import Materialize
-from workers.runtime import Worker
-from workers.status import PolicyStatus
-from workers.watch import WatchWorker
+from workers.process.runtime import Worker
+from workers.watching.status import PolicyStatus
+from workers.watching.watch import WatchWorker
 
 __all__ = ["Enforced", "enforced"]
 
-WITHIN = 30.0
+WITHIN = 60.0
 """Generous: a machine may be busy, and an API server slow."""
 
 VIOLATING = "violating"

@@ -1,4 +1,4 @@
-"""What scenarios stand on, given a fixture `kubeconfig` of an API server that has the CRD."""
+"""Fixtures of the scenarios, from a fixture `kubeconfig` of an API server with the CRD."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 async def admin(kubeconfig: Path) -> AsyncIterator[Admin]:
-    """An administrator of it."""
+    """An administrator of the API server."""
     async with Admin.connect(kubeconfig) as admin:
         yield admin
 
@@ -28,7 +28,7 @@ async def client(kubeconfig: Path) -> AsyncIterator[KubernetesClient]:
 
 @pytest.fixture
 async def node(admin: Admin) -> AsyncIterator[str]:
-    """A node that is nobody else's."""
+    """A new node."""
     name = f"own-{next(_numbers)}.example.com"
     await admin.create_node(name)
     yield name

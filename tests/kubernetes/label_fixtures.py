@@ -1,4 +1,4 @@
-"""What scenarios of labels stand on, given `kubeconfig` of an API server with the CRD, and `bus`."""
+"""Fixtures of the label scenarios, from `kubeconfig` of an API server with the CRD, and `bus`."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,14 +12,14 @@ from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.world import STALE_SECONDS, World
+from workers.enforcing.labels import Labels
 from workers.kubernetes.client import KubernetesClient
-from workers.labels import Labels
 
 __all__ = ["Running", "labels", "labels_running", "world"]
 
 
 class Running:
-    """The worker at work."""
+    """A running worker."""
 
     def __init__(self, worker: Labels, registry: CollectorRegistry) -> None:
         self.worker = worker
@@ -46,7 +46,7 @@ async def labels_running(kubeconfig: Path, url: str, *, wait: bool = True) -> As
 
 @pytest.fixture
 async def world(kubeconfig: Path, bus: Bus) -> AsyncIterator[World]:
-    """All lists are complete, and nothing stands but what the test makes."""
+    """A bus with complete lists and no other entries."""
     async with Admin.connect(kubeconfig) as admin:
         world = World(admin, bus)
         await world.begin()

@@ -1,6 +1,6 @@
 """The worker `labels` over any API server: what is set, what is removed, and above all what is not.
 
-Ids are those of the specification: S and G of behaviour, D of the original's defects.
+Ids are those of docs/facts.md: S and G of behaviour, D of the original's defects.
 """
 
 import time
@@ -13,17 +13,17 @@ import pytest
 
 from bus.buckets import NODES, VERDICTS
 from bus.subjects import node_metrics_key, verdict_key
-from tas.policy import PolicyKey, StrategyType
-from tas.rules import State
-from tas.verdict import LabelVerdict, PolicyVerdict, StrategyVerdict, Wish, WishKind
-from tas.waking import ANNOTATION
+from tas.enforcing.waking import ANNOTATION
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, PolicyVerdict, StrategyVerdict
 from tests.integration.servers import Server, eventually
 from tests.kubernetes.label_fixtures import Running, labels_running
 from tests.kubernetes.world import HOSTNAME, STALE_SECONDS, World, deschedule, labeling, rule
+from workers.enforcing.node_patches import NodePatch, send_patch
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import InvalidError
 from workers.kubernetes.resources import NODES as NODE_OBJECTS
-from workers.node_patches import NodePatch, send_patch
 
 VIOLATING = "violating"
 PREFIX = "telemetry.aware.scheduling."
@@ -38,7 +38,7 @@ async def settled(world: World) -> None:
     key = PolicyKey("nowhere", world.name("settled"))
     node = await world.node(f"settled-{time.monotonic_ns()}")
     metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
-    await world.verdict(node, metadata["uid"], {key: wishing(key.name, Wish(WishKind.SET, VIOLATING))})
+    await world.verdict(node, metadata["uid"], {key: desired_by(key.name, DesiredLabel(DesiredKind.SET, VIOLATING))})
     await eventually(has(world, node, key.name, VIOLATING))
 
 
@@ -49,10 +49,10 @@ async def stays(labels: Running, metric: str) -> None:
     assert labels.count(metric) == before
 
 
-def wishing(label: str, wish: Wish, *, uid: str = "u") -> PolicyVerdict:
+def desired_by(label: str, desired: DesiredLabel, *, uid: str = "u") -> PolicyVerdict:
     """A verdict with one label, whatever anything says."""
     verdict = StrategyVerdict(
-        state=State.UNKNOWN, changed=0.0, labels={label: LabelVerdict(state=State.UNKNOWN, wish=wish)}
+        state=State.UNKNOWN, changed=0.0, labels={label: LabelVerdict(state=State.UNKNOWN, desired=desired)}
     )
     return PolicyVerdict(uid=uid, generation=1, strategies={StrategyType.DESCHEDULE: verdict})
 
@@ -70,7 +70,7 @@ EDITS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
 
 
 class LabelScenarios:
-    """To be run by a subclass where there are `kubeconfig`, `server`, `bus`, `client`, `world` and `labels`."""
+    """For subclasses with the fixtures `kubeconfig`, `server`, `bus`, `client`, `world` and `labels`."""
 
     # Set, absent, hold
 
@@ -95,7 +95,7 @@ class LabelScenarios:
         assert labels.count("tas_label_changes_total", change="set") == 1
         assert labels.count("tas_label_changes_total", change="removed") == 1
 
-    async def test_what_became_unknown_holds_its_label(self, world: World, labels: Running) -> None:
+    async def test_an_unknown_metric_keeps_its_label(self, world: World, labels: Running) -> None:
         node, name = await world.node(), world.name()
         await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=1)
@@ -110,7 +110,7 @@ class LabelScenarios:
         assert (await world.labels(node))[name] == VIOLATING
 
     @pytest.mark.parametrize("sample", [{"health": 1}, {"other": 0}, None], ids=["violates", "lacks", "gone"])
-    async def test_a_removal_that_what_stands_now_does_not_confirm_is_not_made(
+    async def test_a_removal_that_current_records_do_not_confirm_is_not_made(
         self, world: World, labels: Running, sample: dict[str, int] | None
     ) -> None:
         node, name = await world.node(), world.name()
@@ -125,15 +125,15 @@ class LabelScenarios:
         # A verdict of a moment ago says absent, of the very policy.
         metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
         stored = await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}")
-        wish = wishing(name, Wish(WishKind.ABSENT), uid=stored["metadata"]["uid"])
-        await world.verdict(node, metadata["uid"], {key: wish})
+        desired = desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=stored["metadata"]["uid"])
+        await world.verdict(node, metadata["uid"], {key: desired})
         await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
         await settled(world)
         assert (await world.labels(node))[name] == VIOLATING
         await world.sample(node, health=0)
         await eventually(has(world, node, name, None))
 
-    async def test_the_record_of_another_policy_of_the_name_confirms_nothing(
+    async def test_the_record_of_another_policy_of_the_name_confirms_no_removal(
         self, world: World, labels: Running
     ) -> None:
         node, name = await world.node(), world.name()
@@ -143,11 +143,13 @@ class LabelScenarios:
         await eventually(has(world, node, name, VIOLATING))
         await world.sample(node, health=0)
         metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
-        await world.verdict(node, metadata["uid"], {key: wishing(name, Wish(WishKind.ABSENT), uid="an earlier one")})
+        await world.verdict(
+            node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid="an earlier one")}
+        )
         await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
         assert (await world.labels(node))[name] == VIOLATING
 
-    async def test_s5_one_patch_sets_the_label_of_one_policy_and_removes_that_of_another(
+    async def test_facts_S5_one_patch_sets_the_label_of_one_policy_and_removes_that_of_another(
         self, world: World, labels: Running
     ) -> None:
         node, namespace = await world.node(), await world.namespace()
@@ -165,7 +167,7 @@ class LabelScenarios:
         await settled(world)
         assert labels.count("tas_label_patches_total", result="patched") == before + 2  # with that of `settled`
 
-    async def test_g3_a_changed_winner_changes_the_value_and_a_recovery_removes_it(
+    async def test_facts_G3_a_changed_winner_changes_the_value_and_a_recovery_removes_it(
         self, world: World, labels: Running
     ) -> None:
         node, name = await world.node(), world.name()
@@ -179,7 +181,7 @@ class LabelScenarios:
 
     # Whose a label is
 
-    async def test_s1_a_users_value_on_a_policys_key_stays_while_the_rule_is_met(
+    async def test_facts_S1_a_users_value_on_a_policys_key_stays_while_the_rule_is_met(
         self, world: World, labels: Running
     ) -> None:
         name = world.name()
@@ -190,7 +192,7 @@ class LabelScenarios:
         await settled(world)
         assert (await world.labels(node))[name] == ""
 
-    async def test_s4_a_users_value_on_a_policys_key_is_overwritten_while_violated_with_a_warning(
+    async def test_facts_S4_a_users_value_on_a_policys_key_is_overwritten_while_violated_with_a_warning(
         self, world: World, labels: Running
     ) -> None:
         name = world.name()
@@ -209,7 +211,7 @@ class LabelScenarios:
         assert f"{name}=other" in event["message"]
         assert labels.count("tas_label_changes_total", change="overwritten") == 1
 
-    async def test_a_label_of_ours_that_somebody_removes_or_changes_is_put_right(
+    async def test_a_label_of_ours_that_a_user_removes_or_changes_is_restored(
         self, world: World, labels: Running
     ) -> None:
         node, name = await world.node(), world.name()
@@ -224,11 +226,11 @@ class LabelScenarios:
                 await world.admin.label_node(node, {label: theirs})
                 await eventually(has(world, node, label, ours))
 
-    async def test_a_users_label_like_ours_without_a_policy_stays_and_is_told(
-        self, world: World, labels: Running
-    ) -> None:
+    async def test_a_foreign_label_without_a_policy_stays_and_is_logged(self, world: World, labels: Running) -> None:
         name = world.name("users")
         node = await world.node("node", **{name: VIOLATING})
+        await settled(world)
+        assert labels.count("tas_labels_foreign") == 0  # without a verdict nobody knows which labels are a policy's
         await world.judge(node)
         await settled(world)
         assert (await world.labels(node))[name] == VIOLATING
@@ -245,7 +247,7 @@ class LabelScenarios:
             await eventually(has(world, node, name, value))
         assert theirs.items() <= (await world.labels(node)).items()
 
-    async def test_d46_a_label_that_the_api_server_refuses_is_left_out_and_the_others_stand(
+    async def test_facts_D46_a_label_that_the_api_server_refuses_is_skipped_and_the_others_are_set(
         self, world: World, client: KubernetesClient
     ) -> None:
         node = await world.node("node", **{"example.com/old": "1"})
@@ -262,18 +264,22 @@ class LabelScenarios:
         assert await world.annotation(node, ANNOTATION) == "1"
         assert after.labels == stands
 
-    async def test_a_wish_that_no_label_can_have_is_reported_and_keeps_no_other_from_standing(
+    async def test_an_invalid_desired_label_is_reported_and_the_others_are_set(
         self, world: World, labels: Running
     ) -> None:
         node, name = await world.node(), world.name()
         metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        card = f"{PREFIX}bad/card"
         policies = {
-            PolicyKey("a", "bad"): wishing(f"{PREFIX}bad/card", Wish(WishKind.SET, "-1")),
-            PolicyKey("a", name): wishing(name, Wish(WishKind.SET, VIOLATING)),
+            PolicyKey("a", "bad"): desired_by(card, DesiredLabel(DesiredKind.SET, "-1")),
+            PolicyKey("a", name): desired_by(name, DesiredLabel(DesiredKind.SET, VIOLATING)),
         }
         await world.verdict(node, metadata["uid"], policies)
         await eventually(has(world, node, name, VIOLATING))
         assert labels.count("tas_labels_refused_total") == 1
+        policies[PolicyKey("a", "bad")] = desired_by(card, DesiredLabel(DesiredKind.SET, "1"))
+        await world.verdict(node, metadata["uid"], policies)
+        await eventually(has(world, node, card, "1"))
 
     # Nodes that come and go
 
@@ -281,12 +287,14 @@ class LabelScenarios:
         node, name = await world.node(), world.name()
         metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
         await world.admin.delete_node(node)
-        await world.verdict(node, metadata["uid"], {PolicyKey("a", name): wishing(name, Wish(WishKind.SET, VIOLATING))})
+        await world.verdict(
+            node, metadata["uid"], {PolicyKey("a", name): desired_by(name, DesiredLabel(DesiredKind.SET, VIOLATING))}
+        )
         await settled(world)
         found = await world.admin.get("/api/v1/nodes")
         assert node not in {each["metadata"]["name"] for each in found["items"]}
 
-    async def test_the_verdict_of_an_earlier_node_of_the_name_says_nothing_of_a_later_one(
+    async def test_the_verdict_of_an_earlier_node_of_the_name_does_not_apply_to_a_later_node(
         self, world: World, labels: Running
     ) -> None:
         node, name = await world.node(), world.name()
@@ -303,7 +311,7 @@ class LabelScenarios:
 
     # Policies that go
 
-    async def test_s6_the_labels_of_a_deleted_policy_go_and_other_values_stay(
+    async def test_facts_S6_the_labels_of_a_deleted_policy_are_removed_and_other_values_stay(
         self, world: World, labels: Running
     ) -> None:
         name = world.name()
@@ -332,7 +340,9 @@ class LabelScenarios:
         await settled(world)
         assert (await world.labels(node))[name] == VIOLATING
 
-    async def test_d36_the_labels_of_a_strategy_that_an_edit_removes_go(self, world: World, labels: Running) -> None:
+    async def test_facts_D36_the_labels_of_a_strategy_removed_by_an_edit_are_removed(
+        self, world: World, labels: Running
+    ) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         rules = [rule("health", 1, "Equals", "card=card0", "bus=bus0")]
         await world.policy(namespace, name, deschedule() | labeling(*rules))
@@ -345,7 +355,9 @@ class LabelScenarios:
         await eventually(has(world, node, f"{PREFIX}{name}/bus", None))
         assert (await world.labels(node))[f"{PREFIX}{name}/card"] == "card0"
 
-    async def test_s8_a_policy_of_the_same_name_elsewhere_keeps_the_label(self, world: World, labels: Running) -> None:
+    async def test_facts_S8_a_policy_of_the_same_name_elsewhere_keeps_the_label(
+        self, world: World, labels: Running
+    ) -> None:
         node, name = await world.node(), world.name()
         here = await world.policy(await world.namespace("a"), name, deschedule())
         there = await world.policy(await world.namespace("b"), name, deschedule())
@@ -362,7 +374,7 @@ class LabelScenarios:
         await world.judge(node)
         await eventually(has(world, node, name, None))
 
-    async def test_d47_orphans_of_a_crash_and_of_the_original_are_found_at_start(
+    async def test_facts_D47_orphans_of_a_crash_and_of_the_original_are_found_at_start(
         self, world: World, kubeconfig: Path, server: Server
     ) -> None:
         node, users = await world.node(), world.name("users")
@@ -385,7 +397,7 @@ class LabelScenarios:
 
     # Waking
 
-    async def test_a_recovery_wakes_who_waits_for_it_until_nobody_does(self, world: World, labels: Running) -> None:
+    async def test_a_recovery_wakes_waiting_pods_until_none_waits(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
         await world.pod(namespace, "waits", name)
@@ -412,7 +424,7 @@ class LabelScenarios:
         await settled(world)
         await stays(labels, "tas_node_wakes_total")
 
-    async def test_samples_that_return_wake_who_was_kept_away_for_want_of_them(
+    async def test_samples_that_return_wake_pods_that_waited_for_lack_of_them(
         self, world: World, labels: Running
     ) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
@@ -428,7 +440,7 @@ class LabelScenarios:
         assert await world.annotation(node, ANNOTATION) is not None
 
     @pytest.mark.parametrize(("strategies", "spec"), EDITS.values(), ids=EDITS)
-    async def test_an_edit_that_makes_a_node_good_enough_wakes_who_waits_for_it(
+    async def test_an_edit_after_which_a_node_is_not_rejected_wakes_waiting_pods(
         self, world: World, labels: Running, strategies: dict[str, Any] | None, spec: dict[str, Any]
     ) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
@@ -446,9 +458,7 @@ class LabelScenarios:
         await eventually(lambda: labels.count("tas_node_wakes_total") >= 1, within=30)
         assert await world.annotation(node, ANNOTATION) is not None
 
-    async def test_a_policy_that_passes_stale_nodes_from_now_on_wakes_who_waits_for_it(
-        self, world: World, labels: Running
-    ) -> None:
+    async def test_an_edit_that_passes_stale_nodes_wakes_waiting_pods(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "fail"}})
         await world.pod(namespace, "waits", name)
@@ -459,7 +469,7 @@ class LabelScenarios:
         await world.judge(node)
         await eventually(lambda: labels.count("tas_node_wakes_total") >= 1, within=30)
 
-    async def test_a_node_that_is_rejected_as_stale_instead_wakes_nobody(self, world: World, labels: Running) -> None:
+    async def test_a_node_that_is_then_rejected_as_stale_wakes_no_pod(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "fail"}})
         await world.pod(namespace, "waits", name)
@@ -469,7 +479,7 @@ class LabelScenarios:
         await settled(world)
         assert await world.annotation(node, ANNOTATION) is None
 
-    async def test_a_node_that_is_violated_again_wakes_nobody(self, world: World, labels: Running) -> None:
+    async def test_a_node_that_is_violated_again_wakes_no_pod(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
         await world.pod(namespace, "waits", name)
@@ -482,7 +492,7 @@ class LabelScenarios:
         await settled(world)
         await stays(labels, "tas_node_wakes_total")
 
-    async def test_nobody_is_woken_who_waits_for_another_policy(self, world: World, labels: Running) -> None:
+    async def test_a_pod_that_waits_for_another_policy_is_not_woken(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
         await world.pod(namespace, "other", world.name("other"))
@@ -494,7 +504,7 @@ class LabelScenarios:
         await settled(world)
         assert await world.annotation(node, ANNOTATION) is None
 
-    async def test_a_pod_that_comes_just_after_the_recovery_is_woken_too(self, world: World, labels: Running) -> None:
+    async def test_a_pod_created_just_after_the_recovery_is_woken_too(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
         for health in (1, 0):
@@ -507,7 +517,7 @@ class LabelScenarios:
 
     # Several replicas
 
-    async def test_two_replicas_label_as_one(
+    async def test_two_replicas_set_each_label_once(
         self, world: World, labels: Running, kubeconfig: Path, server: Server
     ) -> None:
         name, nodes = world.name(), [await world.node(f"node-{number}") for number in range(5)]

@@ -13,8 +13,8 @@ from bus.connection import Bus
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import World
+from workers.enforcing.resources import Resources
 from workers.kubernetes.client import KubernetesClient
-from workers.resources import Resources
 
 __all__ = ["ResourceScenarios", "resources"]
 
@@ -60,9 +60,11 @@ async def reset(world: World, node: str, field: str, value: str | None) -> None:
 
 
 class ResourceScenarios:
-    """To be run by a subclass where there are `kubeconfig`, `server`, `bus`, `world` and `resources`."""
+    """For subclasses with the fixtures `kubeconfig`, `server`, `bus`, `world` and `resources`."""
 
-    async def test_a_node_offers_it_and_keeps_the_rest(self, world: World, resources: CollectorRegistry) -> None:
+    async def test_a_node_gets_the_resource_and_keeps_the_others(
+        self, world: World, resources: CollectorRegistry
+    ) -> None:
         node = await world.node("node", colour="blue")
         await world.admin.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": {"cpu": "8"}}})
         await offers(world, node, "1k")
@@ -71,7 +73,7 @@ class ResourceScenarios:
 
     @pytest.mark.parametrize("field", ["capacity", "allocatable"])
     @pytest.mark.parametrize("value", [None, "7"])
-    async def test_what_somebody_resets_is_put_right(
+    async def test_a_reset_resource_is_restored(
         self, world: World, resources: CollectorRegistry, field: str, value: str | None
     ) -> None:
         node = await world.node()
@@ -79,9 +81,7 @@ class ResourceScenarios:
         await reset(world, node, field, value)
         await offers(world, node, "1k")
 
-    async def test_nothing_is_patched_that_is_right_by_value(
-        self, world: World, kubeconfig: Path, server: Server
-    ) -> None:
+    async def test_an_equal_quantity_is_not_patched(self, world: World, kubeconfig: Path, server: Server) -> None:
         node = await world.node()
         for field in ("capacity", "allocatable"):
             await reset(world, node, field, "1000")
@@ -93,13 +93,13 @@ class ResourceScenarios:
         managers = {each["manager"] for each in found["metadata"]["managedFields"]}
         assert "tas-on-nats" not in managers
 
-    async def test_switched_off_it_takes_nothing_away(self, world: World, kubeconfig: Path, server: Server) -> None:
+    async def test_switched_off_it_removes_no_resource(self, world: World, kubeconfig: Path, server: Server) -> None:
         node = await world.node()
         async with resources_running(kubeconfig, server.url, count=5):
             await offers(world, node, "5")
         await offers(world, node, "5")
 
-    async def test_who_resets_it_again_and_again_is_answered_seldom(
+    async def test_a_resource_that_is_reset_repeatedly_is_restored_at_intervals(
         self, world: World, resources: CollectorRegistry
     ) -> None:
         node = await world.node()
@@ -114,7 +114,7 @@ class ResourceScenarios:
         assert 1 <= patched() - before <= 4
         await offers(world, node, "1k")
 
-    async def test_a_node_that_comes_again_offers_it_again(self, world: World, resources: CollectorRegistry) -> None:
+    async def test_a_recreated_node_gets_the_resource_again(self, world: World, resources: CollectorRegistry) -> None:
         node = await world.node()
         await offers(world, node, "1k")
         await world.admin.delete_node(node)

@@ -10,12 +10,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
-from tas.policy import PolicyKey
+from tas.policy.policy import PolicyKey
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
 from workers.kubernetes.client import KubernetesClient
-from workers.status import PATCH_SECONDS, PolicyStatus
+from workers.watching import status as module
+from workers.watching.status import PolicyStatus
 
 __all__ = ["StatusScenarios", "status"]
 
@@ -43,14 +44,14 @@ def patched(registry: CollectorRegistry) -> float:
     return registry.get_sample_value("tas_policy_status_patches_total", {"result": "patched"}) or 0.0
 
 
-async def stands(world: World, key: PolicyKey) -> dict[str, Any]:
+async def status_of(world: World, key: PolicyKey) -> dict[str, Any]:
     found = await world.admin.get(f"{world.admin.policies(key.namespace)}/{key.name}")
     status: dict[str, Any] = found.get("status", {})
     return status
 
 
 async def conditions(world: World, key: PolicyKey) -> dict[str, tuple[str, str]]:
-    found = (await stands(world, key)).get("conditions", [])
+    found = (await status_of(world, key)).get("conditions", [])
     return {each["type"]: (each["status"], each["reason"]) for each in found}
 
 
@@ -58,13 +59,13 @@ async def says(world: World, key: PolicyKey, **expected: tuple[str, str]) -> Non
     async def so() -> bool:
         return expected.items() <= (await conditions(world, key)).items()
 
-    await eventually(so, within=2 * PATCH_SECONDS + 30, every=0.05)
+    await eventually(so, within=2 * module.PATCH_SECONDS + 60, every=0.05)
 
 
 class StatusScenarios:
-    """To be run by a subclass where there are `kubeconfig`, `server`, `bus`, `world` and `status`."""
+    """For subclasses with the fixtures `kubeconfig`, `server`, `bus`, `world` and `status`."""
 
-    async def test_a_status_tells_what_is_so(self, world: World, status: CollectorRegistry) -> None:
+    async def test_a_status_has_the_state_of_the_policy(self, world: World, status: CollectorRegistry) -> None:
         one, two = await world.node("one"), await world.node("two")
         key = await world.policy(
             await world.namespace(), world.name(), deschedule() | {"strategy_unavailable": {"rules": []}}
@@ -75,22 +76,22 @@ class StatusScenarios:
         await world.sample(two, health=0)
         await world.judge(one, two)
         await says(world, key, MetricsSeen=("True", "Fresh"), Violating=("True", "NodesViolate"))
-        found = await stands(world, key)
+        found = await status_of(world, key)
         assert found["violating"] == 1
         assert found["violatingNodes"] == [one]
         assert found["observedGeneration"] == 1
         assert found["strategies"] == [{"name": "deschedule", "violated": 1, "met": 1, "unknown": 0}]
         assert [each["field"] for each in found["problems"]] == ["spec.strategies.strategy_unavailable"]
 
-    async def test_an_edit_is_told_with_its_generation(self, world: World, status: CollectorRegistry) -> None:
+    async def test_an_edit_is_reported_with_its_generation(self, world: World, status: CollectorRegistry) -> None:
         namespace, name = await world.namespace(), world.name()
         key = await world.policy(namespace, name, deschedule())
         await says(world, key, Ready=("True", "InForce"))
         await world.policy(namespace, name, deschedule(), suspend=True)
         await says(world, key, Ready=("False", "Suspended"))
-        assert (await stands(world, key))["observedGeneration"] == 2
+        assert (await status_of(world, key))["observedGeneration"] == 2
 
-    async def test_d39_both_of_one_name_say_that_they_share_a_label(
+    async def test_facts_D39_both_policies_of_one_name_report_the_shared_label(
         self, world: World, status: CollectorRegistry
     ) -> None:
         name = world.name()
@@ -98,10 +99,10 @@ class StatusScenarios:
         there = await world.policy(await world.namespace("b"), name, labeling(rule("health", 1, "Equals", "card=1")))
         for key, other in ((here, there), (there, here)):
             await says(world, key, Ready=("True", "PartlyIgnored"))
-            (problem,) = (await stands(world, key))["problems"]
+            (problem,) = (await status_of(world, key))["problems"]
             assert str(other) in problem["reason"]
 
-    async def test_nothing_is_patched_that_says_so_already(self, world: World, status: CollectorRegistry) -> None:
+    async def test_an_unchanged_status_is_not_patched(self, world: World, status: CollectorRegistry) -> None:
         node = await world.node()
         key = await world.policy(await world.namespace(), world.name(), deschedule())
         await world.sample(node, health=1)
@@ -109,10 +110,10 @@ class StatusScenarios:
         await says(world, key, Violating=("True", "NodesViolate"), MetricsSeen=("True", "Fresh"))
         before = patched(status)
         began = time.monotonic()
-        await eventually(lambda: time.monotonic() - began > PATCH_SECONDS + 1, every=0.1)
+        await eventually(lambda: time.monotonic() - began > module.PATCH_SECONDS + 1, every=0.1)
         assert patched(status) == before
 
-    async def test_a_policy_is_patched_seldom_by_however_many_replicas(
+    async def test_a_policy_is_patched_at_intervals_by_any_number_of_replicas(
         self, world: World, status: CollectorRegistry, kubeconfig: Path, server: Server
     ) -> None:
         node = await world.node()
@@ -122,7 +123,7 @@ class StatusScenarios:
             began = time.monotonic()
             before = patched(status)
             health = 0
-            while time.monotonic() - began < PATCH_SECONDS - 1:
+            while time.monotonic() - began < module.PATCH_SECONDS - 1:
                 health = 1 - health
                 await world.sample(node, health=health)
                 await world.judge(node)
@@ -130,4 +131,4 @@ class StatusScenarios:
             await world.judge(node)
             await says(world, key, Violating=("True", "NodesViolate"))
             patches = patched(status) + patched(second) - before
-            assert patches <= 1 + (time.monotonic() - began) // PATCH_SECONDS
+            assert patches <= 1 + (time.monotonic() - began) // module.PATCH_SECONDS

@@ -10,15 +10,17 @@ from prometheus_client import CollectorRegistry
 
 from bus.buckets import NODES, PODS, POLICIES, Bucket
 from bus.connection import Bus
-from bus.messages import NodeFacts, PodRecord, PolicyRecord, decode_node_facts, decode_pod, decode_policy
+from bus.records.nodes import NodeFacts, decode_node_facts
+from bus.records.pods import PodRecord, decode_pod
+from bus.records.policies import PolicyRecord, decode_policy
 from bus.subjects import node_facts_key, pod_key, policy_key
-from tas.pod import PodKey
-from tas.policy import PolicyKey, StrategyType
+from tas.enforcing.pod import PodKey
+from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running, synced_on
 from tests.kubernetes.admin import Admin
 from workers.kubernetes.client import KubernetesClient
-from workers.watch import WatchWorker
+from workers.watching.watch import WatchWorker
 
 
 def strategies(target: int = 1) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def strategies(target: int = 1) -> dict[str, Any]:
 
 
 class Watched:
-    """A running worker, and what stands on its bus."""
+    """A running worker, and the entries of its bus."""
 
     def __init__(self, bus: Bus, worker: WatchWorker, registry: CollectorRegistry) -> None:
         self.bus = bus
@@ -120,9 +122,9 @@ async def watched(bus: Bus, admin: Admin) -> AsyncIterator[Watched]:
 
 
 class WatchScenarios:
-    """To be run by a subclass where there are `server`, `bus`, `namespace` and the fixtures of `tests.kubernetes`."""
+    """For subclasses with the fixtures `server`, `bus`, `namespace` and those of `tests.kubernetes`."""
 
-    async def test_what_there_is_stands_then_synced_is_said(
+    async def test_existing_objects_are_written_before_synced(
         self, admin: Admin, bus: Bus, namespace: str, node: str
     ) -> None:
         created = await admin.create_policy(namespace, "one", strategies=strategies())
@@ -148,10 +150,16 @@ class WatchScenarios:
             for bucket in (POLICIES, NODES, PODS):
                 synced = await synced_on(bus, bucket)
                 assert synced is not None
-                assert (synced.epoch, synced.by, synced.cluster) == ((await bus.epoch(bucket)).created, "watch", True)
+                assert (synced.epoch, synced.writer, synced.cluster) == (
+                    (await bus.epoch(bucket)).created,
+                    "watch",
+                    True,
+                )
                 assert synced.count >= 1
 
-    async def test_policies_come_change_and_go(self, admin: Admin, watched: Watched, namespace: str) -> None:
+    async def test_created_changed_and_deleted_policies_are_followed(
+        self, admin: Admin, watched: Watched, namespace: str
+    ) -> None:
         await admin.create_policy(namespace, "one", strategies=strategies())
         await watched.has_policy(namespace, "one", lambda record: record.generation == 1)
         await admin.change_policy(namespace, "one", {"spec": {"strategies": strategies(7)}})
@@ -182,7 +190,7 @@ class WatchScenarios:
         await watched.has_pod(namespace, "web-2")
         assert await watched.last_sequences() == [sequence + 1 for sequence in before]
 
-    async def test_nodes_come_change_go_and_come_again_as_others(
+    async def test_created_changed_deleted_and_recreated_nodes_are_followed(
         self, admin: Admin, watched: Watched, node: str
     ) -> None:
         await watched.has_facts(node)
@@ -197,7 +205,7 @@ class WatchScenarios:
         await admin.create_node(node)
         await watched.has_facts(node, lambda facts: facts.uid != first.uid)
 
-    async def test_a_pod_waits_until_it_is_bound_and_is_forgotten_without_its_label(
+    async def test_a_pod_waits_until_it_is_bound_or_loses_its_label(
         self, admin: Admin, watched: Watched, namespace: str, node: str
     ) -> None:
         await admin.create_pod(namespace, "web", "one")
@@ -218,7 +226,7 @@ class WatchScenarios:
         await admin.create_pod(namespace, "gated", "one", schedulingGates=[{"name": "example.com/later"}])
         await watched.has_pod(namespace, "gated", lambda pod: pod.waiting_since is None)
 
-    async def test_what_changed_while_nobody_looked_is_made_good(
+    async def test_changes_while_no_replica_ran_are_followed(
         self, admin: Admin, bus: Bus, namespace: str, node: str
     ) -> None:
         for name in ("stays", "changes", "goes"):
@@ -274,7 +282,7 @@ class WatchScenarios:
         await admin.delete_policy(namespace, "one")
         await watched.lacks_policy(namespace, "one")
 
-    async def test_what_somebody_else_does_to_the_bucket_is_put_right(
+    async def test_foreign_changes_of_the_bucket_are_corrected(
         self, admin: Admin, watched: Watched, namespace: str, node: str
     ) -> None:
         await admin.create_policy(namespace, "one", strategies=strategies())
@@ -315,7 +323,7 @@ class WatchScenarios:
             assert after[0] - before[0] == 2 * len(names)
             assert sum(replica.writes("taspolicies", "put") for replica in replicas) >= len(names)
 
-    async def test_a_policy_with_problems_stands_with_them(
+    async def test_a_policy_with_problems_is_written_with_its_problems(
         self, admin: Admin, watched: Watched, namespace: str
     ) -> None:
         odd = strategies() | {"unheard-of": {"rules": []}}

@@ -1,28 +1,20 @@
-"""What the workers around `labels` would have written: policies, samples and verdicts, by the core's own rules."""
+"""Writes the records of other workers for `labels`: policies, samples and verdicts, by the core's rules."""
 
 import itertools
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from bus.buckets import NODES, PODS, POLICIES, SYNCED, VERDICTS, Bucket
 from bus.connection import Bus
-from bus.messages import (
-    NodeFacts,
-    PodRecord,
-    PolicyRecord,
-    Synced,
-    decode_node_samples,
-    decode_policy,
-    decode_verdict,
-    encode_node_facts,
-    encode_node_samples,
-    encode_pod,
-    encode_policy,
-    encode_synced,
-    encode_verdict,
-)
+from bus.records.codec import encode
+from bus.records.nodes import NodeFacts, decode_node_samples, encode_node_samples
+from bus.records.pods import PodRecord
+from bus.records.policies import PolicyRecord, decode_policy, encode_policy
+from bus.records.synced import Synced
+from bus.records.verdicts import decode_verdict, encode_verdict
 from bus.subjects import (
     node_facts_key,
     node_metrics_key,
@@ -31,13 +23,13 @@ from bus.subjects import (
     policy_key,
     verdict_key,
 )
-from tas.manifest import parse_policy
-from tas.pod import PodKey
-from tas.policy import PolicyKey
-from tas.quantity import parse_quantity
-from tas.sample import NodeSamples, Scrape
-from tas.verdict import NodeVerdict, PolicyVerdict, evaluate_policy
-from tests.integration.servers import eventually
+from tas.enforcing.pod import PodKey
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import NodeSamples, Scrape
+from tas.values.quantity import parse_quantity
+from tas.verdict.verdict import NodeVerdict, PolicyVerdict, evaluate_policy
+from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin, AdminError
 
 STALE_SECONDS = 60.0
@@ -89,15 +81,15 @@ class World:
         await eventually(serves, every=0.05)
 
     async def begin(self) -> None:
-        """Says that all is listed."""
+        """Writes `_synced` to all buckets."""
         await self.served()
         for bucket in (NODES, POLICIES, PODS):
             epoch = await self.bus.epoch(bucket)
-            synced = Synced(epoch=epoch.created, count=0, time=time.time(), by="test", cluster=True)
-            await self.put(bucket, SYNCED, encode_synced(synced))
+            synced = Synced(epoch=epoch.created, count=0, time=datetime.now(UTC), writer="test", cluster=True)
+            await self.put(bucket, SYNCED, encode(synced))
 
     async def end(self) -> None:
-        """Leaves the API server as it was, for whoever comes next."""
+        """Removes all objects of this test from the API server."""
         for node in self.nodes:
             await self.admin.delete_node(node)
         for namespace in self.namespaces:
@@ -126,7 +118,7 @@ class World:
     async def facts(self, node: str, created: Mapping[str, Any]) -> None:
         metadata = created["metadata"]
         facts = NodeFacts(uid=metadata["uid"], labels=metadata.get("labels", {}))
-        await self.put(NODES, node_facts_key(node), encode_node_facts(facts))
+        await self.put(NODES, node_facts_key(node), encode(facts))
 
     async def labels(self, node: str) -> dict[str, str]:
         found = await self.admin.get(f"/api/v1/nodes/{node}")
@@ -150,12 +142,12 @@ class World:
         key = PolicyKey(namespace, name)
         spec = {"strategies": strategies, **spec}
         listed = await self.admin.get(self.admin.policies(namespace))
-        stands = {each["metadata"]["name"]: each["spec"] for each in listed["items"]}.get(name)
-        if stands is None:
+        stored = {each["metadata"]["name"]: each["spec"] for each in listed["items"]}.get(name)
+        if stored is None:
             stored = await self.admin.create_policy(namespace, name, **spec)
         else:
-            gone = dict.fromkeys(stands.keys() - spec.keys())
-            gone_strategies = dict.fromkeys(stands["strategies"].keys() - strategies.keys())
+            gone = dict.fromkeys(stored.keys() - spec.keys())
+            gone_strategies = dict.fromkeys(stored["strategies"].keys() - strategies.keys())
             patch = gone | spec | {"strategies": gone_strategies | dict(strategies)}
             stored = await self.admin.change_policy(namespace, name, {"spec": patch})
         await self.record(key, stored)
@@ -174,14 +166,14 @@ class World:
     # The bus
 
     async def sample(self, node: str, *, age: float = 0.0, **metrics: str | int) -> None:
-        """The newest samples of a node; what is not named is not known."""
+        """Writes the newest samples of a node; other metrics are unknown."""
         now = time.time() - age
         values = {metric: parse_quantity(str(value)) for metric, value in metrics.items()}
         scrape = Scrape(source="test", measured=now, arrived=now, sequence=next(_numbers), metrics=values)
         await self.put(NODES, node_metrics_key(node), encode_node_samples((scrape,)))
 
     async def judge(self, *nodes: str) -> None:
-        """Writes the verdicts of these nodes anew, from all that stands on the bus."""
+        """Writes the verdicts of these nodes again, from the records on the bus."""
         policies: dict[PolicyKey, PolicyRecord] = {}
         for entry in await self.bus.entries(POLICIES):
             if entry.key != SYNCED and entry.value is not None:
@@ -192,11 +184,11 @@ class World:
 
     async def _judge(self, node: str, policies: Mapping[PolicyKey, PolicyRecord]) -> None:
         before: Mapping[PolicyKey, PolicyVerdict] = {}
-        stands = await self.bus.get(VERDICTS, verdict_key(node))
-        if stands is not None and stands.value is not None:
-            before = decode_verdict(stands.value).policies
+        stored = await answered(lambda: self.bus.get(VERDICTS, verdict_key(node)))
+        if stored is not None and stored.value is not None:
+            before = decode_verdict(stored.value).policies
         samples: NodeSamples = ()
-        metrics = await self.bus.get(NODES, node_metrics_key(node))
+        metrics = await answered(lambda: self.bus.get(NODES, node_metrics_key(node)))
         if metrics is not None and metrics.value is not None:
             samples = decode_node_samples(metrics.value)
         metadata = (await self.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
@@ -207,7 +199,7 @@ class World:
                 generation=record.generation,
                 samples=samples,
                 labels=metadata.get("labels", {}),
-                stale_after=STALE_SECONDS,
+                default_stale_after=STALE_SECONDS,
                 before=before.get(key),
                 now=time.time(),
             )[0]
@@ -216,20 +208,23 @@ class World:
         await self.verdict(node, metadata["uid"], verdicts)
 
     async def verdict(self, node: str, uid: str, policies: Mapping[PolicyKey, PolicyVerdict]) -> int:
-        """Writes a verdict, whatever it says, and returns its revision."""
+        """Writes a verdict, and returns its revision."""
         verdict = NodeVerdict(node_uid=uid, nodes_revision=1, policies_revision=1, policies=policies)
         return await self.put(VERDICTS, verdict_key(node), encode_verdict(verdict))
 
     async def pod(self, namespace: str, name: str, policy: str, *, waits: bool = True) -> None:
-        record = PodRecord(policy=policy, uid=name, waiting_since=time.time() if waits else None)
-        await self.put(PODS, pod_key(PodKey(namespace, name)), encode_pod(record))
+        record = PodRecord(policy=policy, uid=name, waiting_since=datetime.now(UTC) if waits else None)
+        await self.put(PODS, pod_key(PodKey(namespace, name)), encode(record))
 
     async def put(self, bucket: Bucket, key: str, value: bytes) -> int:
-        stands = await self.bus.get(bucket, key)
-        revision = 0 if stands is None else stands.revision
-        return await self.bus.put(bucket, key, value, revision=revision, read_at=time.monotonic())
+        async def write() -> int:
+            stored = await self.bus.get(bucket, key)
+            revision = 0 if stored is None else stored.revision
+            return await self.bus.put(bucket, key, value, revision=revision, read_at=time.monotonic())
+
+        return await answered(write)
 
     async def remove(self, bucket: Bucket, key: str) -> None:
-        stands = await self.bus.get(bucket, key)
-        assert stands is not None, f"{bucket.name}/{key} does not stand"
-        await self.bus.delete(bucket, key, revision=stands.revision, read_at=time.monotonic())
+        stored = await self.bus.get(bucket, key)
+        assert stored is not None, f"{bucket.name}/{key} does not exist"
+        await self.bus.delete(bucket, key, revision=stored.revision, read_at=time.monotonic())

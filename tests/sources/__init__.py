@@ -1,1 +1,1 @@
-"""What tests of sources share: requests as a Prometheus writes them, and a server that answers as one does."""
+"""Helpers for tests of sources: requests of a Prometheus sender, and a simulated Prometheus server."""

@@ -15,7 +15,7 @@ from aiohttp import web
 GOLDEN = Path(__file__).parent.parent / "contract" / "golden" / "prometheus"
 
 EVALUATED = 1767225600.123
-"""The time that stands in the files, where an answer has that of its evaluation."""
+"""The evaluation time in the recorded files."""
 
 EXPOSITION = """\
 # TYPE node_health_metric gauge
@@ -36,7 +36,7 @@ tiny 1e-08
 # TYPE huge gauge
 huge 1.5e+300
 """
-"""What the exporter tells whose values the files hold."""
+"""The metrics of the exporter behind the recorded files."""
 
 QUERIES = {
     "vector": '{__name__=~"health_metric|node_health_metric"}',
@@ -55,11 +55,11 @@ QUERIES = {
     "no-query": "max(",
     "not-executed": 'label_replace(node_cpu, "cpu", "", "", "")',
 }
-"""What the files are the answers to, by the name of the file."""
+"""The query of each recorded file, by file name."""
 
 
 class Answer(NamedTuple):
-    """What a server says to one query. `status` 0: nothing, for as long as whoever asks waits."""
+    """The response to a query. `status` 0: no response until the client gives up."""
 
     body: bytes
     status: int = 200
@@ -86,8 +86,8 @@ def with_fixed_times(value: Any) -> Any:
     return value
 
 
-class PlayedPrometheus:
-    """A server that answers as told, by query; where nothing is told, with an empty vector.
+class SimulatedPrometheus:
+    """A server with a response for each query; without one, an empty vector.
 
     Attributes:
         url: Where it is asked.
@@ -117,17 +117,17 @@ class PlayedPrometheus:
 
 
 @asynccontextmanager
-async def played_prometheus(*, ssl_context: Any = None, port: int = 0) -> AsyncIterator[PlayedPrometheus]:
-    """A played Prometheus on loopback."""
-    played = PlayedPrometheus()
+async def simulated_prometheus(*, ssl_context: Any = None, port: int = 0) -> AsyncIterator[SimulatedPrometheus]:
+    """A simulated Prometheus on loopback."""
+    simulated = SimulatedPrometheus()
     app = web.Application()
-    app.router.add_get("/{path:.*}", played.answer)
+    app.router.add_get("/{path:.*}", simulated.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port, ssl_context=ssl_context).start()
         host, chosen, *_ = runner.addresses[0]
-        played.url = f"{'http' if ssl_context is None else 'https'}://{host}:{chosen}"
-        yield played
+        simulated.url = f"{'http' if ssl_context is None else 'https'}://{host}:{chosen}"
+        yield simulated
     finally:
         await runner.cleanup()

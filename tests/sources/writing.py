@@ -1,4 +1,4 @@
-"""Remote write as a sender does it, to the byte. Encoded by hand: so that no decoder of ours judges itself."""
+"""Remote write requests, encoded by hand: the product's decoder is tested against independent bytes."""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence

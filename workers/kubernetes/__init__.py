@@ -1,6 +1,6 @@
-"""The Kubernetes API server as the workers need it: few verbs, JSON as it comes, every call ended in time.
+"""A small client of the Kubernetes API server: few verbs, plain JSON, a time limit for every call.
 
-`client` asks, `reflector` lists and then watches for ever, `resources` names what there is, `errors` says what a
-caller can do about a refusal. `kubernetes_asyncio` reads kubeconfig files and tokens, and nothing else of it is used:
-its generated models cost more time than the answers.
+`client` sends requests, `reflector` lists and then watches forever, `resources` declares the resources, `errors` sorts
+responses by what a caller can do. Of `kubernetes_asyncio` only the reading of kubeconfig files and tokens is used: its
+generated models cost more time than the responses.
 """

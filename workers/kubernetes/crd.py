@@ -1,4 +1,4 @@
-"""The CRD of TASPolicy: one file, part of the package, so that whoever has the product can install it."""
+"""The CRD of TASPolicy: a file of the package, so that every installation can apply it."""
 
 from importlib.resources import files
 

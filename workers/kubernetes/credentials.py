@@ -1,4 +1,4 @@
-"""Where the API server is and who we are to it: a kubeconfig file, or the account of the pod we run in."""
+"""The address and credentials of the API server: from a kubeconfig file, or the service account of this pod."""
 
 import ssl
 import time
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
 
 REFRESH_SECONDS = 60.0
-"""How long a token of a kubeconfig file is used before it is asked for again: it may come from a file or a program.
+"""How long a token of a kubeconfig file is used before it is loaded again, from a file or a program.
 
-The token of a pod's account is read again as often, by the library itself.
+The library itself reloads the token of a service account as often.
 """
 
 
 class Credentials:
-    """What is needed to ask.
+    """Address, TLS and token for requests.
 
     Attributes:
         server: The API server's URL, without a slash at the end.
-        tls: How its certificate is checked and ours is shown; None over plain HTTP, as on loopback.
-        server_name: The name that its certificate must have, if not that of the URL.
-        proxy: The URL of a proxy that the kubeconfig file names.
+        tls: The TLS context; None for plain HTTP, as on loopback.
+        server_name: The name that the server's certificate must have, if not that of the URL.
+        proxy: The URL of the proxy in the kubeconfig file.
     """
 
     def __init__(self, configuration: "Configuration", loader: Any) -> None:
@@ -39,12 +39,11 @@ class Credentials:
 
     @classmethod
     async def load(cls, kubeconfig: Path | None) -> "Credentials":
-        """Those of a kubeconfig file's current context, or of the pod we run in (None).
+        """The credentials of a kubeconfig file's current context, or of this pod (None).
 
-        Raises:
-            ConfigurationError: if they cannot be read.
+        Raises ConfigurationError if the credentials cannot be read.
         """
-        # Only here: it takes 60 MB, and an extender, which shares the command line with us, asks no API server.
+        # Imported here: it takes 60 MB, and the extender, which has the same command line, uses no API server.
         from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
         from kubernetes_asyncio.config import (  # noqa: PLC0415
             ConfigException,
@@ -64,30 +63,30 @@ class Credentials:
             return cls(configuration, loader)
         except ConfigException as error:
             raise ConfigurationError(f"{_source(kubeconfig)}: {error}") from error
-        except Exception as error:  # the library raises whatever a broken file makes it stumble on
-            told = f"{type(error).__name__}: {' '.join(str(error).split())}"  # YAML's are of several lines
-            raise ConfigurationError(f"{_source(kubeconfig)} cannot be read: {told}") from error
+        except Exception as error:  # the library raises any error for an invalid file
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"  # YAML errors have several lines
+            raise ConfigurationError(f"{_source(kubeconfig)} cannot be read: {text}") from error
 
     async def headers(self) -> dict[str, str]:
-        """Who we are, for one request. Raises UnavailableError where that cannot be told now."""
+        """The authorization header of a request. Raises UnavailableError if no token can be obtained now."""
         try:
             if self._loader is not None and time.monotonic() - self._refreshed_at > REFRESH_SECONDS:
                 await self._loader.load_and_set(self._configuration)
                 self._refreshed_at = time.monotonic()
             token = await self._configuration.get_api_key_with_prefix("BearerToken")
-        except Exception as error:  # a file that is being replaced, or any program that was asked for a token
+        except Exception as error:  # a file that is being replaced, or any error of a token program
             raise UnavailableError(f"no credentials for {self.server}: {error!r}") from error
         return {"Authorization": token} if token else {}
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the API server is on this machine, where no proxy can be meant."""
+        """Whether the API server is on this machine, so that no proxy is used."""
         host = urlsplit(self.server).hostname or ""
         return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _source(kubeconfig: Path | None) -> str:
-    return "this pod's account" if kubeconfig is None else str(kubeconfig)
+    return "the service account of this pod" if kubeconfig is None else str(kubeconfig)
 
 
 def _tls(configuration: "Configuration") -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""The errors of the API server, by what a caller does about them. Those of the HTTP library never leave this package.
+"""Errors of the API server, by what a caller can do. Errors of the HTTP library never leave this package.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/ and `Status` of meta/v1.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, as of an object that was refused (422)."""
+    """One cause of a refusal, as for an invalid object (422)."""
 
     reason: str = ""
     message: str = ""
@@ -17,7 +17,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a `Status` is about. `kind` is the resource as in its path: `taspolicies`, `nodes`."""
+    """The object of a `Status`. `kind` is the resource as in its path: `taspolicies`, `nodes`."""
 
     name: str = ""
     group: str = ""
@@ -28,7 +28,7 @@ class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The API server's own account of what happened; all empty where something else answered, as a proxy."""
+    """The `Status` in a response; all fields are empty if something else responded, as a proxy."""
 
     reason: str = ""
     message: str = ""
@@ -40,8 +40,8 @@ class KubernetesError(Exception):
     """Base of every error of the API server.
 
     Attributes:
-        code: The HTTP status; 0 if there was none.
-        status: What the API server said of it.
+        code: The HTTP status; 0 without a response.
+        status: The `Status` in the response.
     """
 
     def __init__(self, message: str, *, code: int = 0, status: Status | None = None) -> None:
@@ -51,18 +51,18 @@ class KubernetesError(Exception):
 
 
 class ConfigurationError(KubernetesError):
-    """No way to the API server can be read from what is configured: a file that is away, no account in this pod."""
+    """The configuration gives no access to the API server: a missing file, or no service account in this pod."""
 
 
 class UnavailableError(KubernetesError):
-    """No answer in time, no connection, or 5xx: try again later.
+    """No response in time, no connection, or 5xx: try again later.
 
-    After a patch this does not say that nothing was written: the answer alone may have been lost.
+    After a patch the object may have been written: only the response may have been lost.
     """
 
 
 class ThrottledError(UnavailableError):
-    """429: too much is asked, by us or by all. `retry_after` is in seconds."""
+    """429: too many requests, of this client or of all. `retry_after` is in seconds."""
 
     def __init__(self, message: str, *, code: int, status: Status, retry_after: float) -> None:
         super().__init__(message, code=code, status=status)
@@ -70,14 +70,14 @@ class ThrottledError(UnavailableError):
 
 
 class ForbiddenError(KubernetesError):
-    """401 or 403: who we are is not known, or may not do this. Repeating helps once somebody has granted it."""
+    """401 or 403: the credentials are not accepted, or lack a permission. A retry helps once it has been granted."""
 
 
 class NotFoundError(KubernetesError):
-    """404. Only `names` tells whether the object is gone: so answers as well a path that is not served just now."""
+    """404. Only `confirms_missing` means a missing object: a path that is currently not served returns 404 too."""
 
-    def names(self, *, group: str, plural: str, name: str) -> bool:
-        """Whether the API server says that it serves this resource, and has no object of this name."""
+    def confirms_missing(self, *, group: str, plural: str, name: str) -> bool:
+        """Whether the API server serves this resource, and has no object of this name."""
         details = self.status.details
         return (
             self.status.reason == "NotFound"
@@ -87,23 +87,23 @@ class NotFoundError(KubernetesError):
 
 
 class ConflictError(KubernetesError):
-    """409: it has changed since it was read. Read again."""
+    """409: the object has changed since it was read. Read again."""
 
 
 class GoneError(KubernetesError):
-    """410: what came after this resource version is not known any more. List again."""
+    """410: the changes after this resource version are not stored any more. List again."""
 
 
 class InvalidError(KubernetesError):
-    """422: the object would not be valid, and nothing of it was written; `status.details.causes` say why."""
+    """422: the object would be invalid, and nothing was written; `status.details.causes` has the reasons."""
 
 
 class RejectedError(KubernetesError):
-    """It is refused for another reason, and repeating alone will not help."""
+    """Refused for another reason; a retry alone does not help."""
 
 
 class ExpiredError(KubernetesError):
-    """Too long ago was the read that this patch stands on: read again. Nothing was sent."""
+    """The read that the patch is based on is too old: read again. Nothing was sent."""
 
 
 _BY_CODE: Mapping[int, type[KubernetesError]] = {
@@ -117,13 +117,13 @@ _BY_CODE: Mapping[int, type[KubernetesError]] = {
 }
 
 RETRY_AFTER_SECONDS = 1.0
-"""After a 429 that does not say how long."""
+"""The wait after a 429 without a time."""
 
 _decoder = msgspec.json.Decoder(Status)
 
 
 def decode_status(body: bytes) -> Status | None:
-    """The `Status` that a body is, or None."""
+    """The `Status` in a body, or None."""
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -131,10 +131,10 @@ def decode_status(body: bytes) -> Status | None:
 
 
 def error_of(what: str, *, code: int, body: bytes, retry_after: str | None = None) -> KubernetesError:
-    """The error that an answer means. `retry_after` is the header of this name, in seconds."""
+    """The error for a response. `retry_after` is the header `Retry-After`."""
     status = decode_status(body) or Status()
-    told = status.message or body[:200].decode(errors="replace").strip() or "no reason given"
-    message = f"{what}: {told} ({code})"
+    text = status.message or body[:200].decode(errors="replace").strip() or "no reason given"
+    message = f"{what}: {text} ({code})"
     if code == 429:
         seconds = _seconds(retry_after) or (status.details.retry_after_seconds if status.details else 0)
         return ThrottledError(message, code=code, status=status, retry_after=seconds or RETRY_AFTER_SECONDS)
@@ -143,5 +143,5 @@ def error_of(what: str, *, code: int, body: bytes, retry_after: str | None = Non
 
 
 def _seconds(text: str | None) -> float:
-    """0 for what is no number of seconds, as a date."""
+    """The seconds in a header; 0 for any other value, as a date."""
     return float(text) if text and text.isascii() and text.isdigit() else 0.0

@@ -1,7 +1,6 @@
-"""A resource followed for ever: a complete list, then every change; and the list again where changes were missed."""
+"""Follows a resource: a complete list, then every change; a new list if changes may have been missed."""
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -10,6 +9,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from tas.values.backoff import Backoff
+from tas.values.throttle import Throttle
 from workers.kubernetes.client import (
     SILENT_SECONDS,
     WATCH_SECONDS,
@@ -20,30 +21,30 @@ from workers.kubernetes.client import (
 )
 from workers.kubernetes.errors import ForbiddenError, GoneError, KubernetesError, ThrottledError
 from workers.kubernetes.resources import Object, Resource
-from workers.logs import Throttle
 
 log = structlog.get_logger("kubernetes")
 
-RETRY_SECONDS = (0.2, 10.0)
-"""The first and the longest wait after a failure; each is shortened by up to a half at random."""
+RETRY = Backoff(first=0.2, longest=10.0)
+"""Delays after failures."""
 
-STEADY_SECONDS = 5.0
-"""A watch that held so long had nothing wrong with it: the next failure is a first one."""
+HEALTHY_WATCH_SECONDS = 5.0
+"""After a watch of at least this duration the backoff starts again from its first delay."""
 
 T = TypeVar("T", bound=Object)
 
 
 class Reflector(Generic[T]):
-    """Tells `on_list` a complete list, then `on_change` each change after it, in order, for ever.
+    """Calls `on_list` with a complete list, then `on_change` with each change after it, in order, until cancelled.
 
-    Whenever changes may have been missed, `on_list` comes again: what it does not hold is gone. What was told stands
-    meanwhile: neither an error nor silence is an absence. `before_list` is awaited before a list is asked for, so that
-    a consumer can note what it has to compare with. All but that are plain functions, called on the event loop.
+    If changes may have been missed, `on_list` is called again: an object that is not in the list was deleted. Until
+    then the last state stays valid: neither an error nor silence means that an object is missing. `before_list` is
+    awaited before each list request, so that a consumer can record its state for the comparison. `on_list` and
+    `on_change` are plain functions, called on the event loop.
 
     Attributes:
-        listed: How many complete lists have been told.
-        resource_version: Up to where it has come; empty before the first list.
-        problem: Why it does not follow just now, or None.
+        listed: How many complete lists have been passed to `on_list`.
+        resource_version: The version that has been reached; empty before the first list.
+        problem: Why the resource is currently not followed, or None.
     """
 
     def __init__(
@@ -55,7 +56,6 @@ class Reflector(Generic[T]):
         on_change: Callable[[Change[T]], None],
         before_list: Callable[[], Awaitable[None]] | None = None,
         label_selector: str = "",
-        field_selector: str = "",
         watch_seconds: float = WATCH_SECONDS,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
@@ -68,73 +68,71 @@ class Reflector(Generic[T]):
         self._on_change = on_change
         self._before_list = before_list
         self._label_selector = label_selector
-        self._field_selector = field_selector
         self._watch_seconds = watch_seconds
         self._silent_seconds = silent_seconds
-        self._again = asyncio.Event()
-        self._again.set()
-        self._opened_at = inf  # the present watch; a list that fails slowly is no sign that all was well
-        self._told: tuple[type[KubernetesError], int] | None = None
-        self._lines = Throttle()
+        self._relist_requested = asyncio.Event()
+        self._relist_requested.set()
+        self._opened_at = inf  # of the current watch; a slow failing list does not count as healthy
+        self._reported: tuple[type[KubernetesError], int] | None = None
+        self._throttle = Throttle()
 
-    def list_again(self) -> None:
-        """Asks for a complete list, as soon as may be."""
-        self._again.set()
+    def relist(self) -> None:
+        """Requests a complete list as soon as possible."""
+        self._relist_requested.set()
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        wait, longest = RETRY_SECONDS
+        failures = 0
         while True:
             self._opened_at = inf
-            pause, at_least = wait, 0.0
+            retry_after = 0.0
             try:
-                if self._again.is_set():
+                if self._relist_requested.is_set():
                     await self._list()
-                await self._watch_until_asked()
-                wait = pause = RETRY_SECONDS[0]
+                await self._watch_until_relist()
+                failures = 0
             except GoneError as error:
                 log.info("kubernetes_watch_expired", resource=str(self._resource), error=str(error))
-                self._again.set()
-                wait = min(2 * wait, longest)
+                self._relist_requested.set()
+                failures += 1
             except KubernetesError as error:
-                self._tell(error)
+                self._report(error)
                 if error.code and not isinstance(error, ThrottledError):
-                    # It answers, and does not let us watch on from here: what we know may be of another history.
-                    self._again.set()
+                    # The server refuses to continue from this version: our state may be of another history.
+                    self._relist_requested.set()
                 if isinstance(error, ThrottledError):
-                    at_least = error.retry_after
-                wait = min(2 * wait, longest)
-            if time.monotonic() - self._opened_at > STEADY_SECONDS:
-                wait, _ = RETRY_SECONDS
-                pause = 0.0 if self.problem is None else wait
-            await asyncio.sleep(max(at_least, pause * random.uniform(0.5, 1)))  # noqa: S311 - spreads them
+                    retry_after = error.retry_after
+                failures += 1
+            was_healthy = time.monotonic() - self._opened_at > HEALTHY_WATCH_SECONDS
+            if was_healthy:
+                failures = 0
+            pause = 0.0 if was_healthy and self.problem is None else RETRY.after(failures)
+            await asyncio.sleep(max(retry_after, pause))
 
     async def _list(self) -> None:
         if self._before_list is not None:
             await self._before_list()
-        self._again.clear()  # asked for once more from here on means: after what this list shows
+        self._relist_requested.clear()  # a request from here on is for a list after this one
         try:
-            listing = await self._client.list(
-                self._resource, label_selector=self._label_selector, field_selector=self._field_selector
-            )
-        except BaseException:  # whatever it was, also a cancellation: there is no list, so it is asked for still
-            self._again.set()
+            listing = await self._client.list(self._resource, label_selector=self._label_selector)
+        except BaseException:  # any error or cancellation: the list is still needed
+            self._relist_requested.set()
             raise
         self.resource_version = listing.resource_version
         self.listed += 1
-        self._well()
+        self._set_healthy()
         self._on_list(listing)
 
-    async def _watch_until_asked(self) -> None:
-        """Watches until the API server ends it, or a list is asked for."""
+    async def _watch_until_relist(self) -> None:
+        """Watches until the API server ends the watch, or a list is requested."""
         watching = asyncio.create_task(self._watch())
-        asked = asyncio.create_task(self._again.wait())
+        relist = asyncio.create_task(self._relist_requested.wait())
         try:
-            await asyncio.wait((watching, asked), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((watching, relist), return_when=asyncio.FIRST_COMPLETED)
         finally:
             watching.cancel()
-            asked.cancel()
-            await asyncio.wait((watching, asked))
+            relist.cancel()
+            await asyncio.wait((watching, relist))
             error = None if watching.cancelled() else watching.exception()
         if error is not None:
             raise error
@@ -144,7 +142,6 @@ class Reflector(Generic[T]):
             self._resource,
             resource_version=self.resource_version,
             label_selector=self._label_selector,
-            field_selector=self._field_selector,
             seconds=self._watch_seconds,
             silent_seconds=self._silent_seconds,
             on_open=self._opened,
@@ -157,25 +154,25 @@ class Reflector(Generic[T]):
 
     def _opened(self) -> None:
         self._opened_at = time.monotonic()
-        self._well()
+        self._set_healthy()
 
-    def _well(self) -> None:
+    def _set_healthy(self) -> None:
         self.problem = None
-        if self._told is not None:
-            self._told = None
-            log.info("kubernetes_problem_over", resource=str(self._resource))
+        if self._reported is not None:
+            self._reported = None
+            log.info("kubernetes_request_recovered", resource=str(self._resource))
 
-    def _tell(self, error: KubernetesError) -> None:
-        """Once for each kind of problem, and again every now and then while it lasts."""
+    def _report(self, error: KubernetesError) -> None:
+        """Logs each kind of problem at once, then at intervals while it lasts."""
         self.problem = str(error)
         kind = (type(error), error.code)
-        new = self._told != kind
-        self._told = kind
-        held_back = self._lines.admit(kind, time.monotonic())
-        if not new and held_back is None:
+        new = self._reported != kind
+        self._reported = kind
+        suppressed = self._throttle.admit(kind, time.monotonic())
+        if not new and suppressed is None:
             return
         fields = {"resource": str(self._resource), "server": self._client.server, "error": str(error)}
         if isinstance(error, ForbiddenError):
-            log.error("kubernetes_right_missing", **fields, alike_before=held_back or 0)
+            log.error("kubernetes_permission_missing", **fields, suppressed=suppressed or 0)
         else:
-            log.warning("kubernetes_problem", **fields, alike_before=held_back or 0)
+            log.warning("kubernetes_request_failed", **fields, suppressed=suppressed or 0)

@@ -1,4 +1,4 @@
-"""The resources we ask for: where they are, and as much of their objects as anybody here reads."""
+"""The resources of the API server that the product uses, and the fields of their objects that it reads."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from tas.policy import API_VERSION
+from tas.policy.policy import API_VERSION
 
 _GROUP, _, _VERSION = API_VERSION.partition("/")
 
@@ -14,7 +14,7 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class ManagedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Who set which fields; `fields_v1` maps `f:<field>` to what of it is theirs."""
+    """The fields that a field manager has set; `fields_v1` maps `f:<field>` to its subfields."""
 
     manager: str = ""
     operation: str = ""
@@ -23,7 +23,7 @@ class ManagedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`ObjectMeta`, and what a list has of its own."""
+    """`ObjectMeta`, and the metadata of a list."""
 
     name: str = ""
     namespace: str = ""
@@ -38,26 +38,26 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
-    """An object of which the metadata is enough (`PartialObjectMetadata`), and the base of the others."""
+    """An object with its metadata only (`PartialObjectMetadata`), and the base of the others."""
 
     metadata: Metadata
 
 
 class PolicyObject(Object, frozen=True, kw_only=True):
-    """A TASPolicy. `spec` and `status` are as decoded from JSON: what they mean `tas.manifest` says."""
+    """A TASPolicy. `spec` and `status` are decoded JSON; `tas.policy.manifest` parses them."""
 
     spec: Any = None
     status: Any = None
 
 
 class SchedulingGate(msgspec.Struct, frozen=True, kw_only=True):
-    """While a pod has one, the scheduler leaves it alone."""
+    """A scheduling gate: the scheduler ignores a pod that has one."""
 
     name: str = ""
 
 
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What of a pod's spec says whether it waits for a node, and whose it is to find one."""
+    """The fields of a pod's spec that decide whether the pod waits for a node, and for which scheduler."""
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -65,7 +65,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """One condition of a pod or a node; `status` is `True`, `False` or `Unknown`."""
+    """A condition of a pod or a node; `status` is `True`, `False` or `Unknown`."""
 
     type: str = ""
     status: str = ""
@@ -73,7 +73,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a pod has come."""
+    """Phase and conditions of a pod."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -87,21 +87,21 @@ class PodObject(Object, frozen=True, kw_only=True):
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps pods off a node; only `PreferNoSchedule` is no more than a wish."""
+    """A taint keeps pods off a node; `PreferNoSchedule` is only a preference."""
 
     key: str = ""
     effect: str = ""
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether new pods may come."""
+    """Whether a node accepts new pods."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node is, and what it offers: quantities as text, by resource name."""
+    """Conditions and resources of a node: quantities as text, by resource name."""
 
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
@@ -109,7 +109,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeObject(Object, frozen=True, kw_only=True):
-    """A whole node; who needs no spec and no status asks for `NODES`."""
+    """A whole node, for `FULL_NODES`; `NODES` has the metadata only."""
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
@@ -120,21 +120,20 @@ T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource(Generic[T_co]):
-    """What is asked for, and as what its objects are read. With `metadata_only` nothing else of them travels."""
+    """A resource and the type of its objects. With `metadata_only` the API server sends nothing else."""
 
     group: str
     version: str
     plural: str
-    namespaced: bool
     type: type[T_co]
     metadata_only: bool = False
 
     def __str__(self) -> str:
-        """As in rules of RBAC and in messages of the API server: `taspolicies.telemetry.intel.com`."""
+        """The name in RBAC rules and in messages of the API server: `taspolicies.telemetry.intel.com`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of an object, or without `name` of a collection; without `namespace` that of all namespaces."""
+        """The path of an object; without `name` of the collection, without `namespace` of all namespaces."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace:
             parts += ["namespaces", namespace]
@@ -146,12 +145,12 @@ class Resource(Generic[T_co]):
         return "/" + "/".join(parts)
 
 
-POLICIES = Resource(group=_GROUP, version=_VERSION, plural="taspolicies", namespaced=True, type=PolicyObject)
-NODES = Resource(group="", version="v1", plural="nodes", namespaced=False, type=Object, metadata_only=True)
-FULL_NODES = Resource(group="", version="v1", plural="nodes", namespaced=False, type=NodeObject)
-PODS = Resource(group="", version="v1", plural="pods", namespaced=True, type=PodObject)
-NAMESPACES = Resource(group="", version="v1", plural="namespaces", namespaced=False, type=Object, metadata_only=True)
-EVENTS = Resource(group="", version="v1", plural="events", namespaced=True, type=Object, metadata_only=True)
-CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", namespaced=False, type=Object)
-"""Read by paths, in the version that is served."""
-NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", namespaced=False, type=Object)
+POLICIES = Resource(group=_GROUP, version=_VERSION, plural="taspolicies", type=PolicyObject)
+NODES = Resource(group="", version="v1", plural="nodes", type=Object, metadata_only=True)
+FULL_NODES = Resource(group="", version="v1", plural="nodes", type=NodeObject)
+PODS = Resource(group="", version="v1", plural="pods", type=PodObject)
+NAMESPACES = Resource(group="", version="v1", plural="namespaces", type=Object, metadata_only=True)
+EVENTS = Resource(group="", version="v1", plural="events", type=Object, metadata_only=True)
+CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", type=Object)
+"""Read by path, in the version that the API server serves."""
+NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)

@@ -18,12 +18,12 @@ import pytest
 from bus.buckets import ALL, POLICIES, SAMPLES, SYNCED
 from bus.connection import Bus
 from bus.errors import RefusedError
-from bus.messages import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples
+from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples
 from bus.server import MINIMUM_VERSION, EmbeddedServer
 from bus.subjects import policy_key
-from tas.policy import PolicyKey
-from tas.quantity import parse_quantity
-from tas.sample import MAX_METRICS_PER_NODE
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import MAX_METRICS_PER_NODE
+from tas.values.quantity import parse_quantity
 from tests.integration.servers import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -140,12 +140,12 @@ async def test_the_rights_shown_suffice_and_give_no_more(guarded: str) -> None:
         entry = await reader.get(POLICIES, "default.demo")
         assert entry is not None
         assert entry.revision == revision
-        with pytest.raises(RefusedError, match="right"):
+        with pytest.raises(RefusedError, match="permission"):
             await reader.put(POLICIES, "default.demo", b"{}", revision=revision, read_at=time.monotonic())
     async with Bus.connect(f"nats://agent:secret@{guarded}", name="agent", streams=[]) as agent:
         await asyncio.wait_for(agent.wait_connected(), 60)
         assert await agent.publish(SAMPLES, "tas.samples.node-1.my-agent", b"{}")
-        with pytest.raises(RefusedError, match="right"):
+        with pytest.raises(RefusedError, match="permission"):
             await agent.publish(SAMPLES, "tas.samples.node-2.my-agent", b"{}")
 
 
@@ -170,7 +170,7 @@ async def test_tas_publish_needs_the_inbox_that_the_page_names(tmp_path: Path, a
         async with Bus.connect(f"nats://tas:secret@{address}", name="tas") as bus:
             await asyncio.wait_for(bus.wait_connected(), 60)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "workers.cli", "publish", "node-1", "load1=1", "--source", "my-agent"),
+            *(sys.executable, "-m", "cli", "publish", "node-1", "load1=1", "--source", "my-agent"),
             *("--bus", f"nats://agent:secret@{address}"),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

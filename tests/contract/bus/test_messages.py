@@ -2,44 +2,40 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bus.messages import (
-    NodeFacts,
-    PodRecord,
-    PolicyRecord,
-    Synced,
-    decode_node_facts,
-    decode_node_samples,
-    decode_pod,
-    decode_policy,
-    decode_samples,
-    decode_source_state,
-    decode_synced,
-    decode_verdict,
-    encode_node_facts,
-    encode_node_samples,
-    encode_pod,
-    encode_policy,
-    encode_samples,
-    encode_source_state,
-    encode_synced,
-    encode_verdict,
-)
-from tas.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
-from tas.quantity import parse_quantity
-from tas.rules import State
-from tas.sample import Scrape
-from tas.sources.reading import Refusal, Refused
+from bus.records.codec import encode
+from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
+from bus.records.pods import PodRecord, decode_pod
+from bus.records.policies import PolicyRecord, decode_policy, encode_policy
+from bus.records.samples import decode_samples, encode_samples
+from bus.records.sources import decode_source_state, encode_source_state
+from bus.records.synced import Synced, decode_synced
+from bus.records.verdicts import decode_verdict, encode_verdict
+from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
+from tas.policy.rules import State
+from tas.samples.sample import Scrape
+from tas.sources.result import Refusal, RefusalReason
 from tas.sources.state import SourceMetric, SourceState
-from tas.verdict import ABSENT, HOLD, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict, Wish, WishKind
+from tas.values.quantity import parse_quantity
+from tas.verdict.verdict import (
+    ABSENT,
+    HOLD,
+    DesiredKind,
+    DesiredLabel,
+    LabelVerdict,
+    NodeVerdict,
+    PolicyVerdict,
+    StrategyVerdict,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bus"
-YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+YEAR = NEW_YEAR.timestamp()
 KEY = PolicyKey("default", "demo")
 
 SAMPLE = Scrape(
@@ -76,9 +72,15 @@ FACTS = NodeFacts(
     labels={"kubernetes.io/hostname": "ip-10-0-0-1.ec2.internal", "topology.kubernetes.io/zone": "eu-1a"},
 )
 POD = PodRecord(
-    policy="demo-policy", uid="7d0f5c1a-3f4e-4d55-8a41-1f0c5e9b2a60", waiting_since=YEAR, resource_version="4711"
+    policy="demo-policy", uid="7d0f5c1a-3f4e-4d55-8a41-1f0c5e9b2a60", waiting_since=NEW_YEAR, resource_version="4711"
 )
-SYNCED = Synced(epoch="2026-01-01T00:00:00.123456789Z", count=12, time=YEAR + 5, by="directory", cluster=False)
+SYNCED = Synced(
+    epoch="2026-01-01T00:00:00.123456789Z",
+    count=12,
+    time=NEW_YEAR + timedelta(seconds=5),
+    writer="directory",
+    cluster=False,
+)
 POLICY = PolicyRecord(
     policy=Policy(
         key=KEY,
@@ -128,7 +130,9 @@ VERDICT = NodeVerdict(
                     value="2",
                     labels={
                         "demo": LabelVerdict(
-                            state=State.VIOLATED, wish=Wish(WishKind.SET, "violating"), violated_since=YEAR + 0.25
+                            state=State.VIOLATED,
+                            desired=DesiredLabel(DesiredKind.SET, "violating"),
+                            violated_since=YEAR + 0.25,
                         )
                     },
                     sampled=("health_metric",),
@@ -138,9 +142,9 @@ VERDICT = NodeVerdict(
                     changed=YEAR,
                     labels={
                         "telemetry.aware.scheduling.demo/card0": LabelVerdict(
-                            state=State.MET, wish=ABSENT, met_since=YEAR
+                            state=State.MET, desired=ABSENT, met_since=YEAR
                         ),
-                        "telemetry.aware.scheduling.demo/card1": LabelVerdict(state=State.UNKNOWN, wish=HOLD),
+                        "telemetry.aware.scheduling.demo/card1": LabelVerdict(state=State.UNKNOWN, desired=HOLD),
                     },
                     sampled=("card0_celsius", "card1_celsius@my-agent"),
                 ),
@@ -161,21 +165,23 @@ SOURCE = SourceState(
         "health_metric": SourceMetric(nodes=3),
         "node_load1": SourceMetric(missing="the custom metrics API does not know it (404)"),
     },
-    looks=60,
+    polls=60,
     failures=1,
     samples=177,
     refused={
-        Refused.NODE: Refusal(count=59, example="health_metric of web-1: describedObject.kind = 'Pod': must be Node")
+        RefusalReason.NODE: Refusal(
+            count=59, example="health_metric of web-1: describedObject.kind = 'Pod': must be Node"
+        )
     },
 )
 
 KEPT: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
-    ("node-facts.json", FACTS, encode_node_facts, decode_node_facts),
+    ("node-facts.json", FACTS, encode, decode_node_facts),
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
-    ("pod.json", POD, encode_pod, decode_pod),
+    ("pod.json", POD, encode, decode_pod),
     ("source.json", SOURCE, encode_source_state, decode_source_state),
-    ("synced.json", SYNCED, encode_synced, decode_synced),
+    ("synced.json", SYNCED, encode, decode_synced),
     ("verdict.json", VERDICT, encode_verdict, decode_verdict),
 ]
 
@@ -236,16 +242,14 @@ def test_a_reason_of_a_later_version_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("state", "rejects", "written"),
     [
-        (State.VIOLATED, True, {}),
-        (State.VIOLATED, False, {"rejects": False}),
+        (State.VIOLATED, True, {"rejects": True}),
+        (State.VIOLATED, False, {}),
         (State.UNKNOWN, False, {}),
         (State.UNKNOWN, True, {"rejects": True}),
         (State.MET, False, {}),
     ],
 )
-def test_whether_filter_rejects_is_written_where_the_state_does_not_say_so(
-    state: State, rejects: bool, written: dict[str, bool]
-) -> None:
+def test_a_verdict_says_itself_whether_filter_rejects(state: State, rejects: bool, written: dict[str, bool]) -> None:
     strategy = StrategyVerdict(state=state, changed=YEAR, rejects=rejects)
     policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DONTSCHEDULE: strategy})
     verdict = NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies={KEY: policy})

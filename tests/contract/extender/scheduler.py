@@ -29,22 +29,22 @@ def read_filter_result(body: bytes, asked: Collection[str], *, node_cache_capabl
     answer = json.loads(body)
     assert list(answer) == FILTER_KEYS
     failed, unresolvable = _reasons(answer["FailedNodes"]), _reasons(answer["FailedAndUnresolvableNodes"])
-    if answer["Error"] != "":  # c17
+    if answer["Error"] != "":  # facts.md c17
         assert (answer["Nodes"], answer["NodeNames"], failed, unresolvable) == (None, None, {}, {})
         raise ExtenderError(answer["Error"])
-    if node_cache_capable:  # c14: the form that was asked
+    if node_cache_capable:  # facts.md c14: the form that was asked
         assert answer["Nodes"] is None
         nodes = answer["NodeNames"]
     else:
         assert answer["NodeNames"] is None
         assert set(answer["Nodes"]) == {"metadata", "items"}
         nodes = [item["metadata"]["name"] for item in answer["Nodes"]["items"]]
-    assert isinstance(nodes, list)  # c16: null would mean that nothing is feasible
+    assert isinstance(nodes, list)  # facts.md c16: null would mean that nothing is feasible
     for name in nodes:
-        if name not in asked:  # c15
+        if name not in asked:  # facts.md c15
             raise ExtenderError(f"claims a filtered node {name!r} which is not found in the input node list")
     assert len(set(nodes)) == len(nodes)
-    assert {*nodes, *failed, *unresolvable} == set(asked)  # c19: nobody is missing without a reason
+    assert {*nodes, *failed, *unresolvable} == set(asked)  # facts.md c19: nobody is missing without a reason
     assert not set(nodes) & {*failed, *unresolvable}
     return Feasible(nodes, failed, unresolvable)
 
@@ -58,9 +58,9 @@ def read_host_priorities(body: bytes, asked: Collection[str]) -> dict[str, int]:
         assert list(host) == ["Host", "Score"]
         name, score = host["Host"], host["Score"]
         assert type(score) is int  # decoded as int64: 7.0 would fail the whole answer
-        assert 0 <= score <= 10  # c25: not clamped
+        assert 0 <= score <= 10  # facts.md c25: not clamped
         assert name in asked
-        assert name not in scores  # c26: twice would count twice
+        assert name not in scores  # facts.md c26: twice would count twice
         scores[name] = score
     return scores
 

@@ -1,4 +1,4 @@
-"""The facts c1 to c32 of the scheduler's extender protocol: each is met by a test that has its number in its name.
+"""The facts c1 to c32 of docs/facts.md, the extender protocol: each is met by a test that has its id in its name.
 
 What binds an answer of ours is held without a control plane, what a scheduler does is held against a real one in
 `tests/e2e`. `python -m tests.contract.extender.test_facts` prints who holds what.
@@ -7,6 +7,7 @@ What binds an answer of ours is held without a control plane, what a scheduler d
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from re import findall
 
@@ -36,6 +37,7 @@ def named(path: Path) -> Iterator[str]:
             yield from (key.value for key in first if isinstance(key, ast.Constant) and isinstance(key.value, str))
 
 
+@cache
 def held(*folders: str) -> Mapping[str, list[str]]:
     """By fact, the tests of these folders that have its number in their name."""
     found: defaultdict[str, list[str]] = defaultdict(list)
@@ -47,30 +49,34 @@ def held(*folders: str) -> Mapping[str, list[str]]:
     return found
 
 
-WITHOUT_A_CLUSTER = held("unit", "contract", "integration")
-AGAINST_A_SCHEDULER = held("e2e")
+def held_without_a_cluster() -> Mapping[str, list[str]]:
+    return held("unit", "contract", "integration")
+
+
+def held_against_a_scheduler() -> Mapping[str, list[str]]:
+    return held("e2e")
 
 
 @pytest.mark.parametrize("fact", FACTS)
 def test_every_fact_is_met_by_a_test_of_its_name(fact: str) -> None:
-    assert WITHOUT_A_CLUSTER.get(fact, []) + AGAINST_A_SCHEDULER.get(fact, [])
+    assert held_without_a_cluster().get(fact, []) + held_against_a_scheduler().get(fact, [])
 
 
 @pytest.mark.parametrize("fact", BINDING)
 def test_what_binds_our_answers_is_held_without_a_cluster(fact: str) -> None:
-    assert WITHOUT_A_CLUSTER.get(fact)
+    assert held_without_a_cluster().get(fact)
 
 
 @pytest.mark.parametrize("fact", [fact for fact in FACTS if fact not in BINDING])
 def test_what_a_scheduler_does_is_held_against_a_real_one(fact: str) -> None:
-    assert AGAINST_A_SCHEDULER.get(fact)
+    assert held_against_a_scheduler().get(fact)
 
 
 def test_no_fact_is_held_that_does_not_exist() -> None:
-    assert {*WITHOUT_A_CLUSTER, *AGAINST_A_SCHEDULER} <= set(FACTS)
+    assert {*held_without_a_cluster(), *held_against_a_scheduler()} <= set(FACTS)
 
 
 if __name__ == "__main__":
     for fact in FACTS:
-        for test in WITHOUT_A_CLUSTER.get(fact, []) + AGAINST_A_SCHEDULER.get(fact, []):
+        for test in held_without_a_cluster().get(fact, []) + held_against_a_scheduler().get(fact, []):
             print(fact, test)

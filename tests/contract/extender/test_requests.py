@@ -26,9 +26,9 @@ def test_every_verb_is_recorded_in_both_forms() -> None:
     assert {f"{verb}-{form}" for verb in VERBS for form in ("names", "nodes")} <= recorded
 
 
-@pytest.mark.parametrize("lowered", [False, True], ids=["as_sent", "protocol_c5_lowered"])
+@pytest.mark.parametrize("lowered", [False, True], ids=["as_sent", "facts_c5_lowered"])
 @pytest.mark.parametrize("path", [path for path in RECORDED if "preempt" not in path.stem], ids=lambda path: path.stem)
-def test_protocol_c14_a_recorded_request_is_answered_in_its_form(path: Path, *, lowered: bool) -> None:
+def test_facts_c14_a_recorded_request_is_answered_in_its_form(path: Path, *, lowered: bool) -> None:
     text = path.read_text()
     verb, form = path.stem.split("-")
     nodes = candidates_of(json.loads(text))
@@ -48,9 +48,9 @@ def test_protocol_c14_a_recorded_request_is_answered_in_its_form(path: Path, *, 
         assert read_host_priorities(body, nodes) == {name: 10 if name == others[0] else 0 for name in nodes}
 
 
-@pytest.mark.parametrize("lowered", [False, True], ids=["as_sent", "protocol_c5_lowered"])
+@pytest.mark.parametrize("lowered", [False, True], ids=["as_sent", "facts_c5_lowered"])
 @pytest.mark.parametrize("path", [path for path in RECORDED if "preempt" in path.stem], ids=lambda path: path.stem)
-def test_protocol_c31_a_recorded_preempt_is_answered_by_uid(path: Path, *, lowered: bool) -> None:
+def test_facts_c31_a_recorded_preempt_is_answered_by_uid(path: Path, *, lowered: bool) -> None:
     text = path.read_text()
     sent = json.loads(text)
     nodes = sent["NodeNameToMetaVictims"] or sent["NodeNameToVictims"]
@@ -98,7 +98,7 @@ TIMES = {"now": "", "before": ',"creationTimestamp":null'}
 
 @pytest.mark.parametrize("lowered", [False, True], ids=["as_sent", "lowered"])
 @pytest.mark.parametrize("time", TIMES.values(), ids=TIMES.keys())
-def test_protocol_c5_upstream_test_compatibility(time: str, *, lowered: bool) -> None:
+def test_facts_c5_upstream_test_compatibility(time: str, *, lowered: bool) -> None:
     text = UPSTREAM % (time, time)
 
     args = decode_args((text.lower() if lowered else text).encode())

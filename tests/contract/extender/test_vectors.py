@@ -1,4 +1,4 @@
-"""The vectors F and P of tas.md, section 14, and preempt: from bytes to bytes, by telemetry's own view."""
+"""The cases F and P of docs/facts.md, and preempt: from bytes to bytes, by telemetry's own view."""
 
 import json
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from tas.errors import InvalidInputError
 from tas.extender.decision import Outcome
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import Answer, answer_filter, answer_preempt, answer_prioritize
-from tas.manifest import parse_policy
-from tas.policy import PolicyKey
-from tas.quantity import parse_quantity
-from tas.sample import Scrape
-from tas.view import View
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import Scrape
+from tas.values.quantity import parse_quantity
+from tas.view.view import View
 from tests.contract.extender.scheduler import ExtenderError, Feasible, read_filter_result, read_host_priorities
 
 NOW = 1_800_000_000.0
@@ -90,30 +90,30 @@ class FilterCase:
 
 
 FILTER = {
-    "F1": FilterCase({"a": "10", "b": "30"}, passed=["a", "b"]),
-    "F2": FilterCase({"a": "50", "b": "30"}, passed=["b"], failed={"a": REASON}),
-    "F3": FilterCase({"a": "50", "b": "60"}, passed=[], failed={"a": REASON, "b": REASON}),
-    "F4": FilterCase({"a": "40", "b": "40"}, passed=["a", "b"]),
-    "F5": FilterCase({"a": "50"}, passed=["b"], failed={"a": REASON}),
+    "facts_F1": FilterCase({"a": "10", "b": "30"}, passed=["a", "b"]),
+    "facts_F2": FilterCase({"a": "50", "b": "30"}, passed=["b"], failed={"a": REASON}),
+    "facts_F3": FilterCase({"a": "50", "b": "60"}, passed=[], failed={"a": REASON, "b": REASON}),
+    "facts_F4": FilterCase({"a": "40", "b": "40"}, passed=["a", "b"]),
+    "facts_F5": FilterCase({"a": "50"}, passed=["b"], failed={"a": REASON}),
     "F5_fails": FilterCase(
         {"a": "50"},
         passed=[],
         failed={"a": REASON, "b": "Node violates test-policy: no fresh sample of m"},
         strategies={"dontschedule": {**DONTSCHEDULE, "onStale": "fail"}},
     ),
-    "F6": FilterCase(
+    "facts_F6": FilterCase(
         {"a": "50"},
         passed=["a", "b"],
         outcome=Outcome.NO_RULES,
         strategies={"scheduleonmetric": scoring(("m", "GreaterThan", 0))},
     ),
-    "F7": FilterCase({"a": "50"}, passed=["a", "b"], outcome=Outcome.NO_POLICY, labels={}),
+    "facts_F7": FilterCase({"a": "50"}, passed=["a", "b"], outcome=Outcome.NO_POLICY, labels={}),
     "F8_missing": FilterCase(
         {"a": "50"}, passed=["a", "b"], outcome=Outcome.POLICY_NOT_FOUND, labels={"telemetry-policy": "another"}
     ),
     "F8_namespace": FilterCase({"a": "50"}, passed=["a", "b"], outcome=Outcome.POLICY_NOT_FOUND, namespace="elsewhere"),
-    "F9": FilterCase({"a": "50"}, passed=[], asked=()),
-    "protocol_c28_one_node": FilterCase({"a": "50", "b": "60"}, passed=[], failed={"b": REASON}, asked=("b",)),
+    "facts_F9": FilterCase({"a": "50"}, passed=[], asked=()),
+    "facts_c28_one_node": FilterCase({"a": "50", "b": "60"}, passed=[], failed={"b": REASON}, asked=("b",)),
 }
 
 
@@ -130,7 +130,7 @@ def test_tas_filter(case: FilterCase, *, names_only: bool) -> None:
 
 
 @FORMS
-def test_tas_f8_a_setting_makes_a_missing_policy_an_error(*, names_only: bool) -> None:
+def test_facts_F8_a_setting_makes_a_missing_policy_an_error(*, names_only: bool) -> None:
     decide = decider({}, namespace="elsewhere", unknown_policy_fails=True)
 
     with pytest.raises(ExtenderError, match="policy default/test-policy not found"):
@@ -145,21 +145,21 @@ def test_a_pod_without_a_namespace_finds_no_policy() -> None:
     assert (feasible.nodes, answer.outcome) == (["a"], Outcome.POLICY_NOT_FOUND)
 
 
-def test_tas_f10_names_alone_are_enough() -> None:
+def test_facts_F10_names_alone_are_enough() -> None:
     body, _ = answer_filter(decider({"m": {"a": "50", "b": "30"}}), request(["a", "b"], names_only=True), NOW)
 
     assert json.loads(body)["NodeNames"] == ["b"]
     assert json.loads(body)["Nodes"] is None
 
 
-@pytest.mark.parametrize("body", [b"{", b'{"Pod":null,"NodeNames":["a"]}'], ids=["F11", "F13"])
+@pytest.mark.parametrize("body", [b"{", b'{"Pod":null,"NodeNames":["a"]}'], ids=["facts_F11", "facts_F13"])
 def test_tas_filter_refuses(body: bytes) -> None:
     with pytest.raises(InvalidInputError):
         answer_filter(decider({}), body, NOW)
 
 
 @FORMS
-def test_tas_f12_lower_case_keys(*, names_only: bool) -> None:
+def test_facts_F12_lower_case_keys(*, names_only: bool) -> None:
     body = request(["a", "b"], names_only=names_only)
     for key in (b"Pod", b"NodeNames", b"Nodes"):
         body = body.replace(b'"%b":' % key, b'"%b":' % key.lower())
@@ -169,7 +169,7 @@ def test_tas_f12_lower_case_keys(*, names_only: bool) -> None:
     assert read_filter_result(answer, ["a", "b"], node_cache_capable=names_only) == Feasible(["b"], {}, {"a": REASON})
 
 
-def test_protocol_c20_reasons_are_few_and_hold_no_value() -> None:
+def test_facts_c20_reasons_are_few_and_hold_no_value() -> None:
     nodes = [f"n{number}" for number in range(100)]
     decide = decider({"m": {node: str(41 + number) for number, node in enumerate(nodes)}})
 
@@ -178,7 +178,7 @@ def test_protocol_c20_reasons_are_few_and_hold_no_value() -> None:
     assert set(feasible.unresolvable.values()) == {REASON}
 
 
-def test_protocol_c13_c21_the_answer_is_about_the_nodes_that_were_asked_and_no_others() -> None:
+def test_facts_c13_c21_the_answer_is_about_the_nodes_that_were_asked_and_no_others() -> None:
     decide = decider({"m": {f"n{number}": "50" for number in range(200)}})
 
     feasible, _ = ask_filter(decide, ["n7", "x"], names_only=True)
@@ -186,7 +186,7 @@ def test_protocol_c13_c21_the_answer_is_about_the_nodes_that_were_asked_and_no_o
     assert feasible == Feasible(["x"], {}, {"n7": REASON})
 
 
-def test_protocol_c28_the_same_call_twice_gives_the_same_answer() -> None:
+def test_facts_c28_the_same_call_twice_gives_the_same_answer() -> None:
     decide = decider({"m": {"a": "50", "b": "30"}})
 
     assert [ask_filter(decide, ["a", "b"], names_only=True)[0] for _ in range(2)] == [
@@ -195,7 +195,7 @@ def test_protocol_c28_the_same_call_twice_gives_the_same_answer() -> None:
 
 
 @FORMS
-def test_protocol_c22_each_verb_answers_alone_and_leaves_nothing_behind_for_another(*, names_only: bool) -> None:
+def test_facts_c22_each_verb_answers_alone_and_leaves_nothing_behind_for_another(*, names_only: bool) -> None:
     samples = {"m": {"a": "50", "b": "30", "c": "20"}}
     together, apart = decider(samples), decider(samples)
     victims = victims_request({"a": ["u1"], "b": ["u2"]}, names_only=names_only)
@@ -221,34 +221,34 @@ class ScoreCase:
 MORE_IS_BETTER = scoring(("m", "GreaterThan", 0))
 
 PRIORITIZE = {
-    "P1": ScoreCase(MORE_IS_BETTER, {"m": {"a": "100", "b": "90"}}, {"a": 10, "b": 9}),
-    "P2": ScoreCase(
+    "facts_P1": ScoreCase(MORE_IS_BETTER, {"m": {"a": "100", "b": "90"}}, {"a": 10, "b": 9}),
+    "facts_P2": ScoreCase(
         scoring(("m", "LessThan", 0)),
         {"m": {"a": "100", "b": "200", "c": "10"}},
         {"c": 10, "a": 9, "b": 8},
         asked=("a", "b", "c"),
     ),
-    "P3": ScoreCase(
+    "facts_P3": ScoreCase(
         MORE_IS_BETTER,
         {"m": {"a": "2", "b": "1", "d": "9"}},
         {"a": 10, "b": 9, "c": 0},
         asked=("a", "b", "c"),
     ),
-    "P5": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "5"}}, {"a": 10, "b": 10}),
-    "P6": ScoreCase(scoring(("m", "Equals", 5)), {"m": {"a": "5", "b": "6"}}, {"a": 10, "b": 0}),
+    "facts_P5": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "5"}}, {"a": 10, "b": 10}),
+    "facts_P6": ScoreCase(scoring(("m", "Equals", 5)), {"m": {"a": "5", "b": "6"}}, {"a": 10, "b": 0}),
     "P7_no_rules": ScoreCase({"rules": []}, {"m": {"a": "5"}}, {}),
     "P7_unknown_metric": ScoreCase(MORE_IS_BETTER, {"other": {"a": "5"}}, {}),
     "P7_first_rule_without_a_value": ScoreCase(
         scoring(("other", "GreaterThan", 0), ("m", "GreaterThan", 0)), {"m": {"a": "5", "b": "6"}}, {}
     ),
-    "P8": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, labels={}),
-    "P9": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, asked=()),
-    "P10": ScoreCase(
+    "facts_P8": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, labels={}),
+    "facts_P9": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, asked=()),
+    "facts_P10": ScoreCase(
         scoring(("m", "GreaterThan", 0), ("k", "LessThan", 0)),
         {"m": {"a": "2", "b": "1"}, "k": {"a": "2", "b": "1"}},
         {"a": 10, "b": 9},
     ),
-    "protocol_c28_one_node": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "6"}}, {"a": 10}, asked=("a",)),
+    "facts_c28_one_node": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "6"}}, {"a": 10}, asked=("a",)),
 }
 
 
@@ -264,7 +264,7 @@ def test_tas_prioritize(case: ScoreCase, *, names_only: bool) -> None:
 
 
 @FORMS
-def test_tas_p4_protocol_c25_twelve_values_stay_within_bounds_and_in_order(*, names_only: bool) -> None:
+def test_facts_P4_c25_twelve_values_stay_within_bounds_and_in_order(*, names_only: bool) -> None:
     nodes = [f"n{number:02d}" for number in range(12)]
     decide = decider({"m": {node: str(100 - place) for place, node in enumerate(nodes)}})
 
@@ -308,7 +308,7 @@ def offered(uids: list[str]) -> dict[str, Any]:
 
 
 @FORMS
-def test_protocol_c31_victims_on_a_node_that_the_policy_rejects_are_never_offered(*, names_only: bool) -> None:
+def test_facts_c31_victims_on_a_node_that_the_policy_rejects_are_never_offered(*, names_only: bool) -> None:
     decide = decider({"m": {"violates": "50", "meets": "30"}})
     nodes = {"violates": ["u1"], "meets": ["u2", "u3"], "unknown": ["u4"], "no-victims": []}
 
@@ -322,7 +322,7 @@ def test_protocol_c31_victims_on_a_node_that_the_policy_rejects_are_never_offere
 
 
 @FORMS
-def test_protocol_c31_unknown_is_left_out_where_filter_rejects_it(*, names_only: bool) -> None:
+def test_facts_c31_unknown_is_left_out_where_filter_rejects_it(*, names_only: bool) -> None:
     decide = decider({"m": {"meets": "30"}}, {"dontschedule": {**DONTSCHEDULE, "onStale": "fail"}})
 
     body, _ = answer_preempt(decide, victims_request({"meets": ["u1"], "unknown": ["u2"]}, names_only=names_only), NOW)
@@ -331,7 +331,7 @@ def test_protocol_c31_unknown_is_left_out_where_filter_rejects_it(*, names_only:
 
 
 @FORMS
-def test_protocol_c31_without_a_policy_all_victims_are_offered_or_none_by_the_setting(*, names_only: bool) -> None:
+def test_facts_c31_without_a_policy_all_victims_are_offered_or_none_by_the_setting(*, names_only: bool) -> None:
     asked = victims_request({"a": ["u1"]}, names_only=names_only)
 
     passed, _ = answer_preempt(decider({}, namespace="elsewhere"), asked, NOW)

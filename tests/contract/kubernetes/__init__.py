@@ -1,4 +1,4 @@
-"""What we need of an API server, asked of the sandbox here and of a real one in `tests/e2e`."""
+"""Tests of an API server: run on the sandbox here, and on a real API server in `tests/e2e`."""
 
 import pytest
 

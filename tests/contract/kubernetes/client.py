@@ -1,4 +1,4 @@
-"""A client without opinions: what was sent and what came, over HTTP or HTTPS."""
+"""A plain client over HTTP or HTTPS, which returns every answer as received."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ PARTIAL = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-"""As kubectl asks."""
+"""The header `Accept` of kubectl."""
 
 
 async def until(probe: Callable[[], Awaitable[T | None]], what: str, *, timeout: float = 15.0) -> T:
-    """Asks `probe` until it gives something true, and gives that; TimeoutError naming `what` after so many seconds."""
+    """Calls `probe` until its result is true, and returns it; TimeoutError with `what` after `timeout` seconds."""
     last: T | None = None
     try:
         async with asyncio.timeout(timeout):
@@ -35,7 +35,7 @@ async def until(probe: Callable[[], Awaitable[T | None]], what: str, *, timeout:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came: `body` is decoded JSON, or text that is none."""
+    """An answer; `body` is decoded JSON, or text if the body is not JSON."""
 
     status: int
     headers: Any
@@ -61,7 +61,7 @@ class Stream:
         self._response = response
 
     async def next(self, *, timeout: float = 15.0) -> Object:
-        """The next event; EOFError if the stream has ended, TimeoutError if neither happens in so many seconds."""
+        """The next event; EOFError if the stream has ended, TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             line = await self._response.content.readline()
         if not line:
@@ -70,7 +70,7 @@ class Stream:
         return event
 
     async def about(self, stored: Object) -> tuple[str, Object]:
-        """Type and object of the next event about this object."""
+        """The type and the object of the next event of this object."""
         while True:
             event = await self.next()
             if event["object"]["metadata"].get("uid") == stored["metadata"]["uid"]:
@@ -87,7 +87,7 @@ class Stream:
 
 
 class Client:
-    """One server, asked by paths."""
+    """Requests to one server, by path."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -102,7 +102,7 @@ class Client:
         return await self._call("POST", path, body, query=query)
 
     async def patch(self, path: str, body: object, *, content_type: str = MERGE_PATCH, **query: str) -> Answer:
-        """PATCH; text goes as it is, anything else as JSON."""
+        """PATCH; text is sent unchanged, other values as JSON."""
         return await self._call("PATCH", path, body, content_type=content_type, query=query)
 
     async def delete(self, path: str, body: object = None) -> Answer:
@@ -119,7 +119,7 @@ class Client:
 
     @asynccontextmanager
     async def watch(self, path: str, *, accept: str = "application/json", **query: str | int) -> AsyncIterator[Stream]:
-        """A watch, ended on leaving."""
+        """A watch, which ends with the body."""
         async with self._session.get(
             f"{self._url}{path}", params={"watch": "true", **query}, headers={"Accept": accept}
         ) as response:
@@ -127,7 +127,7 @@ class Client:
             try:
                 yield Stream(response)
             finally:
-                # A TLS connection closed in good order would wait for the server's goodbye, beyond the end of the test.
+                # Closing a TLS connection would wait for the server's close_notify, beyond the end of the test.
                 if response.connection is not None and response.connection.transport is not None:
                     response.connection.transport.abort()
 

@@ -1,6 +1,6 @@
-"""The contract: one test a fact about the API server, each seen on kube-apiserver 1.36 first.
+"""The contract: each test is a fact about the API server, first observed on kube-apiserver 1.36.
 
-A subclass gives the fixture `server`. Tests keep to objects of their own, because a real server has others too.
+A subclass has the fixture `server`. Each test uses its own objects, since a real server has other objects, too.
 """
 
 import uuid
@@ -31,11 +31,11 @@ class Server(ABC):
 
     @abstractmethod
     def without_policies(self) -> AbstractAsyncContextManager[None]:
-        """Takes the CustomResourceDefinition away, and brings it back on leaving."""
+        """Deletes the CustomResourceDefinition, and creates it again after the body."""
 
     @abstractmethod
     async def forget(self) -> str:
-        """A version of policies that is too old to watch from."""
+        """A resource version of policies that is too old to watch from."""
 
 
 def policies_of(namespace: str) -> str:
@@ -55,7 +55,7 @@ def policy(name: str, **more: Any) -> Object:
 
 
 def pod(name: str, **spec: Any) -> Object:
-    """A pod that no real scheduler touches."""
+    """A pod of a scheduler that does not exist."""
     container = {"name": "main", "image": "pause", "resources": {"limits": {"telemetry/scheduling": "1"}}}
     return {
         "metadata": {"name": name, "labels": {"telemetry-policy": "demo"}},
@@ -64,7 +64,7 @@ def pod(name: str, **spec: Any) -> Object:
 
 
 def managers_of(stored: Object, key: str) -> list[tuple[str, str]]:
-    """Who set a label, as manager and operation."""
+    """The field managers of a label, each with its operation."""
     return [
         (entry["manager"], entry["operation"])
         for entry in stored["metadata"]["managedFields"]
@@ -73,12 +73,12 @@ def managers_of(stored: Object, key: str) -> list[tuple[str, str]]:
 
 
 def fresh(prefix: str) -> str:
-    """A name that nobody has."""
+    """A new unique name."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
 class KubernetesContract:
-    """Every fact that some worker, test or demo of ours relies on."""
+    """Every fact that a worker, a test or a demo relies on."""
 
     @pytest.fixture
     def api(self, server: Server) -> Client:
@@ -86,7 +86,7 @@ class KubernetesContract:
 
     @pytest.fixture
     async def node(self, api: Client) -> AsyncIterator[Object]:
-        """A node of its own, Ready, with one label."""
+        """A new Ready node with one label."""
         name = fresh("node")
         capacity = {"cpu": "8", "memory": "32Gi", "pods": "110"}
         body = {"metadata": {"name": name, "labels": {"first": "label"}}, "status": {"capacity": capacity}}
@@ -102,31 +102,31 @@ class KubernetesContract:
 
     @pytest.fixture
     def path(self, node: Object) -> str:
-        """That of the node."""
+        """The path of the node."""
         return f"{NODES}/{node['metadata']['name']}"
 
     @pytest.fixture
     async def namespace(self, api: Client) -> str:
-        """A namespace of its own that takes pods."""
+        """A new namespace that accepts pods."""
         name = fresh("contract")
         (await api.create("/api/v1/namespaces", {"metadata": {"name": name}})).ok()
 
-        async def takes_pods() -> bool:
+        async def accepts_pods() -> bool:
             dry = await api.create(pods_of(name), pod("probe"))
             return dry.status == 201
 
-        await until(takes_pods, f"{name} takes pods")
+        await until(accepts_pods, f"{name} accepts pods")
         (await api.delete(f"{pods_of(name)}/probe", {"gracePeriodSeconds": 0})).ok()
 
-        async def is_gone() -> bool:
+        async def is_deleted() -> bool:
             return (await api.get(f"{pods_of(name)}/probe")).status == 404
 
-        await until(is_gone, "the probe is gone")
+        await until(is_deleted, "the probe is deleted")
         return name
 
     @pytest.fixture
     async def demo(self, api: Client, namespace: str) -> Object:
-        """A policy of its own, named `demo`."""
+        """A new policy `demo`."""
         created: Object = (await api.create(policies_of(namespace), policy("demo"), fieldManager="author")).ok()
         return created
 
@@ -147,13 +147,13 @@ class KubernetesContract:
         assert ours.keys() == {"taspolicies", "taspolicies/status"}
         assert (ours["taspolicies"]["kind"], ours["taspolicies"]["namespaced"]) == ("TASPolicy", True)
 
-    async def test_what_is_not_served_is_no_object_that_was_not_found(self, api: Client) -> None:
+    async def test_a_path_that_is_not_served_is_a_plain_404(self, api: Client) -> None:
         (await api.get("/api/v1/nothing")).failed(404, "NotFound")
         for path in ("/nothing", "/apis/nothing.example.com/v1/things"):
             answer = await api.get(path)
             assert (answer.status, answer.body) == (404, "404 page not found\n")
 
-    async def test_methods_and_forms_that_have_no_meaning_are_refused(self, api: Client, path: str) -> None:
+    async def test_unsupported_methods_and_forms_are_rejected(self, api: Client, path: str) -> None:
         (await api.put(NODES, {})).failed(405, "MethodNotAllowed")
         (await api.create(path, {})).failed(405, "MethodNotAllowed")
         (await api.get(path, accept="text/plain")).failed(406, "NotAcceptable")
@@ -162,9 +162,7 @@ class KubernetesContract:
 
     # Get and list
 
-    async def test_an_object_says_what_it_is_and_a_list_says_it_once(
-        self, api: Client, node: Object, path: str
-    ) -> None:
+    async def test_a_list_has_one_kind_and_its_items_none(self, api: Client, node: Object, path: str) -> None:
         assert (node["kind"], node["apiVersion"]) == ("Node", "v1")
         listed = (await api.get(NODES)).ok()
         assert (listed["kind"], listed["apiVersion"]) == ("NodeList", "v1")
@@ -173,29 +171,29 @@ class KubernetesContract:
         assert mine["metadata"] == (await api.get(path)).ok()["metadata"]
         assert int(listed["metadata"]["resourceVersion"]) >= int(mine["metadata"]["resourceVersion"])
 
-    async def test_every_policy_of_a_list_says_what_it_is(self, api: Client, namespace: str, demo: Object) -> None:
+    async def test_every_policy_of_a_list_has_a_kind(self, api: Client, namespace: str, demo: Object) -> None:
         listed = (await api.get(policies_of(namespace))).ok()
         assert (listed["kind"], listed["apiVersion"]) == ("TASPolicyList", f"{GROUP}/v1alpha1")
         assert listed["items"] == [demo]
         assert (demo["kind"], demo["apiVersion"]) == ("TASPolicy", f"{GROUP}/v1alpha1")
 
-    async def test_a_list_goes_over_all_namespaces_or_one(self, api: Client, namespace: str, demo: Object) -> None:
+    async def test_a_list_of_one_namespace_or_all(self, api: Client, namespace: str, demo: Object) -> None:
         everywhere = (await api.get(ALL_POLICIES)).ok()["items"]
         assert demo in everywhere
         assert (await api.get(policies_of("kube-system"))).ok()["items"] == []
         assert (await api.get(policies_of("no-such-namespace"))).ok()["items"] == []
 
-    async def test_what_is_not_there_is_named(self, api: Client, namespace: str) -> None:
-        """The word of the server that lets a label go."""
+    async def test_a_404_names_the_missing_object(self, api: Client, namespace: str) -> None:
+        """Only such an answer allows the removal of a label."""
         for verb in (api.get, api.delete):
-            answer = await verb(f"{policies_of(namespace)}/gone")
-            assert answer.failed(404, "NotFound") == f'taspolicies.{GROUP} "gone" not found'
-            assert answer.body["details"] == {"name": "gone", "group": GROUP, "kind": "taspolicies"}
-        answer = await api.get(f"{NODES}/gone")
-        assert answer.failed(404, "NotFound") == 'nodes "gone" not found'
-        assert answer.body["details"] == {"name": "gone", "kind": "nodes"}
+            answer = await verb(f"{policies_of(namespace)}/absent")
+            assert answer.failed(404, "NotFound") == f'taspolicies.{GROUP} "absent" not found'
+            assert answer.body["details"] == {"name": "absent", "group": GROUP, "kind": "taspolicies"}
+        answer = await api.get(f"{NODES}/absent")
+        assert answer.failed(404, "NotFound") == 'nodes "absent" not found'
+        assert answer.body["details"] == {"name": "absent", "kind": "nodes"}
 
-    async def test_metadata_alone_can_be_asked_for(self, api: Client, node: Object, path: str) -> None:
+    async def test_metadata_only_is_a_form_of_objects_and_lists(self, api: Client, node: Object, path: str) -> None:
         one = (await api.get(path, accept=PARTIAL)).ok()
         assert one == {
             "kind": "PartialObjectMetadata",
@@ -206,7 +204,7 @@ class KubernetesContract:
         assert (listed["kind"], listed["apiVersion"]) == ("PartialObjectMetadataList", "meta.k8s.io/v1")
         assert one in listed["items"]
 
-    async def test_a_list_comes_in_pieces_of_one_version(self, api: Client, namespace: str) -> None:
+    async def test_all_pages_of_a_list_have_one_version(self, api: Client, namespace: str) -> None:
         path = policies_of(namespace)
         for name in ("a", "b", "c"):
             (await api.create(path, policy(name))).ok()
@@ -222,17 +220,17 @@ class KubernetesContract:
         assert not last["metadata"].get("continue")
         (await api.get(path, **{"continue": "nonsense"})).failed(400, "BadRequest")
         from_cache = (await api.get(path, limit=1, resourceVersion="0")).ok()
-        assert len(from_cache["items"]) > 1  # what a cache may answer comes whole
+        assert len(from_cache["items"]) > 1  # an answer from the cache ignores the limit
         assert not from_cache["metadata"].get("continue")
 
-    async def test_a_list_may_have_to_be_newer_than_a_version(self, api: Client, node: Object) -> None:
+    async def test_a_list_can_require_a_minimum_version(self, api: Client, node: Object) -> None:
         version = int(node["metadata"]["resourceVersion"])
         listed = (await api.get(NODES, resourceVersion=version)).ok()
         assert int(listed["metadata"]["resourceVersion"]) >= version
         (await api.get(NODES, resourceVersion=version + 1_000_000)).failed(504, "Timeout")
 
     @pytest.mark.parametrize(
-        ("selector", "is_met"),
+        ("selector", "matches"),
         [
             ("first=label", True),
             ("first==label", True),
@@ -249,11 +247,11 @@ class KubernetesContract:
             ("first,absent", False),
         ],
     )
-    async def test_labels_select(self, api: Client, node: Object, selector: str, is_met: bool) -> None:
+    async def test_label_selectors(self, api: Client, node: Object, selector: str, matches: bool) -> None:
         listed = (await api.get(NODES, labelSelector=selector)).ok()["items"]
-        assert (node["metadata"]["uid"] in {each["metadata"]["uid"] for each in listed}) == is_met
+        assert (node["metadata"]["uid"] in {each["metadata"]["uid"] for each in listed}) == matches
 
-    async def test_fields_select(self, api: Client, node: Object, namespace: str) -> None:
+    async def test_field_selectors(self, api: Client, node: Object, namespace: str) -> None:
         name = node["metadata"]["name"]
         listed = (await api.get(NODES, fieldSelector=f"metadata.name={name}")).ok()["items"]
         assert [each["metadata"]["name"] for each in listed] == [name]
@@ -275,7 +273,7 @@ class KubernetesContract:
         [{"labelSelector": "a in (b"}, {"labelSelector": "a b"}, {"fieldSelector": "spec.nothing=x"}],
         ids=["open", "two words", "field"],
     )
-    async def test_a_selector_that_cannot_be_read_is_refused(self, api: Client, query: dict[str, str]) -> None:
+    async def test_an_invalid_selector_is_rejected(self, api: Client, query: dict[str, str]) -> None:
         (await api.get(NODES, **query)).failed(400, "BadRequest")
 
     # Create and delete
@@ -294,7 +292,7 @@ class KubernetesContract:
         assert metadata["creationTimestamp"].endswith("Z")
         assert (await api.get(f"{policies_of(namespace)}/new")).ok() == created.body
 
-    async def test_two_of_one_name_cannot_be(self, api: Client, namespace: str, demo: Object) -> None:
+    async def test_a_used_name_is_rejected(self, api: Client, namespace: str, demo: Object) -> None:
         answer = await api.create(policies_of(namespace), policy("demo"))
         assert answer.failed(409, "AlreadyExists") == f'taspolicies.{GROUP} "demo" already exists'
         assert answer.body["details"]["name"] == "demo"
@@ -302,7 +300,7 @@ class KubernetesContract:
         assert other["metadata"]["uid"] != demo["metadata"]["uid"]
         await api.delete(f"{policies_of('kube-system')}/{namespace}")
 
-    async def test_what_cannot_be_a_policy_is_not_created(self, api: Client, namespace: str) -> None:
+    async def test_an_invalid_policy_is_not_created(self, api: Client, namespace: str) -> None:
         path = policies_of(namespace)
         answer = await api.create(path, policy("Upper_Case"))
         assert 'metadata.name: Invalid value: "Upper_Case"' in answer.failed(422, "Invalid")
@@ -314,45 +312,41 @@ class KubernetesContract:
         assert answer.failed(404, "NotFound") == 'namespaces "no-such-namespace" not found'
         assert (await api.get(path)).ok()["items"] == []
 
-    async def test_a_generated_name_begins_as_asked(self, api: Client, namespace: str) -> None:
+    async def test_a_generated_name_begins_with_its_prefix(self, api: Client, namespace: str) -> None:
         body = policy("") | {"metadata": {"generateName": "some-"}}
         one, other = [(await api.create(policies_of(namespace), body)).ok()["metadata"]["name"] for _ in range(2)]
         assert one.startswith("some-")
         assert other.startswith("some-")
         assert len({one, other, "some-"}) == 3
 
-    async def test_a_deleted_policy_is_gone_and_another_is_not_meant(
-        self, api: Client, namespace: str, demo: Object
-    ) -> None:
+    async def test_a_deletion_with_another_uid_is_a_conflict(self, api: Client, namespace: str, demo: Object) -> None:
         path = f"{policies_of(namespace)}/demo"
         answer = await api.delete(path, {"preconditions": {"uid": "of-another"}})
         assert "does not match the UID in record" in answer.failed(409, "Conflict")
         uid = demo["metadata"]["uid"]
-        gone = (await api.delete(path, {"preconditions": {"uid": uid}})).ok()
-        assert gone["status"] == "Success"
-        assert gone["details"] == {"name": "demo", "group": GROUP, "kind": "taspolicies", "uid": uid}
+        deleted = (await api.delete(path, {"preconditions": {"uid": uid}})).ok()
+        assert deleted["status"] == "Success"
+        assert deleted["details"] == {"name": "demo", "group": GROUP, "kind": "taspolicies", "uid": uid}
         (await api.get(path)).failed(404, "NotFound")
         again = (await api.create(policies_of(namespace), policy("demo"))).ok()
         assert again["metadata"]["uid"] != uid
 
-    async def test_what_a_node_can_carry_is_also_what_it_offers(self, api: Client) -> None:
+    async def test_a_new_nodes_allocatable_is_its_capacity(self, api: Client) -> None:
         name = fresh("node")
         body = {"metadata": {"name": name}, "status": {"capacity": {"cpu": "8000m", "memory": "1024Mi"}}}
         created = (await api.create(NODES, body)).ok()
         assert created["status"]["capacity"] == created["status"]["allocatable"] == {"cpu": "8", "memory": "1Gi"}
-        gone = (await api.delete(f"{NODES}/{name}")).ok()
-        assert gone["details"] == {"name": name, "kind": "nodes", "uid": created["metadata"]["uid"]}
+        deleted = (await api.delete(f"{NODES}/{name}")).ok()
+        assert deleted["details"] == {"name": name, "kind": "nodes", "uid": created["metadata"]["uid"]}
 
     # Merge patches of labels
 
-    async def test_a_label_is_set_beside_the_others_and_its_writer_noted(
-        self, api: Client, node: Object, path: str
-    ) -> None:
+    async def test_a_patch_sets_one_label_and_its_field_manager(self, api: Client, node: Object, path: str) -> None:
         guards = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
         answer = await api.patch(path, {"metadata": guards | {"labels": {"a": "b"}}}, fieldManager="tas")
         assert answer.ok()["metadata"]["labels"] == {"first": "label", "a": "b"}
         assert managers_of(answer.body, "a") == [("tas", "Update")]
-        assert managers_of(answer.body, "first") == [("suite", "Update")]  # the first word of its user agent
+        assert managers_of(answer.body, "first") == [("suite", "Update")]  # the first part of the user agent
         assert int(answer.body["metadata"]["resourceVersion"]) > int(node["metadata"]["resourceVersion"])
         assert (await api.get(path)).ok() == answer.body
 
@@ -366,7 +360,7 @@ class KubernetesContract:
             changed = (await api.patch(path, {"metadata": {"labels": {"a": "c"}}})).ok()
             assert await watch.about(before) == ("MODIFIED", changed)
 
-    async def test_null_removes_whoever_set_it(self, api: Client, node: Object, path: str) -> None:
+    async def test_null_deletes_a_label_of_any_field_manager(self, api: Client, node: Object, path: str) -> None:
         (await api.patch(path, {"metadata": {"labels": {"a": "b"}}}, fieldManager="somebody")).ok()
         after = (await api.patch(path, {"metadata": {"labels": {"a": None, "c": "d"}}}, fieldManager="tas")).ok()
         assert after["metadata"]["labels"] == {"first": "label", "c": "d"}
@@ -374,7 +368,7 @@ class KubernetesContract:
         bare = (await api.patch(path, {"metadata": {"labels": None}})).ok()
         assert "labels" not in bare["metadata"]
 
-    async def test_another_value_makes_the_writer_its_owner(self, api: Client, path: str) -> None:
+    async def test_a_new_value_changes_the_field_manager(self, api: Client, path: str) -> None:
         (await api.patch(path, {"metadata": {"labels": {"a": "b", "kept": "x"}}}, fieldManager="extender")).ok()
         same = (await api.patch(path, {"metadata": {"labels": {"a": "b", "c": "d"}}}, fieldManager="tas")).ok()
         assert (managers_of(same, "a"), managers_of(same, "c")) == ([("extender", "Update")], [("tas", "Update")])
@@ -392,7 +386,7 @@ class KubernetesContract:
             assert answer.body["details"] == {"name": node["metadata"]["name"], "kind": "nodes"}
         assert (await api.get(path)).ok()["metadata"]["labels"]["a"] == "b"
 
-    async def test_a_patch_for_an_earlier_node_of_that_name_does_not_hit_its_successor(
+    async def test_a_patch_for_a_deleted_node_does_not_change_a_new_node_of_its_name(
         self, api: Client, node: Object, path: str
     ) -> None:
         guards = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
@@ -431,7 +425,7 @@ class KubernetesContract:
             (TOO_LONG, "x", f'"{TOO_LONG}": name part must be no more than 63 bytes'),
         ],
     )
-    async def test_one_bad_label_is_named_and_none_is_set(
+    async def test_one_invalid_label_is_named_and_no_label_is_set(
         self, api: Client, node: Object, key: str, value: str, named: str
     ) -> None:
         path = f"{NODES}/{node['metadata']['name']}"
@@ -444,19 +438,19 @@ class KubernetesContract:
         assert {cause["field"] for cause in details["causes"]} == {"metadata.labels"}
         assert (await api.get(path)).ok() == node
 
-    async def test_several_bad_labels_are_all_named(self, api: Client, path: str) -> None:
+    async def test_all_invalid_labels_are_named(self, api: Client, path: str) -> None:
         message = (await api.patch(path, {"metadata": {"labels": {"a": "-x", "b": "y!"}}})).failed(422, "Invalid")
         assert 'metadata.labels: Invalid value: "-x"' in message
         assert 'metadata.labels: Invalid value: "y!"' in message
 
-    async def test_labels_go_to_their_limits(self, api: Client, path: str) -> None:
+    async def test_labels_of_maximal_length_are_accepted(self, api: Client, path: str) -> None:
         long = {f"{'p' * 253}/{'n' * 63}": "v" * 63, "empty": "", "UP.per_1": "A-1_b.C"}
         many = {f"label-{number}": "x" for number in range(200)}
         labels = (await api.patch(path, {"metadata": {"labels": long | many}})).ok()["metadata"]["labels"]
         assert labels == {"first": "label"} | long | many
 
     @pytest.mark.parametrize("key", ["labels", "annotations"])
-    async def test_values_are_text(self, api: Client, node: Object, path: str, key: str) -> None:
+    async def test_values_must_be_strings(self, api: Client, node: Object, path: str, key: str) -> None:
         (await api.patch(path, {"metadata": {key: {"a": 1}}})).failed(422, "Invalid")
         assert (await api.get(path)).ok() == node
 
@@ -466,7 +460,7 @@ class KubernetesContract:
         answer = await api.patch(path, {"metadata": {"annotations": {"a b": "x"}}})
         assert 'metadata.annotations: Invalid value: "a b"' in answer.failed(422, "Invalid")
 
-    async def test_what_is_no_merge_patch_is_refused(self, api: Client, node: Object, path: str) -> None:
+    async def test_an_invalid_patch_is_rejected(self, api: Client, node: Object, path: str) -> None:
         (await api.patch(path, '{"metadata')).failed(400, "BadRequest")
         (await api.patch(path, [1])).failed(400, "BadRequest")
         (await api.patch(path, {}, content_type="application/json")).failed(415, "UnsupportedMediaType")
@@ -475,7 +469,7 @@ class KubernetesContract:
 
     # Status
 
-    async def test_a_nodes_status_is_patched_on_its_own(self, api: Client, node: Object, path: str) -> None:
+    async def test_a_nodes_status_is_patched_separately(self, api: Client, node: Object, path: str) -> None:
         of_status = {"status": {"capacity": {"telemetry/scheduling": "77"}}}
         assert (await api.patch(path, of_status)).ok() == node
         offered = {"capacity": {"telemetry/scheduling": "1000"}, "allocatable": {"telemetry/scheduling": "1000"}}
@@ -518,7 +512,7 @@ class KubernetesContract:
             (5, "5"),
         ],
     )
-    async def test_quantities_are_stored_in_one_form(
+    async def test_quantities_are_stored_in_canonical_form(
         self, api: Client, path: str, sent: str | int, stored: str
     ) -> None:
         after = (await api.patch(f"{path}/status", {"status": {"capacity": {"memory": sent}}})).ok()
@@ -527,7 +521,7 @@ class KubernetesContract:
         assert again == after
 
     @pytest.mark.parametrize(("name", "sent"), [("memory", "-1"), ("memory", "much"), ("example.com/card", "1.5")])
-    async def test_what_is_no_amount_is_refused(
+    async def test_an_invalid_quantity_is_rejected(
         self, api: Client, node: Object, path: str, name: str, sent: str
     ) -> None:
         (await api.patch(f"{path}/status", {"status": {"capacity": {name: sent}}})).failed(422, "Invalid")
@@ -545,7 +539,7 @@ class KubernetesContract:
         labelled = (await api.patch(path, {"metadata": {"labels": {"a": "b"}}})).ok()
         assert labelled["metadata"]["generation"] == 2
 
-    async def test_a_policys_status_is_patched_on_its_own(self, api: Client, namespace: str, demo: Object) -> None:
+    async def test_a_policys_status_is_patched_separately(self, api: Client, namespace: str, demo: Object) -> None:
         path = f"{policies_of(namespace)}/demo"
         assert (await api.patch(path, {"status": {"compliance": "x"}})).ok() == demo
         patch = {
@@ -565,7 +559,7 @@ class KubernetesContract:
         assert (await api.patch(path, {"spec": {"suspend": True}})).ok()["status"] == {"compliance": "x"}
 
     async def test_a_uid_guards_a_policy_but_not_its_status(self, api: Client, namespace: str, demo: Object) -> None:
-        """The status of a custom resource is guarded by resourceVersion alone."""
+        """For the status of a custom resource, only resourceVersion is checked."""
         path = f"{policies_of(namespace)}/demo"
         message = f'TASPolicy.{GROUP} "demo" is invalid: metadata.uid: Invalid value: "earlier": field is immutable'
         answer = await api.patch(path, {"metadata": {"uid": "earlier"}, "spec": {"suspend": True}})
@@ -583,7 +577,7 @@ class KubernetesContract:
 
     # Watch
 
-    async def test_a_watch_tells_every_change_after_a_version_in_order(self, api: Client, namespace: str) -> None:
+    async def test_a_watch_sends_every_change_after_a_version_in_order(self, api: Client, namespace: str) -> None:
         path = policies_of(namespace)
         version = await api.version(path)
         created = (await api.create(path, policy("one"))).ok()
@@ -600,7 +594,7 @@ class KubernetesContract:
             assert await watch.next() == deleted
 
     @pytest.mark.parametrize("version", [{}, {"resourceVersion": "0"}], ids=["none", "0"])
-    async def test_a_watch_without_a_version_begins_with_what_there_is(
+    async def test_a_watch_without_a_version_begins_with_the_existing_objects(
         self, api: Client, namespace: str, demo: Object, version: dict[str, str]
     ) -> None:
         async with api.watch(ALL_POLICIES, **version) as watch:
@@ -609,7 +603,7 @@ class KubernetesContract:
             kind, _ = await watch.about(demo)
             assert kind == "DELETED"
 
-    async def test_a_watch_keeps_to_its_namespace(self, api: Client, namespace: str) -> None:
+    async def test_a_watch_of_one_namespace(self, api: Client, namespace: str) -> None:
         version = await api.version(ALL_POLICIES)
         foreign = fresh("foreign")
         (await api.create(policies_of("kube-system"), policy(foreign))).ok()
@@ -618,7 +612,7 @@ class KubernetesContract:
         async with api.watch(policies_of(namespace), resourceVersion=version) as watch:
             assert await watch.next() == {"type": "ADDED", "object": mine}
 
-    async def test_a_watch_may_be_of_metadata(self, api: Client, node: Object, path: str) -> None:
+    async def test_a_watch_of_metadata_only(self, api: Client, node: Object, path: str) -> None:
         query = {"resourceVersion": node["metadata"]["resourceVersion"]}
         changed = (await api.patch(path, {"metadata": {"labels": {"a": "b"}}})).ok()
         async with api.watch(NODES, accept=PARTIAL, **query) as watch:
@@ -630,8 +624,8 @@ class KubernetesContract:
             "metadata": changed["metadata"],
         }
 
-    async def test_a_watch_of_lists_of_metadata_stays_silent(self, api: Client, node: Object, path: str) -> None:
-        """No event fits into that form: for a watch it has to be PartialObjectMetadata."""
+    async def test_a_watch_for_lists_of_metadata_has_no_events(self, api: Client, node: Object, path: str) -> None:
+        """The form for a watch must be PartialObjectMetadata."""
         (await api.patch(path, {"metadata": {"labels": {"a": "b"}}})).ok()
         version = node["metadata"]["resourceVersion"]
         async with api.watch(
@@ -639,7 +633,7 @@ class KubernetesContract:
         ) as watch:
             assert await watch.rest() == []
 
-    async def test_what_comes_into_a_selection_is_added_and_what_leaves_it_deleted(
+    async def test_a_watch_with_a_selector_adds_and_deletes_by_the_selector(
         self, api: Client, node: Object, path: str
     ) -> None:
         version = node["metadata"]["resourceVersion"]
@@ -658,17 +652,17 @@ class KubernetesContract:
             assert left["object"]["metadata"]["resourceVersion"] == outside["metadata"]["resourceVersion"]
             assert (await watch.next())["type"] == "ADDED"
 
-    async def test_a_watch_ends_when_its_time_is_over(self, api: Client, namespace: str) -> None:
+    async def test_a_watch_ends_after_timeout_seconds(self, api: Client, namespace: str) -> None:
         path = policies_of(namespace)
         async with api.watch(path, resourceVersion=await api.version(path), timeoutSeconds=1) as watch:
             assert await watch.rest() == []
 
-    async def test_a_version_that_is_no_number_is_refused(self, api: Client) -> None:
+    async def test_a_version_that_is_not_a_number_is_rejected(self, api: Client) -> None:
         answer = await api.get(NODES, resourceVersion="abc", watch="true")
         assert answer.status == 500 or answer.failed(400, "BadRequest")
 
-    async def test_a_version_too_old_to_watch_from_has_expired(self, server: Server, api: Client) -> None:
-        """As an event of the stream, with a Status for its object."""
+    async def test_a_watch_from_a_forgotten_version_is_expired(self, server: Server, api: Client) -> None:
+        """The stream has one event ERROR with a Status."""
         async with api.watch(ALL_POLICIES, resourceVersion=await server.forget()) as watch:
             (event,) = await watch.rest()
         assert event["type"] == "ERROR"
@@ -676,8 +670,8 @@ class KubernetesContract:
         assert (status["kind"], status["code"], status["reason"]) == ("Status", 410, "Expired")
         assert status["message"].startswith("too old resource version: ")
 
-    async def test_a_watch_is_told_how_far_it_has_come(self, api: Client, node: Object, path: str) -> None:
-        """Once something has happened that it does not see, about every minute and shortly before its end."""
+    async def test_a_watch_gets_bookmarks(self, api: Client, node: Object, path: str) -> None:
+        """After changes that the watch does not select: about every minute, and shortly before the end."""
         version = node["metadata"]["resourceVersion"]
         query = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "4"}
         async with api.watch(NODES, accept=PARTIAL, fieldSelector="metadata.name=nobody", **query) as watch:
@@ -687,15 +681,15 @@ class KubernetesContract:
         assert event["object"]["kind"] == "PartialObjectMetadata"
         assert int(event["object"]["metadata"]["resourceVersion"]) >= int(changed["metadata"]["resourceVersion"])
 
-    async def test_a_watch_is_told_nothing_while_nothing_happens(self, api: Client, node: Object) -> None:
+    async def test_a_watch_without_changes_gets_no_bookmarks(self, api: Client, node: Object) -> None:
         query = {"resourceVersion": await api.version(NODES), "allowWatchBookmarks": "true", "timeoutSeconds": "3"}
         async with api.watch(NODES, **query) as watch:
             assert await watch.rest() == []
 
-    async def test_without_its_definition_a_policy_is_neither_found_nor_said_to_be_missing(
+    async def test_without_the_definition_a_404_does_not_name_the_policy(
         self, server: Server, api: Client, namespace: str, demo: Object
     ) -> None:
-        """What must never let a label go: a 404 that names no policy."""
+        """Such a 404 must never allow the removal of a label."""
         version = demo["metadata"]["resourceVersion"]
         async with (
             api.watch(policies_of(namespace), resourceVersion=version) as watch,
@@ -710,14 +704,14 @@ class KubernetesContract:
         assert [event["type"] for event in events if event["type"] != "MODIFIED"] == ["DELETED"]
         assert (await api.get(policies_of(namespace))).ok()["items"] == []
 
-    async def test_the_definition_is_there(self, api: Client) -> None:
+    async def test_the_definition_is_established(self, api: Client) -> None:
         definition = (await api.get(CRD)).ok()
         assert definition["spec"]["names"]["kind"] == "TASPolicy"
         assert {"Established"} <= {each["type"] for each in definition["status"]["conditions"]}
 
     # Pods
 
-    async def test_a_new_pod_waits(self, api: Client, namespace: str) -> None:
+    async def test_a_new_pod_is_pending(self, api: Client, namespace: str) -> None:
         sent = pod("web")
         del sent["spec"]["schedulerName"]
         sent["status"] = {"phase": "Running"}
@@ -750,17 +744,19 @@ class KubernetesContract:
         conditions = {each["type"]: each["status"] for each in found["status"]["conditions"]}
         assert (conditions["PodScheduled"], conditions["Ready"]) == ("True", "True")
         async with api.watch(pods_of(namespace), resourceVersion=version, fieldSelector="spec.nodeName=") as watch:
-            assert (await watch.next())["type"] == "DELETED"  # it waits no longer
+            assert (await watch.next())["type"] == "DELETED"  # the pod has a node now
 
-    async def test_there_is_nothing_to_bind_without_a_pod(self, api: Client, namespace: str) -> None:
+    async def test_a_binding_without_a_pod_is_not_found(self, api: Client, namespace: str) -> None:
         target = {"kind": "Node", "name": "node-1"}
         answer = await api.create(
-            f"{pods_of(namespace)}/gone/binding", {"metadata": {"name": "gone"}, "target": target}
+            f"{pods_of(namespace)}/absent/binding", {"metadata": {"name": "absent"}, "target": target}
         )
-        assert answer.failed(404, "NotFound") == 'pods "gone" not found'
+        assert answer.failed(404, "NotFound") == 'pods "absent" not found'
 
     @pytest.mark.parametrize("how", ["evicted", "deleted"])
-    async def test_a_pod_goes_and_its_watch_says_so(self, api: Client, namespace: str, node: Object, how: str) -> None:
+    async def test_a_removed_pod_is_an_event_of_a_watch(
+        self, api: Client, namespace: str, node: Object, how: str
+    ) -> None:
         path = f"{pods_of(namespace)}/web"
         (await api.create(pods_of(namespace), pod("web"))).ok()
         target = {"kind": "Node", "name": node["metadata"]["name"]}
@@ -771,11 +767,11 @@ class KubernetesContract:
             answer = await api.create(f"{path}/eviction", eviction)
             assert (answer.status, answer.body["status"]) == (201, "Success")
         else:
-            gone = (await api.delete(path, {"gracePeriodSeconds": 0})).ok()
-            assert (gone["kind"], gone["metadata"]["name"]) == ("Pod", "web")
+            deleted = (await api.delete(path, {"gracePeriodSeconds": 0})).ok()
+            assert (deleted["kind"], deleted["metadata"]["name"]) == ("Pod", "web")
         async with api.watch(pods_of(namespace), resourceVersion=version) as watch:
             while (event := await watch.next())["type"] == "MODIFIED":
-                pass  # a kubelet needs some steps
+                pass  # a kubelet stops the pod in several steps
         assert event["type"] == "DELETED"
         assert event["object"]["spec"]["nodeName"] == node["metadata"]["name"]
         for again in (

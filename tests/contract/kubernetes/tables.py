@@ -1,4 +1,4 @@
-"""The contract's part for people: tables, as `kubectl get` asks for them, and what kubectl cordons with."""
+"""The part of the contract for kubectl: tables for `kubectl get`, and strategic merge patches for `kubectl cordon`."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 def columns(table: Object) -> list[tuple[str, str]]:
-    """Name and type of those that are shown without `--output=wide`."""
+    """Name and type of the columns without `--output=wide`."""
     assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
     return [(each["name"], each["type"]) for each in table["columnDefinitions"] if each["priority"] == 0]
 
 
 def cells(table: Object, name: str) -> list[Any]:
-    """The row of an object, in the same columns."""
+    """The row of an object, for the columns without `--output=wide`."""
     (row,) = (each for each in table["rows"] if each["object"]["metadata"]["name"] == name)
     shown = zip(table["columnDefinitions"], row["cells"], strict=True)
     return [cell for column, cell in shown if column["priority"] == 0]
@@ -28,20 +28,20 @@ def texts(*names: str) -> list[tuple[str, str]]:
 
 
 class TableContract:
-    """To be run with `KubernetesContract`, whose fixtures it uses."""
+    """Tests that use the fixtures of `KubernetesContract`."""
 
-    async def test_nodes_come_as_a_table(self, api: Client, node: Object, path: str) -> None:
+    async def test_a_table_of_nodes(self, api: Client, node: Object, path: str) -> None:
         name = node["metadata"]["name"]
         (await api.patch(path, {"metadata": {"labels": {"node-role.kubernetes.io/worker": ""}}})).ok()
-        for asked in (path, NODES):
-            table = (await api.get(asked, accept=TABLE)).ok()
+        for requested in (path, NODES):
+            table = (await api.get(requested, accept=TABLE)).ok()
             assert columns(table) == texts("Name", "Status", "Roles", "Age", "Version")
             assert cells(table, name)[:3] == [name, "Ready", "worker"]
             assert cells(table, name)[3].endswith("s")
             assert table["metadata"]["resourceVersion"]
             assert {row["object"]["kind"] for row in table["rows"]} == {"PartialObjectMetadata"}
 
-    async def test_a_table_has_as_much_of_its_objects_as_is_asked_for(
+    async def test_include_object_chooses_the_form_of_objects_in_a_table(
         self, api: Client, node: Object, path: str
     ) -> None:
         (whole,) = (await api.get(path, accept=TABLE, includeObject="Object")).ok()["rows"]
@@ -50,7 +50,7 @@ class TableContract:
         assert bare.get("object") is None
         (await api.get(path, accept=TABLE, includeObject="All")).failed(400, "BadRequest")
 
-    async def test_a_cordoned_node_says_so(self, api: Client, node: Object, path: str) -> None:
+    async def test_a_table_shows_a_cordoned_node(self, api: Client, node: Object, path: str) -> None:
         name = node["metadata"]["name"]
         for value, status in ((True, "Ready,SchedulingDisabled"), (None, "Ready")):
             patched = (await api.patch(path, {"spec": {"unschedulable": value}}, content_type=STRATEGIC)).ok()
@@ -63,33 +63,31 @@ class TableContract:
             patched = (await api.patch(path, {"spec": {"taints": [taint]}}, content_type=STRATEGIC)).ok()
             assert [each for each in patched["spec"]["taints"] if each["key"].startswith("example.com/")] == [taint]
 
-    async def test_pods_come_as_a_table(self, api: Client, namespace: str) -> None:
+    async def test_a_table_of_pods(self, api: Client, namespace: str) -> None:
         (await api.create(pods_of(namespace), pod("waits"))).ok()
         table = (await api.get(pods_of(namespace), accept=TABLE)).ok()
         assert columns(table) == texts("Name", "Ready", "Status", "Restarts", "Age")
         assert cells(table, "waits")[:4] == ["waits", "0/1", "Pending", "0"]
 
-    async def test_events_and_namespaces_come_as_tables(self, api: Client, namespace: str) -> None:
+    async def test_tables_of_events_and_namespaces(self, api: Client, namespace: str) -> None:
         event = {
-            "metadata": {"name": "told"},
+            "metadata": {"name": "event-1"},
             "involvedObject": {"kind": "Pod", "namespace": namespace, "name": "web"},
             "type": "Warning",
             "reason": "FailedScheduling",
-            "message": "fits nowhere",
+            "message": "fits no node",
             "lastTimestamp": "2026-01-01T00:00:00Z",
         }
         path = f"/api/v1/namespaces/{namespace}/events"
         (await api.create(path, event)).ok()
         table = (await api.get(path, accept=TABLE)).ok()
         assert columns(table) == texts("Last Seen", "Type", "Reason", "Object", "Message")
-        assert cells(table, "told")[1:] == ["Warning", "FailedScheduling", "pod/web", "fits nowhere"]
+        assert cells(table, "event-1")[1:] == ["Warning", "FailedScheduling", "pod/web", "fits no node"]
         table = (await api.get("/api/v1/namespaces", accept=TABLE)).ok()
         assert columns(table) == texts("Name", "Status", "Age")
         assert cells(table, namespace)[:2] == [namespace, "Active"]
 
-    async def test_policies_come_as_a_table_with_the_columns_of_their_definition(
-        self, api: Client, namespace: str
-    ) -> None:
+    async def test_a_table_of_policies_has_the_columns_of_the_definition(self, api: Client, namespace: str) -> None:
         path = policies_of(namespace)
         (await api.create(path, policy("one"))).ok()
         table = (await api.get(path, accept=TABLE)).ok()
@@ -105,7 +103,7 @@ class TableContract:
         assert cells(table, "one")[:4] == ["one", "True", None, 2]
 
     @pytest.mark.parametrize("resource", ["nodes", "policies"])
-    async def test_a_watch_of_tables_has_one_head(
+    async def test_only_the_first_table_of_a_watch_has_column_definitions(
         self, api: Client, node: Object, namespace: str, resource: str
     ) -> None:
         path = NODES if resource == "nodes" else policies_of(namespace)
@@ -125,7 +123,7 @@ class TableContract:
         assert row["cells"][0] == about
         assert row["object"]["metadata"]["labels"]["seen"] == "2"
 
-    async def test_definitions_have_a_table_too(self, api: Client) -> None:
+    async def test_a_table_of_definitions(self, api: Client) -> None:
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/taspolicies.{GROUP}"
         table = (await api.get(path, accept=TABLE)).ok()
         assert table["rows"][0]["cells"][0] == f"taspolicies.{GROUP}"

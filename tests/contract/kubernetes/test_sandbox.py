@@ -1,4 +1,4 @@
-"""The contract, asked of the sandbox."""
+"""Runs the contract on the sandbox."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,13 +1,34 @@
 """A watch that remembers everything it was told."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from bus.buckets import Bucket, Stream
-from bus.connection import Bus, Entry, Epoch
+from bus.connection import Bus, Epoch, RawEntry
+from bus.record_kind import Entry, RecordKind
 from bus.watch import Watch
 from tests.integration.servers import eventually
+
+
+def raw_watch(
+    bus: Bus,
+    bucket: Bucket,
+    *,
+    on_entry: Callable[[RawEntry], None],
+    on_epoch: Callable[[Epoch], None],
+    on_batch: Callable[[], None] | None = None,
+    keys: str = ">",
+) -> Watch:
+    """A watch of bytes: every key is one, and every value is itself."""
+    kind: RecordKind[str, bytes] = RecordKind(
+        bucket=bucket, key=str, parse_key=str, encode=bytes, decode=lambda _, data: data, keys=keys
+    )
+
+    def take(entry: Entry[str, bytes]) -> None:
+        on_entry(RawEntry(entry.key, entry.readable(), entry.revision, entry.created))
+
+    return Watch(bus, kind.to(take), on_epoch=on_epoch, on_batch=on_batch)
 
 
 class Follower:
@@ -15,16 +36,16 @@ class Follower:
 
     def __init__(self, bus: Bus, bucket: Bucket, keys: str = ">") -> None:
         self.epochs: list[Epoch] = []
-        self.entries: list[Entry] = []
+        self.entries: list[RawEntry] = []
         self.batches = 0
         self.view: dict[str, bytes] = {}
-        self.watch = Watch(bus, bucket, on_entry=self._entry, on_epoch=self._epoch, on_batch=self._batch, keys=keys)
+        self.watch = raw_watch(bus, bucket, on_entry=self._entry, on_epoch=self._epoch, on_batch=self._batch, keys=keys)
 
     def _epoch(self, epoch: Epoch) -> None:
         self.epochs.append(epoch)
         self.view = {}
 
-    def _entry(self, entry: Entry) -> None:
+    def _entry(self, entry: RawEntry) -> None:
         assert self.epochs, "an entry before its epoch"
         self.entries.append(entry)
         if entry.value is None:

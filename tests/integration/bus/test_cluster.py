@@ -1,4 +1,4 @@
-"""A cluster of three servers that keeps three copies, and loses any one of them (n30, n33)."""
+"""A cluster of three servers that keeps three copies, and loses any one of them (facts.md n30, n33)."""
 
 import asyncio
 import os
@@ -152,5 +152,5 @@ async def test_fewer_copies_than_wished_are_told(cluster: Cluster) -> None:
         async with Bus.connect(cluster.url, name="three", streams=[NODES], replicas=3) as three:
             await asyncio.wait_for(three.wait_connected(), ELECTION_SECONDS)
             await eventually(lambda: isinstance(three.problem, MisconfiguredError), within=ELECTION_SECONDS)
-            assert "num_replicas is 1, wished is 3" in str(three.problem)
+            assert "num_replicas is 1, must be 3" in str(three.problem)
             await answer(lambda: three.put(NODES, "a", b"", revision=0, read_at=now()))

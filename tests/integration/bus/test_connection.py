@@ -10,7 +10,7 @@ import pytest
 from bus.buckets import ALL, LEASES, NODES, SAMPLES, Bucket, Stream
 from bus.connection import CALL_SECONDS, WRITE_SECONDS, Bus
 from bus.errors import ConflictError, ExpiredError, MisconfiguredError, RefusedError, UnavailableError
-from bus.streams import Standing, ensure
+from bus.streams import StreamsState, ensure
 from tests.integration.servers import Server, eventually
 
 now = time.monotonic
@@ -154,7 +154,7 @@ async def test_a_stream_that_is_not_as_needed_is_reported_and_left_alone(server:
         async with Bus.connect(server.url, name="ours", streams=[Bucket(name="B", history=5)]) as other:
             await other.wait_connected()
             assert isinstance(other.problem, MisconfiguredError)
-            assert "KV_B: max_msgs_per_subject is 1, needed is 5" in str(other.problem)
+            assert "KV_B: max_msgs_per_subject is 1, must be 5" in str(other.problem)
             assert await other.epoch(theirs) == before
         assert bus.problem is None
 
@@ -193,13 +193,13 @@ async def test_a_bug_of_ours_is_seen_and_leaves_nobody_without_a_bus(
 ) -> None:
     outcomes = iter([ZeroDivisionError("once")])
 
-    async def fail_once(*arguments: Any, **options: Any) -> Standing:
+    async def fail_once(*arguments: Any, **options: Any) -> StreamsState:
         for error in outcomes:
             raise error
         return await ensure(*arguments, **options)
 
     monkeypatch.setattr("bus.connection.ensure", fail_once)
-    monkeypatch.setattr("bus.connection.PROBLEM_SECONDS", 0.2)
+    monkeypatch.setattr("bus.connection.RECHECK_SECONDS", 0.2)
     async with Bus.connect(server.url, name="test") as bus:
         await eventually(lambda: "once" in str(bus.problem))
         await eventually(lambda: bus.connected and bus.problem is None)

@@ -173,5 +173,5 @@ async def test_a_durable_that_is_not_as_needed_is_reported_and_left_alone(bus: B
     await bus.api("CONSUMER.CREATE.SAMPLES.test", {"stream_name": "SAMPLES", "config": config})
     async with consuming(bus, Handler()):
         await eventually(lambda: isinstance(bus.problem, MisconfiguredError))
-        assert "ack_policy is none, needed is explicit" in str(bus.problem)
+        assert "ack_policy is none, must be explicit" in str(bus.problem)
         assert (await bus.api("CONSUMER.INFO.SAMPLES.test"))["config"]["ack_policy"] == "none"

@@ -313,8 +313,8 @@ async def test_a_dead_watch_is_noticed_by_what_it_has_not_applied_n36(
         await follower.caught_up()
         feed = follower.watch._feed
         assert feed is not None
-        monkeypatch.setattr(feed, "_take_entry", lambda _: None)
-        monkeypatch.setattr(feed, "_take_status", lambda _: "")
+        monkeypatch.setattr(feed, "_receive_entry", lambda _: None)
+        monkeypatch.setattr(feed, "_receive_status", lambda _: "")
         await bus.put(NODES, "a", b"1", revision=0, read_at=now())
         await eventually(lambda: follower.watch.status.lag == 1)
         await eventually(lambda: follower.view == {"a": b"1"})
@@ -325,9 +325,9 @@ async def test_a_lost_entry_is_noticed_at_the_next_one(bus: Bus, monkeypatch: py
         await follower.caught_up()
         feed = follower.watch._feed
         assert feed is not None
-        take = feed._take_entry
+        take = feed._receive_entry
         lost = iter([None])
-        monkeypatch.setattr(feed, "_take_entry", lambda message: take(message) if next(lost, 1) else None)
+        monkeypatch.setattr(feed, "_receive_entry", lambda message: take(message) if next(lost, 1) else None)
         for number in range(3):
             await bus.put(NODES, f"n{number}", b"", revision=0, read_at=now())
         await eventually(lambda: len(follower.view) == 3)

@@ -8,7 +8,7 @@ import pytest
 from bus.buckets import PODS, VERDICTS
 from bus.connection import Bus
 from bus.errors import ConflictError
-from bus.history import forget_deleted, forget_history
+from bus.history import purge_history, purge_tombstone
 from tests.integration.bus.followers import following
 
 now = time.monotonic
@@ -25,8 +25,8 @@ async def test_the_last_revision_of_every_key_stays(bus: Bus) -> None:
     async with following(bus, VERDICTS) as follower:
         last = dict(zip(counts, await asyncio.gather(*(write(*each) for each in counts.items())), strict=True))
         last["gone"] = await bus.delete(VERDICTS, "gone", revision=await write("gone", 5), read_at=now())
-        assert await forget_history(bus, VERDICTS) == 1 + 40 * 29 + 5
-        assert await forget_history(bus, VERDICTS) == 0
+        assert await purge_history(bus, VERDICTS) == 1 + 40 * 29 + 5
+        assert await purge_history(bus, VERDICTS) == 0
         for key, revision in last.items():
             entry = await bus.get(VERDICTS, key)
             assert entry is not None
@@ -43,8 +43,8 @@ async def test_of_a_deleted_key_nothing_is_left_and_the_next_write_is_its_first(
         marker = await bus.delete(
             PODS, "gone", revision=await bus.put(PODS, "gone", b"1", revision=0, read_at=now()), read_at=now()
         )
-        await forget_deleted(bus, PODS, "gone", revision=marker)
-        await forget_deleted(bus, PODS, "gone", revision=marker)
+        await purge_tombstone(bus, PODS, "gone", revision=marker)
+        await purge_tombstone(bus, PODS, "gone", revision=marker)
         assert await bus.get(PODS, "gone") is None
         assert (await bus.api(f"STREAM.INFO.{PODS.stream}"))["state"]["messages"] == 0
         with pytest.raises(ConflictError):
@@ -60,7 +60,7 @@ async def test_a_key_that_was_written_since_its_deletion_stays(bus: Bus) -> None
         PODS, "back", revision=await bus.put(PODS, "back", b"1", revision=0, read_at=now()), read_at=now()
     )
     revision = await bus.put(PODS, "back", b"2", revision=marker, read_at=now())
-    await forget_deleted(bus, PODS, "back", revision=marker)
+    await purge_tombstone(bus, PODS, "back", revision=marker)
     entry = await bus.get(PODS, "back")
     assert entry is not None
     assert (entry.revision, entry.value) == (revision, b"2")

@@ -2,14 +2,49 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
-from bus.buckets import LEASES
-from bus.connection import Bus
+from bus.buckets import LEASES, Bucket
+from bus.connection import Bus, RawEntry
 from bus.errors import UnavailableError
-from bus.lease import RENEWALS, Lease
+from bus.lease import RENEWALS_PER_TTL, Lease
+from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
+
+
+class LossyBus(Bus):
+    """A bus that loses what the server answered to the next calls of some kind."""
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        super().__init__(*arguments, **keywords)  # type: ignore[arg-type]
+        self.losing: list[str] = []
+
+    async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
+        entry = await super().get(bucket, key)
+        self._lose("get")
+        return entry
+
+    async def put(
+        self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0
+    ) -> int:
+        written = await super().put(bucket, key, value, revision=revision, read_at=read_at, ttl_seconds=ttl_seconds)
+        self._lose("put")
+        return written
+
+    def _lose(self, call: str) -> None:
+        if self.losing[:1] == [call]:
+            del self.losing[0]
+            raise UnavailableError(f"the answer to a {call} was lost")
+
+
+@pytest.fixture
+async def lossy(server: Server) -> AsyncIterator[LossyBus]:
+    async with LossyBus.connect(server.url, name="lossy") as lossy:
+        assert isinstance(lossy, LossyBus)
+        await lossy.wait_connected()
+        yield lossy
 
 
 async def test_one_holds_and_the_other_waits_until_it_is_given_up(bus: Bus) -> None:
@@ -32,6 +67,25 @@ async def test_one_holds_and_the_other_waits_until_it_is_given_up(bus: Bus) -> N
     assert (first.held, second.held) == (False, False)
 
 
+async def test_two_holders_of_one_name_are_two_holders(bus: Bus) -> None:
+    """Two containers on one host can have the same host name and the same process id."""
+    first, second = Lease(bus, "cpu", "host-1", ttl_seconds=2), Lease(bus, "cpu", "host-1", ttl_seconds=2)
+    async with first.hold():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.5), second.hold():
+                pass
+        assert first.held
+
+
+async def test_a_long_lease_that_is_given_up_is_another_s_soon(bus: Bus) -> None:
+    first, second = Lease(bus, "cpu", "first", ttl_seconds=600), Lease(bus, "cpu", "second", ttl_seconds=600)
+    async with first.hold():
+        waiting = asyncio.create_task(second._acquire())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 0.5)
+    await asyncio.wait_for(waiting, 30)  # a quarter of its TTL is longer
+
+
 async def test_it_is_renewed_beyond_its_ttl(bus: Bus) -> None:
     lease = Lease(bus, "cpu", "first")
     revisions = set()
@@ -40,7 +94,7 @@ async def test_it_is_renewed_beyond_its_ttl(bus: Bus) -> None:
         entry = await bus.get(LEASES, "cpu")
         assert entry is not None
         revisions.add(entry.revision)
-        return len(revisions) > RENEWALS
+        return len(revisions) > RENEWALS_PER_TTL
 
     async with lease.hold():
         await eventually(renewed, every=0.1)
@@ -103,6 +157,43 @@ async def test_an_own_write_whose_answer_was_lost_does_not_lose_the_lease(bus: B
         written = lease._revision
         lease._revision = known  # as if the answer had been lost
         await eventually(lambda: lease._revision > written)
+        assert lease.held
+
+
+async def test_it_ends_before_the_server_says_so_though_the_answer_was_late(server: Server, bus: Bus) -> None:
+    async def expired() -> bool:
+        entry = await bus.get(LEASES, "cpu")
+        return entry is not None and entry.value is None
+
+    async with Proxy.before(server.url) as proxy, Bus.connect(proxy.url, name="far") as far:
+        await far.wait_connected()
+        lease = Lease(far, "cpu", "far", ttl_seconds=2)
+        proxy.delay = 1.0
+        await lease._acquire()  # and never renewed
+        await eventually(expired)
+        assert not lease.held
+
+
+async def test_who_acquired_it_without_hearing_so_does_not_wait_for_its_own_expiry(lossy: LossyBus) -> None:
+    lossy.losing = ["put"]
+    async with asyncio.timeout(20), Lease(lossy, "cpu", "first", ttl_seconds=60).hold():
+        assert lossy.losing == []
+
+
+async def test_a_holder_outlives_a_lost_answer_to_its_renewal(lossy: LossyBus, bus: Bus) -> None:
+    revisions: set[int] = set()
+
+    async def renewed_twice() -> bool:
+        entry = await bus.get(LEASES, "cpu")
+        assert entry is not None
+        revisions.add(entry.revision)
+        return len(revisions) > 2
+
+    lease = Lease(lossy, "cpu", "first", ttl_seconds=4)
+    async with lease.hold():
+        lossy.losing = ["put"]
+        await eventually(renewed_twice)  # the second time by who does not know the first revision
+        await eventually(lambda: lossy.losing == [])
         assert lease.held
 
 

@@ -73,7 +73,7 @@ async def test_two_servers_never_share_a_store(tmp_path: Path, monkeypatch: pyte
                 pass
 
 
-@pytest.mark.parametrize(("store", "told"), [("/proc/nowhere", "cannot be made"), ("/proc", "cannot be written")])
+@pytest.mark.parametrize(("store", "told"), [("/proc/nowhere", "cannot be created"), ("/proc", "cannot be written")])
 async def test_a_store_that_cannot_be_is_told(store: str, told: str) -> None:
     with pytest.raises(MisconfiguredError, match=f"the store {store} {told}"):
         async with EmbeddedServer.start(Path(store)):

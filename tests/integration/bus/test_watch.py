@@ -2,24 +2,30 @@
 
 import asyncio
 import time
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
-from bus.buckets import LEASES, NODES, SAMPLES
-from bus.connection import ENTRIES_SECONDS, Bus, Entry, Epoch
-from bus.feed import INACTIVE_SECONDS
-from bus.watch import Watch
-from tests.integration.bus.followers import Follower, consumers, following
+from bus.buckets import LEASES, NODES, SAMPLES, Bucket
+from bus.connection import ENTRIES_SECONDS, Bus, Epoch, RawEntry
+from bus.feed import INACTIVE_SECONDS, Feed
+from tests.integration.bus.followers import Follower, consumers, following, raw_watch
 from tests.integration.servers import Server, eventually
 
 now = time.monotonic
 
 
 async def fill(bus: Bus, count: int, value: bytes = b"1") -> list[int]:
-    return await asyncio.gather(
-        *(bus.put(NODES, f"n{number}.metrics", value, revision=0, read_at=now()) for number in range(count))
-    )
+    """Puts so many entries, a part at a time: none then waits for its turn for longer than its `read_at` counts."""
+    revisions: list[int] = []
+    for start in range(0, count, 100):
+        part = range(start, min(start + 100, count))
+        revisions += await asyncio.gather(
+            *(bus.put(NODES, f"n{number}.metrics", value, revision=0, read_at=now()) for number in part)
+        )
+    return revisions
 
 
 async def test_what_stands_there_comes_in_order_then_every_change(bus: Bus) -> None:
@@ -101,7 +107,7 @@ async def test_a_watch_of_some_keys_that_hears_nothing_is_noticed(
         await follower.caught_up()
         feed = follower.watch._feed
         assert feed is not None
-        monkeypatch.setattr(feed, "_take_entry", lambda _: None)
+        monkeypatch.setattr(feed, "_receive_entry", lambda _: None)
         await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
         await eventually(lambda: follower.view == {"a.facts": b"1"}, within=30)
 
@@ -117,7 +123,7 @@ async def test_a_burst_is_told_once_or_a_few_times_not_per_entry(bus: Bus) -> No
 async def test_caught_up_is_known_when_the_last_batch_is_told(bus: Bus) -> None:
     await fill(bus, 10)
     told: list[bool] = []
-    watch = Watch(
+    watch = raw_watch(
         bus,
         NODES,
         on_entry=lambda _: None,
@@ -135,7 +141,7 @@ async def test_a_slow_reader_is_told_that_it_caught_up_and_leaves_others_their_t
     told: list[bool] = []
     turns = 0
 
-    def slowly(_: Entry) -> None:
+    def slowly(_: RawEntry) -> None:
         until = time.perf_counter() + 0.0005
         while time.perf_counter() < until:
             pass
@@ -146,7 +152,7 @@ async def test_a_slow_reader_is_told_that_it_caught_up_and_leaves_others_their_t
             await asyncio.sleep(0)
             turns += 1
 
-    watch = Watch(
+    watch = raw_watch(
         bus,
         NODES,
         on_entry=slowly,
@@ -192,15 +198,15 @@ async def test_the_lag_is_known(bus: Bus) -> None:
 
 
 async def test_a_bug_in_the_reader_ends_the_watch_loudly(bus: Bus) -> None:
-    def fail(_: Entry | Epoch) -> None:
+    def fail(_: RawEntry | Epoch) -> None:
         raise ZeroDivisionError
 
     for on_entry, on_epoch in ((fail, lambda _: None), (lambda _: None, fail)):
-        watch = Watch(bus, NODES, on_entry=on_entry, on_epoch=on_epoch)
+        watch = raw_watch(bus, NODES, on_entry=on_entry, on_epoch=on_epoch)
         task = asyncio.create_task(watch.run())
         await eventually(lambda watch=watch: watch.status.epoch is not None)  # type: ignore[misc]
         if not task.done():
-            revision = (await bus.get(NODES, "a")) or Entry("a", None, 0, 0)
+            revision = (await bus.get(NODES, "a")) or RawEntry("a", None, 0, 0)
             await bus.put(NODES, "a", b"", revision=revision.revision, read_at=now())
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(task, 30)
@@ -218,6 +224,68 @@ async def test_it_leaves_no_consumer_behind_b47(bus: Bus) -> None:
         assert await consumers(bus, NODES) == 1
     await eventually(lambda: no_consumers(bus), within=INACTIVE_SECONDS - 1)  # not by the server itself
     await eventually(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_after_a_lost_connection_the_consumer_of_the_one_before_is_taken_away_b47(bus: Bus) -> None:
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        attached = follower.watch.status.attached
+        bus.link._client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+        began = now()
+        await eventually(lambda: attached < follower.watch.status.attached < float("inf"), every=0.001)
+
+        async def one() -> bool:
+            return await consumers(bus, NODES) == 1
+
+        await eventually(one)
+        assert now() - began < INACTIVE_SECONDS  # so it was not the server by itself
+
+
+async def test_a_leader_that_is_behind_for_a_moment_begins_no_new_life(server: Server) -> None:
+    """In a cluster a new leader may for a moment not have what its predecessor has handed on."""
+
+    class LaggingBus(Bus):
+        lies = 0
+
+        async def feed(
+            self, bucket: Bucket, *, keys: str = ">", after: Callable[[Epoch], int | None] | None = None
+        ) -> Feed:
+            def asked(epoch: Epoch) -> int | None:
+                assert after is not None
+                if self.lies:
+                    self.lies -= 1
+                    return after(replace(epoch, last_sequence=epoch.last_sequence - 1))
+                return after(epoch)
+
+            return await super().feed(bucket, keys=keys, after=asked)
+
+    async with LaggingBus.connect(server.url, name="lagging") as bus:
+        assert isinstance(bus, LaggingBus)
+        await bus.wait_connected()
+        await fill(bus, 3)
+        async with following(bus, NODES) as follower:
+            await eventually(lambda: len(follower.entries) == 3)
+            for number in (3, 4):  # each time anew
+                bus.lies = 1
+                bus.link._client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+                await eventually(lambda: bus.lies == 0 and bus.connected)
+                await bus.put(NODES, f"n{number}.metrics", b"1", revision=0, read_at=now())
+                await eventually(lambda number=number: len(follower.entries) == number + 1)  # type: ignore[misc]
+            assert len(follower.epochs) == 1
+            assert [entry.key for entry in follower.entries] == [f"n{number}.metrics" for number in range(5)]
+
+
+async def test_a_stream_that_was_replaced_is_noticed_though_heartbeats_go_on(
+    bus: Bus, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with following(bus, NODES) as follower:
+        await fill(bus, 3)
+        await eventually(lambda: len(follower.entries) == 3)
+        feed = follower.watch._feed
+        assert feed is not None
+        monkeypatch.setattr("bus.pulse.Pulse.beat", lambda _: asyncio.sleep(0.1))  # as if the consumer lived
+        await bus.api(f"STREAM.DELETE.{NODES.stream}")
+        await eventually(lambda: len(follower.epochs) == 2, within=30)
 
 
 async def test_entries_is_the_whole_bucket_without_what_is_gone(bus: Bus) -> None:

@@ -1,4 +1,4 @@
-"""Extensions over HTTP beside telemetry: whatever one does, it does to its own path alone."""
+"""Extensions over HTTP beside telemetry: an error of an extension affects only its own path."""
 
 import asyncio
 import sys
@@ -14,14 +14,15 @@ from structlog.testing import capture_logs
 
 from tas.extender.verbs import Answer
 from tas.extension import Binding, Hooks, NodeView, Pod
-from tas.view import View
+from tas.view.view import View
 from tests.deciders import ToldDecider
 from tests.integration.servers import eventually
-from workers.extender_http import answered_by, build_app
-from workers.extender_metrics import ExtenderMetrics
-from workers.extensions import Extension
-from workers.mounted import MAX_LATE, MountedExtension, held
-from workers.runtime import Address, listening
+from workers.process.address import Address
+from workers.process.runtime import listening
+from workers.serving.extender_http import build_app, verb_handlers
+from workers.serving.extender_metrics import ExtenderMetrics
+from workers.serving.extensions import Extension
+from workers.serving.mounted import MAX_UNFINISHED, MountedExtension, entered
 
 LOOPBACK = Address("127.0.0.1", 0)
 LIMIT = 0.2
@@ -49,7 +50,7 @@ class Served:
             return reply.status, await reply.json()
 
     async def telemetry_answers(self) -> None:
-        """Asks it all, as the scheduler would beside."""
+        """Sends requests to telemetry, as the scheduler would at the same time."""
         assert (await self.ask("/scheduler/filter"))[1]["NodeNames"] == ["a", "b"]
         assert await self.ask("/scheduler/prioritize") == (200, [{"Host": "a", "Score": 7}, {"Host": "b", "Score": 0}])
 
@@ -59,13 +60,15 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    hooks: Hooks | None, *, entered: Any = None, problem: str | None = None, limit: float = PATIENCE
+    hooks: Hooks | None, *, instance: Any = None, problem: str | None = None, limit: float = PATIENCE
 ) -> AsyncIterator[Served]:
-    extension = Extension(name="own", package="own 1.0", target="own:Own", hooks=hooks, held=entered, problem=problem)
+    extension = Extension(
+        name="own", package="own 1.0", target="own:Own", hooks=hooks, instance=instance, problem=problem
+    )
     mounted = MountedExtension(extension, NodeView(View()), limit=limit)
     registry, answers = CollectorRegistry(), list[Answer]()
     app = build_app(
-        {"/scheduler": answered_by(ToldDecider(scores={"a": 7})), extension.path: mounted.verbs},
+        {"/scheduler": verb_handlers(ToldDecider(scores={"a": 7})), extension.path: mounted.verbs},
         unready=lambda: None,
         on_answer=answers.append,
         metrics=ExtenderMetrics(registry),
@@ -73,7 +76,7 @@ async def serving(
     async with (
         listening(app, LOOPBACK, purpose="test") as address,
         aiohttp.ClientSession() as session,
-        held([mounted]),
+        entered([mounted]),
     ):
         yield Served(f"http://{address}", mounted, session, registry, answers)
 
@@ -92,7 +95,7 @@ def hooks_of(verb: str, hook: Callable[..., Any]) -> Hooks:
     return Hooks(**{{"prioritize": "score"}.get(verb, verb): hook})
 
 
-async def test_every_hook_answers_below_its_own_path_and_async_ones_as_well(logs: list[Any]) -> None:
+async def test_every_hook_answers_below_its_path_async_or_not(logs: list[Any]) -> None:
     async def score(_pod: Pod, candidates: Any, _now: float) -> dict[str, int]:
         await asyncio.sleep(0)
         return dict.fromkeys(candidates, 3)
@@ -129,7 +132,7 @@ async def test_a_verb_without_a_hook_gets_404(logs: list[Any]) -> None:
 
 @pytest.mark.parametrize("body", [{}, [], {"Pod": None}, {"Pod": POD}])
 @pytest.mark.parametrize("verb", BODIES)
-async def test_bad_input_gets_400_before_a_hook_is_asked(logs: list[Any], verb: str, body: Any) -> None:
+async def test_bad_input_gets_400_before_a_hook_is_called(logs: list[Any], verb: str, body: Any) -> None:
     asked: list[Any] = []
     async with serving(hooks_of(verb, lambda *given: asked.append(given))) as served:
         status, answer = await served.ask(f"/own/{verb}", body)
@@ -139,7 +142,7 @@ async def test_bad_input_gets_400_before_a_hook_is_asked(logs: list[Any], verb: 
 
 
 class CustomExit(BaseException):
-    """As rude as it gets."""
+    """An error that is no Exception."""
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -163,7 +166,7 @@ ERRORS = [ValueError("no such card"), SystemExit(3), KeyboardInterrupt(), Custom
 @pytest.mark.parametrize("verb", BODIES)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("make", [raises, raises_later])
-async def test_one_that_raises_gets_500_with_its_name_for_its_path_alone(
+async def test_a_hook_that_raises_gives_500_on_its_own_path_only(
     logs: list[Any], make: Any, error: BaseException, verb: str
 ) -> None:
     async with serving(hooks_of(verb, make(error))) as served:
@@ -179,7 +182,7 @@ async def test_one_that_raises_gets_500_with_its_name_for_its_path_alone(
     assert failed["exc_info"] is error
 
 
-async def test_one_that_cancels_itself_gets_500() -> None:
+async def test_a_hook_that_cancels_itself_gives_500() -> None:
     async def hook(*_: Any) -> dict[str, int]:
         task = asyncio.current_task()
         assert task is not None
@@ -198,15 +201,15 @@ async def test_one_that_cancels_itself_gets_500() -> None:
         ("prioritize", {"a": 11}, "a = 11: a score is an integer from 0 to 10"),
         ("prioritize", {"a": -1}, "a = -1: a score is an integer from 0 to 10"),
         ("prioritize", {"a": 7.0}, "a = 7.0: a score is an integer from 0 to 10"),
-        ("prioritize", {"c": 1}, "'c': it was not asked about this node"),
-        ("filter", {"c": "x"}, "'c': it was not asked about this node"),
+        ("prioritize", {"c": 1}, "'c': the node is not in the request"),
+        ("filter", {"c": "x"}, "'c': the node is not in the request"),
         ("filter", None, "None: must be a mapping of nodes to rejected nodes"),
         ("filter", {"a": "\ud800"}, "UnicodeEncodeError"),
         ("preempt", {"a": 7}, "a = 7: must be the Victims of the node"),
         ("bind", 7, "7: must be nothing, or why the pod cannot be bound"),
     ],
 )
-async def test_protocol_c25_what_must_not_reach_the_scheduler_gets_500_with_the_value(
+async def test_facts_c25_an_invalid_hook_result_gives_500_with_the_value(
     logs: list[Any], verb: str, given: Any, message: str
 ) -> None:
     async with serving(hooks_of(verb, lambda *_: given)) as served:
@@ -219,7 +222,7 @@ async def test_protocol_c25_what_must_not_reach_the_scheduler_gets_500_with_the_
     assert events(logs, "extension_answer_refused") or events(logs, "extension_failed")
 
 
-async def test_protocol_c2_one_that_awaits_too_long_is_cut_off_and_nobody_waits_for_it(logs: list[Any]) -> None:
+async def test_facts_c2_a_hook_above_the_time_limit_is_cancelled(logs: list[Any]) -> None:
     ended: list[bool] = []
 
     async def hook(*_: Any) -> dict[str, int]:
@@ -240,7 +243,7 @@ async def test_protocol_c2_one_that_awaits_too_long_is_cut_off_and_nobody_waits_
     assert (cut_off["extension"], cut_off["verb"], cut_off["seconds"]) == ("own", "prioritize", LIMIT)
 
 
-async def test_one_that_will_not_end_is_cut_off_all_the_same_and_asked_no_more_when_many_do_not(
+async def test_hooks_that_ignore_cancellation_are_not_called_above_a_limit(
     logs: list[Any],
 ) -> None:
     released = asyncio.Event()
@@ -254,12 +257,12 @@ async def test_one_that_will_not_end_is_cut_off_all_the_same_and_asked_no_more_w
         raise ValueError("late, and wrong as well")
 
     async with serving(Hooks(score=hook), limit=LIMIT) as served:
-        for _ in range(MAX_LATE // 10):
+        for _ in range(MAX_UNFINISHED // 10):
             cut_off = await asyncio.gather(*(served.ask("/own/prioritize") for _ in range(10)))
             assert {status for status, _ in cut_off} == {504}
         status, answer = await served.ask("/own/prioritize")
         assert status == 503
-        assert f"{MAX_LATE} calls were cut off and have not ended" in answer["error"]
+        assert f"{MAX_UNFINISHED} cancelled calls have not ended" in answer["error"]
         await served.telemetry_answers()
         released.set()
 
@@ -269,7 +272,7 @@ async def test_one_that_will_not_end_is_cut_off_all_the_same_and_asked_no_more_w
         await eventually(asked_again, within=PATIENCE)
 
 
-async def test_one_that_cannot_be_mounted_says_why_on_its_path(logs: list[Any]) -> None:
+async def test_an_extension_that_cannot_be_mounted_answers_with_its_problem(logs: list[Any]) -> None:
     async with serving(None, problem="own:Own cannot be loaded: ImportError: 'torch'") as served:
         for verb in BODIES:
             assert await served.ask(f"/own/{verb}") == (
@@ -277,14 +280,14 @@ async def test_one_that_cannot_be_mounted_says_why_on_its_path(logs: list[Any]) 
                 {"error": "extension own: own:Own cannot be loaded: ImportError: 'torch'"},
             )
         await served.telemetry_answers()
-        assert served.mounted.told()["problem"] == "own:Own cannot be loaded: ImportError: 'torch'"
+        assert served.mounted.describe()["problem"] == "own:Own cannot be loaded: ImportError: 'torch'"
         assert served.mounted.is_mounted() == 0.0
-    (told,) = events(logs, "extension_not_mounted")
-    assert (told["extension"], told["log_level"]) == ("own", "error")
+    (describe,) = events(logs, "extension_not_mounted")
+    assert (describe["extension"], describe["log_level"]) == ("own", "error")
 
 
 class Entered:
-    """Needs something before it can answer."""
+    """An async context manager with a hook."""
 
     def __init__(self) -> None:
         self.may_enter = asyncio.Event()
@@ -306,49 +309,49 @@ class Entered:
 SCORES = Hooks(score=lambda *_: {"a": 1})
 
 
-async def test_one_that_is_entered_answers_from_then_on_and_is_left_at_the_end(logs: list[Any]) -> None:
-    entered = Entered()
-    async with serving(SCORES, entered=entered) as served:
+async def test_a_context_manager_answers_once_entered_and_is_left_at_the_end(logs: list[Any]) -> None:
+    extension = Entered()
+    async with serving(SCORES, instance=extension) as served:
         status, answer = await served.ask("/own/prioritize")
-        assert (status, answer) == (503, {"error": "extension own prioritize: it is being entered"})
+        assert (status, answer) == (503, {"error": "extension own prioritize: it is starting"})
         await served.telemetry_answers()
-        entered.may_enter.set()
+        extension.may_enter.set()
 
         async def answers() -> bool:
             return (await served.ask("/own/prioritize"))[0] == 200
 
         await eventually(answers, within=PATIENCE)
         assert served.mounted.is_mounted() == 1.0
-    assert entered.steps == ["entered", "left"]
+    assert extension.steps == ["entered", "left"]
 
 
-async def test_one_that_cannot_be_entered_says_why_on_its_path(logs: list[Any]) -> None:
-    entered = Entered()
-    entered.fails.append("enter")
-    entered.may_enter.set()
-    async with serving(SCORES, entered=entered) as served:
+async def test_a_context_manager_that_fails_to_start_answers_with_its_problem(logs: list[Any]) -> None:
+    extension = Entered()
+    extension.fails.append("enter")
+    extension.may_enter.set()
+    async with serving(SCORES, instance=extension) as served:
         await eventually(lambda: bool(events(logs, "extension_not_mounted")), within=PATIENCE)
         status, answer = await served.ask("/own/prioritize")
         assert (status, answer) == (
             503,
-            {"error": "extension own prioritize: it cannot be entered: SystemExit: '3'"},
+            {"error": "extension own prioritize: it cannot start: SystemExit: '3'"},
         )
         await served.telemetry_answers()
 
 
-async def test_one_that_fails_when_it_is_left_keeps_nobody_from_ending(logs: list[Any]) -> None:
-    entered = Entered()
-    entered.fails.append("exit")
-    entered.may_enter.set()
-    async with serving(SCORES, entered=entered):
+async def test_a_context_manager_that_fails_at_the_end_does_not_block_the_stop(logs: list[Any]) -> None:
+    extension = Entered()
+    extension.fails.append("exit")
+    extension.may_enter.set()
+    async with serving(SCORES, instance=extension):
         await eventually(lambda: bool(events(logs, "extension_mounted")), within=PATIENCE)
 
     (failed,) = events(logs, "extension_failed")
     assert (failed["extension"], failed["verb"], str(failed["exc_info"])) == ("own", "exit", "not now")
 
 
-async def test_a_client_that_leaves_ends_the_call_it_waited_for(logs: list[Any]) -> None:
-    """At the latest when the limit is over."""
+async def test_the_call_of_a_disconnected_client_is_cancelled(logs: list[Any]) -> None:
+    """At the time limit at the latest."""
     async with serving(hooks_of("filter", lambda *_: asyncio.sleep(PATIENCE)), limit=LIMIT) as served:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(LIMIT / 2):

@@ -1,4 +1,4 @@
-"""The extender on a real socket: what the gate lets in, and that nothing a client does harms another."""
+"""The extender on a real socket: the checks of requests, and the isolation of clients from each other."""
 
 import asyncio
 import gzip
@@ -16,9 +16,10 @@ from structlog.testing import capture_logs
 from tas.extender.decision import Decider, FilterDecision, Outcome, ScoreDecision
 from tas.extender.verbs import Answer
 from tests.deciders import ToldDecider
-from workers.extender_http import AnswerRing, answered_by, build_app
-from workers.extender_metrics import CLIENT_GONE, ExtenderMetrics
-from workers.runtime import Address, listening
+from workers.process.address import Address
+from workers.process.runtime import listening
+from workers.serving.extender_http import AnswerRing, build_app, verb_handlers
+from workers.serving.extender_metrics import CLIENT_GONE, ExtenderMetrics
 
 LIMIT = 20_000
 POD = {"metadata": {"name": "p", "namespace": "ns"}}
@@ -39,7 +40,7 @@ class Reply:
 
 @dataclass
 class Connection:
-    """One HTTP/1.1 connection, byte by byte."""
+    """An HTTP/1.1 connection, byte by byte."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -49,7 +50,7 @@ class Connection:
         await self.writer.drain()
 
     async def receive(self) -> Reply:
-        """The next answer; raises IncompleteReadError if the server closed."""
+        """The next response; raises IncompleteReadError if the server closed the connection."""
         async with asyncio.timeout(PATIENCE):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
             first, *lines = head.split("\r\n")[:-2]
@@ -58,7 +59,7 @@ class Connection:
         return Reply(int(first.split()[1]), headers, body)
 
     def abort(self) -> None:
-        """Leaves without a word, as a killed client does."""
+        """Resets the connection, like a killed client."""
         self.writer.transport.abort()
 
 
@@ -71,7 +72,7 @@ def request(
     length: int | None = -1,
     **headers: str,
 ) -> bytes:
-    """A request; `length` declares another one than the body's, None none at all."""
+    """A request; `length` overrides the declared length of the body, None omits it."""
     lines = [f"{method} {path} HTTP/1.1", "Host: x"]
     if content_type is not None:
         lines.append(f"Content-Type: {content_type}")
@@ -82,13 +83,13 @@ def request(
 
 
 def chunks(*parts: bytes) -> bytes:
-    """The body in transfer coding chunked."""
+    """The body with transfer encoding chunked."""
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
 
 
 @dataclass
 class Served:
-    """An extender that listens, and what it told."""
+    """A listening extender, with its answers and logs."""
 
     address: Address
     registry: CollectorRegistry
@@ -117,7 +118,7 @@ async def serving(decider: Decider, *, body_seconds: float = PATIENCE) -> AsyncI
     registry = CollectorRegistry()
     served = Served(Address("127.0.0.1", 0), registry)
     app = build_app(
-        {"/scheduler": answered_by(decider), "/other": answered_by(ToldDecider())},
+        {"/scheduler": verb_handlers(decider), "/other": verb_handlers(ToldDecider())},
         unready=lambda: served.not_ready,
         on_answer=served.answers.append,
         metrics=ExtenderMetrics(registry),
@@ -145,7 +146,7 @@ async def eventually(condition: Callable[[], bool], *, what: str) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_protocol_c1_a_verb_is_posted_below_the_prefix(served: Served) -> None:
+async def test_facts_c1_a_verb_is_posted_below_the_prefix(served: Served) -> None:
     filtered = await served.ask(request("/scheduler/filter"))
     scored = await served.ask(request("/scheduler/prioritize"))
 
@@ -168,7 +169,7 @@ async def test_a_query_does_not_hide_the_verb(served: Served) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/scheduler/filter", "/x"])
-async def test_tas_h1_other_methods_get_405(served: Served, method: str, path: str) -> None:
+async def test_facts_H1_other_methods_get_405(served: Served, method: str, path: str) -> None:
     reply = await served.ask(request(path, b"", method=method, content_type=None))
 
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
@@ -177,7 +178,7 @@ async def test_tas_h1_other_methods_get_405(served: Served, method: str, path: s
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", None, "application/jsonx", "application/xml; application/json"])
-async def test_tas_h2_other_types_get_415(served: Served, content_type: str | None) -> None:
+async def test_facts_H2_other_types_get_415(served: Served, content_type: str | None) -> None:
     reply = await served.ask(request(content_type=content_type))
 
     assert (reply.status, reply.headers["content-type"]) == (415, "application/json")
@@ -187,7 +188,7 @@ async def test_tas_h2_other_types_get_415(served: Served, content_type: str | No
 @pytest.mark.parametrize(
     "content_type", ["application/json; charset=utf-8", "application/json;charset=UTF-8", "Application/JSON ; a=b"]
 )
-async def test_tas_h3_parameters_of_the_type_are_accepted(served: Served, content_type: str) -> None:
+async def test_facts_H3_parameters_of_the_type_are_accepted(served: Served, content_type: str) -> None:
     assert (await served.ask(request(content_type=content_type))).status == 200
 
 
@@ -195,11 +196,11 @@ def padded(size: int) -> bytes:
     return ASK + b" " * (size - len(ASK))
 
 
-async def test_tas_h4_a_body_of_exactly_the_limit_is_read(served: Served) -> None:
+async def test_facts_H4_a_body_of_exactly_the_limit_is_read(served: Served) -> None:
     assert (await served.ask(request(body=padded(LIMIT)))).status == 200
 
 
-async def test_tas_h4_a_longer_declared_body_gets_413_before_it_is_sent(served: Served) -> None:
+async def test_facts_H4_a_longer_declared_body_gets_413_before_it_is_sent(served: Served) -> None:
     reply = await served.ask(request(body=b"", length=LIMIT + 1))
 
     assert (reply.status, reply.headers["content-type"]) == (413, "application/json")
@@ -207,7 +208,7 @@ async def test_tas_h4_a_longer_declared_body_gets_413_before_it_is_sent(served: 
 
 
 @pytest.mark.parametrize("size", [LIMIT + 1, 100 * LIMIT])
-async def test_tas_h4_a_longer_body_of_undeclared_length_gets_413(served: Served, size: int) -> None:
+async def test_facts_H4_a_longer_body_of_undeclared_length_gets_413(served: Served, size: int) -> None:
     data = request(body=chunks(padded(size)), length=None, Transfer_Encoding="chunked")
 
     reply = await served.ask(data)
@@ -216,7 +217,7 @@ async def test_tas_h4_a_longer_body_of_undeclared_length_gets_413(served: Served
     assert f"the limit is {LIMIT}" in reply.json["error"]
 
 
-async def test_tas_h4_what_counts_is_the_size_after_decompression(served: Served) -> None:
+async def test_facts_H4_the_limit_is_the_size_after_decompression(served: Served) -> None:
     small, large = (gzip.compress(padded(size)) for size in (LIMIT, 1000 * LIMIT))
 
     assert (await served.ask(request(body=small, Content_Encoding="gzip"))).status == 200
@@ -227,7 +228,7 @@ async def test_tas_h4_what_counts_is_the_size_after_decompression(served: Served
     "path",
     ["/", "/x", "/scheduler", "/scheduler/", "/scheduler/bind", "/scheduler/filter/", "/filter"],
 )
-async def test_tas_h5_protocol_c30_other_paths_get_404_and_bind_too(served: Served, path: str) -> None:
+async def test_facts_H5_c30_other_paths_get_404_and_bind_too(served: Served, path: str) -> None:
     reply = await served.ask(request(path))
 
     assert (reply.status, reply.headers["content-type"]) == (404, "application/json")
@@ -236,14 +237,14 @@ async def test_tas_h5_protocol_c30_other_paths_get_404_and_bind_too(served: Serv
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
-async def test_tas_h7_garbage_after_the_value_gets_400(served: Served, verb: str) -> None:
+async def test_facts_H7_garbage_after_the_value_gets_400(served: Served, verb: str) -> None:
     reply = await served.ask(request(f"/scheduler/{verb}", ASK + b" {}"))
 
     assert (reply.status, reply.headers["content-type"]) == (400, "application/json")
     assert "JSON is malformed: trailing characters" in reply.json["error"]
 
 
-async def test_protocol_c31_preempt_leaves_out_the_node_that_is_rejected(served: Served) -> None:
+async def test_facts_c31_preempt_omits_rejected_nodes(served: Served) -> None:
     victims = {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}
     asked = {"Pod": POD, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"a": victims, "b": victims}}
 
@@ -256,7 +257,7 @@ async def test_protocol_c31_preempt_leaves_out_the_node_that_is_rejected(served:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"Pod":null,"NodeNames":["a"]}', b"[" * LIMIT, b"\xff\xfe"])
-async def test_protocol_c4_what_cannot_be_answered_is_an_error_with_a_reason(served: Served, body: bytes) -> None:
+async def test_facts_c4_an_invalid_request_gets_an_error_with_its_reason(served: Served, body: bytes) -> None:
     reply = await served.ask(request(body=body))
 
     assert (reply.status, reply.headers["content-type"]) == (400, "application/json")
@@ -264,7 +265,7 @@ async def test_protocol_c4_what_cannot_be_answered_is_an_error_with_a_reason(ser
     assert [answer.error for answer in served.answers] == [reply.json["error"]]
 
 
-async def test_a_body_in_pieces_is_one_body(served: Served) -> None:
+async def test_a_body_in_pieces_is_read_completely(served: Served) -> None:
     async with served.connect() as connection:
         await connection.send(request()[:-30])
         await asyncio.sleep(0.05)  # for the server to see the beginning alone; it may well not
@@ -287,13 +288,13 @@ async def test_a_body_in_broken_chunks_gets_400(served: Served, body: bytes) -> 
     assert (await served.ask(request())).status == 200
 
 
-async def test_a_body_that_lies_about_its_compression_gets_400(served: Served) -> None:
+async def test_a_body_with_a_wrong_content_encoding_gets_400(served: Served) -> None:
     reply = await served.ask(request(Content_Encoding="gzip"))
 
     assert (reply.status, reply.headers["content-type"]) == (400, "application/json")
 
 
-async def test_a_connection_is_kept_through_answers_and_refusals(served: Served) -> None:
+async def test_a_connection_stays_open_after_answers_and_refusals(served: Served) -> None:
     async with served.connect() as connection:
         statuses = []
         for data in (
@@ -320,7 +321,7 @@ async def test_requests_sent_at_once_are_answered_in_order(served: Served) -> No
     assert [host["Host"] for host in replies[1].json] == ["a", "b"]
 
 
-async def test_not_ready_gets_503_with_the_reason_until_it_is(served: Served) -> None:
+async def test_requests_get_503_with_the_reason_until_ready(served: Served) -> None:
     served.not_ready = "policies: not synced"
 
     refused = await served.ask(request())
@@ -334,7 +335,7 @@ async def test_not_ready_gets_503_with_the_reason_until_it_is(served: Served) ->
     assert answered.status == 200
 
 
-async def test_a_body_that_does_not_come_gets_408_and_the_connection_is_closed() -> None:
+async def test_a_missing_body_gets_408_and_closes_the_connection() -> None:
     async with serving(ToldDecider(), body_seconds=0.1) as served, served.connect() as connection:
         await connection.send(request(length=len(ASK) + 1))
         reply = await connection.receive()
@@ -345,7 +346,7 @@ async def test_a_body_that_does_not_come_gets_408_and_the_connection_is_closed()
 
 
 class BrokenDecider(ToldDecider):
-    """Has a bug that some pods meet."""
+    """Has a bug for some pods."""
 
     def filter(self, pod: Any, candidates: Any, now: float) -> FilterDecision:
         if "a" in candidates:
@@ -356,7 +357,7 @@ class BrokenDecider(ToldDecider):
         return ScoreDecision(outcome=Outcome.DECIDED, scores={"a": object()})  # type: ignore[dict-item]
 
 
-async def test_protocol_c3_a_bug_gets_500_and_a_traceback_and_harms_no_other_request() -> None:
+async def test_facts_c3_a_bug_gets_500_and_a_traceback_and_affects_no_other_request() -> None:
     healthy = json.dumps({"Pod": POD, "NodeNames": ["b"]}).encode()
     async with serving(BrokenDecider()) as served, served.connect() as connection:
         replies = []
@@ -376,7 +377,7 @@ async def test_protocol_c3_a_bug_gets_500_and_a_traceback_and_harms_no_other_req
 
 
 @pytest.mark.parametrize("part", [request()[:20], request(length=len(ASK) + 10), request(length=LIMIT)[:-5]])
-async def test_a_client_that_leaves_leaves_nothing_behind(
+async def test_a_client_that_disconnects_leaves_no_task_or_error(
     served: Served, part: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await served.ask(request())).status == 200
@@ -392,7 +393,7 @@ async def test_a_client_that_leaves_leaves_nothing_behind(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_a_client_that_leaves_is_counted(served: Served) -> None:
+async def test_a_client_that_disconnects_is_counted(served: Served) -> None:
     async with served.connect() as connection:
         await connection.send(request(length=len(ASK) + 10))
         await asyncio.sleep(0.05)  # for the handler to begin; if it does not, there is nothing to count
@@ -404,7 +405,7 @@ async def test_a_client_that_leaves_is_counted(served: Served) -> None:
         )
 
 
-async def test_clients_do_not_wait_for_one_that_sends_slowly(served: Served) -> None:
+async def test_a_slow_client_does_not_delay_others(served: Served) -> None:
     async with served.connect() as slow:
         await slow.send(request()[:-1])
         others = await asyncio.gather(*(served.ask(request()) for _ in range(20)))
@@ -414,7 +415,7 @@ async def test_clients_do_not_wait_for_one_that_sends_slowly(served: Served) -> 
     assert {reply.status for reply in (*others, last)} == {200}
 
 
-async def test_every_request_to_a_verb_is_told(served: Served) -> None:
+async def test_every_request_to_a_verb_is_reported(served: Served) -> None:
     await served.ask(request())
     await served.ask(request("/scheduler/prioritize", b"{"))
 
@@ -438,12 +439,12 @@ async def test_every_request_to_a_verb_is_told(served: Served) -> None:
     assert refused.error.startswith("ExtenderArgs: body = ")
 
 
-async def test_what_is_asked_and_answered_is_counted() -> None:
+async def test_requests_and_answers_are_counted() -> None:
     decider = ToldDecider(rejects={"a": "x"}, scores={"b": 1}, unknown=3)
     async with serving(decider) as served:
         for data in (request(), request(), request(body=b"{"), request("/scheduler/prioritize")):
             await served.ask(data)
-        await eventually(lambda: len(served.answers) == 4, what="all are told")
+        await eventually(lambda: len(served.answers) == 4, what="all are reported")
 
         assert served.metric("tas_extender_requests_total", verb="filter", code="200") == 2
         assert served.metric("tas_extender_requests_total", verb="filter", code="400") == 1
@@ -457,7 +458,7 @@ async def test_what_is_asked_and_answered_is_counted() -> None:
         assert served.metric("tas_extender_unknown_passed_total") == 6
 
 
-def test_times_are_counted_by_their_upper_bounds() -> None:
+def test_times_are_counted_in_histogram_buckets() -> None:
     registry = CollectorRegistry()
     metrics = ExtenderMetrics(registry)
     metrics.mount("/x", ["filter"])
@@ -472,7 +473,7 @@ def test_times_are_counted_by_their_upper_bounds() -> None:
     assert registry.get_sample_value("tas_extender_request_seconds_sum", labels) == pytest.approx(3.0012)
 
 
-async def test_an_error_of_the_decision_rejects_nobody_in_the_counts() -> None:
+async def test_a_decision_with_an_error_counts_no_rejected_node() -> None:
     async with serving(ToldDecider(rejects={"a": "x"}, error="no such policy", unknown=1)) as served:
         assert (await served.ask(request())).json["Error"] == "no such policy"
 

@@ -1,4 +1,4 @@
-"""What a client may take of the server, over real sockets: each limit, and that others are answered meanwhile."""
+"""The limits of connections over real sockets: each limit, and that other clients are answered meanwhile."""
 
 import asyncio
 import socket
@@ -14,8 +14,10 @@ from structlog.testing import capture_logs
 
 from tests.integration.extender.test_http import Connection, Reply, request
 from tests.integration.servers import eventually
-from workers.connections import ConnectionMetrics, Limits
-from workers.runtime import Address, listening
+from workers.process.address import Address
+from workers.process.connections import ConnectionMetrics
+from workers.process.limits import Limits
+from workers.process.runtime import listening
 
 PATIENCE = 30.0
 LARGE = 64 << 20
@@ -55,7 +57,7 @@ class Served:
 
 
 async def is_closed(connection: Connection) -> None:
-    """Waits for the end, whatever is said before."""
+    """Reads until the connection is closed."""
     async with asyncio.timeout(PATIENCE):
         try:
             while await connection.reader.read(1 << 20):
@@ -86,7 +88,7 @@ async def serving(**limits: Any) -> AsyncIterator[Served]:
 @pytest.mark.parametrize(
     "part", [b"POST /quick", b"POST /quick HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["line", "header"]
 )
-async def test_headers_that_come_too_slowly_end_the_connection(part: bytes) -> None:
+async def test_slow_headers_close_the_connection(part: bytes) -> None:
     async with serving(header_seconds=1.0) as served, served.connect() as slow, served.connect() as dripping:
         await slow.send(part)
         await dripping.send(part)
@@ -104,7 +106,7 @@ async def test_headers_that_come_too_slowly_end_the_connection(part: bytes) -> N
         await served.is_well()
 
 
-async def test_headers_of_a_later_request_have_the_same_time() -> None:
+async def test_headers_of_a_later_request_have_the_same_time_limit() -> None:
     async with serving(header_seconds=1.0) as served, served.connect() as slow:
         await slow.send(request("/quick"))
         assert (await slow.receive()).status == 200
@@ -113,7 +115,7 @@ async def test_headers_of_a_later_request_have_the_same_time() -> None:
         assert served.closed("header_time") == 1
 
 
-async def test_a_request_in_hand_is_no_slow_header() -> None:
+async def test_a_request_being_answered_is_not_a_slow_header() -> None:
     async with serving(header_seconds=0.5) as served, served.connect() as busy, served.connect() as slow:
         await busy.send(request("/held"))
         await slow.send(b"P")
@@ -124,7 +126,7 @@ async def test_a_request_in_hand_is_no_slow_header() -> None:
         assert served.closed("header_time") == 1
 
 
-async def test_a_connection_that_idles_too_long_is_closed() -> None:
+async def test_an_idle_connection_is_closed() -> None:
     async with serving(idle_seconds=0.5) as served, served.connect() as fresh, served.connect() as used:
         await used.send(request("/quick"))
         assert (await used.receive()).status == 200
@@ -133,7 +135,7 @@ async def test_a_connection_that_idles_too_long_is_closed() -> None:
         await served.is_well()
 
 
-async def test_an_answer_that_nobody_takes_ends_the_connection() -> None:
+async def test_a_response_that_is_not_read_closes_the_connection() -> None:
     async with serving(answer_seconds=1.0) as served:
         with socket.socket() as greedy:
             greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -145,7 +147,7 @@ async def test_an_answer_that_nobody_takes_ends_the_connection() -> None:
             await served.forgets(0)
 
 
-async def test_a_large_answer_that_is_taken_is_whole() -> None:
+async def test_a_large_response_that_is_read_is_complete() -> None:
     async with serving() as served:
         assert len((await served.ask("/large")).body) == LARGE
 
@@ -160,7 +162,7 @@ async def test_a_large_answer_that_is_taken_is_whole() -> None:
     ],
     ids=["many", "long", "control", "malformed"],
 )
-async def test_headers_that_cannot_be_are_answered_with_one_line_each(lines: list[str], status: int) -> None:
+async def test_invalid_headers_get_an_error_response(lines: list[str], status: int) -> None:
     head = "\r\n".join(["POST /quick HTTP/1.1", "Host: x", *lines, "", ""]).encode()
     with capture_logs() as logs:
         async with serving() as served:
@@ -176,20 +178,20 @@ async def test_headers_that_cannot_be_are_answered_with_one_line_each(lines: lis
     assert [(line["event"], line["reason"]) for line in logs] == [("connection_closed", "unreadable")]
 
 
-async def test_a_request_line_that_is_too_long_gets_431() -> None:
+async def test_a_too_long_request_line_gets_431() -> None:
     async with serving() as served:
         assert (await served.ask("/" + "x" * 9000)).status == 431
 
 
 @pytest.mark.parametrize("noise", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GARBAGE\r\n\r\n", b"\x00" * 5000])
-async def test_what_is_no_http_ends_its_own_connection_alone(noise: bytes) -> None:
+async def test_invalid_http_closes_only_its_own_connection(noise: bytes) -> None:
     async with serving(header_seconds=1.0) as served, served.connect() as connection:
         await connection.send(noise)
         await is_closed(connection)
         await served.is_well()
 
 
-async def test_with_too_many_connections_the_oldest_that_never_asked_goes_first() -> None:
+async def test_at_the_limit_the_oldest_connection_without_a_request_is_closed_first() -> None:
     async with serving(connections=4) as served, served.connect() as first, served.connect() as second:
         await first.send(request("/quick"))
         assert (await first.receive()).status == 200
@@ -201,14 +203,14 @@ async def test_with_too_many_connections_the_oldest_that_never_asked_goes_first(
             assert served.closed("limit") == 1
 
             await first.send(request("/quick"))
-            assert (await first.receive()).status == 200, "it had asked before"
+            assert (await first.receive()).status == 200, "the first connection has sent a request before"
             served.holding.set()
             assert (await fourth.receive()).status == 200, "a request in hand is finished"
             await third.send(request("/quick"))
             assert (await third.receive()).status == 200, "one had to go, and no more"
 
 
-async def test_with_all_connections_busy_one_more_is_refused_and_the_others_are_answered() -> None:
+async def test_with_all_connections_busy_a_new_connection_is_refused() -> None:
     async with serving(connections=2) as served, served.connect() as one, served.connect() as two:
         for connection in (one, two):
             await connection.send(request("/held"))
@@ -220,7 +222,7 @@ async def test_with_all_connections_busy_one_more_is_refused_and_the_others_are_
         await served.is_well()
 
 
-async def test_a_flood_of_silent_connections_keeps_nobody_out() -> None:
+async def test_many_silent_connections_do_not_block_other_clients() -> None:
     async with serving(connections=20) as served, served.connect() as scheduler:
         await scheduler.send(request("/quick"))
         assert (await scheduler.receive()).status == 200
@@ -234,7 +236,7 @@ async def test_a_flood_of_silent_connections_keeps_nobody_out() -> None:
         await served.forgets(1)
 
 
-async def test_half_closed_a_complete_request_is_answered_and_then_it_is_over() -> None:
+async def test_a_complete_request_on_a_half_closed_connection_is_answered() -> None:
     async with serving() as served, served.connect() as connection:
         await connection.send(request("/held"))
         connection.writer.write_eof()
@@ -250,7 +252,7 @@ async def test_half_closed_a_complete_request_is_answered_and_then_it_is_over() 
 @pytest.mark.parametrize(
     "sent", [b"", b"POST /qui", request("/quick", length=1000)], ids=["nothing", "half a header", "half a body"]
 )
-async def test_half_closed_in_the_middle_it_is_over_at_once(sent: bytes) -> None:
+async def test_an_incomplete_request_on_a_half_closed_connection_is_dropped(sent: bytes) -> None:
     with capture_logs() as logs:
         async with serving() as served, served.connect() as connection:
             await connection.send(sent)
@@ -262,7 +264,7 @@ async def test_half_closed_in_the_middle_it_is_over_at_once(sent: bytes) -> None
     assert logs == []
 
 
-async def test_a_client_that_vanishes_without_a_word_is_forgotten() -> None:
+async def test_a_connection_that_the_client_resets_is_removed() -> None:
     async with serving(idle_seconds=0.5) as served, served.connect() as connection:
         await connection.send(request("/quick"))
         assert (await connection.receive()).status == 200
@@ -270,7 +272,7 @@ async def test_a_client_that_vanishes_without_a_word_is_forgotten() -> None:
         await served.forgets(0)
 
 
-async def test_stopping_ends_every_connection_and_leaves_no_task() -> None:
+async def test_a_stop_closes_every_connection_and_leaves_no_task() -> None:
     before = asyncio.all_tasks()
     async with serving() as served, served.connect() as idle, served.connect() as half:
         await idle.send(request("/quick"))

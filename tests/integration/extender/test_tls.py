@@ -1,4 +1,4 @@
-"""HTTPS with client certificates, over real sockets: who is let in, and what becomes of it when the files change."""
+"""HTTPS with client certificates over real sockets: which clients are admitted, also after the files change."""
 
 import asyncio
 import datetime as dt
@@ -19,10 +19,12 @@ from structlog.testing import capture_logs
 from tests.certificates import Authority, Pair
 from tests.integration.extender.test_http import Connection, Reply, request
 from tests.integration.servers import eventually
-from workers.certificates import Certificates
-from workers.connections import ConnectionMetrics, Limits
-from workers.runtime import Address, listening
-from workers.tls import TlsError, TlsFiles
+from workers.process.address import Address
+from workers.process.certificates import Certificates
+from workers.process.connections import ConnectionMetrics
+from workers.process.limits import Limits
+from workers.process.runtime import listening
+from workers.process.tls import TlsError, TlsFiles
 
 PATIENCE = 30.0
 AUTHORITY = Authority("cluster")
@@ -30,11 +32,11 @@ STRANGER = Authority("stranger")
 SERVER = AUTHORITY.server("extender")
 SCHEDULER = AUTHORITY.client("system:kube-scheduler")
 REFUSED = (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)
-"""What a refused client meets: the alert, or an end; in TLS 1.3 only when it reads."""
+"""The errors of a refused client: an alert or a closed connection; in TLS 1.3 only when it reads."""
 
 
 class Folder:
-    """The three files as a mounted secret has them: links into a folder that is swapped as a whole."""
+    """The three files in the form of a mounted secret: links into a folder that is replaced as a whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -127,7 +129,7 @@ async def serving(
     folder: Folder, *allowed: str, header_seconds: float = PATIENCE, answer_seconds: float = 2.0
 ) -> AsyncIterator[Served]:
     registry = CollectorRegistry()
-    certificates = Certificates(folder.files, allowed=allowed, registry=registry, look_seconds=0.01)
+    certificates = Certificates(folder.files, allowed=allowed, registry=registry, check_seconds=0.01)
     served = Served(Address("127.0.0.1", 0), certificates, registry, folder)
     limits = Limits(header_seconds=header_seconds, answer_seconds=answer_seconds)
     metrics = ConnectionMetrics(registry)
@@ -160,7 +162,7 @@ async def test_a_client_of_the_authority_is_answered(served: Served, version: ss
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")
-async def test_tas_h6_no_client_certificate_and_tls_1_1_fail_the_handshake(served: Served) -> None:
+async def test_facts_H6_no_client_certificate_and_tls_1_1_fail_the_handshake(served: Served) -> None:
     await served.refuses(None)
     await served.refuses(SCHEDULER, version=ssl.TLSVersion.TLSv1_1)
 
@@ -189,7 +191,7 @@ async def test_plain_http_on_the_tls_port_is_refused_and_counted(served: Served)
     ],
     ids=["expired", "foreign", "purpose", "name"],
 )
-async def test_a_bad_certificate_is_refused_counted_and_logged_by_its_name(
+async def test_an_invalid_certificate_is_refused_counted_and_logged_with_its_name(
     folder: Folder, reason: str, client: Pair, name: str, version: ssl.TLSVersion
 ) -> None:
     with capture_logs() as logs:
@@ -209,13 +211,13 @@ async def test_a_bad_certificate_is_refused_counted_and_logged_by_its_name(
 @pytest.mark.parametrize(
     "name", [x509.DNSName("sched.example"), x509.UniformResourceIdentifier("spiffe://cluster/sched")]
 )
-async def test_an_alternative_name_is_a_name(folder: Folder, name: x509.GeneralName) -> None:
+async def test_an_alternative_name_is_checked_like_the_common_name(folder: Folder, name: x509.GeneralName) -> None:
     async with serving(folder, "another", str(name.value)) as served:
         assert (await served.ask(AUTHORITY.client("any", names=[name]))).status == 200
         await served.refuses(SCHEDULER)
 
 
-async def test_a_swapped_pair_is_served_and_nothing_is_cut(served: Served, folder: Folder) -> None:
+async def test_a_new_certificate_is_served_and_open_connections_stay(served: Served, folder: Folder) -> None:
     renewed = Authority("renewed")
     async with served.connect() as old:
         await old.send(request("/held"))
@@ -232,7 +234,7 @@ async def test_a_swapped_pair_is_served_and_nothing_is_cut(served: Served, folde
         assert (await old.receive()).status == 200, "no authority is gone: the connection stays"
 
 
-async def test_an_authority_that_is_added_cuts_nobody_and_one_that_is_removed_is_trusted_no_more(
+async def test_an_added_authority_keeps_connections_and_a_removed_authority_is_not_trusted(
     served: Served, folder: Folder
 ) -> None:
     stranger = STRANGER.client("stranger")
@@ -258,7 +260,7 @@ async def test_an_authority_that_is_added_cuts_nobody_and_one_that_is_removed_is
         assert await asyncio.wait_for(busy.reader.read(), PATIENCE) == b""
 
 
-async def test_a_session_is_not_resumed_past_an_authority_that_is_gone(served: Served, folder: Folder) -> None:
+async def test_a_session_is_not_resumed_after_its_authority_was_removed(served: Served, folder: Folder) -> None:
     def visit(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool]:
         import socket
 
@@ -281,7 +283,7 @@ async def test_a_session_is_not_resumed_past_an_authority_that_is_gone(served: S
         await asyncio.to_thread(visit, session)
 
 
-async def test_a_half_written_key_keeps_the_old_pair_and_is_tried_again(served: Served, folder: Folder) -> None:
+async def test_an_incomplete_key_keeps_the_last_valid_files_and_is_retried(served: Served, folder: Folder) -> None:
     renewed = AUTHORITY.server("extender")
     with capture_logs() as logs:
         folder.swap(server=renewed, key=renewed.key[:60], authorities=AUTHORITY.certificate)
@@ -291,34 +293,34 @@ async def test_a_half_written_key_keeps_the_old_pair_and_is_tried_again(served: 
         await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
         assert (await served.ask()).status == 200
 
-    failed, *after = [line for line in logs if line["event"] != "certificate_expires"]
+    failed, *after = [line for line in logs if line["event"] != "certificate_expiring"]
     assert (failed["event"], failed["log_level"]) == ("certificates_not_loaded", "error")
     assert failed["error"].startswith(f"--key {folder.path / 'key'}: no private key in PEM")
-    assert [line["event"] for line in after] == ["certificates_loaded", "certificates_problem_over"]
+    assert [line["event"] for line in after] == ["certificates_loaded", "certificates_recovered"]
 
 
-async def test_what_was_read_once_may_still_be_written_and_does_not_count(folder: Folder) -> None:
+async def test_new_contents_are_loaded_after_two_equal_reads(folder: Folder) -> None:
     certificates = Certificates(folder.files)
     both = AUTHORITY.certificate + STRANGER.certificate
     folder.swap(authorities=both)
-    await certificates._look()
-    await certificates._look()
+    await certificates._check_files()
+    await certificates._check_files()
     assert len(certificates.current.authorities) == 2
 
     folder.swap(authorities=AUTHORITY.certificate)  # as the first half of a file is that is written in place
-    await certificates._look()
+    await certificates._check_files()
     folder.swap(authorities=both)
-    await certificates._look()
+    await certificates._check_files()
     assert (len(certificates.current.authorities), certificates.epoch) == (2, 0)
 
     folder.swap(authorities=AUTHORITY.certificate)
-    await certificates._look()
-    await certificates._look()
+    await certificates._check_files()
+    await certificates._check_files()
     assert (len(certificates.current.authorities), certificates.epoch) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["cert", "key", "cacert"])
-async def test_a_file_that_vanishes_changes_nothing(served: Served, folder: Folder, name: str) -> None:
+async def test_a_missing_file_keeps_the_last_valid_files(served: Served, folder: Folder, name: str) -> None:
     with capture_logs() as logs:
         (folder.path / name).unlink()
         await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 2, within=PATIENCE)
@@ -327,7 +329,7 @@ async def test_a_file_that_vanishes_changes_nothing(served: Served, folder: Fold
     assert failed["error"] == f"--{name} {folder.path / name}: {os.strerror(2)}"
 
 
-async def test_a_certificate_that_expires_while_it_is_connected_asks_no_more(folder: Folder) -> None:
+async def test_a_connection_whose_certificate_expires_is_closed(folder: Folder) -> None:
     later = dt.datetime.now(dt.UTC).timestamp() + 2 * 86400
     async with serving(folder) as served:
         async with served.connect() as idle, served.connect() as asking:
@@ -344,7 +346,7 @@ async def test_a_certificate_that_expires_while_it_is_connected_asks_no_more(fol
         assert served.metric("tas_extender_connections_closed_total", reason="certificate") == 1
 
 
-async def test_a_request_on_a_connection_whose_authority_is_gone_gets_403(folder: Folder) -> None:
+async def test_a_request_after_its_authority_was_removed_gets_403(folder: Folder) -> None:
     never = 1e6  # is when idle connections are looked at
     async with (
         serving(folder, header_seconds=never, answer_seconds=never) as served,
@@ -356,10 +358,10 @@ async def test_a_request_on_a_connection_whose_authority_is_gone_gets_403(folder
         await connection.send(request())
         reply = await connection.receive()
         assert (reply.status, reply.headers["connection"]) == (403, "close")
-        assert reply.json == {"error": "client: its certificate has expired, or its authority is gone"}
+        assert reply.json == {"error": "client: its certificate has expired, or its authority was removed"}
 
 
-async def test_a_handshake_that_does_not_come_ends_and_keeps_nobody_out(folder: Folder) -> None:
+async def test_a_missing_handshake_times_out_and_blocks_no_other_client(folder: Folder) -> None:
     async with serving(folder, header_seconds=1.0) as served:
         silent = [await asyncio.open_connection(served.address.host, served.address.port) for _ in range(20)]
         assert (await served.ask()).status == 200
@@ -370,13 +372,13 @@ async def test_a_handshake_that_does_not_come_ends_and_keeps_nobody_out(folder: 
         assert (await served.ask()).status == 200
 
 
-async def test_what_remains_of_the_certificates_is_told(folder: Folder) -> None:
+async def test_the_remaining_time_of_certificates_is_exported_and_logged(folder: Folder) -> None:
     folder.swap(server=AUTHORITY.server("extender", lives=dt.timedelta(hours=6)), authorities=AUTHORITY.certificate)
     with capture_logs() as logs:
         async with serving(folder) as served:
             assert 5 * 3600 < served.metric("tas_tls_remaining_seconds", file="cert") <= 6 * 3600
             assert 23 * 3600 < served.metric("tas_tls_remaining_seconds", file="cacert") <= 24 * 3600
-    assert [line["file"] for line in logs if line["event"] == "certificate_expires"] == ["--cert", "--cacert"]
+    assert [line["file"] for line in logs if line["event"] == "certificate_expiring"] == ["--cert", "--cacert"]
 
 
 OTHER = AUTHORITY.server("other")
@@ -394,14 +396,14 @@ OTHER = AUTHORITY.server("other")
     ],
     ids=["another's key", "empty key", "no key", "no certificate", "no authority", "half an authority"],
 )
-def test_files_that_cannot_be_used_say_which_and_why(tmp_path: Path, files: dict[str, object], words: str) -> None:
+def test_invalid_files_are_an_error_with_file_and_reason(tmp_path: Path, files: dict[str, object], words: str) -> None:
     folder = Folder(tmp_path / "certificates")
     folder.swap(**{"authorities": AUTHORITY.certificate, **files})  # type: ignore[arg-type]
     with pytest.raises(TlsError, match=words):
         Certificates(folder.files)
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(folder: Folder) -> None:
+def test_an_encrypted_key_is_refused_without_a_password_prompt(folder: Folder) -> None:
     from cryptography.hazmat.primitives import serialization
 
     key = serialization.load_pem_private_key(SERVER.key, None)
@@ -411,5 +413,5 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(folder
         serialization.BestAvailableEncryption(b"secret"),
     )
     folder.swap(key=secret, authorities=AUTHORITY.certificate)
-    with pytest.raises(TlsError, match="is encrypted: it must not be"):
+    with pytest.raises(TlsError, match="is encrypted: must be unencrypted"):
         Certificates(folder.files)

@@ -1,4 +1,4 @@
-"""The client and the reflector against a server that does what none should."""
+"""The client and the reflector against a faulty server."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ async def types_of(client: KubernetesClient, **limits: float) -> list[ChangeType
         return [change.type async for change in changes]
 
 
-async def test_who_we_are_is_told(tmp_path: Path) -> None:
+async def test_requests_have_the_token_and_the_user_agent(tmp_path: Path) -> None:
     seen: list[web.Request] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -96,14 +96,14 @@ async def test_who_we_are_is_told(tmp_path: Path) -> None:
     assert patched.query["fieldManager"] == "tas-on-nats"
 
 
-async def test_events_may_come_in_any_pieces_and_a_cut_off_one_counts_not(tmp_path: Path) -> None:
+async def test_events_may_arrive_in_any_pieces_and_an_incomplete_event_is_dropped(tmp_path: Path) -> None:
     whole = event("ADDED", NODE) + b"\n" + event("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
     pieces = [bytes([each]) for each in whole] + [event("DELETED", NODE)[:-5]]
     async with served(lines(*pieces), tmp_path) as client:
         assert await types_of(client) == [ChangeType.ADDED, ChangeType.BOOKMARK]
 
 
-async def test_a_large_event_is_read_and_a_monstrous_one_refused(tmp_path: Path) -> None:
+async def test_a_large_event_is_read_and_one_above_the_limit_is_refused(tmp_path: Path) -> None:
     large = NODE | {"metadata": {**NODE["metadata"], "annotations": {"a": "x" * (2 << 20)}}}
     async with served(lines(event("MODIFIED", large), event("FUTURE", {})), tmp_path) as client:
         assert await types_of(client) == [ChangeType.MODIFIED]
@@ -121,25 +121,23 @@ async def test_a_large_event_is_read_and_a_monstrous_one_refused(tmp_path: Path)
         ("no status", UnavailableError),
     ],
 )
-async def test_an_error_within_a_watch_is_the_error_it_says(
-    tmp_path: Path, status: Any, kind: type[KubernetesError]
-) -> None:
+async def test_an_error_event_raises_its_error(tmp_path: Path, status: Any, kind: type[KubernetesError]) -> None:
     async with served(lines(event("ADDED", NODE), event("ERROR", status)), tmp_path) as client:
         with pytest.raises(kind):
             await types_of(client)
 
 
 @pytest.mark.parametrize("line", [b"no json\n", b'{"type": "ADDED", "object": {}}\n', b'{"type": "ADDED"}\n'])
-async def test_what_is_no_event_ends_the_watch(tmp_path: Path, line: bytes) -> None:
+async def test_an_invalid_event_ends_the_watch(tmp_path: Path, line: bytes) -> None:
     async with served(lines(line), tmp_path) as client:
         with pytest.raises(UnavailableError):
             await types_of(client)
 
 
-async def test_a_silent_watch_ends_in_time(tmp_path: Path) -> None:
+async def test_a_silent_watch_ends_at_its_time_limit(tmp_path: Path) -> None:
     async with served(lines(event("ADDED", NODE), then_wait=60), tmp_path) as client:
         began = time.monotonic()
-        with pytest.raises(UnavailableError, match=r"nothing from .* for 0\.3 s"):
+        with pytest.raises(UnavailableError, match=r"no data from .* for 0\.3 s"):
             await types_of(client, silent_seconds=0.3)
         assert time.monotonic() - began < 20
 
@@ -158,7 +156,7 @@ async def test_a_silent_watch_ends_in_time(tmp_path: Path) -> None:
         b"\xff",
     ],
 )
-async def test_a_list_that_is_none_is_no_empty_list(tmp_path: Path, body: bytes) -> None:
+async def test_a_response_that_is_no_list_is_not_an_empty_list(tmp_path: Path, body: bytes) -> None:
     async def handler(_: web.Request) -> web.Response:
         return web.Response(body=body, content_type="application/json")
 
@@ -167,7 +165,7 @@ async def test_a_list_that_is_none_is_no_empty_list(tmp_path: Path, body: bytes)
             await client.list(NODES)
 
 
-async def test_nobody_listens(tmp_path: Path) -> None:
+async def test_a_refused_connection_is_an_unavailable_error(tmp_path: Path) -> None:
     async with served(lines(), tmp_path) as client:
         pass
     kubeconfig = tmp_path / "kubeconfig"
@@ -176,7 +174,7 @@ async def test_nobody_listens(tmp_path: Path) -> None:
             await client.get(NODES, "n")
 
 
-async def test_a_list_whose_pages_expire_is_asked_for_in_one_piece(
+async def test_a_list_whose_pages_expire_is_requested_without_pages(
     sandbox: Sandbox, admin: Admin, client: KubernetesClient, namespace: str
 ) -> None:
     for number in range(5):
@@ -186,8 +184,8 @@ async def test_a_list_whose_pages_expire_is_asked_for_in_one_piece(
     assert len(listing.items) == 5
 
 
-async def test_a_patch_that_waits_for_its_turn_is_not_sent_late(tmp_path: Path) -> None:
-    """The time counts when the body goes, and not when the call began."""
+async def test_a_patch_that_waits_for_a_connection_is_not_sent_late(tmp_path: Path) -> None:
+    """The age is checked when the body is sent, not when the call starts."""
     arrived: list[bytes] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -202,7 +200,7 @@ async def test_a_patch_that_waits_for_its_turn_is_not_sent_late(tmp_path: Path) 
     assert arrived == [b"{}", b"{}"]
 
 
-async def test_a_watch_without_bookmarks_is_taken_up_again(tmp_path: Path) -> None:
+async def test_a_watch_without_bookmarks_is_resumed(tmp_path: Path) -> None:
     async with Sandbox.start(nodes=["node-1"], bookmark_seconds=1000) as sandbox:
         kubeconfig = sandbox.kubeconfig(tmp_path / "silent")
         async with KubernetesClient.connect(kubeconfig, worker="test") as client:
@@ -225,10 +223,10 @@ async def test_a_watch_without_bookmarks_is_taken_up_again(tmp_path: Path) -> No
                 await task
 
 
-async def test_an_earlier_state_of_the_server_is_listed_anew(
+async def test_an_earlier_state_of_the_server_is_listed_again(
     sandbox: Sandbox, admin: Admin, client: KubernetesClient, node: str
 ) -> None:
-    """After etcd was restored from a backup the version that was reached lies ahead of the server's own."""
+    """After a restore of etcd the reached version is ahead of the server's version."""
     async with followed(client, watch_seconds=60) as nodes:
         await admin.label_node(node, {"colour": "red"})
         await eventually(lambda: nodes.has(node, colour="red"))
@@ -260,7 +258,7 @@ async def test_an_earlier_state_of_the_server_is_listed_anew(
     ],
     ids=["empty", "no-yaml", "list", "object", "no-contexts", "no-such-context", "no-such-file"],
 )
-async def test_a_kubeconfig_that_says_nothing_is_told_in_one_line(tmp_path: Path, text: str) -> None:
+async def test_an_invalid_kubeconfig_is_an_error_of_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text(text)
     with pytest.raises(ConfigurationError, match="kubeconfig") as caught:
@@ -270,18 +268,16 @@ async def test_a_kubeconfig_that_says_nothing_is_told_in_one_line(tmp_path: Path
     assert " object at 0x" not in str(caught.value)
 
 
-async def test_outside_of_a_cluster_there_is_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigurationError, match="this pod's account"):
+    with pytest.raises(ConfigurationError, match="the service account of this pod"):
         async with KubernetesClient.connect(None, worker="test"):
             pass
 
 
-async def test_lists_that_fail_slowly_are_asked_for_ever_more_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An API server that takes its time to fail has enough to do; only a watch that held says that all was well."""
-    monkeypatch.setattr("workers.kubernetes.reflector.STEADY_SECONDS", 0.0)  # any list takes longer
+async def test_lists_that_fail_slowly_are_retried_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow failure is no success: only an established watch resets the backoff."""
+    monkeypatch.setattr("workers.kubernetes.reflector.HEALTHY_WATCH_SECONDS", 0.0)  # any list takes longer
     asked: list[float] = []
 
     async def handler(_request: web.Request) -> web.StreamResponse:

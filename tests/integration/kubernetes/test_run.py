@@ -8,8 +8,8 @@ import pytest
 
 from bus.connection import Bus
 from sandbox import Sandbox
+from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, question
 from tests.integration.servers import Server, eventually
-from tests.integration.workers.cli.tas import FREE, HEALTH, Running, Tas, question
 from tests.integration.workers.running import policies_on
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
@@ -31,7 +31,7 @@ async def test_the_whole_product_on_a_cluster(tas: Tas, admin: Admin, kubeconfig
         assert (await tas("publish", "node-1", "health_metric=2")).code == 0
         # Without facts of it a node is nobody's.
         await tas("publish", "stranger", "health_metric=2")
-        refused = await running.said("sample_refused")
+        refused = await running.logged("sample_refused")
         assert refused["reason"] == "Kubernetes has no node of this name"
 
         async def rejected() -> bool:
@@ -61,19 +61,19 @@ async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig
         async def traced_to(found: str) -> None:
             async def so() -> bool:
                 trace = (await tas("trace", "health_metric", "node-1", "--json")).json
-                told: list[str] = trace["hops"][-1]["told"]
-                return trace["stops_at"] is None and told == [f"{namespace}/demo-policy: demo-policy{found}"]
+                details: list[str] = trace["stages"][-1]["details"]
+                return trace["stopped_at"] is None and details == [f"{namespace}/demo-policy: demo-policy{found}"]
 
             await eventually(so, every=0.2)
 
         assert (await tas("publish", "node-1", "health_metric=2")).code == 0
-        await traced_to("=violating is wished; there as 'violating'")
+        await traced_to("=violating is desired; there as 'violating'")
         assert (await tas("publish", "node-1", "health_metric=0")).code == 0
         await traced_to(" is to be absent; not there")
 
 
 async def passing(running: Running, namespace: str) -> list[str]:
-    url = (await running.said("extender_listening"))["url"]
+    url = (await running.logged("extender_listening"))["url"]
     asked = question("node-1", "node-2", namespace=namespace)
     async with aiohttp.ClientSession() as session, session.post(f"{url}/filter", json=asked) as response:
         names: list[str] = (await response.json())["NodeNames"]
@@ -85,7 +85,7 @@ def connections(server: Server, kubeconfig: Path) -> tuple[str, ...]:
     return ("--bus", server.url, *HEALTH, "--kubeconfig", str(kubeconfig))
 
 
-async def test_watch_by_itself_tells_when_the_api_server_is_away_and_goes_on(
+async def test_watch_alone_logs_when_the_api_server_is_unreachable_and_recovers(
     tas: Tas, sandbox: Sandbox, bus: Bus, admin: Admin, connections: tuple[str, ...]
 ) -> None:
     await admin.create_policy("default", "odd", strategies=strategies() | {"unheard": {"rules": []}})
@@ -109,17 +109,17 @@ async def test_watch_by_itself_tells_when_the_api_server_is_away_and_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (("run", "all", "--kubeconfig", "in-cluster", "--policies", "."), "not together with --policies"),
-        (("run", "watch", "--kubeconfig", "/nowhere"), "there is no such file"),
+        (("run", "all", "--kubeconfig", "in-cluster", "--policies", "."), "cannot be combined with --policies"),
+        (("run", "watch", "--kubeconfig", "/nowhere"), "does not exist"),
         (("run", "watch", "--bus", "nats://127.0.0.1:1"), "Outside of a pod, name a file with --kubeconfig"),
     ],
 )
-async def test_what_cannot_be_is_told_in_one_line_and_ends_with_2(
-    tas: Tas, arguments: tuple[str, ...], told: str
+async def test_invalid_options_are_one_line_with_exit_code_2(
+    tas: Tas, arguments: tuple[str, ...], message: str
 ) -> None:
     done = await tas(*arguments)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert "Traceback" not in done.err

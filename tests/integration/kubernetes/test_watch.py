@@ -1,4 +1,4 @@
-"""The worker `watch` over a sandbox, and what can befall it there."""
+"""The worker `watch` over a sandbox, with faults."""
 
 import asyncio
 import json
@@ -13,22 +13,22 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from bus.buckets import NODES, PODS, POLICIES, SYNCED
-from bus.connection import Bus, Entry, Epoch
+from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
-from bus.messages import decode_policy
+from bus.records.policies import decode_policy
 from bus.subjects import node_facts_key, parse_policy_key, pod_key, policy_key
-from bus.watch import Watch
 from sandbox import Sandbox
 from sandbox.faults import Call
-from tas.pod import PodKey
-from tas.policy import PolicyKey
+from tas.enforcing.pod import PodKey
+from tas.policy.policy import PolicyKey
+from tests.integration.bus.followers import raw_watch
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
 from workers.kubernetes.client import KubernetesClient
-from workers.mirror import FORGET_SECONDS
-from workers.watch import WatchWorker
+from workers.watching.mirror import FORGET_SECONDS
+from workers.watching.watch import WatchWorker
 
 __all__ = ["watched"]
 
@@ -47,14 +47,14 @@ class TestWatch(WatchScenarios):
     """Everything that holds of a real API server as well."""
 
 
-async def test_of_nodes_only_facts_are_followed_and_no_samples(admin: Admin, bus: Bus, namespace: str) -> None:
+async def test_only_facts_of_nodes_are_followed_and_no_samples(admin: Admin, bus: Bus, namespace: str) -> None:
     async with watching(bus, admin) as watched:
         await watched.ready()
         found = (await bus.api(f"CONSUMER.LIST.{NODES.stream}"))["consumers"]
         assert [each["config"]["filter_subject"] for each in found] == ["$KV.NODES.*.facts"]
 
 
-async def test_d38_changes_that_were_missed_are_made_good_by_a_list(
+async def test_facts_D38_missed_changes_are_applied_after_a_list(
     sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str
 ) -> None:
     for name in ("goes", "stays"):
@@ -75,7 +75,7 @@ async def test_d38_changes_that_were_missed_are_made_good_by_a_list(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410, 429, 500, 503, None])
-async def test_an_api_server_that_does_not_answer_removes_nothing(
+async def test_an_unreachable_api_server_removes_nothing(
     sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str, status: int | None
 ) -> None:
     await admin.create_policy(namespace, "one", strategies=strategies())
@@ -100,18 +100,18 @@ async def test_an_api_server_that_does_not_answer_removes_nothing(
         await watched.ready()
     assert await records_on(watched.bus) == before
     events = {line["event"] for line in logs}
-    assert ("kubernetes_right_missing" in events) == (status in (401, 403))
-    assert "kubernetes_problem_over" in events
+    assert ("kubernetes_permission_missing" in events) == (status in (401, 403))
+    assert "kubernetes_request_recovered" in events
     await admin.delete_policy(namespace, "one")
     await watched.lacks_policy(namespace, "one")
 
 
-async def records_on(bus: Bus) -> list[Entry]:
-    """All that stands, with its revisions."""
+async def records_on(bus: Bus) -> list[RawEntry]:
+    """All stored entries, with their revisions."""
     return [entry for bucket in (POLICIES, NODES, PODS) for entry in await bus.entries(bucket) if entry.key != SYNCED]
 
 
-async def test_too_many_requests_are_not_repeated_before_their_time(sandbox: Sandbox, watched: Watched) -> None:
+async def test_retry_after_of_a_429_is_respected(sandbox: Sandbox, watched: Watched) -> None:
     sandbox.faults.answer(429, times=FOR_LONG, which=ours, retry_after=2)
     asked = len(sandbox.calls)
     sandbox.cut_watches()
@@ -137,7 +137,7 @@ async def test_policies_stay_while_the_collection_is_not_served(
     assert await watched.policy(namespace, "one") is not None
 
 
-async def test_a_crd_that_is_deleted_takes_its_policies_along(
+async def test_a_deleted_crd_deletes_its_policies(
     sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str
 ) -> None:
     await admin.create_policy(namespace, "one", strategies=strategies())
@@ -151,7 +151,7 @@ async def test_a_crd_that_is_deleted_takes_its_policies_along(
     await watched.ready()
 
 
-async def test_without_an_api_server_nothing_is_said_to_be_complete(
+async def test_without_an_api_server_no_list_is_complete(
     sandbox: Sandbox, admin: Admin, server: Server, bus: Bus, namespace: str
 ) -> None:
     await admin.create_policy(namespace, "one", strategies=strategies())
@@ -189,12 +189,12 @@ class Generations:
 
     def __init__(self, bus: Bus) -> None:
         self.seen: dict[str, list[int | None]] = {}
-        self.watch = Watch(bus, POLICIES, on_entry=self._take, on_epoch=self._begin)
+        self.watch = raw_watch(bus, POLICIES, on_entry=self._take, on_epoch=self._begin)
 
     def _begin(self, _epoch: Epoch) -> None:
         self.seen.clear()
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: RawEntry) -> None:
         if entry.key != SYNCED:
             key = parse_policy_key(entry.key)
             generation = None if entry.value is None else decode_policy(key, entry.value).generation
@@ -217,7 +217,7 @@ def called_by(name: str, verb: str) -> Callable[[Call], bool]:
     return lambda call: call.user_agent.endswith(f"/{name}") and call.verb == verb
 
 
-async def test_a_replica_that_lags_behind_undoes_nothing(
+async def test_a_delayed_replica_reverts_nothing(
     sandbox: Sandbox, admin: Admin, server: Server, bus: Bus, namespace: str
 ) -> None:
     generations = Generations(bus)
@@ -248,7 +248,7 @@ async def test_a_replica_that_lags_behind_undoes_nothing(
     assert generations.seen["last"] == [1]
 
 
-async def test_a_policy_that_is_too_large_for_the_bus_is_suspended_and_told(
+async def test_a_policy_too_large_for_the_bus_is_suspended_and_reported(
     admin: Admin, watched: Watched, namespace: str
 ) -> None:
     rule = {"metricname": "m" * 250, "operator": "Equals", "target": 1}
@@ -261,7 +261,7 @@ async def test_a_policy_that_is_too_large_for_the_bus_is_suspended_and_told(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_happens_the_bus_ends_as_the_api_server(
+async def test_after_any_history_the_bus_equals_the_api_server(
     sandbox: Sandbox, admin: Admin, server: Server, namespace: str, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -365,7 +365,7 @@ async def in_the_api(admin: Admin) -> dict[str, str]:
     return found
 
 
-async def test_of_pods_that_come_and_go_nothing_is_left(admin: Admin, bus: Bus, namespace: str) -> None:
+async def test_deleted_pods_leave_no_entry(admin: Admin, bus: Bus, namespace: str) -> None:
     """A marker for each pod that ever was would fill the bus and every replica's memory within weeks."""
     async with replica(bus, admin, "watch", forget_seconds=0.05) as watched:
         await watched.ready()
@@ -390,7 +390,7 @@ async def test_of_pods_that_come_and_go_nothing_is_left(admin: Admin, bus: Bus, 
         await watched.has_pod(namespace, "job-0")
 
 
-async def test_a_pod_comes_again_though_another_replica_has_let_go_of_its_deletion(
+async def test_a_recreated_pod_is_written_after_another_replica_dropped_its_tombstone(
     admin: Admin, server: Server, bus: Bus, namespace: str
 ) -> None:
     async def forgotten() -> bool:
@@ -408,7 +408,7 @@ async def test_a_pod_comes_again_though_another_replica_has_let_go_of_its_deleti
         await remembers.has_pod(namespace, "web-0", lambda record: record.policy == "another-policy")
 
 
-async def test_a_pod_of_which_nothing_is_left_unheard_counts_again_when_it_changes(
+async def test_a_pod_whose_tombstone_was_missed_is_written_when_it_changes(
     admin: Admin, watched: Watched, namespace: str
 ) -> None:
     """As for a replica that heard nothing for so long that a deletion was let go of meanwhile."""

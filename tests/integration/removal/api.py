@@ -2,8 +2,9 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sandbox import Sandbox
@@ -14,7 +15,9 @@ from tests.integration.removal.model import Key, Spec
 from tests.integration.removal.observed import NodeState, Request, Written
 
 ADMIN = "admin"
-LABELS = "tas-on-nats/labels"
+LABELS = "tas-on-nats/labels-"
+"""How the user agent of a replica of `labels` begins; the rest is its number."""
+
 STATUSES = (404, 409, 410, 429, 500, 503)
 SLOW_SECONDS = (0.2, 1.5)
 
@@ -64,7 +67,6 @@ class SandboxApi:
     judge: Judge
     tell: Callable[[str], None]
     _version: int = 0
-    _own: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.look()
@@ -77,25 +79,29 @@ class SandboxApi:
         return {head["name"]: NodeState(0.0, head["uid"], head.get("labels", {})) for head in heads}
 
     async def add_node(self, node: str, labels: Mapping[str, str]) -> None:
-        self._mine(self.sandbox.add_node(node, labels=dict(labels)))
+        with self._by_test():
+            self.sandbox.add_node(node, labels=dict(labels))
 
     async def delete_node(self, node: str) -> None:
-        self._mine(self.sandbox.cluster.delete(NODES, "", node))
+        with self._by_test():
+            self.sandbox.cluster.delete(NODES, "", node)
 
     async def label_node(self, node: str, labels: Mapping[str, str | None], *, manager: str = ADMIN) -> None:
         patch = {"metadata": {"labels": dict(labels)}}
-        self._mine(self.sandbox.cluster.patch(NODES, "", node, patch, manager=manager))
+        with self._by_test():
+            self.sandbox.cluster.patch(NODES, "", node, patch, manager=manager)
 
     async def put_policy(self, key: Key, spec: Spec, before: Spec | None) -> None:
         cluster = self.sandbox.cluster
-        if before is None:
-            self._mine(cluster.create(TASPOLICIES, key[0], manifest(key, spec), manager=ADMIN))
-        else:
-            patch = {"spec": replacing(before, spec)}
-            self._mine(cluster.patch(TASPOLICIES, *key, patch, manager=ADMIN))
+        with self._by_test():
+            if before is None:
+                cluster.create(TASPOLICIES, key[0], manifest(key, spec), manager=ADMIN)
+            else:
+                cluster.patch(TASPOLICIES, *key, {"spec": replacing(before, spec)}, manager=ADMIN)
 
     async def delete_policy(self, key: Key) -> None:
-        self._mine(self.sandbox.cluster.delete(TASPOLICIES, *key))
+        with self._by_test():
+            self.sandbox.cluster.delete(TASPOLICIES, *key)
 
     # What goes wrong
 
@@ -132,12 +138,21 @@ class SandboxApi:
 
     # What the judge is told
 
-    def _mine(self, written: Mapping[str, Any]) -> None:
-        self._own.add(int(written["metadata"]["resourceVersion"]))
+    @contextmanager
+    def _by_test(self) -> Iterator[None]:
+        """What is written within is the test's, and nothing else is: what stood before is handed on first.
+
+        A patch that changes nothing writes nothing. Its answer has the version of the last write, whoever did that.
+        """
         self.look()
+        yield
+        self._hand_on(by_test=True)
 
     def look(self) -> None:
-        """Hands on all that was written since the last look."""
+        """Hands on all that the product has written since the last look."""
+        self._hand_on(by_test=False)
+
+    def _hand_on(self, *, by_test: bool) -> None:
         store, now = self.sandbox.cluster.store, time.time()
         changes = [change for kind in (NODES, TASPOLICIES) for change in store.changes_after(kind, self._version)]
         self._version = store.version
@@ -150,7 +165,7 @@ class SandboxApi:
                     key=change.key,
                     now=None if change.type == "DELETED" else change.now,
                     before=change.before,
-                    by_test=change.version in self._own,
+                    by_test=by_test,
                 )
             )
 
@@ -162,10 +177,12 @@ class SandboxApi:
 
     def _note(self, call: Call) -> bool:
         """Sees every request; matches none."""
+        if not call.user_agent.startswith(LABELS):
+            return False
         request = Request(time.time(), self.sandbox.cluster.store.version, call)
-        if (call.verb, call.resource, call.user_agent) == ("list", "taspolicies", LABELS):
+        if (call.verb, call.resource) == ("list", "taspolicies"):
             self.judge.observed.lists.append(request)
-        elif (call.verb, call.resource, call.user_agent) == ("patch", "nodes", LABELS):
+        elif (call.verb, call.resource) == ("patch", "nodes"):
             self.judge.observed.patches.setdefault(call.name, []).append(request)
         return False
 
@@ -178,4 +195,4 @@ def _ours(verbs: Sequence[str]) -> Which:
 
 
 def _asks_for_policies(call: Call) -> bool:
-    return (call.user_agent, call.verb, call.resource) == (LABELS, "list", "taspolicies")
+    return call.user_agent.startswith(LABELS) and (call.verb, call.resource) == ("list", "taspolicies")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from bus.buckets import SAMPLES
@@ -11,6 +12,7 @@ from bus.connection import Bus
 from bus.errors import BusError
 from tests.integration.published import text_of
 from tests.integration.removal.api import Api
+from tests.integration.removal.cases import Case
 from tests.integration.removal.model import (
     PREFIX,
     VIOLATING,
@@ -31,9 +33,16 @@ WELL_SECONDS = 0.5
 CONTRADICT_SECONDS = 3.5
 """Longer than what a removal stands on may be old, with what is allowed for lateness on a machine that has time."""
 
+HALTING_CHANCE = 0.4
+"""How often it is the turn of a replica that can stop itself between check and sending, where there is one."""
+
 
 class History:
-    """A cluster and a bus, and what befalls them."""
+    """A cluster and a bus, and what befalls them.
+
+    Attributes:
+        met: How often which hard case came about by what happened here.
+    """
 
     def __init__(
         self,
@@ -60,6 +69,7 @@ class History:
         self._is_calm = False
         self._asleep: set[str] = set()
         self._contradicted: str | None = None  # the node that reports one thing only
+        self.met: Counter[str] = Counter()
 
     # What stands at first
 
@@ -108,12 +118,20 @@ class History:
             await asyncio.sleep(chance.uniform(0.2, 1.0))
             if time.monotonic() > until:
                 return
+            halting = [one for one in self._awake if one.can_halt]
+            if halting and chance.random() < HALTING_CHANCE:
+                async with self._turn:
+                    await self._stop(chance.choice(halting), chance.uniform(*pauses))
+                continue
             one = chance.choice(self._awake)
             if chance.random() < 0.4:
                 await self._all_away(one.name.partition("-")[0], chance)
                 continue
             async with self._turn:
                 await self._befall_one(one, chance, pauses)
+
+    def _of(self, kind: str) -> list[One]:
+        return [one for one in self._workers if one.name.partition("-")[0] == kind]
 
     @property
     def _awake(self) -> list[One]:
@@ -127,22 +145,24 @@ class History:
         self._tell(f"{sorted(self._asleep)} sleep for {seconds:g} s")
         await asyncio.gather(*(one.pause(seconds) for one in sleepers))
         self._tell("they wake")
+        self.met[Case.SLEPT] += len(sleepers)
         self._asleep = set()
 
     async def _befall_one(self, one: One, chance: random.Random, pauses: tuple[float, float]) -> None:
-        if chance.random() < 0.6:
-            pause = chance.uniform(*pauses)
-            self._tell(f"{one.name} is stopped for {pause:.2f} s, if it can be")
-            if await one.pause(pause):
-                return
+        if chance.random() < 0.6 and await self._stop(one, chance.uniform(*pauses)):
+            return
         self._tell(f"{one.name} is killed")
         await one.kill()
         await asyncio.sleep(chance.choice((0.0, chance.uniform(0, 1))))
         await one.start()
 
+    async def _stop(self, one: One, seconds: float) -> bool:
+        self._tell(f"{one.name} is stopped for {seconds:.2f} s, if it can be")
+        return await one.pause(seconds)
+
     async def _all_away(self, kind: str, chance: random.Random) -> None:
         """Every replica of a worker is gone for a while: what it wrote last stands, and grows old."""
-        away = [one for one in self._awake if one.name.partition("-")[0] == kind]
+        away = [one for one in self._awake if one in self._of(kind)]
         async with self._turn:
             self._tell(f"every {kind} is killed")
             contradiction = self._contradiction(chance) if kind == "evaluate" and chance.random() < 0.6 else None
@@ -183,6 +203,7 @@ class History:
         await self._report(node, unwell, CONTRADICT_SECONDS)
         if node in self.nodes:
             await self._users.label(node, {label: "high" if "/" in label else VIOLATING})
+            self.met[Case.CONTRADICTED] += 1
         await asyncio.sleep(1)
         self._contradicted = None
 
@@ -220,6 +241,9 @@ class History:
             self._api.calm()
         await self._server.kill()
         self._observed.wiped(time.time())
+        standing = any(self._is_ours(label) for state in self.nodes.values() for label in state.labels)
+        self.met[Case.WIPED] += standing
+        self.met[Case.UNJUDGED] += standing and len(away) == len(self._of("evaluate"))
         await asyncio.sleep(chance.choice((0.0, chance.uniform(0, 1))))
         self._server.wipe()
         if chance.random() < 0.4:

@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tests.integration.removal.cases import Case, late
 from tests.integration.removal.model import (
     PREFIX,
     VIOLATING,
@@ -19,7 +20,7 @@ from tests.integration.removal.model import (
     names,
     selects,
 )
-from tests.integration.removal.observed import Observed, Version, Written
+from tests.integration.removal.observed import Observed, Request, Version, Written
 from tests.integration.removal.spans import Span, intersection, lasting, outside, union
 
 FRESH_SECONDS = 2.0
@@ -42,6 +43,9 @@ SHARP_SECONDS = 1.0
 """Of a removal for which more lateness is allowed than this, little can be said: it counts by itself."""
 
 LOOK_SECONDS = 0.2
+
+GROUNDS = (Case.SAMPLE, Case.SELECTOR, Case.CLEAR)
+"""By what a policy lets a label go. A removal is counted by the last of those that it needs, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Judge:
     Attributes:
         late: How late all that happens in this process has been seen lately, in seconds.
         stopped: For how long whoever may have sent a patch at this time had been stopped just before.
-        verdicts: How often which reason let a label go; with `late` if we were too late for much of a judgement.
+        verdicts: How often which case let a label go; by another name if we were too late for much of a judgement.
         wrongs: Removals without a reason.
     """
 
@@ -140,38 +144,39 @@ class Judge:
     def _judge(self, removal: Removal) -> None:
         # Who wrote this had read the node as it was before, so it asked after that. The API server may be slow.
         sent = [
-            request.at
+            request
             for request in self.observed.patches.get(removal.node, [])
             if request.version >= removal.was
             and removal.at - SLOWEST_SECONDS - removal.late < request.at <= removal.at + removal.late
-            and request.call.status in (0, 200)
+            and request.call.status == 200
         ]
         if not sent:
             self.wrongs.append(f"{removal} went by a patch that was sent before the node was last written")
             return
         allowed = FRESH_SECONDS + SLACK_SECONDS + removal.stopped + removal.late
-        window = (min(sent) - allowed, removal.at)
-        reason = self._reason(removal, window)
+        reason = self._reason(removal, sent, allowed)
         self.tell(f"{removal} went {time.time() - removal.at:.2f} s ago: {reason}")
         if reason is None:
             self.wrongs.append(f"{removal} went for no reason; {self._known(removal)}")
         else:
-            self.verdicts[reason if removal.late <= SHARP_SECONDS else f"{reason}, late"] += 1
+            self.verdicts[reason if removal.late <= SHARP_SECONDS else late(reason)] += 1
 
-    def _reason(self, removal: Removal, window: Span) -> str | None:
+    def _reason(self, removal: Removal, sent: Sequence[Request], allowed: float) -> Case | None:
+        """Why it might go, by one of the patches `sent`, which stood on nothing older than `allowed` seconds."""
         bare = not removal.label.startswith(PREFIX)
         if bare and removal.before[removal.label] != VIOLATING:
             return None
         keys = [key for key in self.observed.policies if key[1] == removal.policy_name]
-        confirming = {key: self._confirming(key, removal, window) for key in keys}
-        if any(confirming.values()) and all(self._agrees(key, confirming[key], removal, window) for key in keys):
-            return "policy"
-        asked = any(request.at >= window[0] and request.call.status == 200 for request in self.observed.lists)
+        window = (min(patch.at for patch in sent) - allowed, removal.at)
+        for number, ground in enumerate(GROUNDS):
+            confirming = {key: self._confirming(key, removal, window, GROUNDS[: number + 1]) for key in keys}
+            if any(confirming.values()) and all(self._agrees(key, confirming[key], removal, window) for key in keys):
+                return ground
         ours = not bare or removal.ours
-        return "orphan" if asked and ours and self._nobody_kept(keys, removal, window) else None
+        return Case.ORPHAN if ours and any(self._was_listed(patch, allowed, keys, removal) for patch in sent) else None
 
-    def _confirming(self, key: Key, removal: Removal, window: Span) -> list[Span]:
-        """When in `window` a policy said, by samples or by its own words, that a label goes."""
+    def _confirming(self, key: Key, removal: Removal, window: Span, grounds: Collection[Case]) -> list[Span]:
+        """When in `window` a policy said, by one of these `grounds`, that a label goes."""
         versions = self.observed.policies[key]
         found: list[Span] = []
         for number, version in enumerate(versions):
@@ -180,19 +185,19 @@ class Judge:
                 continue
             readable = intersection(self._readable(key, number), [window])
             if not readable or not selects(spec, removal.before):
-                found += readable
+                found += readable if Case.SELECTOR in grounds else []
                 continue
-            spans = intersection(self._met(spec, removal), readable)
+            spans = intersection(self._met(spec, removal, grounds), readable)
             seconds = clear_for(spec, removal.policy_name, removal.label)
             if seconds and spans and not removal.put_by_hand:
-                spans = intersection(lasting(self._unbroken(key, version, removal), seconds), spans)
+                spans = intersection(lasting(self._unbroken(key, version, removal, grounds), seconds), spans)
             found += spans
         return union(found)
 
     def _readable(self, key: Key, number: int) -> list[Span]:
         return self.observed.readable(key, number, fresh=FRESH_SECONDS + SLACK_SECONDS)
 
-    def _met(self, spec: Spec, removal: Removal) -> list[Span]:
+    def _met(self, spec: Spec, removal: Removal, grounds: Collection[Case]) -> list[Span]:
         return met(
             spec,
             removal.policy_name,
@@ -200,9 +205,10 @@ class Judge:
             node=removal.node,
             samples=self.observed.samples,
             default_stale_after=self.default_stale_after,
+            stale_counts=Case.CLEAR in grounds,
         )
 
-    def _unbroken(self, key: Key, version: Version, removal: Removal) -> list[Span]:
+    def _unbroken(self, key: Key, version: Version, removal: Removal, grounds: Collection[Case]) -> list[Span]:
         """When the rules of a label were met without a break, by this policy as it stood each time, on this node."""
         found: list[Span] = []
         nodes = self.observed.node_spans(removal.node, removal.uid)
@@ -211,7 +217,7 @@ class Judge:
                 continue
             spec = each.spec
             unselected = [span for span, labels in nodes if not selects(spec, labels)]
-            spans = [*self._met(spec, removal), *unselected]
+            spans = [*self._met(spec, removal, grounds), *(unselected if Case.SELECTOR in grounds else ())]
             found += intersection(spans, self._readable(key, number))
         alive = union(span for span, _ in nodes)
         return union(intersection(found, alive), gap=GAP_SECONDS + removal.late)
@@ -226,7 +232,22 @@ class Judge:
                 silent += self.observed.stood(key, version)
         return bool(intersection([*silent, *self.observed.without(key)], [window]))
 
-    def _nobody_kept(self, keys: list[Key], removal: Removal, window: Span) -> bool:
+    def _was_listed(self, patch: Request, allowed: float, keys: Sequence[Key], removal: Removal) -> bool:
+        """Whether a list of policies without a word in the label was what the sender of `patch` stood on.
+
+        That replica itself must have asked for the list, not too long before, and have had a whole answer by then.
+        """
+        early = self.observed.early
+        return any(
+            self._nobody_kept(keys, removal, (asked.at - early, min(asked.call.answered, patch.at) + early))
+            for asked in self.observed.lists
+            if asked.call.user_agent == patch.call.user_agent
+            and patch.at - allowed <= asked.at <= patch.at
+            and asked.call.status == 200
+            and asked.call.answered
+        )
+
+    def _nobody_kept(self, keys: Sequence[Key], removal: Removal, window: Span) -> bool:
         """Whether there was a moment in which no policy of the API server had to do with the label."""
         keeping = [
             (each.since, each.until)
@@ -261,7 +282,12 @@ class Judge:
             for place, metric in self.observed.samples.sent
             if place == removal.node
         }
-        return f"late {removal.late:.2f} s, by hand: {removal.put_by_hand}; {policies}; {samples}"
+        lists = [
+            (asked.call.user_agent, asked.call.status, round(asked.at - removal.at, 3), asked.call.answered > 0)
+            for asked in self.observed.lists
+            if asked.at > removal.at - 10
+        ]
+        return f"late {removal.late:.2f} s, by hand: {removal.put_by_hand}; {policies}; {samples}; {lists}"
 
 
 def _labels(node: Mapping[str, object] | None) -> Mapping[str, str]:

@@ -141,16 +141,19 @@ def clear_for(spec: Spec, name: str, label: str) -> float:
     return seconds(str(labels_of(name, spec)[label].strategy.get("clearFor", "0s")))
 
 
-def met(spec: Spec, name: str, label: str, *, node: str, samples: Samples, default_stale_after: float) -> list[Span]:
+def met(
+    spec: Spec, name: str, label: str, *, node: str, samples: Samples, default_stale_after: float, stale_counts: bool
+) -> list[Span]:
     """When somebody may have read samples by which the rules of a label are met, wherever the policy's nodes are.
 
-    What has become stale counts as met where the policy says so.
+    What has become stale counts as met where the policy says so, and `stale_counts`.
     """
     found = labels_of(name, spec).get(label)
     if found is None:
         return []
     stale_after = seconds(spec["staleAfter"]) if "staleAfter" in spec else default_stale_after
-    spans = [_met(rule, found.on_stale, node=node, samples=samples, stale_after=stale_after) for rule in found.counting]
+    clears = stale_counts and found.on_stale == "clear"
+    spans = [_met(rule, clears, node=node, samples=samples, stale_after=stale_after) for rule in found.counting]
     if not found.any_of:
         return union(span for each in spans for span in each)
     together = [ALWAYS]
@@ -159,13 +162,13 @@ def met(spec: Spec, name: str, label: str, *, node: str, samples: Samples, defau
     return together
 
 
-def _met(rule: Mapping[str, Any], on_stale: str, *, node: str, samples: Samples, stale_after: float) -> list[Span]:
+def _met(rule: Mapping[str, Any], stale_clears: bool, *, node: str, samples: Samples, stale_after: float) -> list[Span]:
     spans: list[Span] = []
     for sample, (start, end) in samples.readable(node, rule["metricname"]):
         stale = sample.measured + stale_after
         if not is_violated(rule, sample.value):
             spans.append((start, min(stale, end)))
-        if on_stale == "clear":
+        if stale_clears:
             spans.append((max(stale, start), end))
     return union(spans)
 

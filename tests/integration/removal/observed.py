@@ -8,9 +8,10 @@ from math import inf
 from typing import Any
 
 from bus.buckets import NODES, POLICIES, SYNCED
-from bus.connection import Bus, Entry, Epoch
+from bus.connection import Bus, Epoch, RawEntry
 from bus.watch import Watch
 from sandbox.faults import Call
+from tests.integration.bus.followers import raw_watch
 from tests.integration.published import SECOND, microseconds_of
 from tests.integration.removal.model import Key, Samples, Spec
 from tests.integration.removal.spans import Span, outside, union
@@ -134,11 +135,11 @@ class Observed:
             self._watched[bucket] = len(self.lives) - 1
 
         return (
-            Watch(bus, NODES, on_entry=self._samples_stand, on_epoch=lambda epoch: began(NODES.name, epoch)),
-            Watch(bus, POLICIES, on_entry=self._policy_stands, on_epoch=lambda epoch: began(POLICIES.name, epoch)),
+            raw_watch(bus, NODES, on_entry=self._samples_stand, on_epoch=lambda epoch: began(NODES.name, epoch)),
+            raw_watch(bus, POLICIES, on_entry=self._policy_stands, on_epoch=lambda epoch: began(POLICIES.name, epoch)),
         )
 
-    def _samples_stand(self, entry: Entry) -> None:
+    def _samples_stand(self, entry: RawEntry) -> None:
         token, _, kind = entry.key.partition(".")
         if kind != "metrics" or entry.value is None:
             return
@@ -148,7 +149,7 @@ class Observed:
                 life = self._watched[NODES.name]
                 self.samples.seen(life, token.replace("_", "."), metric, measured, time.time())
 
-    def _policy_stands(self, entry: Entry) -> None:
+    def _policy_stands(self, entry: RawEntry) -> None:
         life, now = self.lives[self._watched[POLICIES.name]], time.time()
         if entry.key == SYNCED:
             life.synced = min(life.synced, now)

@@ -12,6 +12,7 @@ from pathlib import Path
 from bus.connection import Bus
 from sandbox import Sandbox
 from tests.integration.removal.api import Api, SandboxApi
+from tests.integration.removal.cases import added
 from tests.integration.removal.history import History
 from tests.integration.removal.judge import SLACK_SECONDS, Judge
 from tests.integration.removal.lateness import Lateness
@@ -35,6 +36,9 @@ STEADY_SECONDS = 0.5
 """How long it then has to stay so."""
 
 PAUSES_SECONDS = (0.5, 5.0)
+
+ON_ONE_LOOP, AS_PROCESSES = "on one loop", "as processes"
+"""How a history is played."""
 
 
 class Story:
@@ -64,17 +68,18 @@ async def tasks(url: str, kubeconfig: Path) -> AsyncIterator[list[One]]:
 async def processes(url: str, kubeconfig: Path, folder: Path) -> AsyncIterator[list[One]]:
     """Two replicas of every worker, each a process."""
     halting = "tests.integration.workers.halting_labels"
-    commands = {
-        "watch": tas("watch", "--kubeconfig", str(kubeconfig), bus=url),
-        "materialize": tas("materialize", bus=url),
-        "evaluate": tas("evaluate", "--stale-after", f"{STALE_AFTER:g}s", bus=url),
-        "labels": ["-m", halting, url, str(kubeconfig), "STOP", "later", "--stale-after", f"{STALE_AFTER:g}"],
+    labels = ["-m", halting, url, str(kubeconfig), "STOP", "later", "--stale-after", f"{STALE_AFTER:g}", "--name"]
+    commands: dict[str, Callable[[str], list[str]]] = {
+        "watch": lambda _: tas("watch", "--kubeconfig", str(kubeconfig), bus=url),
+        "materialize": lambda _: tas("materialize", bus=url),
+        "evaluate": lambda _: tas("evaluate", "--stale-after", f"{STALE_AFTER:g}s", bus=url),
+        "labels": lambda name: [*labels, name],
     }
     async with AsyncExitStack() as stack:
         replicas: list[Replica] = [
-            stack.enter_context(replica(f"{kind}-{number}", command, folder=folder))
+            stack.enter_context(replica(name, command(name), folder=folder))
             for kind, command in commands.items()
-            for number in (1, 2)
+            for name in (f"{kind}-1", f"{kind}-2")
         ]
         for one in replicas:
             await one.ready()
@@ -102,7 +107,7 @@ async def play(
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
 ) -> Counter[str]:
-    """Plays one history to its quiet end, and returns how often which reason let a label go, and `halts`.
+    """Plays one history to its quiet end, and returns how often it met which case.
 
     As processes, one replica of each worker is stopped for `pause_seconds` at the same time, unless that is 0.
     """
@@ -139,9 +144,9 @@ async def play(
         await live(history, judge, story, seconds=seconds, pause_seconds=pause_seconds)
         for worker in workers:
             worker.must_run()
-        halts = sum(worker.halts for worker in workers if isinstance(worker, Process))
-        story.tell(f"late by up to {lateness.worst:.2f} s; stopped between check and sending {halts} times")
-        return judge.verdicts + Counter(halts=halts)
+        met = added([judge.verdicts, history.met, *(each.halts for each in workers if isinstance(each, Process))])
+        story.tell(f"late by up to {lateness.worst:.2f} s; {dict(met)}")
+        return met
 
 
 async def live(history: History, judge: Judge, story: Story, *, seconds: float, pause_seconds: float) -> None:

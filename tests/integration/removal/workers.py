@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,18 +11,21 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
+from tests.integration.removal.cases import Case
 from tests.integration.replicas import Replica
 from tests.integration.servers import eventually
 from tests.integration.workers.halting_labels import LINES, SIGNALS
-from workers.evaluate import Evaluate
-from workers.kubernetes.client import KubernetesClient
-from workers.labels import Labels
-from workers.materialize import Materialize
-from workers.runtime import Worker
-from workers.watch import WatchWorker
+from workers.enforcing.evaluate import Evaluate
+from workers.enforcing.labels import Labels
+from workers.ingest.materialize import Materialize
+from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
+from workers.process.runtime import Worker
+from workers.watching.watch import WatchWorker
 
-HALT_SECONDS = 2.0
+HALT_SECONDS = 3.0
 """How long is waited for a replica to come to the line where it stops itself."""
+
+HALTS = {"read": Case.STOPPED_READ, "send": Case.STOPPED_SEND}
 
 STALE_AFTER = 1.5
 """Seconds, where a policy does not say."""
@@ -38,6 +42,8 @@ class One(Protocol):
     """One replica."""
 
     name: str
+    can_halt: bool
+    """Whether it can be made to stop itself between check and sending."""
 
     async def start(self) -> None: ...
     async def kill(self) -> None: ...
@@ -52,6 +58,7 @@ class Task:
 
     def __init__(self, name: str, *, url: str, kubeconfig: Path) -> None:
         self.name = name
+        self.can_halt = False
         self._url = url
         self._kubeconfig = kubeconfig
         self._task: asyncio.Task[None] | None = None
@@ -63,7 +70,7 @@ class Task:
         kind = self.name.partition("-")[0]
         async with (
             Bus.connect(self._url, name=self.name) as bus,
-            KubernetesClient.connect(self._kubeconfig, worker=kind) as client,
+            KubernetesClient.connect(self._kubeconfig, worker=self.name) as client,
         ):
             await BUILD[kind](bus, client, CollectorRegistry()).run()
 
@@ -88,14 +95,15 @@ class Process:
 
     Attributes:
         stops: From when to when it was stopped.
-        halts: How often it stopped itself.
+        halts: How often it stopped itself at which line, and how often it woke too late to send what it had read.
     """
 
     def __init__(self, replica: Replica) -> None:
         self.name = replica.name
+        self.can_halt = replica.name.startswith("labels")
         self.stops: list[tuple[float, float]] = []
-        self.halts = 0
-        self._line = LINES[0]
+        self.halts: Counter[str] = Counter()
+        self._line = LINES[int(replica.name[-1]) % len(LINES)]  # so that two begin with different lines
         self._replica = replica
 
     async def start(self) -> None:
@@ -105,24 +113,28 @@ class Process:
         self._replica.kill()
 
     async def pause(self, seconds: float) -> bool:
-        if self.name.startswith("labels") and self._replica.catches(SIGNALS[None]):
-            await self._halt()
+        has_halted = self.can_halt and self._replica.catches(SIGNALS[None]) and await self._has_halted()
         began = time.time()
         self._replica.pause()
         self.stops.append((began, float("inf")))
         await asyncio.sleep(seconds)
         self.stops[-1] = (began, time.time())
+        if self.can_halt and seconds > WRITE_SECONDS:
+            self.halts[Case.WOKE_LATE] += 1
+            self.halts[Case.HELD_BACK] += has_halted
         self._replica.resume()
         return True
 
-    async def _halt(self) -> None:
+    async def _has_halted(self) -> bool:
         """Waits until it stops itself between check and sending; not for long, since it may have nothing to do."""
         self._line = LINES[(LINES.index(self._line) + 1) % len(LINES)]
         self._replica.send(SIGNALS[self._line])
         with suppress(AssertionError):
             await eventually(lambda: self._replica.paused, within=HALT_SECONDS)
-        self.halts += self._replica.paused
+        if paused := self._replica.paused:
+            self.halts[HALTS[self._line]] += 1
         self._replica.send(SIGNALS[None])  # comes before all else when it wakes
+        return paused
 
     def must_run(self) -> None:
         self._replica.must_run()

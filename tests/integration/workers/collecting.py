@@ -4,30 +4,29 @@ import base64
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry
 
 from bus.buckets import POLICIES, SOURCES, SYNCED
 from bus.connection import Bus
 from bus.errors import MESSAGE_NOT_FOUND, BusError, RefusedError
-from bus.messages import (
-    PolicyRecord,
-    Synced,
-    decode_samples,
-    decode_source_state,
-    encode_policy,
-    encode_synced,
-)
+from bus.records.codec import encode
+from bus.records.policies import PolicyRecord, encode_policy
+from bus.records.samples import decode_samples
+from bus.records.sources import decode_source_state
+from bus.records.synced import Synced
 from bus.subjects import policy_key, samples_subject
-from tas.manifest import parse_policy
-from tas.policy import PolicyKey
-from tas.quantity import NANO
-from tas.sample import Scrape
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import Scrape
 from tas.sources.state import SourceState
+from tas.values.quantity import NANO
 from tests.integration.servers import eventually
 from tests.integration.workers.running import running
-from workers.collect import Collect
-from workers.sources.base import Listener, Source, SourceKind, SourceSpec
+from workers.ingest.collect import Collect
+from workers.ingest.sources.base import Listener, Source
+from workers.ingest.sources.spec import SourceKind, SourceSpec
 
 
 async def polled(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -66,7 +65,7 @@ class World:
         """All policies stand there that there are."""
         epoch = await self.bus.epoch(POLICIES)
         await self._put(
-            SYNCED, encode_synced(Synced(epoch=epoch.created, count=0, time=time.time(), by="test", cluster=False))
+            SYNCED, encode(Synced(epoch=epoch.created, count=0, time=datetime.now(UTC), writer="test", cluster=False))
         )
 
     async def scrape(self, node: str, source: str) -> Scrape | None:

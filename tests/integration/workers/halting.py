@@ -14,9 +14,11 @@ from collections.abc import Awaitable, Callable
 
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus
-from workers.logs import LogFormat, LogLevel, configure_logging
-from workers.materialize import Materialize
-from workers.runtime import Address, Supervisor, new_registry, stop_signals
+from workers.ingest.materialize import Materialize
+from workers.process.address import Address
+from workers.process.log_form import LogFormat, LogLevel
+from workers.process.logs import configure_logging
+from workers.process.runtime import Supervisor, new_registry, stop_signals
 
 LINES = ("before", "after")
 

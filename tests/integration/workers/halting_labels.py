@@ -3,8 +3,9 @@
     python -m tests.integration.workers.halting_labels BUS KUBECONFIG SIGNAL LINE
 
 It sends `SIGNAL` (`STOP`, `KILL`) to itself, once, at `LINE`: `read`, when it has read a node's samples, so all that a
-removal stands on, and has looked at nothing yet; or `send`, when a patch was found fresh enough and nothing of it has
-been sent. With `later` as LINE nothing happens until one of `SIGNALS` names a line, or none again.
+removal stands on, and has looked at nothing yet; or `send`, when a patch that removes a label was found fresh enough
+and nothing of it has been sent. With `later` as LINE nothing happens until one of `SIGNALS` names a line, or none
+again.
 """
 
 import argparse
@@ -18,12 +19,14 @@ from pathlib import Path
 
 import workers.kubernetes.client
 from bus.buckets import NODES, Bucket
-from bus.connection import Bus, Entry
+from bus.connection import Bus, RawEntry
 from tests.kubernetes.world import STALE_SECONDS
+from workers.enforcing.labels import Labels
 from workers.kubernetes.client import KubernetesClient
-from workers.labels import Labels
-from workers.logs import LogFormat, LogLevel, configure_logging
-from workers.runtime import Address, Supervisor, new_registry, stop_signals
+from workers.process.address import Address
+from workers.process.log_form import LogFormat, LogLevel
+from workers.process.logs import configure_logging
+from workers.process.runtime import Supervisor, new_registry, stop_signals
 
 LINES = ("read", "send")
 SIGNALS = {"read": signal.SIGUSR1, "send": signal.SIGUSR2, None: signal.SIGALRM}
@@ -56,7 +59,7 @@ class HaltingBus(Bus):
 
     halt: Halt | None = None
 
-    async def get(self, bucket: Bucket, key: str) -> Entry | None:
+    async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
         entry = await super().get(bucket, key)
         if self.halt is not None and bucket is NODES and key.endswith(".metrics"):
             self.halt.at("read")
@@ -69,19 +72,19 @@ def halt_bodies(halt: Halt) -> None:
     class HaltingBody(workers.kubernetes.client._Body):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for content in super().__aiter__():
-                if b'"labels"' in content:
+                if b'"labels"' in content and b"null" in content:
                     halt.at("send")
                 yield content
 
     workers.kubernetes.client._Body = HaltingBody  # type: ignore[misc]
 
 
-async def main(url: str, kubeconfig: Path, halt: Halt, stale_after: float) -> int:
+async def main(url: str, kubeconfig: Path, halt: Halt, *, name: str, stale_after: float) -> int:
     registry = new_registry()
     async with (
         stop_signals() as stop,
         HaltingBus.connect(url, name="halting") as bus,
-        KubernetesClient.connect(kubeconfig, worker="labels") as client,
+        KubernetesClient.connect(kubeconfig, worker=name) as client,
     ):
         assert isinstance(bus, HaltingBus)
         bus.halt = halt
@@ -96,6 +99,7 @@ if __name__ == "__main__":
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("signal")
     parser.add_argument("line", choices=(*LINES, "later"))
+    parser.add_argument("--name", default="labels", help="as which it asks the API server")
     parser.add_argument("--stale-after", type=float, default=STALE_SECONDS)
     given = parser.parse_args()
     halting = Halt(signal.Signals[f"SIG{given.signal}"], given.line)
@@ -103,4 +107,4 @@ if __name__ == "__main__":
     for named, number in SIGNALS.items():
         signal.signal(number, partial(halting.heard, named))
     configure_logging(LogFormat.JSON, LogLevel.INFO)
-    sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, given.stale_after)))
+    sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, name=given.name, stale_after=given.stale_after)))

@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager, suppress
 from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.connection import Bus
 from bus.errors import UnavailableError
-from bus.messages import PolicyRecord, Synced, decode_node_samples, decode_policy, decode_synced
+from bus.records.nodes import decode_node_samples
+from bus.records.policies import PolicyRecord, decode_policy
+from bus.records.synced import Synced, decode_synced
 from bus.subjects import node_metrics_key, parse_policy_key
-from tas.sample import NodeSamples
-from workers.runtime import Worker
+from tas.samples.sample import NodeSamples
+from workers.process.runtime import Worker
 
 
 @asynccontextmanager

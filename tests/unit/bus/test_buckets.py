@@ -46,13 +46,13 @@ def test_sizes_ages_and_more_replicas_are_the_operators_to_choose(of: Stream | B
         (SAMPLES, {"subjects": ["other"]}, 1, "subjects is ['other']"),
         (SAMPLES, {"retention": "workqueue"}, 1, "retention"),
         (SAMPLES, {"discard": "new"}, 1, "discard"),
-        (NODES, {"max_msgs_per_subject": 64}, 1, "max_msgs_per_subject is 64, needed is 1"),
+        (NODES, {"max_msgs_per_subject": 64}, 1, "max_msgs_per_subject is 64, must be 1"),
         (NODES, {"first_seq": 0}, 1, "first_seq"),
         (LEASES, {"allow_msg_ttl": False}, 1, "allow_msg_ttl"),
-        (VERDICTS, {"max_msgs_per_subject": 1}, 1, "max_msgs_per_subject is 1, needed is 64"),
-        (VERDICT_LOG, {"sources": None}, 1, "sources are [], needed are ['KV_VERDICTS']"),
-        (SAMPLES, {"sources": [{"name": "OTHER"}]}, 1, "sources are ['OTHER'], needed are []"),
-        (NODES, {}, 3, "num_replicas is 1, wished is 3"),
+        (VERDICTS, {"max_msgs_per_subject": 1}, 1, "max_msgs_per_subject is 1, must be 64"),
+        (VERDICT_LOG, {"sources": None}, 1, "sources are [], must be ['KV_VERDICTS']"),
+        (SAMPLES, {"sources": [{"name": "OTHER"}]}, 1, "sources are ['OTHER'], must be []"),
+        (NODES, {}, 3, "num_replicas is 1, must be 3"),
     ],
 )
 def test_what_we_rely_on_is_told(of: Stream | Bucket, changes: dict[str, object], replicas: int, told: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.entry import is_marker
+from bus.entry import is_tombstone
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,9 @@ from bus.entry import is_marker
     ],
 )
 def test_markers_n13(headers: dict[str, str]) -> None:
-    assert is_marker(headers)
+    assert is_tombstone(headers)
 
 
 @pytest.mark.parametrize("headers", [None, {}, {"Nats-TTL": "5"}, {"Nats-Msg-Id": "1"}])
 def test_values(headers: dict[str, str] | None) -> None:
-    assert not is_marker(headers)
+    assert not is_tombstone(headers)

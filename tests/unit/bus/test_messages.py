@@ -8,45 +8,30 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from bus.messages import (
-    MAX_SAMPLES_BYTES,
-    MAX_SAMPLES_METRICS,
-    NodeFacts,
-    PodRecord,
-    PolicyRecord,
-    Synced,
-    decode_node_facts,
-    decode_node_samples,
-    decode_pod,
-    decode_policy,
-    decode_samples,
-    decode_synced,
-    decode_verdict,
-    encode_node_facts,
-    encode_node_samples,
-    encode_pod,
-    encode_policy,
-    encode_samples,
-    encode_synced,
-    encode_verdict,
-)
+from bus.records.codec import encode
+from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
+from bus.records.pods import PodRecord, decode_pod
+from bus.records.policies import PolicyRecord, decode_policy, encode_policy
+from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples, encode_samples
+from bus.records.synced import Synced, decode_synced
+from bus.records.verdicts import decode_verdict, encode_verdict
 from tas.errors import InvalidInputError
-from tas.manifest import parse_policy
-from tas.policy import PolicyKey, StrategyType
-from tas.quantity import NANO, Quantity, format_quantity, parse_quantity
-from tas.rules import State
-from tas.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge
-from tas.verdict import (
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge
+from tas.values.quantity import NANO, Quantity, format_quantity, parse_quantity
+from tas.verdict.verdict import (
     VERDICT_STRATEGIES,
+    DesiredKind,
+    DesiredLabel,
     LabelVerdict,
     NodeVerdict,
     PolicyVerdict,
     StrategyVerdict,
-    Wish,
-    WishKind,
     evaluate_policy,
 )
 from tests.unit.tas.generators import (
@@ -113,6 +98,7 @@ def refused_whole(body: Any, *, arrived: float = ARRIVED) -> InvalidInputError:
 
 class TestSamples:
     @given(metrics, windows, st.floats(-MAX_SAMPLE_AGE + 1, FUTURE_TOLERANCE - 1))
+    @example(values={"a": parse_quantity("1")}, window=86400.0, age=0.0)
     def test_what_was_encoded_comes_back(self, values: dict[str, Quantity], window: float | None, age: float) -> None:
         scrape = Scrape(
             source="machine",
@@ -399,8 +385,9 @@ class TestPolicy:
 class TestPod:
     @given(label_values, st.none() | st.text(st.characters(codec="utf-8")), st.none() | times)
     def test_it_comes_back(self, policy: str, node: str | None, since: float | None) -> None:
-        record = PodRecord(policy=policy, uid="u", node=node, waiting_since=since, resource_version="7")
-        assert decode_pod(encode_pod(record)) == record
+        waiting_since = None if since is None else datetime.fromtimestamp(since, UTC)
+        record = PodRecord(policy=policy, uid="u", node=node, waiting_since=waiting_since, resource_version="7")
+        assert decode_pod(encode(record)) == record
 
     @pytest.mark.parametrize(
         "data",
@@ -416,7 +403,7 @@ since = st.none() | times
 label_verdicts = st.builds(
     LabelVerdict,
     state=st.sampled_from(State),
-    wish=st.builds(Wish, st.sampled_from(WishKind), label_values),
+    desired=st.builds(DesiredLabel, st.sampled_from(DesiredKind), label_values),
     violated_since=since,
     met_since=since,
 )
@@ -452,7 +439,7 @@ class TestVerdict:
     @given(policies(readable=False), node_samples, times)
     def test_every_verdict_there_is_comes_back(self, policy: Any, samples: NodeSamples, now: float) -> None:
         found, _ = evaluate_policy(
-            policy, uid="u", generation=1, samples=samples, labels={}, stale_after=60, before=None, now=now
+            policy, uid="u", generation=1, samples=samples, labels={}, default_stale_after=60, before=None, now=now
         )
         verdict = NodeVerdict(node_uid="", nodes_revision=1, policies_revision=1, policies={policy.key: found})
         assert decode_verdict(encode_verdict(verdict)) == verdict
@@ -482,13 +469,14 @@ class TestFactsAndSynced:
     )
     def test_facts_come_back(self, uid: str, labels: dict[str, str], version: str) -> None:
         facts = NodeFacts(uid=uid, labels=labels, resource_version=version)
-        assert decode_node_facts(encode_node_facts(facts)) == facts
+        assert decode_node_facts(encode(facts)) == facts
 
     @given(times, st.integers(0, 2**31), st.booleans())
     def test_synced_comes_back(self, written: float, count: int, cluster: bool) -> None:
-        synced = Synced(epoch="2027-01-15T08:00:00.123456789Z", count=count, time=written, by="watch", cluster=cluster)
-        assert decode_synced(encode_synced(synced)) == synced
-        assert math.isclose(datetime.fromisoformat(json.loads(encode_synced(synced))["time"]).timestamp(), written)
+        at = datetime.fromtimestamp(written, UTC)
+        synced = Synced(epoch="2027-01-15T08:00:00.123456789Z", count=count, time=at, writer="watch", cluster=cluster)
+        assert decode_synced(encode(synced)) == synced
+        assert math.isclose(datetime.fromisoformat(json.loads(encode(synced))["time"]).timestamp(), written)
 
     @pytest.mark.parametrize(
         "data", [b"", b"{}", b"[]", b'{"uid": 1, "labels": {}}', b'{"uid": "", "labels": {"a": 1}}']
@@ -500,6 +488,6 @@ class TestFactsAndSynced:
             decode_synced(data)
 
     def test_new_fields_of_later_versions_are_ignored(self) -> None:
-        synced = Synced(epoch="e", count=1, time=ARRIVED, by="watch", cluster=True)
-        later = msgspec.json.decode(encode_synced(synced)) | {"later": [1]}
+        synced = Synced(epoch="e", count=1, time=datetime.fromtimestamp(ARRIVED, UTC), writer="watch", cluster=True)
+        later = msgspec.json.decode(encode(synced)) | {"later": [1]}
         assert decode_synced(json.dumps(later).encode()) == synced

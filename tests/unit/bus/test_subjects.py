@@ -19,9 +19,9 @@ from bus.subjects import (
     token,
     verdict_key,
 )
+from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
-from tas.pod import PodKey
-from tas.policy import PolicyKey
+from tas.policy.policy import PolicyKey
 from tests.unit.tas.generators import policy_keys, source_names
 
 node_names = st.from_regex(

@@ -13,26 +13,26 @@ Reply = Callable[[dict[str, Any]], Any]
 
 @dataclass
 class FakeExtender:
-    """Answers what it is told to, and keeps what it was asked: verb and request, oldest first."""
+    """An extender with fixed answers, which keeps its requests: verb and body, oldest first."""
 
     filter: Reply
     prioritize: Reply
     url: str = ""
-    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def count(self, pod: str, verb: str = "filter") -> int:
-        """How often it was asked this about a pod."""
-        return sum(1 for asked, request in self.asked if (asked, request["Pod"]["metadata"]["name"]) == (verb, pod))
+        """How often `verb` was requested for a pod."""
+        return sum(1 for sent, request in self.requests if (sent, request["Pod"]["metadata"]["name"]) == (verb, pod))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         verb, body = request.match_info["verb"], await request.json()
-        self.asked.append((verb, body))
+        self.requests.append((verb, body))
         answer = (self.filter if verb == "filter" else self.prioritize)(body)
         return answer if isinstance(answer, web.Response) else web.json_response(answer)
 
 
 def passing(*names: str) -> Reply:
-    """Lets through these nodes, and no pod is evicted for the others."""
+    """Passes these nodes; the other nodes are unresolvable."""
     return lambda request: {
         "Nodes": None,
         "NodeNames": [name for name in request["NodeNames"] if name in names],
@@ -43,13 +43,13 @@ def passing(*names: str) -> Reply:
 
 
 def scoring(**scores: int) -> Reply:
-    """Gives these scores, by node with `_` for `-`."""
+    """Returns these scores, by node with `_` for `-`."""
     return lambda _: [{"Host": name.replace("_", "-"), "Score": score} for name, score in scores.items()]
 
 
 @asynccontextmanager
 async def extender(filtering: Reply, prioritizing: Reply = lambda _: []) -> AsyncIterator[FakeExtender]:
-    """One that runs until left."""
+    """An extender that runs while the body runs."""
     fake = FakeExtender(filtering, prioritizing)
     app = web.Application()
     app.router.add_post("/scheduler/{verb}", fake.handle)

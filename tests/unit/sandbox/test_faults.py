@@ -1,8 +1,9 @@
-"""What goes wrong when a test says so, seen by a client over HTTP."""
+"""Faults that tests inject, as a client over HTTP sees them."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -56,13 +57,15 @@ async def test_the_next_matching_requests_fail_and_change_nothing(
     assert sandbox.faults.waiting == 0
 
 
-async def test_a_404_says_nothing_of_the_object(sandbox: Sandbox, client: Client) -> None:
+async def test_an_injected_404_does_not_name_the_object(sandbox: Sandbox, client: Client) -> None:
     sandbox.faults.answer(404)
     answer = await client.get(PATH)
     assert (answer.status, answer.body) == (404, "404 page not found\n")
 
 
-async def test_a_dropped_request_is_not_done_and_of_a_dropped_answer_it_is(sandbox: Sandbox, client: Client) -> None:
+async def test_a_dropped_request_is_not_handled_but_one_with_a_dropped_answer_is(
+    sandbox: Sandbox, client: Client
+) -> None:
     sandbox.faults.drop(Drop.BEFORE, which=is_patch)
     with pytest.raises(aiohttp.ClientError):
         await client.patch(PATH, LABEL)
@@ -72,9 +75,16 @@ async def test_a_dropped_request_is_not_done_and_of_a_dropped_answer_it_is(sandb
         await client.patch(PATH, LABEL)
     assert labels(sandbox)["a"] == "b"
     assert [call.status for call in sandbox.calls] == [0, 200]
+    sandbox.faults.drop(Drop.WITHIN, which=is_patch)
+    with pytest.raises(aiohttp.ClientError):
+        await client.patch(PATH, LABEL)
+    assert not any(call.answered for call in sandbox.calls)
+    before = time.time()
+    await client.get(PATH)
+    assert before <= sandbox.calls[-1].answered <= time.time()
 
 
-async def test_a_delayed_request_is_done_late(sandbox: Sandbox, client: Client) -> None:
+async def test_a_delayed_request_is_handled_later(sandbox: Sandbox, client: Client) -> None:
     sandbox.faults.delay(0.2, which=is_patch)
     began = time.monotonic()
     slow = asyncio.create_task(client.patch(PATH, LABEL))
@@ -83,13 +93,13 @@ async def test_a_delayed_request_is_done_late(sandbox: Sandbox, client: Client) 
     assert time.monotonic() - began >= 0.2
 
 
-async def test_faults_can_be_taken_back(sandbox: Sandbox, client: Client) -> None:
+async def test_faults_can_be_cleared(sandbox: Sandbox, client: Client) -> None:
     sandbox.faults.answer(500, times=10)
     sandbox.faults.clear()
     assert (await client.get(PATH)).status == 200
 
 
-async def test_a_watch_that_is_cut_breaks_off(sandbox: Sandbox, client: Client) -> None:
+async def test_a_cut_watch_ends_with_an_error(sandbox: Sandbox, client: Client) -> None:
     async with client.watch("/api/v1/nodes", resourceVersion="0") as watch:
         assert (await watch.next())["type"] == "ADDED"
         assert sandbox.watches == 1
@@ -103,7 +113,24 @@ async def test_a_watch_that_is_cut_breaks_off(sandbox: Sandbox, client: Client) 
     await until(none_left, "the watch has ended here too")
 
 
-async def test_a_client_that_goes_leaves_no_watch_behind(sandbox: Sandbox, client: Client) -> None:
+async def test_a_fault_drops_the_connection_of_a_watch_at_its_end(
+    sandbox: Sandbox, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    sandbox.faults.drop(Drop.WITHIN, which=lambda call: call.verb == "watch")
+    async with client.watch("/api/v1/nodes", resourceVersion="0", timeoutSeconds="0.1") as watch:
+        assert (await watch.next())["type"] == "ADDED"
+        with suppress(aiohttp.ClientError):  # if the client has not read the end before
+            await watch.rest()
+
+    async def all_gone() -> bool:
+        return sandbox.watches == 0
+
+    await until(all_gone, "the watch has ended here too")
+    assert (await client.get(PATH)).status == 200
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+async def test_the_watch_of_a_disconnected_client_is_closed(sandbox: Sandbox, client: Client) -> None:
     async with client.watch("/api/v1/nodes", resourceVersion="0") as watch:
         await watch.next()
         assert sandbox.watches == 1
@@ -114,7 +141,7 @@ async def test_a_client_that_goes_leaves_no_watch_behind(sandbox: Sandbox, clien
     await until(none_left, "nothing had to be written for that")
 
 
-async def test_forgotten_history_ends_no_watch_that_knew_it(sandbox: Sandbox, client: Client) -> None:
+async def test_forgotten_history_does_not_end_open_watches(sandbox: Sandbox, client: Client) -> None:
     old = await client.version("/api/v1/nodes")
     (await client.patch(PATH, LABEL)).ok()
     new = await client.version("/api/v1/nodes")
@@ -127,9 +154,7 @@ async def test_forgotten_history_ends_no_watch_that_knew_it(sandbox: Sandbox, cl
     assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
 
 
-async def test_a_list_that_was_begun_before_history_was_forgotten_cannot_go_on(
-    sandbox: Sandbox, client: Client
-) -> None:
+async def test_a_continued_list_is_expired_after_history_is_forgotten(sandbox: Sandbox, client: Client) -> None:
     sandbox.add_node("node-2")
     token = (await client.get("/api/v1/nodes", limit=1)).ok()["metadata"]["continue"]
     sandbox.add_node("node-3")

@@ -1,4 +1,4 @@
-"""Which node cannot have a pod: cordons and taints (labels are tested with the scheduler)."""
+"""Which nodes do not fit a pod: cordons and taints (labels are tested with the scheduler)."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ def of(entries: list[Any]) -> dict[str, Any]:
     return {entry["manager"]: entry["fieldsV1"] for entry in entries}
 
 
-def test_a_creator_owns_all_it_sent() -> None:
+def test_the_creator_manages_all_fields() -> None:
     new = labelled(a="b") | {"spec": {"strategies": {"s": {"rules": [{"metricname": "m"}]}}, "empty": {}}}
     (entry,) = entries({"metadata": {}}, new, "author")
     assert entry == {
@@ -32,7 +32,7 @@ def test_a_creator_owns_all_it_sent() -> None:
     }
 
 
-def test_who_changes_a_value_takes_it_over_and_who_has_nothing_left_goes() -> None:
+def test_a_changed_field_gets_a_new_manager_and_managers_without_fields_are_removed() -> None:
     first = entries({"metadata": {}}, labelled(a="1", b="1"), "one")
     second = entries(labelled(first, a="1", b="1"), labelled(a="2", b="1"), "two")
     assert of(second) == {
@@ -43,7 +43,7 @@ def test_who_changes_a_value_takes_it_over_and_who_has_nothing_left_goes() -> No
     assert of(third) == {"two": {"f:metadata": {"f:labels": {"f:a": {}}}}}
 
 
-def test_what_is_written_through_the_status_stands_apart() -> None:
+def test_fields_written_through_status_have_their_own_entry() -> None:
     first = entries({"metadata": {}}, labelled(a="1"), "one")
     with_status = labelled(a="1") | {"status": {"capacity": {"cpu": "1"}}}
     second = entries(labelled(first, a="1"), with_status, "one", status=True)

@@ -1,4 +1,4 @@
-"""What the sandbox's adapters answer, seen by a client over HTTP."""
+"""The metrics APIs of the sandbox, as a client over HTTP sees them."""
 
 from collections.abc import AsyncIterator
 
@@ -24,7 +24,7 @@ async def client(sandbox: Sandbox) -> AsyncIterator[Client]:
         yield Client(session, sandbox.url)
 
 
-async def test_discovery_tells_the_versions_and_the_metrics(sandbox: Sandbox, client: Client) -> None:
+async def test_discovery_lists_versions_and_metrics(sandbox: Sandbox, client: Client) -> None:
     sandbox.metrics.set("load", "node-1", "1")
     groups = {group["name"] for group in (await client.get("/apis")).ok()["groups"]}
     assert {"custom.metrics.k8s.io", "metrics.k8s.io", "telemetry.intel.com"} <= groups
@@ -41,7 +41,9 @@ async def test_discovery_tells_the_versions_and_the_metrics(sandbox: Sandbox, cl
 
 
 @pytest.mark.parametrize("star", ["*", "%2A"])
-async def test_the_two_versions_name_metric_and_window_differently(sandbox: Sandbox, client: Client, star: str) -> None:
+async def test_the_two_versions_have_different_fields_for_metric_and_window(
+    sandbox: Sandbox, client: Client, star: str
+) -> None:
     sandbox.metrics.set("load", "node-1", "1500m", timestamp="2026-01-01T00:00:00Z", window=60)
     node = {"kind": "Node", "name": "node-1", "apiVersion": "/v1"}
     common = {"describedObject": node, "timestamp": "2026-01-01T00:00:00Z", "value": "1500m"}
@@ -55,7 +57,7 @@ async def test_the_two_versions_name_metric_and_window_differently(sandbox: Sand
     (await client.get(f"{CUSTOM}/v1beta2/nodes/{star}/load")).failed(404, "NotFound")
 
 
-async def test_what_nodes_use_is_told_as_metrics_server_does(sandbox: Sandbox, client: Client) -> None:
+async def test_usage_of_nodes_has_the_form_of_metrics_server(sandbox: Sandbox, client: Client) -> None:
     sandbox.metrics.use("node-1", cpu="250m", memory="2Gi")
     listed = (await client.get(f"{USAGE}/nodes")).ok()
     assert listed["kind"] == "NodeMetricsList"
@@ -63,7 +65,7 @@ async def test_what_nodes_use_is_told_as_metrics_server_does(sandbox: Sandbox, c
     assert (item["metadata"]["name"], item["usage"]) == ("node-1", {"cpu": "250m", "memory": "2Gi"})
 
 
-async def test_an_answer_can_be_another(sandbox: Sandbox, client: Client) -> None:
+async def test_an_answer_can_be_replaced(sandbox: Sandbox, client: Client) -> None:
     sandbox.metrics.set("load", "node-1", "1")
     sandbox.metrics.answer_with(b"<html>", to="/load", content_type="text/html")
     answer = await client.get(f"{CUSTOM}/v1beta1/nodes/*/load")

@@ -1,4 +1,4 @@
-"""What kubectl sends as protobuf: read as it is, and refused in words where it is something else."""
+"""The protobuf that kubectl sends is decoded; other protobuf is rejected with a reason."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def sent(kind: str, *metadata: bytes) -> bytes:
     return MAGIC + envelope + field(2, field(1, b"".join(metadata)) + field(2, b""))
 
 
-def test_a_namespace_is_its_metadata() -> None:
+def test_a_namespace_has_only_metadata() -> None:
     metadata = field(1, "mine"), field(2, ""), field(11, field(1, "a") + field(2, "b")), bytes([7 << 3, 5])
     assert decode_object(sent("Namespace", *metadata)) == {
         "kind": "Namespace",
@@ -28,14 +28,14 @@ def test_a_namespace_is_its_metadata() -> None:
     }
 
 
-def test_a_kind_with_more_to_it_is_refused() -> None:
+def test_other_kinds_are_rejected() -> None:
     with pytest.raises(StatusError, match="no ConfigMap as protobuf") as refused:
         decode_object(sent("ConfigMap", field(1, "mine")))
     assert refused.value.code == 415
 
 
 @given(st.binary(max_size=100))
-def test_anything_else_is_a_bad_request(data: bytes) -> None:
+def test_an_invalid_body_is_a_bad_request(data: bytes) -> None:
     for body in (data, MAGIC + data):
         with pytest.raises(StatusError) as refused:
             decode_object(body)

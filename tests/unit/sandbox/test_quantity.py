@@ -20,18 +20,18 @@ def value(text: str) -> Decimal:
 
 
 @given(numbers, suffixes)
-def test_the_value_stays_but_for_less_than_a_thousandth(number: Decimal, suffix: str) -> None:
+def test_the_canonical_form_keeps_the_value_to_a_thousandth(number: Decimal, suffix: str) -> None:
     sent = f"{number:f}{suffix}"
     assert 0 <= value(canonical(sent)) - value(sent) < Decimal("0.001")
 
 
 @given(numbers, suffixes)
-def test_one_form_is_the_last(number: Decimal, suffix: str) -> None:
+def test_a_canonical_form_is_canonical(number: Decimal, suffix: str) -> None:
     once = canonical(f"{number:f}{suffix}")
     assert canonical(once) == once
 
 
 @pytest.mark.parametrize("text", ["", "k", "1 k", "1kk", "NaN", "1e", "0x1", "1K"])
-def test_what_is_none_is_refused(text: str) -> None:
+def test_an_invalid_quantity_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="quantities must match"):
         canonical(text)

@@ -1,4 +1,4 @@
-"""The small scheduler: where pods go, why they wait, what wakes them, and how an extender is asked."""
+"""The small scheduler: where pods are placed, why they wait, what wakes them, and how it calls extenders."""
 
 import json
 from collections.abc import AsyncIterator
@@ -75,13 +75,13 @@ async def test_a_pod_goes_to_the_best_node_and_runs(sandbox: Sandbox) -> None:
         assert await placed(sandbox, "web") == "node-2"
         assert find(sandbox, "web")["status"]["phase"] == "Running"
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return events(sandbox, "web", "Scheduled") == ["Successfully assigned default/web to node-2"]
 
-        await until(told, "an event says so")
+        await until(reported, "an event reports it")
 
 
-async def test_of_equal_nodes_the_emptiest_is_taken(sandbox: Sandbox) -> None:
+async def test_of_equal_nodes_the_node_with_fewest_pods_is_chosen(sandbox: Sandbox) -> None:
     async with sandbox.scheduler():
         for name in ("a", "b", "c", "d"):
             create(sandbox, name)
@@ -89,13 +89,13 @@ async def test_of_equal_nodes_the_emptiest_is_taken(sandbox: Sandbox) -> None:
     assert [find(sandbox, name)["spec"]["nodeName"] for name in "abcd"] == [*ALL, "node-1"]
 
 
-async def test_the_extender_is_asked_as_kube_scheduler_asks(sandbox: Sandbox) -> None:
-    """Names only; the fields of a pod that both know are in the same places (recorded from a real scheduler)."""
+async def test_requests_to_the_extender_are_those_of_kube_scheduler(sandbox: Sandbox) -> None:
+    """Names only; the fields of a pod are where a real scheduler has them (recorded)."""
     async with extender(passing(*ALL), scoring()) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "web")
         await placed(sandbox, "web")
-    assert [verb for verb, _ in fake.asked] == ["filter", "prioritize"]
-    for verb, request in fake.asked:
+    assert [verb for verb, _ in fake.requests] == ["filter", "prioritize"]
+    for verb, request in fake.requests:
         recorded = json.loads((GOLDEN / f"{verb}-names.json").read_text())
         assert request.keys() == recorded.keys()
         assert (request["Nodes"], request["NodeNames"]) == (None, list(ALL))
@@ -107,11 +107,11 @@ async def test_the_extender_is_asked_as_kube_scheduler_asks(sandbox: Sandbox) ->
         assert container["resources"] == recorded["Pod"]["spec"]["containers"][0]["resources"]
 
 
-async def test_pods_that_ask_for_nothing_managed_are_not_its_business(sandbox: Sandbox) -> None:
+async def test_the_extender_is_not_called_for_pods_without_its_managed_resources(sandbox: Sandbox) -> None:
     async with extender(passing(), scoring()) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "free", managed=False)
         await placed(sandbox, "free")
-    assert fake.asked == []
+    assert fake.requests == []
     async with extender(passing("node-3")) as fake, sandbox.scheduler(extender_entry(fake.url, managedResources=[])):
         create(sandbox, "every", managed=False)
         assert await placed(sandbox, "every") == "node-3"
@@ -124,7 +124,7 @@ async def test_a_single_feasible_node_is_not_scored(sandbox: Sandbox) -> None:
     assert (fake.count("web"), fake.count("web", "prioritize")) == (1, 0)
 
 
-async def test_pods_of_other_schedulers_and_behind_gates_stay(sandbox: Sandbox) -> None:
+async def test_pods_of_other_schedulers_and_gated_pods_are_not_placed(sandbox: Sandbox) -> None:
     async with extender(passing(*ALL)) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "other", schedulerName="other")
         create(sandbox, "gated", schedulingGates=[{"name": "wait"}])
@@ -133,7 +133,7 @@ async def test_pods_of_other_schedulers_and_behind_gates_stay(sandbox: Sandbox) 
     assert (fake.count("other"), fake.count("gated")) == (0, 0)
 
 
-async def test_rejected_everywhere_it_waits_and_says_why(sandbox: Sandbox) -> None:
+async def test_a_pod_rejected_on_every_node_waits_with_the_reason(sandbox: Sandbox) -> None:
     async with extender(passing()) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "web")
         expected = (
@@ -148,7 +148,7 @@ async def test_rejected_everywhere_it_waits_and_says_why(sandbox: Sandbox) -> No
 
 
 async def test_reasons_are_counted(sandbox: Sandbox) -> None:
-    """Those of labels, those where evicting pods could help, and those where it could not."""
+    """Reasons of labels, resolvable reasons and unresolvable reasons."""
     sandbox.add_node("node-4", labels={"demo": "violating"})
 
     def mixed(request: dict[str, Any]) -> Any:
@@ -172,8 +172,10 @@ async def test_reasons_are_counted(sandbox: Sandbox) -> None:
         )
         fake.filter = lambda request: {"NodeNames": None, "FailedNodes": dict.fromkeys(request["NodeNames"], "busy")}
         touch(sandbox, "node-1", {"metadata": {"annotations": {"a": "b"}}})
-        said = await rejected(sandbox, "web", "3 busy")
-        assert said.endswith(f"4 nodes are available: 1 {NOT_HELPFUL}, 3 No preemption victims found for incoming pod.")
+        message = await rejected(sandbox, "web", "3 busy")
+        assert message.endswith(
+            f"4 nodes are available: 1 {NOT_HELPFUL}, 3 No preemption victims found for incoming pod."
+        )
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ async def test_reasons_are_counted(sandbox: Sandbox) -> None:
     ],
     ids=["label", "annotation", "taint", "allocatable", "condition"],
 )
-async def test_a_change_of_a_node_wakes_it(sandbox: Sandbox, patch: Object, status: bool) -> None:
+async def test_a_change_of_a_node_wakes_a_waiting_pod(sandbox: Sandbox, patch: Object, status: bool) -> None:
     async with extender(passing()) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "web")
         await rejected(sandbox, "web")
@@ -197,7 +199,7 @@ async def test_a_change_of_a_node_wakes_it(sandbox: Sandbox, patch: Object, stat
     assert fake.count("web") == 2
 
 
-async def test_a_new_node_and_the_end_of_a_placed_pod_wake_it(sandbox: Sandbox) -> None:
+async def test_a_new_node_and_a_deleted_pod_wake_a_waiting_pod(sandbox: Sandbox) -> None:
     async with extender(passing("node-1")) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "placed")
         await placed(sandbox, "placed")
@@ -205,12 +207,12 @@ async def test_a_new_node_and_the_end_of_a_placed_pod_wake_it(sandbox: Sandbox) 
         create(sandbox, "web")
         await rejected(sandbox, "web")
         sandbox.add_node("node-4")
-        await asked(fake, "web", 2)
+        await received(fake, "web", 2)
         sandbox.cluster.evict("default", "placed")
-        await asked(fake, "web", 3)
+        await received(fake, "web", 3)
 
 
-async def asked(fake: FakeExtender, pod: str, times: int) -> None:
+async def received(fake: FakeExtender, pod: str, times: int) -> None:
     async def enough() -> bool:
         return fake.count(pod) >= times
 
@@ -218,8 +220,8 @@ async def asked(fake: FakeExtender, pod: str, times: int) -> None:
     assert fake.count(pod) == times
 
 
-async def test_nothing_else_wakes_it(sandbox: Sandbox) -> None:
-    """Neither a changed verdict, nor a pod that comes, nor a patch that changes nothing."""
+async def test_no_other_change_wakes_a_waiting_pod(sandbox: Sandbox) -> None:
+    """Neither a changed verdict, nor a new pod, nor a patch without a change."""
     async with extender(passing()) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "web")
         await rejected(sandbox, "web")
@@ -233,7 +235,7 @@ async def test_nothing_else_wakes_it(sandbox: Sandbox) -> None:
     assert "nodeName" not in find(sandbox, "web")["spec"]
 
 
-async def test_the_flush_wakes_it_at_last(sandbox: Sandbox) -> None:
+async def test_the_flush_wakes_a_waiting_pod(sandbox: Sandbox) -> None:
     async with extender(passing()) as fake, sandbox.scheduler(extender_entry(fake.url), flush_seconds=0.05):
         create(sandbox, "web")
         await rejected(sandbox, "web")
@@ -241,7 +243,7 @@ async def test_the_flush_wakes_it_at_last(sandbox: Sandbox) -> None:
         assert await placed(sandbox, "web") == "node-2"
 
 
-async def test_a_change_while_it_is_asked_is_not_missed(sandbox: Sandbox) -> None:
+async def test_a_change_during_a_call_of_the_extender_is_not_missed(sandbox: Sandbox) -> None:
     def turn(request: dict[str, Any]) -> Any:
         answer = passing()(request)
         fake.filter = passing("node-2")
@@ -253,7 +255,7 @@ async def test_a_change_while_it_is_asked_is_not_missed(sandbox: Sandbox) -> Non
         assert await placed(sandbox, "web") == "node-2"
 
 
-async def test_a_decision_does_not_hit_the_successor_of_its_pod(sandbox: Sandbox) -> None:
+async def test_a_decision_does_not_bind_a_new_pod_of_the_same_name(sandbox: Sandbox) -> None:
     def turn(request: dict[str, Any]) -> Any:
         fake.filter = passing(*ALL)
         sandbox.cluster.delete(PODS, "default", "web")
@@ -278,18 +280,18 @@ FAILING: dict[str, tuple[Reply, str]] = {
 
 
 @pytest.mark.parametrize("kind", FAILING)
-async def test_a_failed_call_is_told_and_tried_again(sandbox: Sandbox, kind: str) -> None:
-    reply, said = FAILING[kind]
+async def test_a_failed_call_is_reported_and_retried(sandbox: Sandbox, kind: str) -> None:
+    reply, message = FAILING[kind]
     async with extender(reply) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "web")
-        assert said in await rejected(sandbox, "web")
+        assert message in await rejected(sandbox, "web")
         (condition,) = find(sandbox, "web")["status"]["conditions"]
         assert condition["reason"] == "SchedulerError"
         fake.filter = passing("node-1")
         assert await placed(sandbox, "web") == "node-1"  # after a second
 
 
-async def test_a_failed_pod_waits_out_its_time_whatever_happens(
+async def test_the_backoff_of_a_failed_pod_does_not_end_early(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sandbox.scheduler.BACKOFF_SECONDS", (60.0, 60.0))
@@ -303,17 +305,17 @@ async def test_a_failed_pod_waits_out_its_time_whatever_happens(
     assert fake.count("web") == 1
 
 
-async def test_an_extender_that_is_away_is_an_error_or_ignored(sandbox: Sandbox) -> None:
-    async with extender(passing()) as gone:
+async def test_an_extender_that_is_down_is_an_error_or_ignored(sandbox: Sandbox) -> None:
+    async with extender(passing()) as stopped:
         pass
-    async with sandbox.scheduler(extender_entry(gone.url)):
+    async with sandbox.scheduler(extender_entry(stopped.url)):
         create(sandbox, "web")
-        assert (await rejected(sandbox, "web")).startswith(f'Post "{gone.url}/scheduler/filter"')
-    async with sandbox.scheduler(extender_entry(gone.url, ignorable=True)):
+        assert (await rejected(sandbox, "web")).startswith(f'Post "{stopped.url}/scheduler/filter"')
+    async with sandbox.scheduler(extender_entry(stopped.url, ignorable=True)):
         await placed(sandbox, "web")
 
 
-async def test_answers_count_whatever_the_case_of_their_keys(sandbox: Sandbox) -> None:
+async def test_keys_of_answers_are_case_insensitive(sandbox: Sandbox) -> None:
     async with (
         extender(lambda _: {"nodeNames": ["node-2", "node-3"]}, lambda _: [{"host": "node-3", "score": 1}]) as fake,
         sandbox.scheduler(extender_entry(fake.url)),
@@ -327,14 +329,14 @@ async def test_answers_count_whatever_the_case_of_their_keys(sandbox: Sandbox) -
     [[{"Host": "node-3", "Score": 7.0}], [{"Host": "node-3", "Score": "7"}], {"Host": "node-3"}, "text"],
     ids=["float", "text", "object", "no list"],
 )
-async def test_scores_that_cannot_be_read_count_for_nothing(sandbox: Sandbox, answer: Any) -> None:
+async def test_invalid_scores_count_as_zero(sandbox: Sandbox, answer: Any) -> None:
     async with extender(passing(*ALL), lambda _: answer) as fake, sandbox.scheduler(extender_entry(fake.url)):
         create(sandbox, "web")
         assert await placed(sandbox, "web") == "node-1"
     assert fake.count("web", "prioritize") == 1
 
 
-async def test_a_node_named_twice_gets_the_sum_and_one_not_asked_about_nothing(sandbox: Sandbox) -> None:
+async def test_scores_of_a_node_named_twice_are_added_and_unknown_nodes_ignored(sandbox: Sandbox) -> None:
     scores = [("node-1", 6), ("node-2", 4), ("node-2", 4), ("node-3", 9)]
     async with (
         extender(
@@ -347,7 +349,7 @@ async def test_a_node_named_twice_gets_the_sum_and_one_not_asked_about_nothing(s
 
 
 async def test_three_extenders_with_weights_agree_on_a_node(sandbox: Sandbox) -> None:
-    """As in upstream's integration test, with weights 3, 4 and 10; without them the first node would win."""
+    """As in the integration test of kube-scheduler, with weights 3, 4 and 10; without them the first node would win."""
     async with (
         extender(passing("node-1", "node-2"), scoring(node_1=10)) as one,
         extender(passing("node-1", "node-2"), scoring(node_2=9)) as two,
@@ -358,11 +360,11 @@ async def test_three_extenders_with_weights_agree_on_a_node(sandbox: Sandbox) ->
     ):
         create(sandbox, "web")
         assert await placed(sandbox, "web") == "node-2"
-    assert three.asked[0][1]["NodeNames"] == ["node-1", "node-2"]  # what the ones before left
+    assert three.requests[0][1]["NodeNames"] == ["node-1", "node-2"]  # the nodes that the previous extenders passed
 
 
 @pytest.mark.parametrize("change", [{"nodeCacheCapable": False}, {"enableHTTPS": True}, {"httpTimeout": "500ms"}])
-async def test_an_entry_it_cannot_follow_is_refused(sandbox: Sandbox, change: dict[str, object]) -> None:
+async def test_an_entry_with_unsupported_fields_is_rejected(sandbox: Sandbox, change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"sandbox calls extenders|could not convert"):
         async with sandbox.scheduler(extender_entry("http://127.0.0.1:1", **change)):
             pass

@@ -12,7 +12,7 @@ from sandbox.resources import CRDS, NAMESPACES, NODES, PODS, TASPOLICIES
 from tests.contract.kubernetes.client import Client
 
 
-async def test_it_begins_with_what_was_asked_for() -> None:
+async def test_a_new_sandbox_has_the_requested_nodes() -> None:
     async with Sandbox.start(nodes=["node-1", "node-2"]) as sandbox:
         store = sandbox.cluster.store
         assert [node["metadata"]["name"] for node in store.items(NODES)] == ["node-1", "node-2"]
@@ -22,7 +22,7 @@ async def test_it_begins_with_what_was_asked_for() -> None:
         assert sandbox.calls == []
 
 
-async def test_it_ends_though_somebody_watches() -> None:
+async def test_a_sandbox_stops_with_open_watches() -> None:
     async with aiohttp.ClientSession() as session:
         async with Sandbox.start(nodes=["node-1"]) as sandbox:
             response = await session.get(f"{sandbox.url}/api/v1/nodes?watch=true")
@@ -34,13 +34,13 @@ async def test_it_ends_though_somebody_watches() -> None:
     assert asyncio.all_tasks() <= before
 
 
-async def test_two_do_not_know_of_each_other() -> None:
+async def test_two_sandboxes_are_independent() -> None:
     async with Sandbox.start(nodes=["node-1"]) as one, Sandbox.start() as other:
         assert one.url != other.url
         assert other.cluster.store.items(NODES) == []
 
 
-async def test_policies_can_be_taken_away_and_brought_back() -> None:
+async def test_the_definition_can_be_deleted_and_created_again() -> None:
     async with Sandbox.start() as sandbox:
         policy = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "metadata": {"name": "p"}}
         sandbox.cluster.create(TASPOLICIES, "default", policy, manager="test")
@@ -50,7 +50,7 @@ async def test_policies_can_be_taken_away_and_brought_back() -> None:
         assert sandbox.cluster.store.items(TASPOLICIES) == []
 
 
-async def test_a_namespace_takes_its_contents_along() -> None:
+async def test_a_deleted_namespace_deletes_its_contents() -> None:
     async with Sandbox.start() as sandbox:
         pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
         sandbox.cluster.create(NAMESPACES, "", {"metadata": {"name": "mine"}}, manager="test")
@@ -71,7 +71,7 @@ async def test_the_definition_is_stored_as_it_is_applied() -> None:
         assert len(sandbox.cluster.store.items(CRDS)) == 1
 
 
-async def test_it_runs_by_itself(tmp_path: Path) -> None:
+async def test_the_sandbox_runs_as_a_program(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     command = ["-m", "sandbox", "--nodes", "2", "--kubeconfig", str(kubeconfig)]
     process = await asyncio.create_subprocess_exec(

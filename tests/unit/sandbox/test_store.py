@@ -14,18 +14,18 @@ def names(found: list[Object]) -> list[str]:
     return [each["metadata"]["name"] for each in found]
 
 
-def test_every_write_has_a_version_and_none_changes_what_was_given_out() -> None:
+def test_every_write_has_a_version_and_changes_no_returned_object() -> None:
     store = Store()
     first = store.put(NODES, node("a", x="1"))
     second = store.put(NODES, node("a", x="2"))
-    gone = store.remove(NODES, second)
-    assert [each["metadata"]["resourceVersion"] for each in (first, second, gone)] == ["1", "2", "3"]
+    deleted = store.remove(NODES, second)
+    assert [each["metadata"]["resourceVersion"] for each in (first, second, deleted)] == ["1", "2", "3"]
     assert first["metadata"]["labels"] == {"x": "1"}
-    assert gone["metadata"]["labels"] == {"x": "2"}
+    assert deleted["metadata"]["labels"] == {"x": "2"}
     assert store.get(NODES, "", "a") is None
 
 
-def test_history_tells_what_was_before() -> None:
+def test_history_has_the_previous_objects() -> None:
     store = Store()
     first = store.put(NODES, node("a", x="1"))
     store.put(PODS, {"metadata": {"name": "p", "namespace": "n"}})
@@ -38,7 +38,7 @@ def test_history_tells_what_was_before() -> None:
     ]
 
 
-def test_a_list_can_be_had_as_it_was() -> None:
+def test_items_of_an_earlier_version() -> None:
     store = Store()
     store.put(NODES, node("a", x="1"))
     store.put(NODES, node("b"))
@@ -50,7 +50,7 @@ def test_a_list_can_be_had_as_it_was() -> None:
     assert store.items_at(NODES, "", 0) == []
 
 
-def test_what_is_forgotten_is_said_to_be() -> None:
+def test_a_forgotten_version_is_an_error() -> None:
     store = Store()
     store.put(NODES, node("a"))
     store.put(NODES, node("b"))
@@ -74,7 +74,7 @@ def test_history_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*store.changes_after(PODS, 0)] == []
 
 
-async def test_everybody_who_waits_is_woken_by_a_write() -> None:
+async def test_a_write_wakes_all_waiting_tasks() -> None:
     store = Store()
     waiting = [asyncio.create_task(store.wait_beyond(0)) for _ in range(3)]
     done, _ = await asyncio.wait(waiting, timeout=0)

@@ -1,4 +1,4 @@
-"""Tables: ages and paths (what a table looks like the contract suite says)."""
+"""Ages and paths in tables; the contract suite tests the tables."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,12 +27,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         (timedelta(days=400), "400d"),
     ],
 )
-def test_an_age_is_told_as_kubernetes_does(since: timedelta, text: str) -> None:
+def test_ages_have_the_form_of_kubernetes(since: timedelta, text: str) -> None:
     assert age((NOW - since).strftime("%Y-%m-%dT%H:%M:%SZ"), NOW) == text
 
 
 @pytest.mark.parametrize("since", [None, "", 3])
-def test_without_a_time_no_age_is_known(since: object) -> None:
+def test_without_a_time_the_age_is_unknown(since: object) -> None:
     assert age(since, NOW) == "<unknown>"
 
 

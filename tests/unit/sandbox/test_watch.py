@@ -6,8 +6,8 @@ from tests.contract.kubernetes.client import Client
 NODES = "/api/v1/nodes"
 
 
-async def test_the_same_is_not_told_twice() -> None:
-    """A bookmark comes once for all that has happened since the last event or bookmark."""
+async def test_a_bookmark_is_sent_once() -> None:
+    """One bookmark for all changes since the last event or bookmark."""
     async with Sandbox.start(bookmark_seconds=0.02) as sandbox, aiohttp.ClientSession() as session:
         client = Client(session, sandbox.url)
         version = await client.version(NODES)
@@ -19,7 +19,7 @@ async def test_the_same_is_not_told_twice() -> None:
         assert event["object"]["metadata"] == {"resourceVersion": str(int(version) + 1)}
 
 
-async def test_who_wants_no_bookmarks_gets_none() -> None:
+async def test_bookmarks_are_sent_only_on_request() -> None:
     async with Sandbox.start(bookmark_seconds=0.02) as sandbox, aiohttp.ClientSession() as session:
         client = Client(session, sandbox.url)
         query = {"resourceVersion": await client.version(NODES), "timeoutSeconds": "1"}
@@ -28,8 +28,8 @@ async def test_who_wants_no_bookmarks_gets_none() -> None:
             assert await watch.rest() == []
 
 
-async def test_who_would_have_the_list_in_the_watch_is_told_to_list_first() -> None:
-    """As by a server without the feature WatchList: clients take that for an answer."""
+async def test_send_initial_events_is_rejected() -> None:
+    """As on a server without the feature WatchList: clients then list first."""
     async with Sandbox.start() as sandbox, aiohttp.ClientSession() as session:
         answer = await Client(session, sandbox.url).get(NODES, watch="true", sendInitialEvents="true")
         assert "WatchList" in answer.failed(422, "Invalid")

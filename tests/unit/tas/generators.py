@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tas.policy import (
+from tas.policy.policy import (
     ON_STALE,
     LogicalOperator,
     Operator,
@@ -15,8 +15,8 @@ from tas.policy import (
     Strategy,
     StrategyType,
 )
-from tas.quantity import MAX_QUANTITY, NANO, Quantity
-from tas.selector import LabelSelector, Requirement, SelectorOperator
+from tas.policy.selector import LabelSelector, Requirement, SelectorOperator
+from tas.values.quantity import MAX_QUANTITY, NANO, Quantity
 
 LABELLING = (StrategyType.DESCHEDULE, StrategyType.LABELING)
 

@@ -1,4 +1,4 @@
-"""Errors that fit a log line, whatever was wrong."""
+"""Errors fit a log line, for any invalid value."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_shortened_is_one_printable_line(value: Any, limit: int) -> None:
     text.encode()
 
 
-def test_shortened_of_what_plain_repr_cannot_say() -> None:
+def test_shortened_of_values_on_which_repr_fails() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]

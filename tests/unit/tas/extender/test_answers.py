@@ -1,4 +1,4 @@
-"""Answers: the exact bytes, and for any decision the sets that the scheduler relies on."""
+"""Answers: the exact bytes, and for any decision the sets on which the scheduler relies."""
 
 import json
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tas.extender.answers import error_body, filter_result, host_priorities
 from tas.extender.decision import FilterDecision, Outcome, ScoreDecision
 from tas.extender.wire import ExtenderArgs, decode_args
-from tas.score import Ranking
+from tas.scoring.score import Ranking
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 
@@ -42,14 +42,14 @@ def scoring(scores: dict[str, int] | None) -> ScoreDecision:
             rejecting({"a": "Node violates p: m GreaterThan 40"}),
             b'{"Nodes":null,"NodeNames":["b"],"FailedNodes":{},'
             b'"FailedAndUnresolvableNodes":{"a":"Node violates p: m GreaterThan 40"},"Error":""}',
-            id="protocol_c14_names",
+            id="facts_c14_names",
         ),
         pytest.param(
             asked(nodes=["a", "b", "c"]),
             rejecting({"a": "x"}),
             b'{"Nodes":{"metadata":{},"items":[{"metadata":{"name":"b"},"size":1.5},{"metadata":{"name":"c"},"size":1.5}]},'
             b'"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
-            id="protocol_c14_nodes",
+            id="facts_c14_nodes",
         ),
         pytest.param(
             asked(nodes=["a"], names=["a", "b"]),
@@ -62,27 +62,27 @@ def scoring(scores: dict[str, int] | None) -> ScoreDecision:
             asked(names=["a"]),
             rejecting({"a": "x"}, unresolvable=False),
             b'{"Nodes":null,"NodeNames":[],"FailedNodes":{"a":"x"},"FailedAndUnresolvableNodes":{},"Error":""}',
-            id="protocol_c19_evictions_may_help",
+            id="facts_c19_evictions_may_help",
         ),
         pytest.param(
             asked(names=["a"]),
             rejecting({"a": "x"}),
             b'{"Nodes":null,"NodeNames":[],"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
-            id="protocol_c16_no_name_left_is_a_list",
+            id="facts_c16_no_name_left_is_a_list",
         ),
         pytest.param(
             asked(nodes=["a"]),
             rejecting({"a": "x"}),
             b'{"Nodes":{"metadata":{},"items":[]},"NodeNames":null,'
             b'"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
-            id="protocol_c16_no_node_left_is_a_list",
+            id="facts_c16_no_node_left_is_a_list",
         ),
         pytest.param(
             asked(nodes=["a"], names=["b"]),
             rejecting({"a": "x"}, error="policy default/p not found"),
             b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},'
             b'"Error":"policy default/p not found"}',
-            id="protocol_c17_error_stands_alone",
+            id="facts_c17_error_stands_alone",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_any_mapping_of_rejections_is_written() -> None:
     ("scores", "answer"),
     [
         pytest.param({"b": 10, "a": 0}, b'[{"Host":"b","Score":10},{"Host":"a","Score":0}]', id="scores"),
-        pytest.param({"a": 7}, b'[{"Host":"a","Score":7}]', id="protocol_c28_one_node"),
+        pytest.param({"a": 7}, b'[{"Host":"a","Score":7}]', id="facts_c28_one_node"),
         pytest.param({}, b"[]", id="nobody_to_score"),
         pytest.param(None, b"[]", id="no_opinion"),
     ],
@@ -109,7 +109,7 @@ def test_host_priorities(scores: dict[str, int] | None, answer: bytes) -> None:
     assert host_priorities(scoring(scores)) == answer
 
 
-def test_errors_are_json_whatever_they_say() -> None:
+def test_an_error_with_any_text_is_json() -> None:
     assert json.loads(error_body('field = "ü\n": 🙂')) == {"error": 'field = "ü\n": 🙂'}
 
 
@@ -119,7 +119,7 @@ def test_errors_are_json_whatever_they_say() -> None:
     rejects=st.sets(st.integers(0, 15)),
     unresolvable=st.booleans(),
 )
-def test_protocol_c15_who_was_asked_passes_or_fails_and_nobody_else_is_named(
+def test_facts_c15_each_candidate_passes_or_fails_and_no_other_node_is_named(
     *, nodes: list[str] | None, names: list[str] | None, rejects: set[int], unresolvable: bool
 ) -> None:
     if nodes is None and names is None:
@@ -143,7 +143,7 @@ def test_protocol_c15_who_was_asked_passes_or_fails_and_nobody_else_is_named(
 
 
 @given(names=st.lists(NAMES, unique=True, max_size=8), data=st.data())
-def test_protocol_c26_every_candidate_is_scored_once(*, names: list[str], data: st.DataObject) -> None:
+def test_facts_c26_every_candidate_is_scored_once(*, names: list[str], data: st.DataObject) -> None:
     scores = {name: data.draw(st.integers(0, 10)) for name in names}
 
     answer = json.loads(host_priorities(scoring(scores)))
@@ -166,7 +166,7 @@ def test_a_ranking_is_written_as_its_scores_are(names: list[str]) -> None:
 
 
 @given(names=st.lists(NAMES, unique=True, min_size=2, max_size=8), order=st.randoms())
-def test_what_passed_is_recognised_when_prioritize_asks_about_it(*, names: list[str], order: Any) -> None:
+def test_the_passed_names_are_recognised_in_the_prioritize_call(*, names: list[str], order: Any) -> None:
     args = asked(names=names)
     passed = json.loads(filter_result(args, rejecting({names[0]: "x"})))["NodeNames"]
 

@@ -1,4 +1,4 @@
-"""Bind: what is read, what is refused, and the two answers there are."""
+"""Bind: accepted requests, refused ones, and both answers."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ ARGS: dict[str, Any] = {"PodName": "p", "PodNamespace": "n", "PodUID": "u", "Nod
 
 
 @pytest.mark.parametrize("spelling", [str, str.lower, str.upper])
-def test_protocol_c5_a_binding_in_any_case(spelling: Any) -> None:
+def test_facts_c5_a_binding_in_any_case(spelling: Any) -> None:
     request = body(**{spelling(name): value for name, value in ARGS.items()})
 
     assert decode_binding(request) == Binding(namespace="n", name="p", uid="u", node="n1")
@@ -32,11 +32,11 @@ def test_each_field_must_be_given(name: str, value: object, reason: str) -> None
 
 
 @pytest.mark.parametrize("request_body", [b"", b"{", b"[]", b"null", b"{} {}"])
-def test_what_is_no_binding_is_refused(request_body: bytes) -> None:
+def test_a_body_that_is_no_binding_is_refused(request_body: bytes) -> None:
     with pytest.raises(InvalidInputError):
         decode_binding(request_body)
 
 
-def test_protocol_c30_the_answer_is_an_error_or_none() -> None:
+def test_facts_c30_the_answer_is_an_error_or_none() -> None:
     assert binding_result("") == b'{"Error":""}'
     assert binding_result('no "room"') == b'{"Error":"no \\"room\\""}'

@@ -1,4 +1,4 @@
-"""Hooks of an extension: what they are asked, and that nothing wrong of what they give is passed on."""
+"""Hooks of an extension: their arguments, and that no invalid result is passed on."""
 
 import json
 from types import MappingProxyType
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.extender.decision import Binding, FilterDecision, Outcome, Pod, ScoreDecision, Victims
-from tas.extender.hooks import WrongAnswerError, hook_verbs
+from tas.extender.hooks import InvalidHookResultError, hook_verbs
 from tas.extender.verbs import VERBS, Answer
 from tas.extension import Hooks
 from tests.deciders import ToldDecider
@@ -26,16 +26,16 @@ EVICTED = Victims(pods=(Pod(namespace="", name="", uid="u", labels={}),), pdb_vi
 
 
 def answered(hooks: Hooks, verb: str, request: bytes | None = None) -> tuple[Any, Answer]:
-    """What a verb is answered by these hooks, decoded, and the record."""
+    """The decoded answer of a verb by these hooks, and the record."""
     served = hook_verbs(hooks)[verb]
-    asked = served.decode(BODIES[verb] if request is None else request)
-    answer, record = served.tell(asked, served.hook(*served.arguments(asked, 7.0)), 7.0)
+    args = served.decode(BODIES[verb] if request is None else request)
+    answer, record = served.respond(args, served.hook(*served.arguments(args, 7.0)), 7.0)
     return json.loads(answer), record()
 
 
-def giving(verb: str, given: Any) -> Hooks:
+def giving(verb: str, hook_result: Any) -> Hooks:
     name = {"prioritize": "score"}.get(verb, verb)
-    return Hooks(**{name: lambda *_: given})
+    return Hooks(**{name: lambda *_: hook_result})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def giving(verb: str, given: Any) -> Hooks:
         (Hooks(bind=lambda *_: None), {"bind"}),
     ],
 )
-def test_what_has_no_hook_is_not_served(hooks: Hooks, verbs: set[str]) -> None:
+def test_a_verb_without_a_hook_is_not_served(hooks: Hooks, verbs: set[str]) -> None:
     assert hook_verbs(hooks).keys() == verbs
 
 
@@ -61,21 +61,21 @@ def test_what_has_no_hook_is_not_served(hooks: Hooks, verbs: set[str]) -> None:
         ("bind", (Binding(namespace="n", name="p", uid="u", node="a"), 7.0)),
     ],
 )
-def test_what_a_hook_is_asked(verb: str, arguments: tuple[Any, ...]) -> None:
-    asked: list[Any] = []
+def test_the_arguments_of_a_hook(verb: str, arguments: tuple[Any, ...]) -> None:
+    args: list[Any] = []
 
-    def hook(*given: Any) -> Any:
-        asked.extend(given)
+    def hook(*hook_result: Any) -> Any:
+        args.extend(hook_result)
         return None if verb == "bind" else {}
 
     answered(Hooks(**{{"prioritize": "score"}.get(verb, verb): hook}), verb)
 
     if verb in ("filter", "prioritize"):
-        asked[1] = list(asked[1])
-    assert tuple(asked) == arguments
+        args[1] = list(args[1])
+    assert tuple(args) == arguments
 
 
-def test_a_filter_hook_names_who_is_rejected() -> None:
+def test_a_filter_hook_returns_the_rejected_nodes() -> None:
     answer, record = answered(giving("filter", MappingProxyType({"b": "no room"})), "filter")
 
     assert answer == {
@@ -88,40 +88,40 @@ def test_a_filter_hook_names_who_is_rejected() -> None:
     assert (record.outcome, record.candidates, record.passed, record.reasons) == (Outcome.DECIDED, 2, 1, {"no room": 1})
 
 
-def test_protocol_c19_a_filter_hook_may_say_that_evictions_help() -> None:
+def test_facts_c19_a_filter_hook_may_return_that_evictions_help() -> None:
     answer, _ = answered(giving("filter", FilterDecision(rejected={"b": "full"}, unresolvable=False)), "filter")
 
     assert (answer["FailedNodes"], answer["FailedAndUnresolvableNodes"]) == ({"b": "full"}, {})
 
 
-def test_protocol_c17_a_filter_hook_may_end_in_an_error() -> None:
+def test_facts_c17_a_filter_hook_may_return_an_error() -> None:
     answer, _ = answered(giving("filter", FilterDecision(error="out of order")), "filter")
 
     assert (answer["Error"], answer["NodeNames"]) == ("out of order", None)
 
 
-@pytest.mark.parametrize("given", [{"b": 10, "a": 0}, ScoreDecision(scores={"b": 10, "a": 0})])
-def test_a_score_hook_names_scores(given: object) -> None:
-    assert answered(giving("prioritize", given), "prioritize")[0] == [
+@pytest.mark.parametrize("hook_result", [{"b": 10, "a": 0}, ScoreDecision(scores={"b": 10, "a": 0})])
+def test_a_score_hook_returns_scores(hook_result: object) -> None:
+    assert answered(giving("prioritize", hook_result), "prioritize")[0] == [
         {"Host": "b", "Score": 10},
         {"Host": "a", "Score": 0},
     ]
 
 
-@pytest.mark.parametrize("given", [{}, ScoreDecision()])
-def test_protocol_c26_a_score_hook_may_leave_nodes_out(given: object) -> None:
-    assert answered(giving("prioritize", given), "prioritize")[0] == []
+@pytest.mark.parametrize("hook_result", [{}, ScoreDecision()])
+def test_facts_c26_a_score_hook_may_leave_nodes_out(hook_result: object) -> None:
+    assert answered(giving("prioritize", hook_result), "prioritize")[0] == []
     assert answered(giving("prioritize", {"b": 3}), "prioritize")[0] == [{"Host": "b", "Score": 3}]
 
 
-def test_protocol_c31_without_a_preempt_hook_filter_says_who_is_not_offered() -> None:
+def test_facts_c31_without_a_preempt_hook_nodes_rejected_by_filter_are_not_offered() -> None:
     offered = {"a": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
 
     assert answered(giving("filter", {}), "preempt")[0] == {"NodeNameToMetaVictims": offered}
     assert answered(giving("filter", {"a": "no"}), "preempt")[0] == {"NodeNameToMetaVictims": {}}
 
 
-def test_protocol_c31_a_preempt_hook_may_add_victims() -> None:
+def test_facts_c31_a_preempt_hook_may_add_victims() -> None:
     more = Victims(pods=(*EVICTED.pods, Pod(namespace="", name="", uid="v", labels={})), pdb_violations=2)
 
     answer, record = answered(giving("preempt", {"a": more}), "preempt")
@@ -130,7 +130,7 @@ def test_protocol_c31_a_preempt_hook_may_add_victims() -> None:
     assert (record.verb, record.candidates, record.passed) == ("preempt", 1, 1)
 
 
-def test_protocol_c31_a_node_that_came_without_victims_may_be_passed_on() -> None:
+def test_facts_c31_a_node_without_victims_may_be_offered() -> None:
     request = body(Pod=POD, NodeNameToMetaVictims={"a": {"Pods": []}})
     hooks = Hooks(preempt=lambda _pod, victims, _now: dict(victims))
 
@@ -139,23 +139,23 @@ def test_protocol_c31_a_node_that_came_without_victims_may_be_passed_on() -> Non
     }
 
 
-@pytest.mark.parametrize(("given", "passed"), [(None, 1), ("", 1), ("no card is free", 0)])
-def test_protocol_c30_a_bind_hook_has_bound_or_says_why_not(given: str | None, passed: int) -> None:
-    answer, record = answered(giving("bind", given), "bind")
+@pytest.mark.parametrize(("hook_result", "passed"), [(None, 1), ("", 1), ("no card is free", 0)])
+def test_facts_c30_a_bind_hook_returns_none_or_a_reason(hook_result: str | None, passed: int) -> None:
+    answer, record = answered(giving("bind", hook_result), "bind")
 
-    assert answer == {"Error": given or ""}
+    assert answer == {"Error": hook_result or ""}
     assert (record.verb, record.namespace, record.pod, record.passed) == ("bind", "n", "p", passed)
-    assert record.error == (given or "")
+    assert record.error == (hook_result or "")
 
 
 WRONG = [
     ("filter", None, "None: must be a mapping of nodes to rejected nodes"),
     ("filter", ["a"], "['a']: must be a mapping"),
-    ("filter", {"c": "x"}, "'c': it was not asked about this node"),
-    ("filter", {7: "x"}, "7: it was not asked"),
+    ("filter", {"c": "x"}, "'c': the node is not in the request"),
+    ("filter", {7: "x"}, "7: the node is not in"),
     ("filter", {"a": ""}, "a = '': a rejected node has a reason"),
     ("filter", {"a": 7}, "a = 7: a rejected node has a reason"),
-    ("filter", FilterDecision(rejected={"c": "x"}), "'c': it was not asked"),
+    ("filter", FilterDecision(rejected={"c": "x"}), "'c': the node is not in"),
     ("filter", FilterDecision(error=7), "error = 7: must be text"),  # type: ignore[arg-type]
     ("prioritize", None, "None: must be a mapping of nodes to scores"),
     ("prioritize", [("a", 1)], "[('a', 1)]: must be a mapping"),
@@ -165,10 +165,10 @@ WRONG = [
     ("prioritize", {"a": "7"}, "a = '7': a score"),
     ("prioritize", {"a": True}, "a = True: a score"),
     ("prioritize", {"a": None}, "a = None: a score"),
-    ("prioritize", {"a": 1, "c": 1}, "'c': it was not asked"),
+    ("prioritize", {"a": 1, "c": 1}, "'c': the node is not in"),
     ("prioritize", ScoreDecision(scores={"a": 11}), "a = 11: a score"),
     ("preempt", None, "None: must be a mapping of nodes to victims"),
-    ("preempt", {"c": EVICTED}, "'c': it was not asked"),
+    ("preempt", {"c": EVICTED}, "'c': the node is not in"),
     ("preempt", {"a": ["u"]}, "a = ['u']: must be the Victims"),
     ("preempt", {"a": Victims(pods=())}, "a has no victims left"),
     ("preempt", {"a": Victims(pods=("u",))}, "must be the Victims of the node"),  # type: ignore[arg-type]
@@ -179,20 +179,24 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "given", "message"), WRONG, ids=[f"{verb}-{given!r:.30}" for verb, given, _ in WRONG])
-def test_protocol_c15_c25_what_cannot_be_passed_on_is_told_with_its_value(verb: str, given: Any, message: str) -> None:
-    with pytest.raises(WrongAnswerError) as caught:
-        answered(giving(verb, given), verb)
+@pytest.mark.parametrize(
+    ("verb", "hook_result", "message"), WRONG, ids=[f"{verb}-{hook_result!r:.30}" for verb, hook_result, _ in WRONG]
+)
+def test_facts_c15_c25_an_invalid_result_gives_an_error_with_its_value(
+    verb: str, hook_result: Any, message: str
+) -> None:
+    with pytest.raises(InvalidHookResultError) as caught:
+        answered(giving(verb, hook_result), verb)
 
     assert message in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
-@given(verb=st.sampled_from(["filter", "prioritize", "preempt", "bind"]), given_value=JSON_VALUES)
-def test_whatever_a_hook_gives_is_passed_on_right_or_refused(*, verb: str, given_value: Any) -> None:
+@given(verb=st.sampled_from(["filter", "prioritize", "preempt", "bind"]), hook_result=JSON_VALUES)
+def test_any_result_of_a_hook_is_passed_on_correctly_or_refused(*, verb: str, hook_result: Any) -> None:
     try:
-        answer, _ = answered(giving(verb, given_value), verb)
-    except WrongAnswerError:
+        answer, _ = answered(giving(verb, hook_result), verb)
+    except InvalidHookResultError:
         return
     if verb == "prioritize":
         assert all(host["Host"] in ("a", "b") and 0 <= host["Score"] <= 10 for host in answer)
@@ -202,7 +206,7 @@ def test_whatever_a_hook_gives_is_passed_on_right_or_refused(*, verb: str, given
 
 @given(names=st.lists(NAMES, unique=True, max_size=6), data=st.data(), full=st.booleans())
 def test_a_decider_answers_the_same_bytes_as_an_extension(*, names: list[str], data: st.DataObject, full: bool) -> None:
-    """Telemetry's own path leaves out the looking at what it gives; all else is one."""
+    """Telemetry's own path does not check its results; all else is equal."""
     decider = ToldDecider(
         rejects={name: "x" for name in names if data.draw(st.booleans())},
         scores={name: data.draw(st.integers(0, 10)) for name in names} if data.draw(st.booleans()) else None,
@@ -219,8 +223,21 @@ def test_a_decider_answers_the_same_bytes_as_an_extension(*, names: list[str], d
     for verb, request in requests.items():
         expected, _ = VERBS[verb](decider, request, 7.0)
         served = hook_verbs(hooks)[verb]
-        asked = served.decode(request)
+        args = served.decode(request)
 
-        answer, _ = served.tell(asked, served.hook(*served.arguments(asked, 7.0)), 7.0)
+        answer, _ = served.respond(args, served.hook(*served.arguments(args, 7.0)), 7.0)
 
         assert answer == expected
+
+
+def test_a_hook_for_preempt_answers_it_also_beside_one_for_filter() -> None:
+    def keeps_no_node(*_: object) -> dict[str, Victims]:
+        return {}
+
+    def rejects_nobody(*_: object) -> dict[str, str]:
+        return {}
+
+    verbs = hook_verbs(Hooks(filter=rejects_nobody, preempt=keeps_no_node))
+    assert verbs["filter"].hook is rejects_nobody
+    assert verbs["preempt"].hook is keeps_no_node
+    assert hook_verbs(Hooks(filter=rejects_nobody))["preempt"].hook is rejects_nobody

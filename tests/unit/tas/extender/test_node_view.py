@@ -1,13 +1,13 @@
-"""What an extension sees of the nodes."""
+"""The view of the nodes for an extension."""
 
 from typing import Any
 
 import pytest
 
 from tas.extender.node_view import NodeView
-from tas.quantity import Quantity
-from tas.sample import Scrape
-from tas.view import View
+from tas.samples.sample import Scrape
+from tas.values.quantity import Quantity
+from tas.view.view import View
 
 
 def scrape(time: float, source: str = "s", **metrics: int) -> Scrape:
@@ -15,7 +15,7 @@ def scrape(time: float, source: str = "s", **metrics: int) -> Scrape:
     return Scrape(source=source, measured=time, arrived=time, sequence=int(time), metrics=values)
 
 
-def test_a_metric_follows_what_happens_once_it_was_asked_for() -> None:
+def test_a_metric_is_updated_from_its_first_use_on() -> None:
     view = View(default_stale_after=100.0)
     nodes = NodeView(view)
     load = nodes.metric("load")
@@ -34,7 +34,7 @@ def test_a_metric_follows_what_happens_once_it_was_asked_for() -> None:
     assert dict(load) == {}
 
 
-def test_what_was_stale_before_it_was_asked_for_is_unknown_from_the_first_question_on() -> None:
+def test_a_value_that_was_stale_before_the_first_use_is_unknown() -> None:
     view = View(default_stale_after=100.0)
     view.add_samples("old", [scrape(10.0, load=1)], 10.0)
     view.add_samples("new", [scrape(150.0, load=2)], 150.0)
@@ -69,7 +69,7 @@ def test_names_and_labels() -> None:
     assert (nodes.labels("a"), nodes.labels("b")) == (None, {"zone": "z"})
 
 
-def test_nobody_changes_the_view_by_what_it_is_shown() -> None:
+def test_an_extension_cannot_change_the_view() -> None:
     load: Any = NodeView(View()).metric("load")
 
     with pytest.raises(TypeError):

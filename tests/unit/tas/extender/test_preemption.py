@@ -1,4 +1,4 @@
-"""Preempt: what is read in both forms and any case, and that what is passed on is passed on exactly (protocol c31)."""
+"""Preempt: requests in both forms and any case, and offers that are passed on unchanged (facts.md c31)."""
 
 import json
 from typing import Any
@@ -42,20 +42,20 @@ def offered(request: bytes, **rejects: str) -> dict[str, Any]:
     return nodes
 
 
-def test_protocol_c31_by_uid_as_the_scheduler_sends_it() -> None:
+def test_facts_c31_by_uid_as_the_scheduler_sends_it() -> None:
     request = names_body(n1=by_uid("u1", "u2", NumPDBViolations=3), n2=by_uid("u3"))
 
     assert offered(request, n2="x") == {"n1": {"Pods": [{"UID": "u1"}, {"UID": "u2"}], "NumPDBViolations": 3}}
 
 
-def test_protocol_c31_whole_pods_are_answered_by_uid() -> None:
+def test_facts_c31_whole_pods_are_answered_by_uid() -> None:
     request = nodes_body(n1=whole("u1", "u2", NumPDBViolations=3), n2=whole("u3"))
 
     assert offered(request, n1="x") == {"n2": {"Pods": [{"UID": "u3"}], "NumPDBViolations": 0}}
     assert offered(request)["n1"] == {"Pods": [{"UID": "u1"}, {"UID": "u2"}], "NumPDBViolations": 3}
 
 
-def test_protocol_c31_the_exact_bytes_of_an_answer() -> None:
+def test_facts_c31_the_exact_bytes_of_an_answer() -> None:
     answer, _ = answer_preempt(ToldDecider(), names_body(n1=by_uid("u1", NumPDBViolations=1)), 7.0)
 
     assert answer == b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"u1"}],"NumPDBViolations":1}}}'
@@ -63,20 +63,20 @@ def test_protocol_c31_the_exact_bytes_of_an_answer() -> None:
 
 @pytest.mark.parametrize("none", [{"Pods": [], "NumPDBViolations": 0}, {"Pods": None, "NumPDBViolations": 0}, {}, None])
 @pytest.mark.parametrize("make_body", [names_body, nodes_body], ids=["names", "nodes"])
-def test_protocol_c31_a_node_without_victims_is_passed_on_or_left_out_as_any_other(make_body: Any, none: Any) -> None:
+def test_facts_c31_a_node_without_victims_is_offered_or_left_out_as_any_other(make_body: Any, none: Any) -> None:
     request = make_body(n1=none, n2=none)
 
     assert offered(request, n2="x") == {"n1": {"Pods": [], "NumPDBViolations": 0}}
 
 
 @pytest.mark.parametrize("make_body", [names_body, nodes_body], ids=["names", "nodes"])
-def test_nobody_to_evict_anywhere_is_an_answer_too(make_body: Any) -> None:
+def test_an_answer_may_have_no_victims(make_body: Any) -> None:
     assert offered(make_body()) == {}
 
 
 @pytest.mark.parametrize("spelling", [str.lower, str.upper])
 @pytest.mark.parametrize("form", ["NodeNameToVictims", "NodeNameToMetaVictims"])
-def test_protocol_c5_preempt_takes_keys_in_any_case_and_answers_in_the_exact_one(form: str, spelling: Any) -> None:
+def test_facts_c5_preempt_accepts_keys_in_any_case_and_answers_in_the_exact_one(form: str, spelling: Any) -> None:
     pod = {spelling("UID"): "u1"} if form == "NodeNameToMetaVictims" else {"metadata": {"uid": "u1"}}
     victims = {spelling("Pods"): [pod], spelling("NumPDBViolations"): 2}
     request = body(**{spelling("Pod"): POD, spelling(form): {"Node-1": victims}})
@@ -84,7 +84,7 @@ def test_protocol_c5_preempt_takes_keys_in_any_case_and_answers_in_the_exact_one
     assert offered(request) == {"Node-1": {"Pods": [{"UID": "u1"}], "NumPDBViolations": 2}}
 
 
-def test_a_decider_is_asked_about_the_nodes_and_the_record_says_who_is_offered() -> None:
+def test_a_decider_gets_the_nodes_and_the_record_has_the_offered_ones() -> None:
     decider = ToldDecider(rejects={"n1": "x"}, unknown=1)
 
     _, record = answer_preempt(decider, names_body(n2=by_uid("u2"), n1=by_uid("u1")), 7.0)
@@ -106,7 +106,7 @@ def test_a_decider_is_asked_about_the_nodes_and_the_record_says_who_is_offered()
     )
 
 
-def test_by_an_error_nobody_is_offered() -> None:
+def test_after_an_error_no_node_is_offered() -> None:
     request = names_body(n1=by_uid("u1"))
 
     result, record = answer_preempt(ToldDecider(error="no such policy"), request, 7.0)
@@ -115,7 +115,7 @@ def test_by_an_error_nobody_is_offered() -> None:
     assert (result, answer.error, answer.passed) == (b'{"NodeNameToMetaVictims":{}}', "no such policy", 0)
 
 
-def test_victims_are_known_by_what_came_of_them() -> None:
+def test_victims_have_the_fields_of_the_request() -> None:
     args = decode_preemption_args(nodes_body(n1=whole("u1", NumPDBViolations=2)))
 
     assert args.victims == {
@@ -123,7 +123,7 @@ def test_victims_are_known_by_what_came_of_them() -> None:
     }
 
 
-def test_of_a_node_in_both_forms_the_uids_count() -> None:
+def test_for_a_node_in_both_forms_the_uids_count() -> None:
     request = body(Pod=POD, NodeNameToVictims={"n1": whole("a")}, NodeNameToMetaVictims={"n1": by_uid("b")})
 
     assert offered(request) == {"n1": by_uid("b")}
@@ -136,7 +136,7 @@ ERRORS: list[tuple[str, bytes, str]] = [
     ("truncated", b"{", "body = '{': Input data was truncated"),
     ("empty", b"", "body = '': Input data was truncated"),
     ("no_object", b"[1]", "body = [1]: Expected `object`, got `array`"),
-    ("tas_H7", names_body(n1=by_uid("u")) + b" {}", "JSON is malformed: trailing characters"),
+    ("facts_H7", names_body(n1=by_uid("u")) + b" {}", "JSON is malformed: trailing characters"),
     ("no_pod", body(**{META: {}}), "Pod = None: a pod must be given"),
     ("no_metadata", body(Pod={}, **{META: {}}), "Pod.metadata = None: a pod has metadata"),
     ("no_victims", body(Pod=POD), f"{FULL}, {META} = None: one of them must be given"),
@@ -173,7 +173,7 @@ ERRORS: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("request_body", "message"), [case[1:] for case in ERRORS], ids=[case[0] for case in ERRORS])
-def test_what_is_wrong_is_told_with_object_field_and_value(request_body: bytes, message: str) -> None:
+def test_an_error_names_the_object_the_field_and_the_value(request_body: bytes, message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         decode_preemption_args(request_body)
 
@@ -181,7 +181,7 @@ def test_what_is_wrong_is_told_with_object_field_and_value(request_body: bytes, 
     assert caught.value.subject == SUBJECT
 
 
-def test_of_a_name_without_end_only_the_beginning_is_told() -> None:
+def test_an_error_has_only_the_beginning_of_a_long_name() -> None:
     with pytest.raises(InvalidInputError) as caught:
         decode_preemption_args(names_body(**{"n" * 1_000_000: [1]}))
 
@@ -194,7 +194,7 @@ VICTIMS = st.dictionaries(NAMES, st.tuples(st.lists(NAMES, max_size=4), INT64), 
 @given(
     victims=VICTIMS, rejects=st.sets(st.integers(0, 5)), spelling=st.sampled_from([str, str.lower]), full=st.booleans()
 )
-def test_protocol_c31_whoever_is_not_rejected_is_passed_on_exactly(
+def test_facts_c31_nodes_that_are_not_rejected_are_offered_unchanged(
     *, victims: dict[str, tuple[list[str], int]], rejects: set[int], spelling: Any, full: bool
 ) -> None:
     def written(uids: list[str], count: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Verbs: what a decider is asked, and what is recorded of its answer."""
+"""Verbs: the calls of a decider, and the records of its answers."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ def nodes_body(*names: str) -> bytes:
 
 @pytest.mark.parametrize("make_body", [names_body, nodes_body], ids=["names", "nodes"])
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
-def test_a_decider_is_asked_about_each_name_once_and_in_order(verb: str, make_body: Any) -> None:
+def test_a_decider_gets_each_name_once_and_in_order(verb: str, make_body: Any) -> None:
     decider = ToldDecider()
 
     VERBS[verb](decider, make_body("b", "a", "b"), 7.0)
@@ -37,7 +37,7 @@ def test_a_decider_is_asked_about_each_name_once_and_in_order(verb: str, make_bo
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
-def test_a_decider_is_not_asked_what_cannot_be_read(verb: str) -> None:
+def test_a_decider_is_not_called_for_an_invalid_request(verb: str) -> None:
     decider = ToldDecider()
 
     with pytest.raises(InvalidInputError):
@@ -68,7 +68,7 @@ def test_filter_is_recorded_with_its_reasons_counted() -> None:
     )
 
 
-def test_a_filter_that_ends_in_an_error_let_nobody_pass() -> None:
+def test_after_an_error_of_filter_no_node_passes() -> None:
     body, record = answer_filter(ToldDecider(error="no such policy"), names_body("a"), 7.0)
     answer = record()
 
@@ -105,7 +105,7 @@ def test_among_many_best_some_are_recorded() -> None:
     assert answer.best == (("n1", 10), ("n3", 10), ("n5", 10), ("n7", 10), ("n9", 10))
 
 
-def test_no_opinion_scores_nobody() -> None:
+def test_without_scores_no_node_is_scored() -> None:
     body, record = answer_prioritize(ToldDecider(), names_body("a"), 7.0)
     answer = record()
 

@@ -1,4 +1,4 @@
-"""Requests: what is read, in which spellings, and how it is told what is wrong."""
+"""Requests: the accepted notations, and the errors for invalid ones."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def test_names_only_as_the_scheduler_sends_it() -> None:
     assert list(args.candidates) == ["a", "b"]
 
 
-def test_full_nodes_stay_the_bytes_that_came() -> None:
+def test_full_nodes_stay_undecoded() -> None:
     first, second = '{"metadata":{"name":"a"},  "x": 1.50}', '{"status":{"é":"\\u00e9"},"metadata":{"name":"b"}}'
     request = f'{{"Pod":{json.dumps(POD)},"Nodes":{{"metadata":{{}},"items":[{first} ,\n{second}]}},"NodeNames":null}}'
 
@@ -58,7 +58,7 @@ def test_both_forms_are_candidates_once_each(read_twice: bool) -> None:
     ("field", "spelling"),
     [("Pod", "pod"), ("Pod", "POD"), ("Nodes", "nodes"), ("Nodes", "nOdEs"), ("NodeNames", "nodenames")],
 )
-def test_protocol_c5_keys_in_any_case(field: str, spelling: str) -> None:
+def test_facts_c5_keys_in_any_case(field: str, spelling: str) -> None:
     fields = {"Pod": POD, "Nodes": {"items": [node("a")]}, "NodeNames": ["b"]}
     fields[spelling] = fields.pop(field)
 
@@ -69,18 +69,18 @@ def test_protocol_c5_keys_in_any_case(field: str, spelling: str) -> None:
     assert names_of(args) == ["b"]
 
 
-def test_protocol_c5_the_exact_key_counts_before_any_other_case() -> None:
+def test_facts_c5_the_exact_key_counts_before_any_other_case() -> None:
     before = decode_args(body(nodenames=["x"], Pod=POD, NodeNames=["a"]))
     after = decode_args(body(Pod=POD, NodeNames=["a"], NODENAMES=["x"]))
 
     assert (names_of(before), names_of(after)) == (["a"], ["a"])
 
 
-def test_protocol_c5_of_other_cases_the_later_counts() -> None:
+def test_facts_c5_for_other_cases_the_later_counts() -> None:
     assert names_of(decode_args(body(Pod=POD, nodenames=["a"], NODENAMES=["b"]))) == ["b"]
 
 
-def test_of_one_key_twice_the_later_counts() -> None:
+def test_for_a_duplicate_key_the_later_counts() -> None:
     request = f'{{"Pod":{json.dumps(POD)},"NodeNames":["a"],"NodeNames":["b"]}}'
 
     assert names_of(decode_args(request.encode())) == ["b"]
@@ -103,23 +103,23 @@ def test_a_pod_may_lack_namespace_and_labels(metadata: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("nodes", [{"items": []}, {"items": None}, {"metadata": {}}])
-def test_tas_f9_no_nodes_is_a_list_too(nodes: dict[str, Any]) -> None:
+def test_facts_F9_no_nodes_is_a_list_too(nodes: dict[str, Any]) -> None:
     args = decode_args(body(Pod=POD, Nodes=nodes))
 
     assert (args.nodes, args.node_names, list(args.candidates)) == ({}, None, [])
 
 
-def test_tas_f9_no_names_is_a_list_too() -> None:
+def test_facts_F9_no_names_is_a_list_too() -> None:
     args = decode_args(body(Pod=POD, NodeNames=[]))
 
     assert (args.nodes, args.node_names, list(args.candidates)) == (None, {}, [])
 
 
-def test_a_name_given_twice_is_asked_about_once() -> None:
+def test_a_duplicate_name_is_one_candidate() -> None:
     assert names_of(decode_args(body(Pod=POD, NodeNames=["b", "a", "b", "a"]))) == ["b", "a"]
 
 
-def test_of_two_nodes_with_one_name_the_later_bytes_stand() -> None:
+def test_for_two_nodes_of_one_name_the_later_bytes_count() -> None:
     args = decode_args(body(Pod=POD, Nodes={"items": [node("a", v=1), node("b"), node("a", v=2)]}))
 
     nodes = raw_nodes_of(args)
@@ -141,7 +141,7 @@ def test_of_two_nodes_with_one_name_the_later_bytes_stand() -> None:
         ('{"spec":{"metadata":{"name":"x"}},"metadata":{"labels":{"name":"y"},"name":"n1"}}', "n1"),
     ],
 )
-def test_a_node_is_known_by_its_name_however_it_is_written(written: str, name: str) -> None:
+def test_the_name_of_a_node_is_read_in_any_notation(written: str, name: str) -> None:
     args = decode_args(f'{{"Pod":{json.dumps(POD)},"Nodes":{{"items":[{written}]}}}}'.encode())
 
     assert raw_nodes_of(args) == {name: written.encode()}
@@ -159,7 +159,7 @@ def test_15000_names() -> None:
     assert names_of(decode_args(body(Pod=POD, NodeNames=names))) == names
 
 
-def test_a_list_seen_lately_is_recognised_and_not_read_again() -> None:
+def test_a_recent_list_is_recognised_and_not_decoded_again() -> None:
     request, other = body(Pod=POD, NodeNames=["seen", "lately"]), body(Pod=POD, NodeNames=["another"])
     first, between, second = decode_args(request), decode_args(other), decode_args(request)
 
@@ -167,7 +167,7 @@ def test_a_list_seen_lately_is_recognised_and_not_read_again() -> None:
     assert names_of(between) == ["another"]
 
 
-def test_a_list_too_long_to_remember_is_read_all_the_same() -> None:
+def test_a_list_too_long_to_remember_is_decoded() -> None:
     names = [f"{number:020d}" for number in range(MAX_REMEMBERED_BYTES // 20)]
     request = body(Pod=POD, NodeNames=[*names, names[0]])
 
@@ -178,19 +178,19 @@ def test_a_list_too_long_to_remember_is_read_all_the_same() -> None:
 
 
 ERRORS: list[tuple[str, bytes, str]] = [
-    ("tas_F11", b"{", "ExtenderArgs: body = '{': Input data was truncated"),
+    ("facts_F11", b"{", "ExtenderArgs: body = '{': Input data was truncated"),
     ("empty", b"", "ExtenderArgs: body = '': Input data was truncated"),
     ("no_object", b"[1]", "ExtenderArgs: body = [1]: Expected `object`, got `array`"),
     ("null", b"null", "ExtenderArgs: body = None: Expected `object`, got `null`"),
     ("nonsense", b"nonsense", "ExtenderArgs: body = 'nonsense': JSON is malformed: invalid character (byte 4)"),
     (
-        "tas_H7",
+        "facts_H7",
         body(Pod=POD, NodeNames=["a"]) + b" x",
         "JSON is malformed: trailing characters",
     ),
     ("byte_order_mark", b"\xef\xbb\xbf" + body(Pod=POD, NodeNames=[]), "JSON is malformed: invalid character"),
     ("no_pod", body(NodeNames=["a"]), "ExtenderArgs: Pod = None: a pod must be given"),
-    ("tas_F13", body(Pod=None, NodeNames=["a"]), "ExtenderArgs: Pod = None: a pod must be given"),
+    ("facts_F13", body(Pod=None, NodeNames=["a"]), "ExtenderArgs: Pod = None: a pod must be given"),
     ("pod_type", body(Pod=["x"], NodeNames=["a"]), "ExtenderArgs: Pod = ['x']: Expected `object | null`, got `array`"),
     ("no_metadata", body(Pod={"spec": {}}, NodeNames=["a"]), "ExtenderArgs: Pod.metadata = None: a pod has metadata"),
     (
@@ -231,7 +231,7 @@ ERRORS: list[tuple[str, bytes, str]] = [
     ),
     ("name_type", body(Pod=POD, NodeNames=["a", 7]), "ExtenderArgs: NodeNames[1] = 7: Expected `str`, got `int`"),
     ("name_null", body(Pod=POD, NodeNames=[None]), "ExtenderArgs: NodeNames[0] = None: Expected `str`, got `null`"),
-    ("protocol_c15_empty_name", body(Pod=POD, NodeNames=["a", ""]), "ExtenderArgs: NodeNames[1] = '': a node has a"),
+    ("facts_c15_empty_name", body(Pod=POD, NodeNames=["a", ""]), "ExtenderArgs: NodeNames[1] = '': a node has a"),
     (
         "nodes_type",
         body(Pod=POD, Nodes=["a"]),
@@ -277,7 +277,7 @@ ERRORS: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("request_body", "message"), [case[1:] for case in ERRORS], ids=[case[0] for case in ERRORS])
-def test_what_is_wrong_is_told_with_object_field_and_value(request_body: bytes, message: str) -> None:
+def test_an_error_names_the_object_the_field_and_the_value(request_body: bytes, message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         decode_args(request_body)
 
@@ -285,7 +285,7 @@ def test_what_is_wrong_is_told_with_object_field_and_value(request_body: bytes, 
     assert caught.value.subject == "ExtenderArgs"
 
 
-def test_what_is_wrong_is_told_in_one_line_however_large_it_is() -> None:
+def test_an_error_is_one_line_for_values_of_any_size() -> None:
     request = body(Pod=POD, NodeNames=["a", {"x" * 1000: ["y" * 1000] * 1000}])
 
     with pytest.raises(InvalidInputError) as caught:

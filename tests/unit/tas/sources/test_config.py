@@ -1,4 +1,4 @@
-"""What a user may say of sources, and how it is told what cannot be."""
+"""The configuration of sources, and the errors of an invalid one."""
 
 import pytest
 
@@ -27,11 +27,11 @@ def mistakes(document: object) -> list[str]:
 
 
 @pytest.mark.parametrize("document", [None, {}, {"metrics": None, "sources": None, "node_label": None}])
-def test_an_empty_file_says_nothing(document: object) -> None:
+def test_an_empty_file_is_the_default_configuration(document: object) -> None:
     assert parse(document) == SourceConfig()
 
 
-def test_all_that_can_be_said() -> None:
+def test_all_fields_are_read() -> None:
     config = parse(
         {
             "node_label": "kubernetes_node",
@@ -79,10 +79,10 @@ def test_all_that_can_be_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ([], "document = []: must be an object with the fields metrics, node_label, sources"),
-        ({"metric": {}}, "metric = {}: is not known: must be one of metrics, node_label, sources"),
+        ({"metric": {}}, "metric = {}: is not a known field: must be one of metrics, node_label, sources"),
         ({"metrics": []}, "metrics = []: must be an object"),
         ({"metrics": {"a b": {}}}, "metrics = 'a b': must be a metric's name"),
         ({"metrics": {"m": None}}, "metrics.m = None: Expected `object`, got `null`"),
@@ -95,24 +95,27 @@ def test_all_that_can_be_said() -> None:
         ({"metrics": {"m": {"series": "a\n"}}}, "metrics.m.series = 'a\\n': Expected `str` matching regex"),
         ({"metrics": {"m": {"labels": {"a-b": "x"}}}}, "metrics.m = 'an object of labels': Expected `str` matching"),
         ({"metrics": {"m": {"labels": {"a": 1}}}}, "Expected `str`, got `int`"),
-        ({"metrics": {"m": {"labels": {"__name__": "x"}}}}, "is the name of the series: it is given as series"),
+        ({"metrics": {"m": {"labels": {"__name__": "x"}}}}, "is the name of the series: set the field series instead"),
         ({"metrics": {"m": {"aggregate": "mean"}}}, "metrics.m.aggregate = 'mean': Invalid enum value 'mean'"),
         ({"node_label": "a/b"}, "node_label = 'a/b': Expected `str` matching regex"),
-        ({"sources": {"other": {}}}, "sources = 'other': is no source that is asked: must be one of edge, prometheus"),
+        (
+            {"sources": {"other": {}}},
+            "sources = 'other': is not a polled source: must be one of edge, prometheus",
+        ),
         ({"sources": {"edge": {"basic_auth": {}}}}, "sources.edge.basic_auth = 'an object of ': Object missing"),
         (
             {"sources": {"edge": {"basic_auth": {"username": "a"}, "authorization": {"credentials": "b"}}}},
-            "authorization must not stand beside basic_auth",
+            "authorization and basic_auth must not both be given",
         ),
-        ({"sources": {"edge": {"basic_auth": {"username": "a:b"}}}}, "username must not hold a colon"),
-        ({"sources": {"edge": {"authorization": {}}}}, "either credentials or credentials_file must be given"),
+        ({"sources": {"edge": {"basic_auth": {"username": "a:b"}}}}, "username must not contain a colon"),
+        ({"sources": {"edge": {"authorization": {}}}}, "exactly one of credentials and credentials_file must be given"),
         (
             {"sources": {"edge": {"authorization": {"credentials": "b", "credentials_file": "c"}}}},
-            "either credentials or credentials_file must be given",
+            "exactly one of credentials and credentials_file must be given",
         ),
         (
             {"sources": {"edge": {"basic_auth": {"username": "a", "password": "b", "password_file": "c"}}}},
-            "password must not stand beside password_file",
+            "password and password_file must not both be given",
         ),
         (
             {"sources": {"edge": {"tls_config": {"cert_file": "a"}}}},
@@ -120,21 +123,22 @@ def test_all_that_can_be_said() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told_by_file_field_and_value(document: object, told: str) -> None:
+def test_an_error_names_the_file_the_field_and_the_value(document: object, message: str) -> None:
     (mistake,) = mistakes(document)
     assert mistake.startswith("sources.yaml: ")
-    assert told in mistake
+    assert message in mistake
 
 
-def test_every_entry_is_told_at_once() -> None:
-    told = mistakes({"metrics": {"a": {"query": 1}, "b": {"x": 1}, "c": {}}, "node_label": 3, "other": 1})
-    assert [each.split(" = ")[0] for each in told] == [
+def test_every_wrong_entry_is_reported_at_once() -> None:
+    messages = mistakes({"metrics": {"a": {"query": 1}, "b": {"x": 1}, "c": {}}, "node_label": 3, "other": 1})
+    assert [each.split(" = ")[0] for each in messages] == [
         f"sources.yaml: {field}" for field in ("other", "metrics.a.query", "metrics.b", "node_label")
     ]
 
 
-def test_a_secret_is_never_told() -> None:
+def test_an_error_never_contains_a_secret() -> None:
     for secret in (["hunter2"], {"x": "hunter2"}, "hunter2" * 1000):
-        for kind, field in (("basic_auth", "password"), ("authorization", "credentials")):
-            (told,) = mistakes({"sources": {"edge": {kind: {"username": "a", field: secret}}}})
-            assert "hunter2" not in told
+        for http in ({"basic_auth": {"username": "a", "password": secret}}, {"authorization": {"credentials": secret}}):
+            (message,) = mistakes({"sources": {"edge": http}})
+            assert "'a secret'" in message
+            assert "hunter2" not in message

@@ -1,4 +1,4 @@
-"""Answers of the custom metrics API, by sample files of either version."""
+"""Answers of the custom metrics API, from files of both versions."""
 
 import contextlib
 import json
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.errors import InvalidInputError
-from tas.quantity import NANO
 from tas.sources.custom_metrics import decode_group, decode_metric_values
-from tas.sources.reading import Batch, Refused
+from tas.sources.result import RefusalReason, SourceResult
+from tas.values.quantity import NANO
 
 GOLDEN = Path(__file__).parents[3] / "contract" / "golden" / "sources"
 JANUARY = 1767225600.0
@@ -22,58 +22,58 @@ def golden(name: str) -> bytes:
     return (GOLDEN / name).read_bytes()
 
 
-def values(batch: Batch) -> list[tuple[str, str, float]]:
-    return [(each.node, each.metric, each.value / NANO) for each in batch.readings]
+def values(result: SourceResult) -> list[tuple[str, str, float]]:
+    return [(each.node, each.metric, each.value / NANO) for each in result.samples]
 
 
 @pytest.mark.parametrize(("version", "window"), [("v1beta1", 60.0), ("v1beta2", 30.0)])
 def test_either_version_is_read(version: str, window: float) -> None:
-    batch = decode_metric_values(golden(f"custom-metrics-{version}.json"), "health_metric")
-    assert values(batch) == [
+    result = decode_metric_values(golden(f"custom-metrics-{version}.json"), "health_metric")
+    assert values(result) == [
         ("node-1", "health_metric", 1.5),
         ("ip-10-0-0-2.ec2.internal", "health_metric", 2.0),
     ]
-    assert [each.measured for each in batch.readings] == [JANUARY, JANUARY + 1]
-    assert [each.window for each in batch.readings] == [window, None]
-    assert batch.refusals == {}
-    assert batch.missing == {}
+    assert [each.measured for each in result.samples] == [JANUARY, JANUARY + 1]
+    assert [each.window for each in result.samples] == [window, None]
+    assert result.refusals == {}
+    assert result.missing == {}
 
 
-def test_tas_C10_a_list_of_none_says_that_the_metric_is_missing() -> None:
+def test_facts_C10_an_empty_list_means_that_the_metric_is_missing() -> None:
     empty: tuple[list[object] | None, ...] = ([], None)
     for items in empty:
-        batch = decode_metric_values(json.dumps({"kind": "MetricValueList", "items": items}).encode(), "m")
-        assert batch.readings == ()
-        assert batch.missing == {"m": "the custom metrics API has no value of it for any node"}
+        result = decode_metric_values(json.dumps({"kind": "MetricValueList", "items": items}).encode(), "m")
+        assert result.samples == ()
+        assert result.missing == {"m": "the custom metrics API has no value of it for any node"}
 
 
-def test_values_of_pods_are_refused_with_their_number() -> None:
+def test_values_of_pods_are_refused_and_counted() -> None:
     document = json.loads(golden("custom-metrics-v1beta1.json"))
     for item in document["items"]:
         item["describedObject"] = {"kind": "Pod", "namespace": "default", "name": "web"}
-    batch = decode_metric_values(json.dumps(document).encode(), "health_metric")
-    assert batch.readings == ()
-    assert batch.refusals[Refused.NODE].count == 2
+    result = decode_metric_values(json.dumps(document).encode(), "health_metric")
+    assert result.samples == ()
+    assert result.refusals[RefusalReason.NODE].count == 2
 
 
 @pytest.mark.parametrize("window", [0, -1, 86401, None])
-def test_tas_C9_a_window_that_says_nothing_is_left_out(window: int | None) -> None:
-    """The original took 60 s for one that is absent, and made nothing of it: a value at one moment has none."""
+def test_facts_C9_an_invalid_window_is_left_out(window: int | None) -> None:
+    """The original read an absent window as 60 s and did not use it; a value of one moment has no window."""
     document = json.loads(golden("custom-metrics-v1beta2.json"))
     document["items"][0]["windowSeconds"] = window
-    batch = decode_metric_values(json.dumps(document).encode(), "health_metric")
-    assert batch.readings[0].window is None
-    assert batch.refusals == {}
+    result = decode_metric_values(json.dumps(document).encode(), "health_metric")
+    assert result.samples[0].window is None
+    assert result.refusals == {}
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"{}", b"[]", b'{"kind":"List","items":[]}', b"\xff"])
-def test_what_is_no_list_of_values_is_told_as_a_whole(body: bytes) -> None:
+def test_a_body_that_is_no_list_of_values_gives_an_error(body: bytes) -> None:
     with pytest.raises(InvalidInputError, match="values of m"):
         decode_metric_values(body, "m")
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_else(body: bytes) -> None:
+def test_any_bytes_give_a_result_or_an_error(body: bytes) -> None:
     for decode in (lambda: decode_metric_values(body, "m"), lambda: decode_group(body)):
         with contextlib.suppress(InvalidInputError):
             decode()
@@ -91,13 +91,13 @@ def test_no_bytes_raise_anything_else(body: bytes) -> None:
         max_leaves=10,
     )
 )
-def test_whatever_an_item_is_the_others_are_read(item: Any) -> None:
+def test_an_invalid_item_costs_no_other_item(item: Any) -> None:
     document = json.loads(golden("custom-metrics-v1beta1.json"))
     good = [("node-1", "health_metric", 1.5), ("ip-10-0-0-2.ec2.internal", "health_metric", 2.0)]
     document["items"].insert(1, item)
-    batch = decode_metric_values(json.dumps(document).encode(), "health_metric")
-    assert [each for each in values(batch) if each in good] == good
-    assert len(batch.readings) - 2 + sum(each.count for each in batch.refusals.values()) == 1
+    result = decode_metric_values(json.dumps(document).encode(), "health_metric")
+    assert [each for each in values(result) if each in good] == good
+    assert len(result.samples) - 2 + sum(each.count for each in result.refusals.values()) == 1
 
 
 def group(*versions: str, preferred: str | None = None, **more: Any) -> bytes:
@@ -119,12 +119,12 @@ def group(*versions: str, preferred: str | None = None, **more: Any) -> bytes:
         (golden("custom-metrics-group.json"), "v1beta2"),
     ],
 )
-def test_the_preferred_version_is_asked_for_if_it_is_read_here(body: bytes, version: str) -> None:
+def test_the_preferred_version_is_requested_if_supported(body: bytes, version: str) -> None:
     assert decode_group(body) == version
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"<html>", "<html>"),
         (group(), "must hold one of"),
@@ -133,6 +133,6 @@ def test_the_preferred_version_is_asked_for_if_it_is_read_here(body: bytes, vers
         (b'{"kind": "Status"}', "must be APIGroup"),
     ],
 )
-def test_a_group_that_offers_nothing_is_told(body: bytes, told: str) -> None:
-    with pytest.raises(InvalidInputError, match=told):
+def test_a_group_without_a_supported_version_gives_an_error(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
         decode_group(body)

@@ -1,4 +1,4 @@
-"""What an answer of Prometheus says: of real ones, kept as files, and of whatever else comes from that address."""
+"""Answers of Prometheus: real ones, stored as files, and whatever else a server may send."""
 
 import json
 
@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.quantity import format_quantity, parse_quantity
-from tas.sources.prometheus import AnswerError, of_one_look, query_of, read_answer
-from tas.sources.reading import Batch, Refused, combined
+from tas.sources.prometheus import AnswerError, query_of, read_answer, with_common_times
+from tas.sources.result import RefusalReason, SourceResult, combined
 from tas.sources.series import Aggregate, MetricMapping
+from tas.values.quantity import format_quantity, parse_quantity
 from tests.sources.answers import EVALUATED, QUERIES, Answer, golden
 
 PLAIN = MetricMapping()
 JSON = {"Content-Type": "application/json"}
 
 
-def read(metric: str, answer: Answer, mapping: MetricMapping = PLAIN) -> Batch:
+def read(metric: str, answer: Answer, mapping: MetricMapping = PLAIN) -> SourceResult:
     return read_answer(metric, mapping, answer.body, status=answer.status)
 
 
@@ -28,8 +28,8 @@ def one(text: str, **labels: str) -> dict[str, object]:
     return {"metric": labels or {"node": "a"}, "value": [EVALUATED, text]}
 
 
-def values(batch: Batch) -> list[tuple[str, str, str, float | None]]:
-    return [(each.node, each.metric, format_quantity(each.value), each.measured) for each in batch.readings]
+def values(result: SourceResult) -> list[tuple[str, str, str, float | None]]:
+    return [(each.node, each.metric, format_quantity(each.value), each.measured) for each in result.samples]
 
 
 @pytest.mark.parametrize(
@@ -55,49 +55,49 @@ def test_the_query_for_a_metric(mapping: MetricMapping, query: str) -> None:
         ("aggregated", "cpu", "0.5"),
     ],
 )
-def test_values_are_exact_and_as_old_as_their_evaluation(name: str, metric: str, value: str) -> None:
+def test_values_are_exact_and_have_the_time_of_the_evaluation(name: str, metric: str, value: str) -> None:
     mapping = MetricMapping(query=QUERIES[name]) if name == "aggregated" else PLAIN
-    batch = read(metric, golden(name), mapping)
-    assert values(batch) == [("node-1", metric, value, EVALUATED)]
-    assert batch.refusals == {}
-    assert batch.missing == {}
+    result = read(metric, golden(name), mapping)
+    assert values(result) == [("node-1", metric, value, EVALUATED)]
+    assert result.refusals == {}
+    assert result.missing == {}
 
 
 def test_several_series_of_a_node_need_an_aggregate() -> None:
-    batch = read("cpu", golden("several-series"))
-    assert batch.readings == ()
-    assert """'{cpu="0"}': and {cpu="1"}""" in batch.refusals[Refused.TWICE].example
-    assert "2 refused, as cpu of node-1" in batch.missing["cpu"]
+    result = read("cpu", golden("several-series"))
+    assert result.samples == ()
+    assert """'{cpu="0"}': and {cpu="1"}""" in result.refusals[RefusalReason.DUPLICATE].example
+    assert "2 refused, as cpu of node-1" in result.missing["cpu"]
     summed = read("cpu", golden("several-series"), MetricMapping(aggregate=Aggregate.SUM))
     assert values(summed) == [("node-1", "cpu", "0.75", EVALUATED)]
 
 
 @pytest.mark.parametrize(("name", "shown"), [("nan", "'NaN'"), ("infinity", "'+Inf'"), ("huge", "beyond 10^40")])
-def test_n51_what_is_no_finite_number_is_refused(name: str, shown: str) -> None:
-    batch = read(QUERIES[name], golden(name))
-    assert batch.readings == ()
-    assert batch.refusals[Refused.VALUE].count == 1
-    assert shown in batch.refusals[Refused.VALUE].example
-    assert shown in batch.missing[QUERIES[name]]
+def test_facts_n51_a_value_that_is_no_finite_number_is_refused(name: str, shown: str) -> None:
+    result = read(QUERIES[name], golden(name))
+    assert result.samples == ()
+    assert result.refusals[RefusalReason.VALUE].count == 1
+    assert shown in result.refusals[RefusalReason.VALUE].example
+    assert shown in result.missing[QUERIES[name]]
 
 
-def test_a_series_without_labels_is_of_no_node() -> None:
-    batch = read("cpu", golden("no-labels"), MetricMapping(query="max(node_cpu)"))
-    assert "by its label node or instance" in batch.refusals[Refused.NODE].example
+def test_a_series_without_labels_has_no_node() -> None:
+    result = read("cpu", golden("no-labels"), MetricMapping(query="max(node_cpu)"))
+    assert "by its label node or instance" in result.refusals[RefusalReason.NODE].example
 
 
-def test_no_series_is_told_with_the_query() -> None:
-    batch = read("nothing", golden("empty"))
-    assert batch.missing == {"nothing": """no value from the query '{__name__=~"nothing|node_nothing"}'"""}
-    assert batch.refusals == {}
+def test_a_result_without_series_names_the_query() -> None:
+    result = read("nothing", golden("empty"))
+    assert result.missing == {"nothing": """no value from the query '{__name__=~"nothing|node_nothing"}'"""}
+    assert result.refusals == {}
 
 
-def test_what_prometheus_warns_of_is_told_where_nothing_was_got() -> None:
+def test_a_warning_of_prometheus_is_reported_if_there_is_no_value() -> None:
     body = b'{"status":"success","warnings":["store s1 is away"],"data":{"resultType":"vector","result":[]}}'
     assert "Prometheus warns: 'store s1 is away'" in read_answer("m", PLAIN, body).missing["m"]
 
 
-def test_one_bad_series_spoils_no_other() -> None:
+def test_a_bad_series_is_refused_alone() -> None:
     body = vector(
         one("1", node="a"),
         one("NaN", node="b"),
@@ -109,25 +109,25 @@ def test_one_bad_series_spoils_no_other() -> None:
         one("2", job="x"),
         one("5", node="f"),
     )
-    batch = read_answer("m", PLAIN, body)
-    assert [(node, value) for node, _, value, _ in values(batch)] == [("a", "1"), ("f", "5")]
-    assert {why: refusal.count for why, refusal in batch.refusals.items()} == {
-        Refused.VALUE: 1,
-        Refused.SHAPE: 5,
-        Refused.NODE: 1,
+    result = read_answer("m", PLAIN, body)
+    assert [(node, value) for node, _, value, _ in values(result)] == [("a", "1"), ("f", "5")]
+    assert {why: refusal.count for why, refusal in result.refusals.items()} == {
+        RefusalReason.VALUE: 1,
+        RefusalReason.SHAPE: 5,
+        RefusalReason.NODE: 1,
     }
-    assert batch.missing == {}
+    assert result.missing == {}
 
 
 @pytest.mark.parametrize("text", ["1k", "2Gi", "1E", "0x10", "1_0", "", " 1", "1e", "٣", "inf", "nan", "1" * 5000])
-def test_the_suffixes_of_quantities_and_other_texts_are_no_values_here(text: str) -> None:
-    batch = read_answer("m", PLAIN, vector(one(text)))
-    assert batch.readings == ()
-    assert batch.refusals[Refused.VALUE].count == 1
+def test_suffixes_of_quantities_and_other_texts_are_refused(text: str) -> None:
+    result = read_answer("m", PLAIN, vector(one(text)))
+    assert result.samples == ()
+    assert result.refusals[RefusalReason.VALUE].count == 1
 
 
 @pytest.mark.parametrize(
-    ("answer", "told", "unreadable"),
+    ("answer", "message", "unreadable"),
     [
         pytest.param(golden("scalar"), "a scalar, which names no node", False, id="a scalar"),
         pytest.param(golden("matrix"), "the result is a 'matrix': a query must give", False, id="a matrix"),
@@ -152,15 +152,15 @@ def test_the_suffixes_of_quantities_and_other_texts_are_no_values_here(text: str
         pytest.param(Answer(b"[" * 100_000), "no answer of a Prometheus", True, id="nested without end"),
     ],
 )
-def test_what_says_nothing_of_its_metric_is_told(answer: Answer, told: str, unreadable: bool) -> None:
+def test_an_answer_without_a_result_gives_an_error(answer: Answer, message: str, unreadable: bool) -> None:
     with pytest.raises(AnswerError) as caught:
         read("m", answer)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 700
     assert caught.value.unreadable is unreadable
 
 
-def test_prometheus_own_words_are_told() -> None:
+def test_an_error_contains_the_error_of_prometheus() -> None:
     with pytest.raises(AnswerError, match="unclosed left parenthesis"):
         read("m", golden("no-query"))
     with pytest.raises(AnswerError, match="answered 422 'error': 'execution: "):
@@ -170,8 +170,8 @@ def test_prometheus_own_words_are_told() -> None:
 @given(number=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e39, max_value=1e39))
 def test_every_number_as_prometheus_may_write_it_is_exact(number: float) -> None:
     for text in (repr(number), f"{number:f}", f"{number:+.17e}"):
-        (reading,) = read_answer("m", PLAIN, vector(one(text))).readings
-        assert reading.value == parse_quantity(text)
+        (sample,) = read_answer("m", PLAIN, vector(one(text))).samples
+        assert sample.value == parse_quantity(text)
 
 
 @given(
@@ -185,56 +185,56 @@ def test_every_number_as_prometheus_may_write_it_is_exact(number: float) -> None
         ),
     )
 )
-def test_whatever_json_comes_ends_in_a_batch_or_in_a_reason(junk: object) -> None:
+def test_any_json_gives_a_result_or_an_error(junk: object) -> None:
     for body in (
         json.dumps(junk).encode(),
         json.dumps({"status": "success", "data": junk}).encode(),
         vector(junk, one("1")),
     ):
         try:
-            batch = read_answer("m", PLAIN, body)
+            result = read_answer("m", PLAIN, body)
         except AnswerError as error:
             assert len(str(error)) < 1000  # noqa: PT017 - either is right
         else:
-            assert batch.readings or batch.refusals or batch.missing
+            assert result.samples or result.refusals or result.missing
 
 
-def evaluated(metric: str, *times: float) -> Batch:
-    """An answer of one series a node, each as of a time."""
+def evaluated(metric: str, *times: float) -> SourceResult:
+    """An answer with one series for each node, each with its time."""
     series = [{"metric": {"node": f"n{number}"}, "value": [time, "1"]} for number, time in enumerate(times)]
     return read(metric, Answer(vector(*series)))
 
 
-def told(*batches: Batch) -> dict[str, set[float | None]]:
-    """The times of each metric's values, as of one look that takes at most 5 s."""
-    batch = combined(of_one_look(batches, within=5.0))
+def times(*results: SourceResult) -> dict[str, set[float | None]]:
+    """The times of each metric's values, as of one poll that takes at most 5 s."""
+    result = combined(with_common_times(results, within=5.0))
     return {
-        metric: {each.measured for each in batch.readings if each.metric == metric}
-        for metric in {each.metric for each in batch.readings}
+        metric: {each.measured for each in result.samples if each.metric == metric}
+        for metric in {each.metric for each in result.samples}
     }
 
 
-def test_queries_of_one_look_count_as_evaluated_with_the_first() -> None:
-    found = told(evaluated("b", 100.2, 100.2), evaluated("a", 100.0, 100.0), evaluated("c", 105.0, 105.0))
+def test_queries_of_one_poll_get_the_time_of_the_first() -> None:
+    found = times(evaluated("b", 100.2, 100.2), evaluated("a", 100.0, 100.0), evaluated("c", 105.0, 105.0))
     assert found == {"a": {100.0}, "b": {100.0}, "c": {100.0}}
 
 
-def test_a_query_that_tells_another_time_draws_no_other_with_it() -> None:
-    found = told(evaluated("a", 100.0), evaluated("past", 3.0), evaluated("b", 100.1), evaluated("ahead", 105.1))
+def test_a_query_with_a_wrong_time_changes_no_other() -> None:
+    found = times(evaluated("a", 100.0), evaluated("past", 3.0), evaluated("b", 100.1), evaluated("ahead", 105.1))
     assert found == {"past": {3.0}, "a": {100.0}, "b": {100.0}, "ahead": {105.1}}
 
 
-def test_an_answer_that_tells_a_time_for_each_series_stays_as_it_is() -> None:
-    assert told(evaluated("a", 100.0), evaluated("b", 100.1, 100.2)) == {"a": {100.0}, "b": {100.1, 100.2}}
+def test_an_answer_with_different_times_is_unchanged() -> None:
+    assert times(evaluated("a", 100.0), evaluated("b", 100.1, 100.2)) == {"a": {100.0}, "b": {100.1, 100.2}}
 
 
-def test_what_else_an_answer_says_is_kept() -> None:
+def test_refusals_and_missing_metrics_are_unchanged() -> None:
     empty = read("nothing", golden("empty"))
     bad = read("b", Answer(vector({"metric": {"node": "n"}, "value": [100.1, "1"]}, one("NaN", node="m"))))
-    batch = combined(of_one_look([evaluated("a", 100.0), bad, empty], within=5.0))
-    assert set(batch.missing) == {"nothing"}
-    assert batch.refusals[Refused.VALUE].count == 1
-    assert [(each.metric, each.node, each.measured) for each in batch.readings] == [
+    result = combined(with_common_times([evaluated("a", 100.0), bad, empty], within=5.0))
+    assert set(result.missing) == {"nothing"}
+    assert result.refusals[RefusalReason.VALUE].count == 1
+    assert [(each.metric, each.node, each.measured) for each in result.samples] == [
         ("a", "n0", 100.0),
         ("b", "n", 100.0),
     ]

@@ -1,4 +1,4 @@
-"""Series that are written to us: which metric and node they are, what counts of them, and when they cease to."""
+"""Series of remote write: their metric and node, the value that counts, and when a series no longer counts."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.quantity import Quantity, format_quantity, parse_quantity
-from tas.sample import NodeSamples, Scrape, merge, newest
-from tas.sources.reading import Batch, Refused, scrapes
-from tas.sources.remote_write import InvalidSeries, SeriesBook
+from tas.samples.sample import NodeSamples, Scrape, merge, newest
+from tas.sources.remote_write import InvalidSeries, SeriesStore
+from tas.sources.result import RefusalReason, SourceResult, scrapes
 from tas.sources.series import LOOKBACK, Aggregate, Mappings, MetricMapping
 from tas.sources.write_request import decode_write_request
+from tas.values.quantity import Quantity, format_quantity, parse_quantity
 from tests.sources.writing import STALE, Series, body, series
 
 NOW = 1767225600.0
@@ -20,28 +20,28 @@ MS = 1767225600_000
 
 
 class Sender:
-    """Writes to a book as a sender does."""
+    """Writes to a store as a sender does."""
 
     def __init__(self, *metrics: str, **mappings: MetricMapping) -> None:
         self.metrics = frozenset(metrics or ("load",))
-        self.book = SeriesBook(Mappings(metrics=mappings))
+        self.store = SeriesStore(Mappings(metrics=mappings))
 
-    def send(self, *written: Series, now: float = NOW) -> Batch:
-        batch, invalid = self.book.take(decode_write_request(body(written)), self.metrics, now=now)
+    def send(self, *written: Series, now: float = NOW) -> SourceResult:
+        result, invalid = self.store.add_request(decode_write_request(body(written)), self.metrics, now=now)
         assert invalid is None
-        return batch
+        return result
 
     def values(self, *written: Series, now: float = NOW) -> dict[tuple[str, str], tuple[str, float]]:
-        """What was got by metric and node: the value, and how many seconds before `NOW` it was measured."""
-        batch = self.send(*written, now=now)
+        """By metric and node: the value, and how many seconds before `NOW` it was measured."""
+        result = self.send(*written, now=now)
         got = {}
-        for each in batch.readings:
+        for each in result.samples:
             assert each.measured is not None
             got[each.metric, each.node] = (format_quantity(each.value), round(NOW - each.measured, 3))
         return got
 
 
-def test_series_of_a_metrics_name_are_that_metric() -> None:
+def test_series_with_the_name_of_a_metric_are_that_metric() -> None:
     sender = Sender("load", "free")
     assert sender.values(
         series("load", (0.7, MS - 1500), instance="node-1:9100", job="node"),
@@ -55,7 +55,7 @@ def test_series_of_a_metrics_name_are_that_metric() -> None:
     }
 
 
-def test_the_plain_name_comes_before_the_one_with_node() -> None:
+def test_the_plain_name_counts_before_the_one_with_the_prefix_node() -> None:
     sender = Sender()
     assert sender.values(series("node_load", (1.0, MS), node="a"), series("load", (2.0, MS - 5000), node="a")) == {
         ("load", "a"): ("2", 5.0)
@@ -63,7 +63,7 @@ def test_the_plain_name_comes_before_the_one_with_node() -> None:
     assert sender.values(series("node_load", (3.0, MS + 1000), node="a")) == {("load", "a"): ("2", 5.0)}
 
 
-def test_a_mapping_says_which_series_a_metric_is() -> None:
+def test_a_mapping_selects_the_series_of_a_metric() -> None:
     mapping = MetricMapping(series="node_disk", labels={"mountpoint": "/", "readonly": ""}, node_label="host")
     sender = Sender("disk", "node_disk", disk=mapping)
     assert sender.values(
@@ -79,60 +79,60 @@ def test_a_mapping_says_which_series_a_metric_is() -> None:
     }
 
 
-def test_a_series_that_names_no_node_is_refused_alone() -> None:
-    batch = Sender().send(
+def test_a_series_without_a_valid_node_is_refused_alone() -> None:
+    result = Sender().send(
         series("load", (1.0, MS), job="x"),
         series("load", (1.0, MS), node="No Node"),
         series("load", (2.0, MS), node="a"),
     )
-    assert [reading.node for reading in batch.readings] == ["a"]
-    assert batch.refusals[Refused.NODE].count == 2
-    assert "must name a node" in batch.refusals[Refused.NODE].example
+    assert [sample.node for sample in result.samples] == ["a"]
+    assert result.refusals[RefusalReason.NODE].count == 2
+    assert "must name a node" in result.refusals[RefusalReason.NODE].example
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e300, -1e41])
-def test_n51_what_is_no_quantity_is_refused_alone(number: float) -> None:
-    batch = Sender().send(series("load", (number, MS), (1.0, MS - 1), node="a"), series("load", (2.0, MS), node="b"))
-    assert {reading.node: format_quantity(reading.value) for reading in batch.readings} == {"a": "1", "b": "2"}
-    assert batch.refusals[Refused.VALUE].count == 1
+def test_facts_n51_a_value_that_is_no_quantity_is_refused_alone(number: float) -> None:
+    result = Sender().send(series("load", (number, MS), (1.0, MS - 1), node="a"), series("load", (2.0, MS), node="b"))
+    assert {sample.node: format_quantity(sample.value) for sample in result.samples} == {"a": "1", "b": "2"}
+    assert result.refusals[RefusalReason.VALUE].count == 1
 
 
 @pytest.mark.parametrize("seconds", [10.5, 10**7, -3601.0, -(10**9)])
-def test_n52_a_time_that_cannot_be_is_refused_and_pins_nothing(seconds: float) -> None:
+def test_facts_n52_a_sample_with_an_invalid_time_is_refused_and_does_not_outdate_others(seconds: float) -> None:
     sender = Sender()
-    batch = sender.send(series("load", (1.0, MS + int(seconds * 1000)), node="a"))
-    assert batch.readings == ()
-    assert batch.refusals[Refused.TIME].count == 1
+    result = sender.send(series("load", (1.0, MS + int(seconds * 1000)), node="a"))
+    assert result.samples == ()
+    assert result.refusals[RefusalReason.TIME].count == 1
     assert sender.values(series("load", (2.0, MS), node="a")) == {("load", "a"): ("2", 0.0)}
 
 
-def test_of_several_samples_of_a_series_the_newest_counts() -> None:
+def test_the_newest_of_several_samples_of_a_series_counts() -> None:
     assert Sender().values(series("load", (1.0, MS - 20), (3.0, MS), (2.0, MS - 10), node="a")) == {
         ("load", "a"): ("3", 0.0)
     }
 
 
-def test_a_series_without_samples_says_nothing() -> None:
-    assert Sender().send(series("load", node="a")) == Batch()
+def test_a_series_without_samples_gives_no_value() -> None:
+    assert Sender().send(series("load", node="a")) == SourceResult()
 
 
 class TestStaleMarkers:
-    def test_n24_one_is_no_value_and_takes_nothing_away(self) -> None:
-        assert Sender().send(series("load", (STALE, MS), node="a")) == Batch()
+    def test_facts_n24_a_stale_marker_gives_no_value_and_removes_none(self) -> None:
+        assert Sender().send(series("load", (STALE, MS), node="a")) == SourceResult()
 
-    def test_after_one_what_is_older_does_not_count(self) -> None:
+    def test_a_sample_older_than_the_stale_marker_does_not_count(self) -> None:
         sender = Sender()
-        assert sender.send(series("load", (1.0, MS - 10), (STALE, MS), node="a")) == Batch()
+        assert sender.send(series("load", (1.0, MS - 10), (STALE, MS), node="a")) == SourceResult()
         assert sender.values(series("load", (2.0, MS - 5), node="a")) == {}
         assert sender.values(series("load", (3.0, MS + 5), node="a")) == {("load", "a"): ("3", -0.005)}
 
-    def test_a_series_that_ended_is_no_second_one(self) -> None:
+    def test_an_ended_series_does_not_count_as_a_second_series(self) -> None:
         sender = Sender()
         sender.send(series("load", (1.0, MS - 10), node="a", pod="x"))
         sender.send(series("load", (STALE, MS - 5), node="a", pod="x"))
         assert sender.values(series("load", (2.0, MS), node="a", pod="y")) == {("load", "a"): ("2", 0.0)}
 
-    def test_a_series_that_ended_is_in_no_aggregate(self) -> None:
+    def test_an_ended_series_is_in_no_aggregate(self) -> None:
         sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
         sender.send(
             series("load", (1.0, MS - 20), node="a", cpu="0"), series("load", (2.0, MS - 20), node="a", cpu="1")
@@ -140,29 +140,29 @@ class TestStaleMarkers:
         sender.send(series("load", (STALE, MS - 10), node="a", cpu="0"))
         assert sender.values(series("load", (4.0, MS), node="a", cpu="1")) == {("load", "a"): ("4", 0.0)}
 
-    def test_what_comes_long_after_another_series_ended_is_too_late(self) -> None:
+    def test_a_sample_much_older_than_the_end_of_another_series_does_not_count(self) -> None:
         sender = Sender()
         sender.send(series("load", (STALE, MS), node="a", cpu="0"))
         assert sender.values(series("load", (2.0, MS - int(LOOKBACK * 1000)), node="a", cpu="1")) == {}
 
 
 class TestSeveralSeriesOfOneNode:
-    def test_they_are_refused_naming_both(self) -> None:
-        batch = Sender().send(
+    def test_several_series_without_an_aggregate_are_refused_naming_two(self) -> None:
+        result = Sender().send(
             series("load", (1.0, MS), node="a", cpu="0"), series("load", (2.0, MS), node="a", cpu="1")
         )
-        assert batch.readings == ()
-        assert batch.refusals[Refused.TWICE].count == 2
-        assert """'{cpu="0"}': and {cpu="1"}""" in batch.refusals[Refused.TWICE].example
+        assert result.samples == ()
+        assert result.refusals[RefusalReason.DUPLICATE].count == 2
+        assert """'{cpu="0"}': and {cpu="1"}""" in result.refusals[RefusalReason.DUPLICATE].example
 
-    def test_also_when_they_come_in_different_requests(self) -> None:
+    def test_several_series_in_different_requests_are_refused(self) -> None:
         sender = Sender()
         sender.send(series("load", (1.0, MS - 1000), node="a", cpu="0"))
-        batch = sender.send(series("load", (2.0, MS), node="a", cpu="1"))
-        assert batch.readings == ()
-        assert batch.refusals[Refused.TWICE].count == 2
+        result = sender.send(series("load", (2.0, MS), node="a", cpu="1"))
+        assert result.samples == ()
+        assert result.refusals[RefusalReason.DUPLICATE].count == 2
 
-    def test_one_that_fell_silent_counts_no_more_after_a_while(self) -> None:
+    def test_a_series_without_new_samples_stops_counting_after_a_while(self) -> None:
         sender = Sender()
         sender.send(series("load", (1.0, MS), node="a", cpu="0"))
         later = int(LOOKBACK * 1000)
@@ -171,23 +171,44 @@ class TestSeveralSeriesOfOneNode:
             ("load", "a"): ("3", -LOOKBACK)
         }
 
-    def test_an_aggregate_says_what_counts_from_the_second_round_on(self) -> None:
+    def test_an_aggregate_counts_from_the_second_round_on(self) -> None:
         sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
         assert sender.values(series("load", (1.0, MS - 9000), node="a", cpu="0")) == {}  # and perhaps not all of it
         assert sender.values(series("load", (2.0, MS - 9000), node="a", cpu="1")) == {}
         assert sender.values(series("load", (3.0, MS - 2000), node="a", cpu="0")) == {("load", "a"): ("5", 2.0)}
         assert sender.values(series("load", (4.0, MS - 2000), node="a", cpu="1")) == {("load", "a"): ("7", 2.0)}
 
-    def test_what_was_not_published_may_be_sent_again(self) -> None:
+    def test_a_request_that_was_not_published_may_be_sent_again(self) -> None:
         sender = Sender(load=MetricMapping(aggregate=Aggregate.MAX))
         sender.send(series("load", (1.0, MS - 9000), node="a", cpu="0"))
         request = series("load", (2.0, MS), node="a", cpu="0")
         assert sender.values(request) == sender.values(request) == {("load", "a"): ("2", 0.0)}
 
+    def test_a_repeated_first_round_is_not_a_second_round(self) -> None:
+        sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
+        request = series("load", (1.0, MS - 9000), node="a", cpu="0")
+        assert sender.values(request) == sender.values(request) == {}
+
+    def test_the_old_samples_of_a_sender_that_is_behind_count_while_it_sends(self) -> None:
+        sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
+        behind = int(2 * LOOKBACK * 1000)
+        for later in (0, 100):
+            for cpu in ("0", "1"):
+                written = series("load", (1.0, MS + later * 1000 - behind), node="a", cpu=cpu)
+                sender.send(written, now=NOW + later)
+        last = series("load", (5.0, MS + 130_000 - behind), node="a", cpu="0")
+        assert sender.values(last, now=NOW + 130) == {("load", "a"): ("6", 2 * LOOKBACK - 130)}
+
+    @pytest.mark.parametrize(
+        ("ahead", "taken"), [(10_000, True), (10_001, False), (-3_600_000, True), (-3_600_001, False)]
+    )
+    def test_a_time_within_the_limits_is_accepted(self, ahead: int, taken: bool) -> None:
+        assert bool(Sender().send(series("load", (1.0, MS + ahead), node="a")).samples) is taken
+
 
 class TestWhatBreaksTheProtocol:
-    def test_a_series_without_a_name_or_with_a_label_twice_is_told_and_spoils_no_other(self) -> None:
-        book = SeriesBook(Mappings())
+    def test_a_series_without_a_name_or_with_a_duplicate_label_is_reported_and_others_are_accepted(self) -> None:
+        store = SeriesStore(Mappings())
         request = body(
             [
                 ({"node": "a"}, [(1.0, MS)]),
@@ -195,48 +216,48 @@ class TestWhatBreaksTheProtocol:
                 series("load", (2.0, MS), node="c"),
             ]
         )
-        batch, invalid = book.take(decode_write_request(request), frozenset({"load"}), now=NOW)
-        assert [reading.node for reading in batch.readings] == ["c"]
+        result, invalid = store.add_request(decode_write_request(request), frozenset({"load"}), now=NOW)
+        assert [sample.node for sample in result.samples] == ["c"]
         assert invalid == InvalidSeries(2, "series {'node': 'a'}: has no label __name__")
 
 
 class TestMemory:
-    def test_series_that_nobody_wants_are_not_kept(self) -> None:
+    def test_series_that_no_policy_uses_are_not_stored(self) -> None:
         sender = Sender()
         sender.send(*(series(f"other{number}", (1.0, MS), node="a") for number in range(100)))
-        assert sender.book.series == 0
+        assert sender.store.series == 0
 
-    def test_those_that_fell_silent_are_let_go(self) -> None:
+    def test_series_without_new_samples_are_deleted(self) -> None:
         sender = Sender()
         sender.send(*(series("load", (1.0, MS), node=f"n{number}") for number in range(100)))
-        assert sender.book.series == 100
+        assert sender.store.series == 100
         sender.send(series("load", (1.0, MS + 130_000), node="n1"), now=NOW + 130)
-        assert sender.book.series == 1
+        assert sender.store.series == 1
 
-    def test_no_more_than_a_limit_is_kept(self) -> None:
-        book = SeriesBook(Mappings(), max_series=3)
+    def test_no_more_series_than_the_limit_are_stored(self) -> None:
+        store = SeriesStore(Mappings(), max_series=3)
         written = [series("load", (1.0, MS), node=f"n{number}") for number in range(5)]
-        batch, _ = book.take(decode_write_request(body(written)), frozenset({"load"}), now=NOW)
-        assert [reading.node for reading in batch.readings] == ["n0", "n1", "n2"]
-        assert batch.refusals[Refused.SHAPE].count == 2
-        assert "more than 3 series" in batch.refusals[Refused.SHAPE].example
+        result, _ = store.add_request(decode_write_request(body(written)), frozenset({"load"}), now=NOW)
+        assert [sample.node for sample in result.samples] == ["n0", "n1", "n2"]
+        assert result.refusals[RefusalReason.SHAPE].count == 2
+        assert "more than 3 series" in result.refusals[RefusalReason.SHAPE].example
 
     def test_100_000_series_in_one_request(self) -> None:
         written = [
             series(f"metric_{number % 100}", (float(number), MS), instance=f"node-{number // 100}:9100", job="node")
             for number in range(100_000)
         ]
-        batch = Sender("metric_7").send(*written)
-        assert len(batch.readings) == 1000
-        assert {(reading.node, format_quantity(reading.value)) for reading in batch.readings} == {
+        result = Sender("metric_7").send(*written)
+        assert len(result.samples) == 1000
+        assert {(sample.node, format_quantity(sample.value)) for sample in result.samples} == {
             (f"node-{number}", str(number * 100 + 7)) for number in range(1000)
         }
 
 
 @given(number=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e39, max_value=1e39))
-def test_a_number_is_what_it_would_be_if_prometheus_were_asked(number: float) -> None:
-    (reading,) = Sender().send(series("load", (number, MS), node="a")).readings
-    assert reading.value == parse_quantity(repr(number))
+def test_a_number_has_the_same_value_as_in_an_answer_of_prometheus(number: float) -> None:
+    (sample,) = Sender().send(series("load", (number, MS), node="a")).samples
+    assert sample.value == parse_quantity(repr(number))
 
 
 samples = st.lists(
@@ -248,7 +269,7 @@ samples = st.lists(
 
 
 @given(written=samples, data=st.data())
-def test_in_whatever_order_and_requests_they_come_the_newest_counts(
+def test_the_newest_sample_counts_in_any_order_and_split_into_requests(
     written: list[tuple[str, int, int]], data: st.DataObject
 ) -> None:
     requests = data.draw(_requests(written))
@@ -256,8 +277,8 @@ def test_in_whatever_order_and_requests_they_come_the_newest_counts(
     sender = Sender()
     known: dict[str, NodeSamples] = {}
     for sequence, request in enumerate([*requests, *repeated]):
-        batch = sender.send(*(series("load", (float(value), MS + time), node=node) for node, time, value in request))
-        _downstream(known, batch, sequence)
+        result = sender.send(*(series("load", (float(value), MS + time), node=node) for node, time, value in request))
+        _downstream(known, result, sequence)
     for node in {node for node, _, _ in written}:
         _, expected = max((time, value) for each, time, value in written if each == node)
         counted = newest(known[node], "load")
@@ -265,9 +286,9 @@ def test_in_whatever_order_and_requests_they_come_the_newest_counts(
         assert format_quantity(counted.metrics["load"]) == str(expected)
 
 
-def _downstream(known: dict[str, NodeSamples], batch: Batch, sequence: int) -> None:
-    """What `materialize` makes of it."""
-    for node, scrape in scrapes(batch.readings, source="remote-write", asked=NOW):
+def _downstream(known: dict[str, NodeSamples], result: SourceResult, sequence: int) -> None:
+    """Merges a result as `materialize` does."""
+    for node, scrape in scrapes(result.samples, source="remote-write", requested_at=NOW):
         arrived = Scrape(
             source=scrape.source, measured=scrape.measured, arrived=NOW + 9, sequence=sequence, metrics=scrape.metrics
         )
@@ -283,7 +304,7 @@ def _requests(draw: st.DrawFn, written: Sequence[tuple[str, int, int]]) -> list[
 
 
 @given(values=st.dictionaries(st.sampled_from("0123"), st.integers(-100, 100), min_size=1), data=st.data())
-def test_an_aggregate_is_that_of_all_series_however_they_are_spread(
+def test_an_aggregate_is_that_of_all_series_in_any_split_into_requests(
     values: Mapping[str, int], data: st.DataObject
 ) -> None:
     written: Iterable[tuple[str, int, int]] = [(cpu, 0, value) for cpu, value in values.items()]
@@ -292,9 +313,9 @@ def test_an_aggregate_is_that_of_all_series_however_they_are_spread(
     last: Quantity | None = None
     for round_ in (-1000, 0):
         for request in requests:
-            batch = sender.send(
+            result = sender.send(
                 *(series("load", (float(value + round_), MS + round_), node="a", cpu=cpu) for cpu, _, value in request)
             )
-            last = batch.readings[0].value if batch.readings else last
+            last = result.samples[0].value if result.samples else last
     assert last is not None
     assert format_quantity(last) == str(sum(values.values()))

@@ -1,4 +1,4 @@
-"""The bytes of remote write: what was written is read, to the bit, and what cannot be read is told."""
+"""The bytes of remote write: a request is read exactly, and an invalid body gives an error."""
 
 import math
 import struct
@@ -22,7 +22,7 @@ all_series = st.lists(
 
 
 @given(written=all_series)
-def test_what_was_written_is_read_to_the_bit(written: list[writing.Series]) -> None:
+def test_a_written_request_is_read_exactly(written: list[writing.Series]) -> None:
     request = decode_write_request(writing.body(written))
     read = [
         (
@@ -35,26 +35,26 @@ def test_what_was_written_is_read_to_the_bit(written: list[writing.Series]) -> N
 
 
 @given(number=st.floats())
-def test_a_value_is_the_double_of_its_bits(number: float) -> None:
+def test_a_value_is_the_double_with_its_bits(number: float) -> None:
     read = value_of(struct.unpack("<Q", struct.pack("<d", number))[0])
     assert read == number or (math.isnan(read) and math.isnan(number))
 
 
-def test_n24_a_stale_marker_is_told_from_every_other_nan() -> None:
+def test_facts_n24_a_stale_marker_is_distinguished_from_every_other_nan() -> None:
     body = writing.body([writing.series("a", (STALE_MARKER, 1), (0x7FF8000000000001, 2), (math.nan, 3))])
     bits = [sample.value for sample in decode_write_request(body).timeseries[0].samples]
     assert bits[0] == STALE_MARKER
     assert STALE_MARKER not in bits[1:]
 
 
-def test_fields_that_are_not_looked_at_are_skipped() -> None:
+def test_unused_fields_are_skipped() -> None:
     # metadata (3), and fields of later versions of the message
     extra = b"\x1a\x02\x08\x01" + b"\x92\x3f\x03abc" + b"\x98\x3f\x07"
     request = decode_write_request(writing.body([writing.series("a", (1.0, 5))], extra=extra))
     assert [label.value for label in request.timeseries[0].labels] == ["a"]
 
 
-def test_histograms_are_counted_and_not_read() -> None:
+def test_histograms_are_counted_but_not_decoded() -> None:
     written = writing.message([writing.series("a")])
     histogram = b"\x22\x04\x08\x01\x10\x02"  # field 4 of a series
     size = written[1] + len(histogram)
@@ -62,7 +62,7 @@ def test_histograms_are_counted_and_not_read() -> None:
     assert len(request.timeseries[0].histograms) == 1
 
 
-def test_an_empty_message_holds_nothing() -> None:
+def test_an_empty_message_has_no_series() -> None:
     assert list(decode_write_request(writing.compressed(b"")).timeseries) == []
 
 
@@ -70,43 +70,51 @@ GOOD = writing.body([writing.series("a", (1.0, 5), instance="node-1:9100")])
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         pytest.param(b"", "a broken snappy block", id="nothing"),
-        pytest.param(b"\xff" * 12, "no snappy block", id="a length without an end"),
+        pytest.param(b"\xff" * 12, "not a snappy block", id="a length without an end"),
         pytest.param(GOOD[:-3], "a broken snappy block", id="cut off"),
         pytest.param(GOOD[:4] + b"\xff\xff\xff" + GOOD[7:], "body: ", id="changed on the way"),
         pytest.param(b"<html>go away</html>", "body: ", id="no snappy at all"),
         pytest.param(bytes(cramjam.snappy.compress(b"x" * 100)), "body: ", id="framed, as files are"),
-        pytest.param(writing.compressed(b"\x0a\x7f"), "no message prometheus.WriteRequest", id="no protobuf"),
+        pytest.param(writing.compressed(b"\x0a\x7f"), "not a message prometheus.WriteRequest", id="no protobuf"),
         pytest.param(
-            writing.compressed(b"\x0a\x05\x0a\x03\x0a\x01\xff"), "no message prometheus.WriteRequest", id="no UTF-8"
+            writing.compressed(b"\x0a\x05\x0a\x03\x0a\x01\xff"), "not a message prometheus.WriteRequest", id="no UTF-8"
         ),
     ],
 )
-def test_what_cannot_be_read_is_told(body: bytes, told: str) -> None:
-    with pytest.raises(WriteError, match=told):
+def test_an_invalid_body_gives_an_error(body: bytes, message: str) -> None:
+    with pytest.raises(WriteError, match=message):
         decode_write_request(body)
 
 
-def test_a_body_that_would_unpack_to_too_much_is_not_unpacked() -> None:
+def test_a_body_that_is_too_large_when_unpacked_is_not_unpacked() -> None:
     body = writing.compressed(bytes(5 << 20))
     assert len(body) < 300_000
-    with pytest.raises(WriteError, match=r"unpacks to 5242880 bytes: must be at most 1048576"):
+    with pytest.raises(WriteError, match=r"declares 5242880 bytes when unpacked: must be at most 1048576"):
         decode_write_request(body, max_bytes=1 << 20)
 
 
-def test_a_length_that_no_block_could_have_is_refused_before_memory_is_taken_for_it() -> None:
-    with pytest.raises(WriteError, match=r"6 bytes unpack to 30000000, which no snappy block does"):
+def test_a_body_of_the_largest_size_is_accepted() -> None:
+    message = writing.message([writing.series("load", (1.0, 1000), node="a")])
+    body = writing.compressed(message)
+    assert len(decode_write_request(body, max_bytes=len(message)).timeseries) == 1
+    with pytest.raises(WriteError, match=f"must be at most {len(message) - 1}"):
+        decode_write_request(body, max_bytes=len(message) - 1)
+
+
+def test_an_impossible_length_is_refused_before_memory_is_allocated() -> None:
+    with pytest.raises(WriteError, match=r"6 bytes declare 30000000 when unpacked: more than a snappy block holds"):
         decode_write_request(writing.varint(30_000_000) + b"ab")
 
 
-def test_the_densest_block_is_no_lie() -> None:
+def test_the_most_compressed_block_is_accepted() -> None:
     assert len(decode_write_request(writing.compressed(b"\x1a\x00" * 1_000_000)).timeseries) == 0
 
 
 @given(data=st.data())
-def test_whatever_comes_ends_in_a_request_or_in_a_reason(data: st.DataObject) -> None:
+def test_any_bytes_give_a_request_or_an_error(data: st.DataObject) -> None:
     message = writing.message([writing.series("a", (1.0, 5), (2.0, 6), instance="x" * 50)])
     spoiled = bytearray(data.draw(st.sampled_from([GOOD, message])))
     for place, value in data.draw(st.lists(st.tuples(st.integers(0, len(spoiled) - 1), st.integers(0, 255)))):

@@ -1,4 +1,4 @@
-"""Answers of the API server as errors."""
+"""Responses of the API server as errors."""
 
 import json
 
@@ -27,7 +27,7 @@ NOT_FOUND = {
 }
 
 
-def of(code: int, body: object = None, retry_after: str | None = None) -> KubernetesError:
+def error_for(code: int, body: object = None, retry_after: str | None = None) -> KubernetesError:
     data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
     return error_of("get it", code=code, body=data, retry_after=retry_after)
 
@@ -54,45 +54,45 @@ def of(code: int, body: object = None, retry_after: str | None = None) -> Kubern
         (504, UnavailableError),
     ],
 )
-def test_each_status_is_an_error_of_its_class(code: int, kind: type[KubernetesError]) -> None:
-    error = of(code, {"message": "words of the server"})
+def test_each_status_code_has_its_error_class(code: int, kind: type[KubernetesError]) -> None:
+    error = error_for(code, {"message": "text of the server"})
     assert type(error) is kind
     assert error.code == code
-    assert str(error) == f"get it: words of the server ({code})"
+    assert str(error) == f"get it: text of the server ({code})"
 
 
-def test_only_a_status_that_names_the_object_says_that_it_is_gone() -> None:
+def test_only_a_status_with_the_name_of_the_object_confirms_that_it_is_missing() -> None:
     policy = {"group": "telemetry.intel.com", "plural": "taspolicies", "name": "demo"}
-    error = of(404, NOT_FOUND)
+    error = error_for(404, NOT_FOUND)
     assert isinstance(error, NotFoundError)
-    assert error.names(**policy)
+    assert error.confirms_missing(**policy)
     for other in ({"name": "other"}, {"plural": "nodes"}, {"group": ""}):
-        assert not error.names(**policy | other)
+        assert not error.confirms_missing(**policy | other)
     for body in (b"404 page not found\n", b"", NOT_FOUND | {"details": None}, NOT_FOUND | {"reason": "Other"}, [1]):
-        found = of(404, body)
+        found = error_for(404, body)
         assert isinstance(found, NotFoundError)
-        assert not found.names(**policy)
+        assert not found.confirms_missing(**policy)
 
 
 @pytest.mark.parametrize(
     ("header", "details", "seconds"),
     [("3", {"retryAfterSeconds": 9}, 3), (None, {"retryAfterSeconds": 9}, 9), ("soon", None, 1), (None, None, 1)],
 )
-def test_throttling_says_for_how_long(header: str | None, details: object, seconds: float) -> None:
-    error = of(429, {"details": details}, header)
+def test_a_throttled_error_has_the_time_to_wait(header: str | None, details: object, seconds: float) -> None:
+    error = error_for(429, {"details": details}, header)
     assert isinstance(error, ThrottledError)
     assert error.retry_after == seconds
 
 
-def test_an_invalid_object_is_told_with_its_causes() -> None:
+def test_an_invalid_object_error_has_its_causes() -> None:
     causes = [{"reason": "FieldValueInvalid", "message": "Invalid value", "field": "metadata.labels"}]
-    error = of(422, {"reason": "Invalid", "details": {"name": "n", "causes": causes}})
+    error = error_for(422, {"reason": "Invalid", "details": {"name": "n", "causes": causes}})
     assert error.status.details is not None
     assert error.status.details.causes[0].field == "metadata.labels"
 
 
 @pytest.mark.parametrize("body", [b"<html>busy</html>", b"\xff\xfe", b"", b"null", b"[" * 10**5])
-def test_whatever_a_proxy_says_is_an_error(body: bytes) -> None:
-    error = of(502, body)
+def test_any_response_of_a_proxy_is_an_error(body: bytes) -> None:
+    error = error_for(502, body)
     assert isinstance(error, UnavailableError)
     assert len(str(error)) < 400

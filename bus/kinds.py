@@ -1,0 +1,119 @@
+"""Every kind of record on the bus, with its bucket, keys and values."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from bus.buckets import LEASES, NODES, PODS, POLICIES, SOURCES, SYNCED, VERDICTS, Bucket
+from bus.record_kind import RecordKind
+from bus.records.codec import encode
+from bus.records.leases import LeaseRecord, decode_lease
+from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
+from bus.records.pods import PodRecord, decode_pod
+from bus.records.policies import PolicyRecord, decode_policy, encode_policy
+from bus.records.sources import decode_source_state, encode_source_state
+from bus.records.synced import Synced, decode_synced
+from bus.records.verdicts import decode_verdict, encode_verdict
+from bus.subjects import (
+    NodeKind,
+    node_facts_key,
+    node_metrics_key,
+    parse_node_key,
+    parse_pod_key,
+    parse_policy_key,
+    parse_verdict_key,
+    pod_key,
+    policy_key,
+    verdict_key,
+)
+from tas.enforcing.pod import PodKey
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import NodeSamples
+from tas.sources.state import SourceState
+from tas.verdict.verdict import NodeVerdict
+
+K = TypeVar("K")
+
+
+def _unless_synced(parse_key: Callable[[str], K]) -> Callable[[str], K | None]:
+    """`parse_key` for a bucket that also has the key `_synced`."""
+    return lambda key: None if key == SYNCED else parse_key(key)
+
+
+def _node_of(kind: NodeKind) -> Callable[[str], str | None]:
+    """A parser of keys of NODES that returns the node of a key of this kind."""
+
+    def parse_key(key: str) -> str | None:
+        node, found = parse_node_key(key)
+        return node if found == kind else None
+
+    return _unless_synced(parse_key)
+
+
+NODE_SAMPLES: RecordKind[str, NodeSamples] = RecordKind(
+    bucket=NODES,
+    key=node_metrics_key,
+    parse_key=_node_of("metrics"),
+    encode=encode_node_samples,
+    decode=lambda _, data: decode_node_samples(data),
+    keys="*.metrics",
+)
+"""The newest samples, by node."""
+
+NODE_FACTS: RecordKind[str, NodeFacts] = RecordKind(
+    bucket=NODES,
+    key=node_facts_key,
+    parse_key=_node_of("facts"),
+    encode=encode,
+    decode=lambda _, data: decode_node_facts(data),
+    keys="*.facts",
+)
+"""Uid and labels, by node: separate from the samples, which change a thousand times as often."""
+
+POLICY_RECORDS: RecordKind[PolicyKey, PolicyRecord] = RecordKind(
+    bucket=POLICIES,
+    key=policy_key,
+    parse_key=_unless_synced(parse_policy_key),
+    encode=encode_policy,
+    decode=decode_policy,
+)
+POD_RECORDS: RecordKind[PodKey, PodRecord] = RecordKind(
+    bucket=PODS,
+    key=pod_key,
+    parse_key=_unless_synced(parse_pod_key),
+    encode=encode,
+    decode=lambda _, data: decode_pod(data),
+)
+NODE_VERDICTS: RecordKind[str, NodeVerdict] = RecordKind(
+    bucket=VERDICTS,
+    key=verdict_key,
+    parse_key=parse_verdict_key,
+    encode=encode_verdict,
+    decode=lambda _, data: decode_verdict(data),
+)
+"""By node."""
+
+SOURCE_STATES: RecordKind[str, SourceState] = RecordKind(
+    bucket=SOURCES,
+    key=str,
+    parse_key=str,
+    encode=encode_source_state,
+    decode=lambda _, data: decode_source_state(data),
+)
+"""By source."""
+
+LEASE_RECORDS: RecordKind[str, LeaseRecord] = RecordKind(
+    bucket=LEASES, key=str, parse_key=str, encode=encode, decode=lambda _, data: decode_lease(data)
+)
+"""By name of the lease."""
+
+
+def synced_of(bucket: Bucket) -> RecordKind[str, Synced]:
+    """`_synced` in a bucket, its only key."""
+    return RecordKind(
+        bucket=bucket,
+        key=str,
+        parse_key=lambda key: key if key == SYNCED else None,
+        encode=encode,
+        decode=lambda _, data: decode_synced(data),
+        keys=SYNCED,
+    )

@@ -1,0 +1,153 @@
+"""A kind of record in a bucket, with the encoding of its keys and values.
+
+Other packages exchange keys and records with the bus, never bytes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from bus.buckets import Bucket
+from bus.connection import Bus
+from bus.entry import RawEntry
+from bus.invalid import OnInvalid
+from tas.errors import InvalidInputError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a stored value that cannot be decoded: the key is present."""
+
+    error: InvalidInputError
+
+
+class Entry(Generic[K, V]):
+    """One revision of a key.
+
+    It keeps the stored bytes and decodes them at each `read`: most entries are never needed, and a decoded record
+    takes ten times the memory.
+
+    Attributes:
+        key: The decoded key.
+        revision: 0 if there is no such key and no tombstone.
+        created: When the server stored it, seconds since 1970.
+    """
+
+    __slots__ = ("_kind", "_on_invalid", "_value", "created", "key", "revision")
+
+    def __init__(self, kind: "RecordKind[K, V]", key: K, raw: RawEntry | None, on_invalid: OnInvalid) -> None:
+        self.key = key
+        self.revision = 0 if raw is None else raw.revision
+        self.created = 0.0 if raw is None else raw.created
+        self._value = None if raw is None else raw.value
+        self._kind = kind
+        self._on_invalid = on_invalid
+
+    @property
+    def present(self) -> bool:
+        """Whether a value is stored, valid or not; False for a tombstone."""
+        return self._value is not None
+
+    def read(self) -> V | Unreadable | None:
+        """The record; None without the key. An invalid value is logged and counted."""
+        if self._value is None:
+            return None
+        try:
+            return self._kind.decode(self.key, self._value)
+        except InvalidInputError as error:
+            self._on_invalid(self._kind.bucket, self._kind.key(self.key), error)
+            return Unreadable(error)
+
+    def readable(self) -> V | None:
+        """The record; None without the key, and for an invalid value."""
+        record = self.read()
+        return None if isinstance(record, Unreadable) else record
+
+    def mentions(self, text: str) -> bool:
+        """Whether the JSON contains this string as a name or a value: much cheaper than `read`."""
+        return self._value is not None and f'"{text}"'.encode() in self._value
+
+    def document(self) -> Any:
+        """The stored JSON, decoded, to be shown. The entry must have been read before."""
+        return msgspec.json.decode(self._value or b"null")
+
+
+@dataclass(frozen=True, slots=True)
+class Handler(Generic[K, V]):
+    """A function for each entry of a kind."""
+
+    kind: "RecordKind[K, V]"
+    handle: Callable[[Entry[K, V]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordKind(Generic[K, V]):
+    """The records of one kind in a bucket.
+
+    `parse_key` returns the decoded key, or None for a key of another kind, and raises InvalidInputError for an invalid
+    key, as `decode` does for an invalid value. `keys` is a pattern that matches the keys of this kind.
+    """
+
+    bucket: Bucket
+    key: Callable[[K], str]
+    parse_key: Callable[[str], K | None]
+    encode: Callable[[V], bytes]
+    decode: Callable[[K, bytes], V]
+    keys: str = ">"
+
+    async def get(self, bus: Bus, key: K) -> Entry[K, V]:
+        """The key's last entry, by the stream's leader. Raises UnavailableError, RefusedError."""
+        return Entry(self, key, await bus.get(self.bucket, self.key(key)), bus.on_invalid)
+
+    async def entries(self, bus: Bus) -> list[Entry[K, V]]:
+        """All entries without tombstones, complete at some time during the call. Raises UnavailableError."""
+        found: list[Entry[K, V]] = []
+        handlers = (self.to(found.append),)
+        for raw in await bus.entries(self.bucket):
+            hand_on(self.bucket, handlers, bus.on_invalid, raw)
+        return found
+
+    async def put(self, bus: Bus, key: K, record: V, *, revision: int, read_at: float, ttl_seconds: int = 0) -> int:
+        """Writes if the key is still at `revision`, and returns the new one. Raises as `Bus.put`."""
+        return await bus.put(
+            self.bucket,
+            self.key(key),
+            self.encode(record),
+            revision=revision,
+            read_at=read_at,
+            ttl_seconds=ttl_seconds,
+        )
+
+    async def delete(self, bus: Bus, key: K, *, revision: int, read_at: float) -> int:
+        """Deletes on the same condition as `put`, leaving a tombstone that watchers see."""
+        return await bus.delete(self.bucket, self.key(key), revision=revision, read_at=read_at)
+
+    def to(self, handle: Callable[[Entry[K, V]], None]) -> Handler[K, V]:
+        """A handler for a watch: `handle` gets each entry of this kind."""
+        return Handler(self, handle)
+
+    def same(self, key: K, record: V, stored: V | None) -> bool:
+        """Whether `stored` equals `record`, or equals it after encoding and decoding."""
+        return stored is not None and (stored == record or stored == self.decode(key, self.encode(record)))
+
+    def size(self, record: V) -> int:
+        """The size of the record on the bus in bytes."""
+        return len(self.encode(record))
+
+
+def hand_on(bucket: Bucket, handlers: Sequence[Handler[Any, Any]], on_invalid: OnInvalid, raw: RawEntry) -> None:
+    """Gives an entry to the handler of its kind, if any. An invalid key is reported to `on_invalid`."""
+    for handler in handlers:
+        try:
+            key = handler.kind.parse_key(raw.key)
+        except InvalidInputError as error:
+            on_invalid(bucket, raw.key, error)
+            return
+        if key is not None:
+            handler.handle(Entry(handler.kind, key, raw, on_invalid))
+            return

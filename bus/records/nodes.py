@@ -1,0 +1,96 @@
+"""A node in NODES: its newest samples, and what the API server reported."""
+
+import msgspec
+
+from bus.records.codec import Time, encode, quantity_texts, reader, time_of
+from tas.errors import InvalidInputError
+from tas.samples.sample import NodeSamples, Scrape
+from tas.values.quantity import Quantity, QuantityError, parse_quantity
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Value of `<node>.facts` in NODES: the node as reported by the API server.
+
+    `resource_version`, here and in other records, is the API server's resource version at which these values were
+    first read: of two writers, the one with the later version is right.
+    """
+
+    uid: str
+    labels: dict[str, str]
+    resource_version: str = ""
+
+
+class _Scrape(msgspec.Struct, kw_only=True, omit_defaults=True):
+    source: str
+    measured: Time
+    arrived: Time
+    sequence: int
+    metrics: dict[str, str]
+    window: float | None = None
+
+
+class _NodeSamples(msgspec.Struct, kw_only=True):
+    scrapes: list[_Scrape]
+
+
+_read_samples = reader("samples of a node", _NodeSamples)
+
+decode_node_facts = reader("facts of a node", NodeFacts)
+
+
+def encode_node_samples(samples: NodeSamples) -> bytes:
+    """The value of `<node>.metrics` in NODES."""
+    return encode(
+        _NodeSamples(
+            scrapes=[
+                _Scrape(
+                    source=scrape.source,
+                    measured=time_of(scrape.measured),
+                    arrived=time_of(scrape.arrived),
+                    sequence=scrape.sequence,
+                    window=scrape.window,
+                    metrics=quantity_texts(scrape.metrics),
+                )
+                for scrape in samples
+            ]
+        )
+    )
+
+
+def decode_node_samples(data: bytes) -> NodeSamples:
+    """The inverse of `encode_node_samples`. Raises InvalidInputError."""
+    scrapes = [
+        Scrape(
+            source=scrape.source,
+            measured=scrape.measured.timestamp(),
+            arrived=scrape.arrived.timestamp(),
+            sequence=scrape.sequence,
+            window=scrape.window,
+            metrics=_quantities(scrape),
+        )
+        for scrape in _read_samples(data).scrapes
+    ]
+    scrapes.sort(key=lambda scrape: (scrape.source, scrape.order))
+    return tuple(scrapes)
+
+
+def _quantities(scrape: _Scrape) -> dict[str, Quantity]:
+    metrics: dict[str, Quantity] = {}
+    for metric, text in scrape.metrics.items():
+        try:
+            metrics[metric] = _quantity(text)
+        except QuantityError as error:
+            raise InvalidInputError("samples of a node", f"metrics.{metric}", text, str(error)) from error
+    return metrics
+
+
+_SCALES = tuple(10 ** (9 - places) for places in range(10))
+
+
+def _quantity(text: str) -> Quantity:
+    """As `parse_quantity`, but faster for the plain decimals of `format_quantity`."""
+    whole, point, fraction = text.partition(".")
+    digits = whole + fraction
+    if point and len(fraction) < 10 and len(digits) < 40 and digits.isdigit() and digits.isascii():
+        return Quantity(int(digits) * _SCALES[len(fraction)])
+    return parse_quantity(text)

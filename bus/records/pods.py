@@ -1,0 +1,22 @@
+"""A pod in PODS."""
+
+import msgspec
+
+from bus.records.codec import Time, reader
+
+
+class PodRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Value of `<namespace>.<pod>` in PODS: a pod that carries the label `telemetry-policy`.
+
+    `policy` is that label's value: a policy in the pod's namespace. `node` is the pod's node, if it has one;
+    `waiting_since` is None if the pod does not wait for a node.
+    """
+
+    policy: str
+    uid: str
+    node: str | None = None
+    waiting_since: Time | None = None
+    resource_version: str = ""
+
+
+decode_pod = reader("pod", PodRecord)

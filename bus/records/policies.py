@@ -1,0 +1,73 @@
+"""A policy in POLICIES."""
+
+from typing import Any
+
+import msgspec
+
+from bus.records.codec import decoded, encode
+from tas.errors import InvalidInputError
+from tas.policy.manifest import parse_policy, policy_spec
+from tas.policy.policy import Policy, PolicyKey, Problem
+
+
+class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Value of `<namespace>.<policy>` in POLICIES."""
+
+    policy: Policy
+    uid: str
+    generation: int
+    problems: tuple[Problem, ...] = ()
+    origin: str = ""
+    resource_version: str = ""
+
+
+class _Policy(msgspec.Struct, kw_only=True, rename="camel"):
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: Any
+    origin: str = ""
+    problems: list[Problem] | None = None
+    resource_version: str | msgspec.UnsetType = msgspec.UNSET
+
+
+_decoder = msgspec.json.Decoder(_Policy)
+
+
+def encode_policy(record: PolicyRecord) -> bytes:
+    """The value of a policy: its validated spec, with the field names of the CRD."""
+    return encode(
+        _Policy(
+            namespace=record.policy.key.namespace,
+            name=record.policy.key.name,
+            uid=record.uid,
+            generation=record.generation,
+            origin=record.origin,
+            spec=policy_spec(record.policy),
+            problems=list(record.problems),
+            resource_version=record.resource_version or msgspec.UNSET,
+        )
+    )
+
+
+def decode_policy(key: PolicyKey, data: bytes) -> PolicyRecord:
+    """The inverse of `encode_policy`, with the parser of users' manifests. Raises InvalidInputError.
+
+    The stored spec has only the valid parts of the manifest, so the problems are the stored ones. If the record has no
+    field `problems`, as from another writer, they are the parser's.
+    """
+    subject = f"policy {key}"
+    written = decoded(subject, _decoder, data)
+    for field, value, expected in (("namespace", written.namespace, key.namespace), ("name", written.name, key.name)):
+        if value != expected:
+            raise InvalidInputError(subject, field, value, f"must be {expected}, as in the key")
+    policy, found = parse_policy(key, written.spec)
+    return PolicyRecord(
+        policy=policy,
+        uid=written.uid,
+        generation=written.generation,
+        origin=written.origin,
+        resource_version=written.resource_version or "",
+        problems=found if written.problems is None else tuple(written.problems),
+    )

@@ -1,0 +1,168 @@
+"""A message on SAMPLES: one scrape of one node, written by programs in any language."""
+
+import re
+from datetime import datetime
+from typing import Annotated, NoReturn, TypeVar
+
+import msgspec
+
+from bus.records.codec import UNREADABLE, Time, decoded, encode, quantity_texts, time_of
+from bus.subjects import parse_samples_subject
+from tas.errors import InvalidInputError
+from tas.samples.freshness import time_fault
+from tas.samples.sample import Scrape
+from tas.values.names import is_metric_name
+from tas.values.quantity import Quantity, QuantityError, parse_quantity
+
+MAX_SAMPLES_BYTES = 256 << 10
+"""The largest message on SAMPLES that is read."""
+
+MAX_SAMPLES_METRICS = 1000
+"""The most metrics that one message on SAMPLES may hold."""
+
+T = TypeVar("T")
+
+
+# Raw leaves a value as text: a number keeps all its digits, and an invalid value affects only its own metric.
+
+
+class _Samples(msgspec.Struct, kw_only=True):
+    metrics: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    measured: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    window: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    node: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    source: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _WrittenSamples(msgspec.Struct, kw_only=True, omit_defaults=True):
+    metrics: dict[str, str]
+    measured: datetime
+    window: float | None = None
+
+
+_samples_decoder = msgspec.json.Decoder(_Samples)
+_metrics_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_text_decoder = msgspec.json.Decoder(str)
+_time_decoder: msgspec.json.Decoder[datetime] = msgspec.json.Decoder(Time)
+_window_decoder: msgspec.json.Decoder[float] = msgspec.json.Decoder(Annotated[float, msgspec.Meta(gt=0, le=86400)])
+
+
+def decode_samples(
+    subject: str, data: bytes, *, arrived: float, sequence: int
+) -> tuple[str, Scrape | None, tuple[InvalidInputError, ...]]:
+    """The node, the scrape with its valid metrics (None if there are none), and all refusals.
+
+    The subject names node and source; a body with another node or source is refused completely. A `measured` slightly
+    later than `arrived` is kept; `Scrape.time` corrects it.
+    Raises InvalidInputError if the subject is invalid.
+    """
+    node, source = parse_samples_subject(subject)
+    sample = f"sample {node}/{source}"
+    arrived = round(arrived, 6)  # the precision of the JSON, so that a scrape equals its stored copy
+    try:
+        body = _samples_body(sample, data)
+        _check_names(sample, body, node=node, source=source)
+        measured = _measured(sample, body, arrived=arrived)
+        window = _window(sample, body)
+        written = _metrics(sample, body)
+    except InvalidInputError as error:
+        return node, None, (error,)
+    metrics: dict[str, Quantity] = {}
+    refused: list[InvalidInputError] = []
+    for metric, value in written.items():
+        try:
+            metrics[metric] = _metric_value(sample, metric, value)
+        except InvalidInputError as error:
+            refused.append(error)
+    if not metrics:
+        return node, None, tuple(refused)
+    scrape = Scrape(
+        source=source, measured=measured, arrived=arrived, sequence=sequence, window=window, metrics=metrics
+    )
+    return node, scrape, tuple(refused)
+
+
+def encode_samples(scrape: Scrape) -> bytes:
+    """The body of a message on SAMPLES, without `arrived` and `sequence`, which the server sets."""
+    return encode(
+        _WrittenSamples(metrics=quantity_texts(scrape.metrics), measured=time_of(scrape.measured), window=scrape.window)
+    )
+
+
+def _samples_body(sample: str, data: bytes) -> _Samples:
+    if len(data) > MAX_SAMPLES_BYTES:
+        raise InvalidInputError(sample, "body", f"{len(data)} bytes", f"must be at most {MAX_SAMPLES_BYTES} bytes")
+    try:
+        return _samples_decoder.decode(data)
+    except UNREADABLE:
+        return decoded(sample, _samples_decoder, _with_quoted_constants(data))
+
+
+# Python's json module and others write these without quotes, which is invalid JSON. With quotes, the decoder refuses
+# only their metric.
+_CONSTANT = re.compile(rb'("(?:[^"\\]|\\.)*")|(-?\b(?:NaN|Infinity)\b)', re.DOTALL)
+
+
+def _with_quoted_constants(data: bytes) -> bytes:
+    return _CONSTANT.sub(lambda match: match[1] or b'"' + match[2] + b'"', data)
+
+
+def _check_names(sample: str, body: _Samples, *, node: str, source: str) -> None:
+    for field, written, expected in (("node", body.node, node), ("source", body.source, source)):
+        if written is not msgspec.UNSET and _field(sample, field, written, _text_decoder) != expected:
+            _refuse(sample, field, written, f"must be {expected}, as in the subject")
+
+
+def _measured(sample: str, body: _Samples, *, arrived: float) -> float:
+    if body.measured is msgspec.UNSET:
+        return arrived
+    measured = _field(sample, "measured", body.measured, _time_decoder).timestamp()
+    if (fault := time_fault(measured, arrived)) is not None:
+        _refuse(sample, "measured", body.measured, fault)
+    return measured
+
+
+def _window(sample: str, body: _Samples) -> float | None:
+    if body.window is msgspec.UNSET:
+        return None
+    return _field(sample, "window", body.window, _window_decoder)
+
+
+def _metrics(sample: str, body: _Samples) -> dict[str, msgspec.Raw]:
+    if body.metrics is msgspec.UNSET:
+        raise InvalidInputError(sample, "metrics", "absent", "must be an object of values by metric name")
+    try:
+        metrics = _metrics_decoder.decode(body.metrics)
+    except UNREADABLE:
+        _refuse(sample, "metrics", body.metrics, "must be an object of values by metric name")
+    if len(metrics) > MAX_SAMPLES_METRICS:
+        raise InvalidInputError(
+            sample, "metrics", f"{len(metrics)} metrics", f"must be at most {MAX_SAMPLES_METRICS} in a message"
+        )
+    return metrics
+
+
+def _metric_value(sample: str, metric: str, written: msgspec.Raw) -> Quantity:
+    field = f"metrics.{metric}"
+    if not is_metric_name(metric):
+        raise InvalidInputError(sample, "metrics", metric, "must be a metric's name of letters, digits, _, - and :")
+    text = bytes(written).decode(errors="replace")
+    if text[0] == '"':
+        text = _field(sample, field, written, _text_decoder)
+    elif text[0] not in "-0123456789":
+        raise InvalidInputError(sample, field, text, "must be a quantity, as a number or as text")
+    try:
+        return parse_quantity(text)
+    except QuantityError as error:
+        raise InvalidInputError(sample, field, text, str(error)) from error
+
+
+def _field(sample: str, field: str, written: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(written)
+    except UNREADABLE as error:
+        raise InvalidInputError(sample, field, bytes(written).decode(errors="replace"), str(error)) from error
+
+
+def _refuse(sample: str, field: str, written: msgspec.Raw, reason: str) -> NoReturn:
+    raise InvalidInputError(sample, field, bytes(written).decode(errors="replace"), reason)

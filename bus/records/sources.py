@@ -1,0 +1,58 @@
+"""The state of a source in SOURCES."""
+
+import msgspec
+
+from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader
+from tas.sources.result import Refusal, RefusalReason
+from tas.sources.state import SourceMetric, SourceState
+
+
+class _Refusal(msgspec.Struct, kw_only=True):
+    reason: str
+    count: int
+    example: str
+
+
+class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    kind: str
+    holder: str
+    since: Time
+    time: Time
+    period: float | None = msgspec.field(default=None, name="periodSeconds")
+    problem: str = ""
+    last_success: Time | None = None
+    last_failure: Time | None = None
+    metrics: dict[str, SourceMetric] = {}
+    polls: int = 0
+    failures: int = 0
+    samples: int = 0
+    refused: list[_Refusal] = []
+
+
+_TIMES = ("since", "time", "last_success", "last_failure")
+
+_read = reader("state of a source", _SourceState)
+
+
+def encode_source_state(state: SourceState) -> bytes:
+    """The value of `<source>` in SOURCES."""
+    fields = msgspec.structs.asdict(state)
+    fields |= {name: optional_time_of(fields[name]) for name in _TIMES}
+    fields["refused"] = [
+        _Refusal(reason=why.value, count=refusal.count, example=refusal.example)
+        for why, refusal in sorted(state.refused.items())
+    ]
+    return encode(_SourceState(**fields))
+
+
+def decode_source_state(data: bytes) -> SourceState:
+    """The inverse of `encode_source_state`, without unknown reasons. Raises InvalidInputError."""
+    written = _read(data)
+    fields = msgspec.structs.asdict(written)
+    fields |= {name: optional_seconds_of(fields[name]) for name in _TIMES}
+    fields["refused"] = {
+        RefusalReason(each.reason): Refusal(count=each.count, example=each.example)
+        for each in written.refused
+        if each.reason in set(RefusalReason)
+    }
+    return SourceState(**fields)

@@ -1,0 +1,137 @@
+"""A node's verdict in VERDICTS."""
+
+import msgspec
+
+from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, time_of
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.verdict.verdict import DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
+
+
+class _LabelVerdict(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    state: State
+    desired: DesiredLabel
+    violated_since: Time | None = None
+    met_since: Time | None = None
+
+
+class _StrategyVerdict(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    state: State
+    changed: Time
+    value: str = ""
+    labels: dict[str, _LabelVerdict] = {}
+    sampled: list[str] = []
+    rejects: bool = False
+
+
+class _StrategyVerdicts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    dontschedule: _StrategyVerdict | None = None
+    deschedule: _StrategyVerdict | None = None
+    labeling: _StrategyVerdict | None = None
+
+
+class _PolicyVerdict(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    strategies: _StrategyVerdicts
+    holds_prefix: bool = False
+
+
+class _NodeVerdict(msgspec.Struct, kw_only=True, rename="camel"):
+    node_uid: str
+    nodes_revision: int
+    policies_revision: int
+    time: Time
+    policies: list[_PolicyVerdict]
+
+
+_read = reader("verdict of a node", _NodeVerdict)
+
+
+def encode_verdict(verdict: NodeVerdict) -> bytes:
+    """The value of `<node>` in VERDICTS, policies by name. Times are written to the microsecond."""
+    return encode(
+        _NodeVerdict(
+            node_uid=verdict.node_uid,
+            nodes_revision=verdict.nodes_revision,
+            policies_revision=verdict.policies_revision,
+            time=time_of(verdict.time),
+            policies=[
+                _PolicyVerdict(
+                    namespace=key.namespace,
+                    name=key.name,
+                    uid=policy.uid,
+                    generation=policy.generation,
+                    strategies=_StrategyVerdicts(
+                        **{kind.value: _written_strategy(each) for kind, each in policy.strategies.items()}
+                    ),
+                    holds_prefix=policy.holds_prefix,
+                )
+                for key, policy in sorted(verdict.policies.items())
+            ],
+        )
+    )
+
+
+def decode_verdict(data: bytes) -> NodeVerdict:
+    """The inverse of `encode_verdict`. Raises InvalidInputError."""
+    written = _read(data)
+    return NodeVerdict(
+        node_uid=written.node_uid,
+        nodes_revision=written.nodes_revision,
+        policies_revision=written.policies_revision,
+        time=written.time.timestamp(),
+        policies={
+            PolicyKey(policy.namespace, policy.name): PolicyVerdict(
+                uid=policy.uid,
+                generation=policy.generation,
+                strategies={
+                    StrategyType(kind): _read_strategy(getattr(policy.strategies, kind))
+                    for kind in policy.strategies.__struct_fields__
+                    if getattr(policy.strategies, kind) is not None
+                },
+                holds_prefix=policy.holds_prefix,
+            )
+            for policy in written.policies
+        },
+    )
+
+
+def _written_strategy(strategy: StrategyVerdict) -> _StrategyVerdict:
+    return _StrategyVerdict(
+        state=strategy.state,
+        changed=time_of(strategy.changed),
+        value=strategy.value,
+        labels={
+            label: _LabelVerdict(
+                state=verdict.state,
+                desired=verdict.desired,
+                violated_since=optional_time_of(verdict.violated_since),
+                met_since=optional_time_of(verdict.met_since),
+            )
+            for label, verdict in strategy.labels.items()
+        },
+        sampled=list(strategy.sampled),
+        rejects=strategy.rejects,
+    )
+
+
+def _read_strategy(written: _StrategyVerdict) -> StrategyVerdict:
+    return StrategyVerdict(
+        state=written.state,
+        changed=written.changed.timestamp(),
+        value=written.value,
+        labels={
+            label: LabelVerdict(
+                state=verdict.state,
+                desired=verdict.desired,
+                violated_since=optional_seconds_of(verdict.violated_since),
+                met_since=optional_seconds_of(verdict.met_since),
+            )
+            for label, verdict in written.labels.items()
+        },
+        sampled=tuple(written.sampled),
+        rejects=written.rejects,
+    )

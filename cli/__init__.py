@@ -1,0 +1,106 @@
+"""The command `tas`: starts the workers, and answers questions about the bus."""
+
+import errno
+import importlib
+import os
+import sys
+from typing import NamedTuple
+
+import click
+
+from workers.process.errors import EXIT_FAILED
+
+
+class _Command(NamedTuple):
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "run": _Command("run", "Run a worker, or all of them, until SIGTERM or Ctrl-C."),
+    "up": _Command("up.up", "Run everything here, with simulated nodes and a live view."),
+    "demo": _Command("demo.demo", "Run a worked example on a simulated cluster."),
+    "publish": _Command("publish", "Publish samples of NODE."),
+    "get": _Command("queries.get", "Show nodes, policies, verdicts or sources as stored on the bus."),
+    "explain": _Command("queries.explain", "Show why: each rule with its value, age, source and state."),
+    "trace": _Command("queries.trace", "Follow METRIC of NODE: source, sample, view, verdict, label."),
+    "policy": _Command("policy", "Check manifests of TASPolicy."),
+    "crd": _Command("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
+    "docs": _Command("docs", "Write the documentation of the settings."),
+}
+"""Each command with its module below `cli`, imported when the command is called, and its line in `tas --help`."""
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class _Commands(click.Group):
+    """Imports the module of a command only when the command is called, for a fast start."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command `cmd_name`; None if there is no such command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name].module}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the list of commands as click does, without importing their modules."""
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        rows = [
+            (name, click.Command(name, help=command.help).get_short_help_str(limit))
+            for name, command in COMMANDS.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.command(cls=_Commands, no_args_is_help=True, context_settings=HELP)
+@click.version_option(package_name="tas-on-nats", prog_name="tas")
+def cli() -> None:
+    """Telemetry-aware scheduling for an unmodified kube-scheduler, on NATS.
+
+    Settings are flags or environment variables: --log-level is TAS_LOG_LEVEL.
+    """
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    try:
+        code = cli.main(prog_name="tas", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = EXIT_INTERRUPTED
+    except OSError as error:
+        code = _write_failed(error)
+    sys.exit(_flush(code if isinstance(code, int) else 0))
+
+
+def _flush(code: int) -> int:
+    """Flushes standard output; returns the exit code, without a traceback if the reader has closed the pipe."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _write_failed(error)
+    return code
+
+
+def _write_failed(error: OSError) -> int:
+    """The exit code after a failed write: the reader has closed the pipe, or the disk is full. Raises other errors."""
+    if isinstance(error, BrokenPipeError):
+        return EXIT_BROKEN_PIPE
+    if error.errno != errno.ENOSPC:
+        raise error
+    click.echo(f"Error: {error.filename or 'standard output'}: {error.strerror}", err=True)
+    return EXIT_FAILED

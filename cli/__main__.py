@@ -1,0 +1,5 @@
+"""`python -m cli`."""
+
+from cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""`tas demo`: worked examples that run without user input."""

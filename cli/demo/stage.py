@@ -1,0 +1,321 @@
+"""The actions and checks of `tas demo`: on the cluster, on samples, and on the extender's answers."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.scrapes import publish_scrape
+from cli.demo.narration import CHECK_INTERVAL_SECONDS, Check, Narration, Observed
+from tas.enforcing.node_resource import RESOURCE
+from tas.enforcing.waking import ANNOTATION
+from tas.policy.policy import API_VERSION, LABEL_PREFIX, POD_LABEL
+from tas.samples.sample import Scrape
+from tas.values.quantity import parse_quantity
+from tas.verdict.verdict import VIOLATING
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
+from workers.kubernetes.resources import NAMESPACES, NODES, PODS, POLICIES, PodObject
+
+SOURCE = "demo"
+"""The source of the demo's samples; the demo's policies read only this source."""
+
+RUN_LABEL = "tas-demo-run"
+"""The label of a namespace with the id of the run that created it. Only this run deletes the namespace."""
+
+IMAGE = "registry.k8s.io/pause:3.10"
+"""The image of the demo's pods. The demo only checks where a pod is placed."""
+
+HOSTNAME = "kubernetes.io/hostname"
+
+DELETE_SECONDS = 60.0
+"""How long the deletion of the namespace may take, at least: its pods are deleted first."""
+
+ANSWER_SECONDS = 2.0
+"""How long one answer of the extender may take before the request is repeated."""
+
+Json = dict[str, Any]
+
+
+class Node(NamedTuple):
+    """A node of the demo, and its label `kubernetes.io/hostname`, which the demo's pods require."""
+
+    name: str
+    hostname: str
+
+
+class Stage:
+    """Acts on a cluster in one namespace, and checks the results.
+
+    Each action is printed. Each check is repeated until the state is as expected; StepFailedError after the time limit.
+    """
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        bus: Bus,
+        *,
+        nodes: Sequence[Node],
+        namespace: str,
+        extender: str,
+        ready: Check,
+        narration: Narration,
+    ) -> None:
+        self.nodes = sorted(node.name for node in nodes)
+        self._hostnames = sorted(node.hostname for node in nodes)
+        self._client = client
+        self._bus = bus
+        self._namespace = namespace
+        self._extender = extender
+        self._ready = ready
+        self._narration = narration
+        self._run = uuid.uuid4().hex
+        self._created = False
+        self._policies: list[str] = []
+        self._woken: dict[str, str] = {}
+
+    async def set_up(self) -> None:
+        """Expects all workers to be ready, and creates the demo's namespace."""
+        self._narration.step("all workers are started")
+        await self._narration.expect("every worker is ready", self._ready)
+        self._narration.step(f"namespace {self._namespace} is created")
+        self._created = True  # the namespace may exist also if the request fails
+        body = {"metadata": {"name": self._namespace, "labels": {RUN_LABEL: self._run}}}
+        await self._done(self._client.create(NAMESPACES, body))
+        for node in self.nodes:
+            annotations = (await self._done(self._client.get(NODES, node))).metadata.annotations
+            self._woken[node] = annotations.get(ANNOTATION, "")
+
+    async def policy(self, name: str, strategies: Json) -> None:
+        """Creates a policy whose rules read only the demo's samples."""
+        self._narration.step(f"TASPolicy {self._namespace}/{name} is created")
+        self._policies.append(name)
+        own = {
+            kind: strategy | {"rules": [rule | {"source": SOURCE} for rule in strategy["rules"]]}
+            for kind, strategy in strategies.items()
+        }
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": "TASPolicy",
+            "metadata": {"name": name},
+            "spec": {"strategies": own},
+        }
+        await self._done(self._client.create(POLICIES, body, namespace=self._namespace))
+
+    async def report(self, metric: str, values: Mapping[str, str]) -> None:
+        """Publishes a sample of a metric for each node of `values`."""
+        self._narration.step(", ".join(f"{node} reports {metric}={value}" for node, value in values.items()))
+        for node, value in values.items():
+            now = time.time()
+            scrape = Scrape(
+                source=SOURCE, measured=now, arrived=now, sequence=0, metrics={metric: parse_quantity(value)}
+            )
+            try:
+                await publish_scrape(self._bus, node, scrape)
+            except BusError as error:
+                raise self._narration.failed(f"the bus does not accept the sample: {error}") from error
+
+    async def pod(self, name: str, *, policy: str, avoids: Mapping[str, str]) -> None:
+        """Creates a pod of a policy, with a node affinity that excludes nodes with one of the labels `avoids`."""
+        self._narration.step(f"pod {name} is created")
+        limits = {RESOURCE: "1"}  # the scheduler asks the extender only about pods with this resource
+        expressions = [{"key": HOSTNAME, "operator": "In", "values": self._hostnames}]
+        expressions += [{"key": key, "operator": "NotIn", "values": [value]} for key, value in avoids.items()]
+        required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+        spec = {
+            "containers": [{"name": "main", "image": IMAGE, "resources": {"limits": limits}}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+            "terminationGracePeriodSeconds": 0,
+        }
+        body = {"metadata": {"name": name, "labels": {POD_LABEL: policy}}, "spec": spec}
+        await self._done(self._create_pod(body))
+
+    async def evict(self, name: str, *, what: str = "evicted, as a descheduler does") -> None:
+        """Evicts a pod, as a descheduler does for a violated node affinity. `what` is the word for it."""
+        self._narration.step(f"pod {name} is {what}")
+        await self._done(self._client.evict(name, namespace=self._namespace))
+
+    async def clean_up(self) -> None:
+        """Deletes the demo's namespace with its contents, and expects no label of the demo on a node.
+
+        Raises StepFailedError if the namespace or a label remains.
+        """
+        if not self._created:
+            return
+        self._narration.step(f"namespace {self._namespace} is deleted with its contents")
+        self._narration.within = max(self._narration.within, DELETE_SECONDS)
+        await self._narration.expect("the namespace is deleted", self._deleted)
+        await self.expect_labels({})
+
+    async def expect_scores(self, policy: str, expected: Mapping[str, int]) -> None:
+        """Expects these scores from the extender's prioritize."""
+
+        async def check() -> Observed:
+            hosts = await self._ask("prioritize", policy)
+            if not isinstance(hosts, list):
+                return Observed(expected=False, state=_problem(hosts))
+            scores = {host["Host"]: host["Score"] for host in hosts}
+            return Observed(scores == expected, _pairs(scores))
+
+        await self._narration.expect(f"the extender scores {_pairs(expected)}", check)
+
+    async def expect_rejected(self, policy: str, *nodes: str) -> None:
+        """Expects the extender's filter to reject exactly these nodes."""
+
+        async def check() -> Observed:
+            answer = await self._ask("filter", policy)
+            if "FailedNodes" not in answer:
+                return Observed(expected=False, state=_problem(answer))
+            rejected = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
+            reasons = "; ".join(f"{node}: {reason}" for node, reason in sorted(rejected.items()))
+            return Observed(set(rejected) == set(nodes), reasons or "every node passes")
+
+        expected = (
+            f"the extender rejects only {', '.join(nodes)}" if nodes else "every node passes the extender's filter"
+        )
+        await self._narration.expect(expected, check)
+
+    async def expect_placed(self, name: str, *nodes: str) -> str:
+        """Expects a pod to be placed on one of these nodes, and returns the node."""
+        found = ""
+
+        async def check() -> Observed:
+            nonlocal found
+            pod = await self._client.get(PODS, name, namespace=self._namespace)
+            found = pod.spec.node_name
+            return Observed(found in nodes, f"{name} is on {found}" if found else _waiting(pod))
+
+        await self._narration.expect(f"{name} is placed on {' or '.join(nodes)}", check)
+        return found
+
+    async def expect_waiting(self, name: str, *, reason: str) -> None:
+        """Expects a pod to stay Pending, with `reason` in the scheduler's message."""
+
+        async def check() -> Observed:
+            pod = await self._client.get(PODS, name, namespace=self._namespace)
+            if pod.spec.node_name:
+                return Observed(expected=False, state=f"{name} is on {pod.spec.node_name}")
+            return Observed(reason in _waiting(pod), _waiting(pod))
+
+        await self._narration.expect(f"{name} stays Pending: {reason}", check)
+
+    async def expect_labels(self, expected: Mapping[str, Mapping[str, str]]) -> None:
+        """Expects exactly these labels of the demo's policies, by node; no labels on other nodes."""
+
+        async def check() -> Observed:
+            found = {node: labels for node in self.nodes if (labels := await self._labels(node))}
+            return Observed(found == expected, _labelled(found))
+
+        await self._narration.expect(_labelled(expected), check)
+
+    async def expect_woken(self, node: str) -> None:
+        """Expects a new annotation on a node, after which the scheduler tries waiting pods again."""
+
+        async def check() -> Observed:
+            value = (await self._client.get(NODES, node)).metadata.annotations.get(ANNOTATION, "")
+            return Observed(
+                value != self._woken[node],
+                f"{node} has {ANNOTATION}={value}" if value else f"{node} has no annotation {ANNOTATION}",
+            )
+
+        await self._narration.expect(f"{node} is annotated with {ANNOTATION}, which wakes the scheduler", check)
+
+    async def expect_conditions(self, name: str, expected: Mapping[str, str]) -> None:
+        """Expects these conditions in a policy's status: status by type."""
+
+        async def check() -> Observed:
+            status = (await self._client.get(POLICIES, name, namespace=self._namespace)).status or {}
+            found = {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
+            return Observed(found == expected, _pairs(found) or "the policy has no status yet")
+
+        await self._narration.expect(f"the policy's status has {_pairs(expected)}", check)
+
+    async def _ask(self, verb: str, policy: str) -> Any:
+        """The extender's answer about a pod of a policy on the demo's nodes; the error as text if it fails."""
+        metadata = {"name": "question", "namespace": self._namespace, "labels": {POD_LABEL: policy}}
+        question = {"Pod": {"metadata": metadata}, "Nodes": None, "NodeNames": self.nodes}
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.post(f"{self._extender}/{verb}", json=question) as response,
+            ):
+                return await response.json() if response.status == 200 else await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return str(error) or type(error).__name__
+
+    async def _labels(self, node: str) -> Mapping[str, str]:
+        found = (await self._client.get(NODES, node)).metadata.labels
+        prefixes = tuple(f"{LABEL_PREFIX}{name}/" for name in self._policies)
+        return {key: value for key, value in found.items() if key in self._policies or key.startswith(prefixes)}
+
+    async def _deleted(self) -> Observed:
+        """Deletes the namespace if this run created it; expected when the namespace no longer exists."""
+        try:
+            metadata = (await self._client.get(NAMESPACES, self._namespace)).metadata
+            if metadata.labels.get(RUN_LABEL) != self._run:
+                return Observed(expected=True, state=f"namespace {self._namespace} was created by another run")
+            if metadata.deletion_timestamp is None:
+                await self._client.delete(NAMESPACES, self._namespace, uid=metadata.uid)
+        except NotFoundError as error:
+            deleted = error.confirms_missing(group="", plural=NAMESPACES.plural, name=self._namespace)
+            return Observed(deleted, f"there is no namespace {self._namespace}" if deleted else str(error))
+        return Observed(expected=False, state=f"namespace {self._namespace} still exists")
+
+    async def _create_pod(self, pod: Json) -> None:
+        """Creates a pod. A new namespace rejects pods until its service account exists."""
+        until = time.monotonic() + self._narration.within
+        while True:
+            try:
+                await self._client.create(PODS, pod, namespace=self._namespace)
+            except ForbiddenError:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+            else:
+                return
+
+    async def _done(self, request: Awaitable[Any]) -> Any:
+        """The result of a request to the API server. Raises StepFailedError if the request fails."""
+        try:
+            return await request
+        except KubernetesError as error:
+            raise self._narration.failed(str(error)) from error
+
+
+def is_own_label(key: str, value: str) -> bool:
+    """Whether a node's label has the form of the product's labels."""
+    return key.startswith(LABEL_PREFIX) or value == VIOLATING
+
+
+def scheduler_message(pod: PodObject) -> str:
+    """The scheduler's message for a pod without a node; empty if the scheduler has not rejected the pod."""
+    for condition in pod.status.conditions:
+        if (condition.type, condition.status) == ("PodScheduled", "False"):
+            return condition.message
+    return ""
+
+
+def _waiting(pod: PodObject) -> str:
+    message = scheduler_message(pod)
+    return f"{pod.metadata.name} is {pod.status.phase}" + (f": {message}" if message else "")
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
+
+
+def _labelled(found: Mapping[str, Mapping[str, str]]) -> str:
+    labels: Iterable[str] = (
+        f"{node} has {key}={value}" for node, labels in sorted(found.items()) for key, value in sorted(labels.items())
+    )
+    return ", ".join(labels) or "no node has a label of the demo"
+
+
+def _problem(answer: object) -> str:
+    return f"unexpected answer of the extender: {str(answer).strip()!r}"

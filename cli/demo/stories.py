@@ -1,0 +1,152 @@
+"""The demos of `tas demo`: the worked examples of the original, and a policy for free memory."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from cli.demo.stage import SOURCE, Stage
+from tas.policy.policy import LABEL_PREFIX
+from tas.verdict.verdict import VIOLATING
+
+THREE_NODES = ("node-1", "node-2", "node-3")
+HEALTH_POLICY, HEALTH = "demo-policy", "health_metric"
+LABELING_POLICY, CARD0, CARD1 = "labeling-policy", "metric_card0", "metric_card1"
+MEMORY_POLICY, MEMORY = "memory-policy", "memory_MemFree_bytes"
+NO_AFFINITY = "didn't match Pod's node affinity"
+"""The scheduler's message for a node with a label that the pod's affinity excludes."""
+
+
+def _rule(metric: str, operator: str, target: int | str | None = None, **more: object) -> dict[str, object]:
+    rule: dict[str, object] = {"metricname": metric, "operator": operator}
+    return rule | ({} if target is None else {"target": target}) | more
+
+
+async def health_metric(stage: Stage) -> None:
+    """The health example: 0 is healthy, 1 keeps new pods away, 2 moves running pods away."""
+    policy, metric = HEALTH_POLICY, HEALTH
+    avoids = {policy: VIOLATING}
+    await stage.policy(
+        policy,
+        {
+            "deschedule": {"rules": [_rule(metric, "Equals", 2)]},
+            "dontschedule": {"rules": [_rule(metric, "Equals", 1), _rule(metric, "Equals", 2)]},
+            "scheduleonmetric": {"rules": [_rule(metric, "LessThan")]},
+        },
+    )
+    await stage.report(metric, dict.fromkeys(stage.nodes, "0"))
+    await stage.expect_scores(policy, dict.fromkeys(stage.nodes, 10))
+    await stage.pod("demo-app-1", policy=policy, avoids=avoids)
+    first = await stage.expect_placed("demo-app-1", *stage.nodes)
+
+    # The scheduler takes the first of the nodes with the fewest pods: the node `unhealthy`, if it were healthy.
+    unhealthy, healthy = (node for node in stage.nodes if node != first)
+    await stage.report(metric, {unhealthy: "1"})
+    await stage.expect_rejected(policy, unhealthy)
+    await stage.pod("demo-app-2", policy=policy, avoids=avoids)
+    await stage.expect_placed("demo-app-2", first, healthy)
+
+    await stage.report(metric, {first: "2"})
+    await stage.expect_labels({first: {policy: VIOLATING}})
+    await stage.expect_rejected(policy, first, unhealthy)
+    await stage.evict("demo-app-1")
+    await stage.pod("demo-app-3", policy=policy, avoids=avoids)
+    await stage.expect_placed("demo-app-3", healthy)
+
+    await stage.report(metric, {first: "0", unhealthy: "0"})
+    await stage.expect_labels({})
+    await stage.expect_rejected(policy)
+
+
+async def labeling(stage: Stage) -> None:
+    """The labeling example: nodes with hot cards are labelled; a pod that needs a cool card waits for a node."""
+    policy = LABELING_POLICY
+    card0, card1 = (f"{LABEL_PREFIX}{policy}/{card}" for card in ("card0", "card1"))
+    avoids = {card0: "true", card1: "true"}
+    first, second = stage.nodes
+    await stage.report(CARD0, {first: "50", second: "50"})
+    await stage.report(CARD1, {first: "50", second: "50"})
+    await stage.policy(
+        policy,
+        {
+            "labeling": {
+                "rules": [
+                    _rule(CARD0, "GreaterThan", 100, labels=["card0=true"]),
+                    _rule(CARD1, "GreaterThan", 200, labels=["card1=true"]),
+                ]
+            }
+        },
+    )
+    await stage.expect_conditions(policy, {"Ready": "True", "MetricsSeen": "True", "Violating": "False"})
+    await stage.expect_labels({})
+    await stage.pod("demo-app-1", policy=policy, avoids=avoids)
+    await stage.expect_placed("demo-app-1", first, second)
+
+    await stage.report(CARD0, {first: "150"})
+    await stage.expect_labels({first: {card0: "true"}})
+    await stage.pod("demo-app-2", policy=policy, avoids=avoids)
+    await stage.expect_placed("demo-app-2", second)
+
+    await stage.report(CARD1, {second: "250"})
+    await stage.expect_labels({first: {card0: "true"}, second: {card1: "true"}})
+    await stage.pod("demo-app-3", policy=policy, avoids=avoids)
+    await stage.expect_waiting("demo-app-3", reason=NO_AFFINITY)
+
+    await stage.report(CARD0, {first: "50"})
+    await stage.expect_labels({second: {card1: "true"}})
+    await stage.expect_placed("demo-app-3", first)
+    await stage.report(CARD1, {second: "50"})
+    await stage.expect_labels({})
+
+
+async def memory(stage: Stage) -> None:
+    """Free memory: pods go to the node with the most free memory, and wait while all nodes have less than 2Gi."""
+    policy, metric = MEMORY_POLICY, MEMORY
+    one, two, three = stage.nodes
+    await stage.policy(
+        policy,
+        {
+            "scheduleonmetric": {"rules": [_rule(metric, "GreaterThan")]},
+            "dontschedule": {"rules": [_rule(metric, "LessThan", "2Gi")]},
+        },
+    )
+    await stage.report(metric, {one: "4Gi", two: "8Gi", three: "1Gi"})
+    await stage.expect_scores(policy, {one: 9, two: 10, three: 8})
+    await stage.expect_rejected(policy, three)
+    await stage.pod("demo-app-1", policy=policy, avoids={})
+    await stage.expect_placed("demo-app-1", two)
+
+    await stage.report(metric, {two: "1Gi"})
+    await stage.expect_rejected(policy, two, three)
+    await stage.pod("demo-app-2", policy=policy, avoids={})
+    await stage.expect_placed("demo-app-2", one)
+
+    await stage.report(metric, {one: "1Gi"})
+    await stage.expect_rejected(policy, one, two, three)
+    await stage.pod("demo-app-3", policy=policy, avoids={})
+    await stage.expect_waiting("demo-app-3", reason=f"Node violates {policy}: {metric} of {SOURCE} LessThan")
+
+    # Only the annotation on the node makes the scheduler try again: nothing else changes in the cluster.
+    await stage.report(metric, {three: "16Gi"})
+    await stage.expect_woken(three)
+    await stage.expect_placed("demo-app-3", three)
+
+
+class Story(NamedTuple):
+    """One demo: its steps, and the names that it uses.
+
+    `nodes` are those of the simulated cluster: on the user's cluster the demo takes as many nodes, with other names.
+    The name `policy` is also in the keys of the labels. `metrics` are those that the demo publishes.
+    """
+
+    run: Callable[[Stage], Awaitable[None]]
+    nodes: Sequence[str]
+    namespace: str
+    policy: str
+    metrics: Collection[str]
+
+
+STORIES: Mapping[str, Story] = {
+    "health-metric": Story(health_metric, THREE_NODES, "health-metric-demo", HEALTH_POLICY, {HEALTH}),
+    "labeling": Story(labeling, THREE_NODES[:2], "labeling-demo", LABELING_POLICY, {CARD0, CARD1}),
+    "memory": Story(memory, THREE_NODES, "memory-demo", MEMORY_POLICY, {MEMORY}),
+}
+"""The demos by name."""

@@ -1,0 +1,112 @@
+"""Announces and finds the embedded servers of this user, so that `tas publish` finds the server of `tas run all`.
+
+Each server has a small file in a directory that only this user may write. The next reader deletes a file whose server
+has ended.
+"""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+import structlog
+
+from cli.settings import DEFAULT_URL, EMBEDDED, Settings
+from workers.process.errors import StartError
+
+log = structlog.get_logger("discovery")
+
+
+class _Announcement(msgspec.Struct, frozen=True, kw_only=True):
+    """A running server; `started` distinguishes its process from a later process with the same id."""
+
+    url: str
+    pid: int
+    started: float
+
+
+def runtime_directory() -> Path:
+    """The directory of announcements: below `$XDG_RUNTIME_DIR`, else below the directory for temporary files."""
+    if base := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(base, "tas")
+    return Path(tempfile.gettempdir(), f"tas-{os.getuid()}")
+
+
+@contextmanager
+def announced(url: str, pid: int) -> Iterator[None]:
+    """Announces the server `pid` while the body runs. A failure is logged; clients then need `--bus`."""
+    path: Path | None = None
+    try:
+        path = _announce(_Announcement(url=url, pid=pid, started=psutil.Process(pid).create_time()))
+    except (OSError, psutil.Error) as error:
+        log.warning("bus_not_announced", bus=url, error=str(error))
+    try:
+        yield
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty: another server is announced
+                path.parent.rmdir()
+
+
+def running_bus() -> str | None:
+    """The address of the embedded server that this user started last; None if none runs."""
+    directory = runtime_directory()
+    if not _is_private(directory):
+        return None
+    running = [announcement for path in directory.glob("bus-*.json") if (announcement := _read(path)) is not None]
+    return max(running, key=lambda announcement: announcement.started).url if running else None
+
+
+def _announce(announcement: _Announcement) -> Path:
+    directory = runtime_directory()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(directory):
+        raise PermissionError(f"{directory} is not a directory that only this user may write")
+    path = directory / f"bus-{announcement.pid}.json"
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_bytes(msgspec.json.encode(announcement))
+    unfinished.replace(path)
+    return path
+
+
+def _is_private(directory: Path) -> bool:
+    """Whether only this user may write: other users may create files in the directory for temporary files."""
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _read(path: Path) -> _Announcement | None:
+    """The announcement in a file, if its server still runs; otherwise deletes the file."""
+    try:
+        announcement = msgspec.json.decode(path.read_bytes(), type=_Announcement)
+        process = psutil.Process(announcement.pid)
+        # A killed server may stay a zombie, for example in a container whose init does not reap orphans.
+        if process.create_time() == announcement.started and process.status() != psutil.STATUS_ZOMBIE:
+            return announcement
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, psutil.Error) as error:
+        log.debug("announcement_stale", path=str(path), error=str(error))
+    with suppress(OSError):
+        path.unlink()
+    return None
+
+
+def bus_url(settings: Settings) -> str:
+    """The address of the bus. Raises StartError if `--bus embedded` is given and no embedded server runs."""
+    if settings.bus is not None and settings.bus != EMBEDDED:
+        return settings.bus
+    found = running_bus()
+    if found is None and settings.bus == EMBEDDED:
+        raise StartError(
+            "this user runs no embedded bus: start one (tas run all, tas run bus), or give its address with --bus"
+        )
+    return found or DEFAULT_URL

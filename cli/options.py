@@ -1,0 +1,131 @@
+"""Commands whose options are made from the settings."""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from cli import original as original_flags
+from cli.original import OriginalOption, Translated, translate
+from cli.settings import Mistake, Setting, Settings, SettingsError, flag, settings_of, variable
+from workers.process.errors import EXIT_CANNOT_START
+
+Body = Callable[..., int | None]
+
+
+class SettingOption(click.Option):
+    """A setting as an option of a command. `Settings` parses the text."""
+
+    def __init__(self, name: str, setting: Setting, command: str) -> None:
+        self.setting = setting
+        help_text = " ".join((setting.help.replace("`", ""), f"[{variable(name)}; {_default(setting, command)}]"))
+        original = [f"-{name}"] if command in original_flags.COMMANDS and name in original_flags.SAME else []
+        super().__init__(
+            [flag(name), *original],
+            metavar=setting.form,
+            help=help_text,
+            envvar=variable(name),
+            type=_Texts(),
+            multiple=setting.repeated,
+            callback=_join if setting.repeated else None,
+        )
+
+
+class _Texts(click.types.StringParamType):
+    """Text; the variable of a repeated flag has several values, separated by commas."""
+
+    envvar_list_splitter = ","
+
+
+def _join(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> str:
+    return ",".join(values)
+
+
+def _default(setting: Setting, command: str) -> str:
+    default = setting.shown_default(command)
+    return f"default: {default}" if default else "no default"
+
+
+class SettingsCommand(click.Command):
+    """A command with a `Settings` object, whose help lists the options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options that are not settings first, then each group of settings."""
+        shown = [(option, record) for option in self.get_params(ctx) if (record := option.get_help_record(ctx))]
+        own = [record for option, record in shown if not isinstance(option, SettingOption | OriginalOption)]
+        if own:
+            with formatter.section("Options"):
+                formatter.write_dl(own)
+        settings = [(option.setting.group, record) for option, record in shown if isinstance(option, SettingOption)]
+        for group, records in groupby(settings, key=lambda item: item[0]):
+            with formatter.section(group):
+                formatter.write_dl([record for _, record in records])
+        originals = [record for option, record in shown if isinstance(option, OriginalOption)]
+        if originals:
+            with formatter.section("Flags of the original TAS"):
+                formatter.write_dl(originals)
+
+
+def settings_command(
+    name: str, *, settings_as: str | None = None, params: Iterable[click.Parameter] = (), **attributes: Any
+) -> Callable[[Body], SettingsCommand]:
+    """Makes a function `(settings, **params) -> exit code` the command `name`.
+
+    `settings_as` is the command's name in `Setting.commands`, if that differs from `name`. Invalid settings are all
+    printed, and the process exits with 2.
+    """
+    command = settings_as or name
+
+    def decorate(body: Body) -> SettingsCommand:
+        def callback(**values: Any) -> None:
+            given = {setting: values.pop(setting) for setting, _ in settings_of(command)}
+            original = _translate(command, {flag.name: values.pop(f"original_{flag.name}") for flag in originals})
+            # An empty variable counts as absent: deployments often unset a variable so.
+            given = {key: text for key, text in given.items() if text} | dict(original.given)
+            settings = _load(command, given, original.mistakes)
+            if original.unused:
+                _log_unused(settings, command, original.unused)
+            sys.exit(body(settings, **values))
+
+        originals = original_flags.FLAGS if command in original_flags.COMMANDS else ()
+        options: list[click.Option] = [SettingOption(name, setting, command) for name, setting in settings_of(command)]
+        options += map(OriginalOption, originals)
+        attributes.setdefault("help", body.__doc__)
+        attributes.setdefault("context_settings", {"max_content_width": 100})
+        return SettingsCommand(name, callback=callback, params=[*params, *options], **attributes)
+
+    return decorate
+
+
+def _translate(command: str, texts: Mapping[str, str | None]) -> Translated:
+    context = click.get_current_context()
+    also_given = [
+        name for name, _ in settings_of(command) if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    return translate(command, texts, also_given)
+
+
+def _log_unused(settings: Settings, command: str, flags: list[str]) -> None:
+    import structlog
+
+    from workers.process.logs import configure_logging
+
+    configure_logging(settings.log_format, settings.log_level)
+    structlog.get_logger("tas").warning("flags_unused", flags=flags, command=f"tas {command}")
+
+
+def _load(command: str, given: Mapping[str, str], mistakes: list[Mistake]) -> Settings:
+    """The settings; prints all mistakes and exits if there are any."""
+    settings = None
+    try:
+        settings = Settings.load(command, given)
+    except SettingsError as error:
+        mistakes = [*mistakes, *error.mistakes]
+    if settings is not None and not mistakes:
+        return settings
+    for mistake in mistakes:
+        click.echo(f"tas {command}: {mistake}", err=True)
+    sys.exit(EXIT_CANNOT_START)

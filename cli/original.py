@@ -1,0 +1,97 @@
+"""The flags of the original Telemetry Aware Scheduling, translated to settings.
+
+As in Go, a flag has one dash or two: `-port 9001` or `--port=9001`.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import click
+
+from cli.settings import Mistake, flag, settings_of
+from tas.errors import shortened
+from workers.process.log_form import LogLevel
+
+COMMANDS = ("run all", "run extender")
+"""The commands that accept these flags."""
+
+SAME = ("cert", "key", "cacert")
+"""Settings with the same name in the original: their flags may also have one dash."""
+
+DEBUG_VERBOSITY = 4
+"""From this `-v` on, the original logged every node and value."""
+
+
+def _listen(text: str) -> str:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise ValueError("must be a port from 1 to 65535")
+    return f":{int(text)}"  # every address of the machine, as in the original
+
+
+def _log_level(text: str) -> str:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("must be a whole number, at least 0")
+    return LogLevel.DEBUG if int(text) >= DEBUG_VERBOSITY else LogLevel.INFO
+
+
+class OriginalFlag(NamedTuple):
+    """A flag of the original; `convert` makes its value a value of `setting`, or raises ValueError."""
+
+    name: str
+    form: str
+    setting: str
+    convert: Callable[[str], str]
+    help: str
+
+
+FLAGS = (
+    OriginalFlag("port", "PORT", "listen", _listen, "--listen :PORT, on every address of this machine."),
+    OriginalFlag("syncPeriod", "DURATION", "period", str, "--period DURATION."),
+    OriginalFlag("kubeConfig", "FILE", "kubeconfig", str, "--kubeconfig FILE."),
+    OriginalFlag("v", "NUMBER", "log_level", _log_level, "--log-level info; from 4 on, debug."),
+)
+
+
+class OriginalOption(click.Option):
+    """A flag of the original as an option."""
+
+    def __init__(self, original: OriginalFlag) -> None:
+        self.original = original
+        names = [f"--{original.name}", f"-{original.name}", f"original_{original.name}"]
+        super().__init__(names, metavar=original.form, help=original.help, type=str)
+
+
+class Translated(NamedTuple):
+    """The original's flags as values of settings, the mistakes, and the flags that the command does not use."""
+
+    given: Mapping[str, str]
+    mistakes: list[Mistake]
+    unused: list[str]
+
+
+def translate(command: str, texts: Mapping[str, str | None], also_given: Collection[str]) -> Translated:
+    """The values of the original's flags as settings of `command`.
+
+    `texts` has the value of each flag by its name; `also_given` are the settings that their own flags give.
+    """
+    known = {name for name, _ in settings_of(command)}
+    given: dict[str, str] = {}
+    mistakes: list[Mistake] = []
+    unused: list[str] = []
+    for original in FLAGS:
+        text = texts.get(original.name)
+        if text is None:
+            continue
+        text = text.removeprefix("=")  # `-v=2`: click keeps the equals sign
+        name = f"--{original.name}"
+        if original.setting in also_given:
+            reason = f"cannot be combined with {flag(original.setting)}, which is the same setting"
+            mistakes.append(Mistake(name, shortened(text), reason))
+        elif original.setting not in known:
+            unused.append(name)
+        else:
+            try:
+                given[original.setting] = original.convert(text)
+            except ValueError as error:
+                mistakes.append(Mistake(name, shortened(text), str(error)))
+    return Translated(given, mistakes, unused)

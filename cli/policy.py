@@ -1,0 +1,91 @@
+"""`tas policy`: checks manifests of TASPolicy before they are applied."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from cli.as_json import JSON_OPTION, print_json
+from workers.process.manifests import SUFFIXES
+from workers.watching.policy_lint import Finding, Linted, Severity, lint, same_names
+
+STDIN = "-"
+
+
+@click.group("policy", no_args_is_help=True)
+def policy() -> None:
+    """Check manifests of TASPolicy."""
+
+
+def check(files: tuple[str, ...], *, strict: bool, as_json: bool) -> int:
+    """Check the policies in each FILE: a manifest, a directory of manifests, or - for standard input.
+
+    The rules are those of the CRD. An error: the API server rejects the policy. A warning: the API server accepts the
+    policy, but a part of the policy has no effect.
+
+    Exit codes: 0 no problems, or only warnings; 1 errors (with --strict: or warnings); 2 a file cannot be read.
+    """
+    linted: dict[str, Linted] = {}
+    for name in files:
+        for file in _files(name):
+            linted[file] = lint(file, _content(file))
+    findings = [finding for file in linted.values() for finding in file.findings]
+    findings = sorted([*findings, *same_names(linted)], key=lambda finding: (finding.file, finding.line))
+    if as_json:
+        print_json([msgspec.to_builtins(finding) for finding in findings])
+    else:
+        _print(findings, linted.values())
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    return int(bool(findings) if strict else errors > 0)
+
+
+policy.add_command(
+    click.Command(
+        "lint",
+        callback=check,
+        help=check.__doc__,
+        params=[
+            click.Argument(["files"], metavar="FILE...", nargs=-1, required=True),
+            click.Option(["--strict"], is_flag=True, help="Exit with 1 also for warnings."),
+            JSON_OPTION,
+        ],
+    )
+)
+
+
+def _files(name: str) -> Iterator[str]:
+    path = Path(name)
+    if name == STDIN or not path.is_dir():
+        yield name
+        return
+    found = sorted(str(file) for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    if not found:
+        raise click.UsageError(f"FILE = {name}: the directory contains no {', '.join(SUFFIXES)} file")
+    yield from found
+
+
+def _content(file: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"FILE = {file}: {error.strerror}") from error
+
+
+def _print(findings: list[Finding], linted: Iterable[Linted]) -> None:
+    for finding in findings:
+        click.echo(finding)
+    files = list(linted)
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    others = sum(file.others for file in files)
+    checked = f"{_count(len(files), 'file')}, {_count(sum(len(file.policies) for file in files), 'policy')}"
+    if others:
+        checked += f" ({_count(others, 'object')} of other kinds skipped)"
+    click.echo(f"{checked}: {_count(errors, 'error')}, {_count(len(findings) - errors, 'warning')}", err=True)
+
+
+def _count(number: int, noun: str) -> str:
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"

@@ -1,0 +1,156 @@
+"""`tas publish`: publishes one message of samples on the subject that every source uses."""
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+import click
+
+from bus.buckets import SAMPLES
+from bus.subjects import samples_subject
+from cli.as_json import JSON_OPTION, print_json
+from cli.options import settings_command
+from cli.settings import Settings
+from tas.errors import shortened
+from tas.samples.sample import Scrape
+from tas.values.duration import parse_duration
+from tas.values.names import is_source_name, is_subdomain
+from tas.values.quantity import Quantity, format_quantity, parse_quantity
+
+SOURCE = "cli"
+
+T = TypeVar("T")
+
+
+@settings_command(
+    "publish",
+    params=[
+        click.Argument(["node"]),
+        click.Argument(["metrics"], nargs=-1, required=True, metavar="METRIC=VALUE..."),
+        click.Option(
+            ["--source"],
+            default=SOURCE,
+            metavar="NAME",
+            show_default=True,
+            help="The name of the source: a-z, 0-9 and -.",
+        ),
+        click.Option(
+            ["--measured"],
+            metavar="TIME",
+            help="When the values were measured: RFC 3339 with a zone, seconds since 1970, or a duration ago as in "
+            "-90s.  [default: now]",
+        ),
+        click.Option(["--window"], metavar="DURATION", help="The time span that each value covers."),
+        JSON_OPTION,
+    ],
+)
+def publish(
+    settings: Settings,
+    *,
+    node: str,
+    metrics: tuple[str, ...],
+    source: str,
+    measured: str | None,
+    window: str | None,
+    as_json: bool,
+) -> int:
+    """Publish samples of NODE.
+
+    Values are Kubernetes quantities: tas publish node-1 health_metric=2 memory_available_bytes=1.5Gi
+    """
+    from bus.connection import Bus
+    from bus.scrapes import publish_scrape, refusals
+    from cli.queries.query import ask
+
+    now = time.time()
+    mistakes: list[str] = []
+    scrape = Scrape(
+        source=source,
+        measured=_parse(mistakes, "--measured", measured, lambda text: _time(text, now), otherwise=now),
+        window=_parse(mistakes, "--window", window, _span, otherwise=None),
+        arrived=now,
+        sequence=0,
+        metrics=_metrics(mistakes, metrics),
+    )
+    if not is_subdomain(node):
+        mistakes.append(f"NODE = {shortened(node)}: must be a lowercase DNS subdomain (RFC 1123)")
+    if not is_source_name(source):
+        mistakes.append(f"--source = {shortened(source)}: must be 1 to 63 characters of a-z, 0-9 and -")
+    if not mistakes:
+        # The same rules as in the worker that reads the message.
+        options = {"measured": ("--measured", shortened(measured)), "window": ("--window", shortened(window))}
+        for error in refusals(node, scrape):
+            name, value = options.get(error.field, (error.field, error.value))
+            mistakes.append(f"{name} = {value}: {error.reason}")
+    if mistakes:
+        raise click.ClickException("\n       ".join(mistakes))
+
+    async def send(bus: Bus, url: str) -> int:
+        sequence = await publish_scrape(bus, node, scrape)
+        _print(scrape, node=node, subject=samples_subject(node, source), url=url, sequence=sequence, as_json=as_json)
+        return 0
+
+    return ask(settings, send)
+
+
+def _print(scrape: Scrape, *, node: str, subject: str, url: str, sequence: int, as_json: bool) -> None:
+    values = {metric: format_quantity(value) for metric, value in scrape.metrics.items()}
+    if as_json:
+        print_json({"subject": subject, "stream": SAMPLES.name, "sequence": sequence, "node": node, "metrics": values})
+        return
+    samples = " ".join(f"{metric}={value}" for metric, value in values.items())
+    click.echo(f"{samples} of {node} published on {subject} at {url} ({SAMPLES.name} sequence {sequence})")
+
+
+def _parse(mistakes: list[str], option: str, text: str | None, parse: Callable[[str], T], *, otherwise: T) -> T:
+    """The value of an option; `otherwise` if `text` is None or invalid, in which case a mistake is added."""
+    if text is None:
+        return otherwise
+    try:
+        return parse(text)
+    except ValueError as error:
+        mistakes.append(f"{option} = {shortened(text)}: {error}")
+        return otherwise
+
+
+def _metrics(mistakes: list[str], pairs: Sequence[str]) -> dict[str, Quantity]:
+    values: dict[str, Quantity] = {}
+    for pair in pairs:
+        metric, equals, text = pair.partition("=")
+        if not equals:
+            mistakes.append(f"{shortened(pair)}: expected METRIC=VALUE")
+        elif metric in values:
+            mistakes.append(f"{metric} = {shortened(text)}: the metric is given twice")
+        else:
+            values[metric] = _parse(mistakes, metric or "METRIC", text, parse_quantity, otherwise=Quantity(0))
+    return values
+
+
+def _span(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError("must be more than 0s")
+    return seconds
+
+
+def _time(text: str, now: float) -> float:
+    if text.startswith("-"):
+        return now + parse_duration(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        pass
+    else:
+        if not 0 <= seconds < 2**33:  # NaN as well
+            raise ValueError("must be seconds since 1970")
+        return seconds
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            "must be a time such as 2026-11-21T12:00:00Z, seconds since 1970, or a duration such as -90s"
+        ) from None
+    if moment.tzinfo is None:
+        raise ValueError("must have a zone: Z, or an offset such as +02:00")
+    return moment.timestamp()

@@ -1,0 +1,178 @@
+"""`tas explain`: prints why a node, a policy or a pod has its result."""
+
+import time
+from collections.abc import Sequence
+
+import aiohttp
+import click
+import msgspec
+
+from bus.connection import Bus
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
+from bus.record_kind import Unreadable
+from cli.as_json import JSON_OPTION, print_json
+from cli.options import settings_command
+from cli.queries.explain_tables import print_node, print_pod, print_policy
+from cli.queries.query import ask, readable
+from cli.settings import Settings, flag, variable
+from tas.enforcing.pod import PodKey
+from tas.errors import shortened
+from tas.explain.explain import explain_node, explain_pod, explain_policy
+from tas.extender.decision import Pod
+from tas.extender.telemetry import TelemetryDecider
+from tas.extender.verbs import Answer
+from tas.policy.policy import POD_LABEL, PolicyKey
+from tas.values.names import is_dns_label, is_label_value, is_subdomain
+from tas.view.view import View
+from workers.process.address import Address
+
+ANSWERS_SECONDS = 3.0
+"""How long the extender may take to return its last answers."""
+
+
+@click.group("explain", no_args_is_help=True)
+def explain() -> None:
+    """Show why: each rule with its value, age, source and state."""
+
+
+@settings_command("node", settings_as="explain", params=[click.Argument(["name"]), JSON_OPTION])
+def node(settings: Settings, *, name: str, as_json: bool) -> int:
+    """Each policy, strategy and rule for the node NAME: value, age, source, state, verdict."""
+    if not is_subdomain(name):
+        raise click.ClickException(f"NAME = {shortened(name)}: must be a lowercase DNS subdomain (RFC 1123)")
+    return ask(settings, lambda bus, _: _explain_node(bus, name, settings.stale_after, as_json=as_json))
+
+
+@settings_command("policy", settings_as="explain", params=[click.Argument(["name"]), JSON_OPTION])
+def policy(settings: Settings, *, name: str, as_json: bool) -> int:
+    """The state of every node for the policy NAME (or NAMESPACE/NAME), nodes that violate the policy first."""
+    key = PolicyKey(*_pair(name))
+    return ask(settings, lambda bus, _: _explain_policy(bus, key, settings.stale_after, as_json=as_json))
+
+
+@settings_command(
+    "pod",
+    settings_as="explain",
+    params=[
+        click.Argument(["name"]),
+        click.Option(
+            ["--policy"], help=f"The pod's label {POD_LABEL}, if neither the cluster nor the extender knows the pod."
+        ),
+        JSON_OPTION,
+    ],
+)
+def pod(settings: Settings, *, name: str, policy: str | None, as_json: bool) -> int:
+    """The extender's answer for the pod NAME (or NAMESPACE/NAME) now, with the samples, and its last answers."""
+    key = PodKey(*_pair(name))
+    if policy is not None and not is_label_value(policy):
+        raise click.ClickException(f"--policy = {shortened(policy)}: must be a valid value of a label")
+    return ask(settings, lambda bus, _: _explain_pod(bus, key, policy, settings, as_json=as_json))
+
+
+for _command in (node, policy, pod):
+    explain.add_command(_command)
+
+
+def _pair(name: str) -> tuple[str, str]:
+    namespace, slash, rest = name.rpartition("/")
+    namespace = namespace if slash else "default"
+    if not is_dns_label(namespace) or not is_subdomain(rest):
+        raise click.ClickException(
+            f"NAME = {shortened(name)}: must be NAME or NAMESPACE/NAME, lowercase as in DNS (RFC 1123)"
+        )
+    return namespace, rest
+
+
+async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_json: bool) -> int:
+    now = time.time()
+    view = await _policies(bus, default_stale_after, now)
+    samples, facts = (await NODE_SAMPLES.get(bus, name)).readable(), (await NODE_FACTS.get(bus, name)).readable()
+    if samples is not None:
+        view.add_samples(name, samples, now)
+    if facts is not None:
+        view.set_labels(name, facts.labels)
+    view.advance(now)
+    explanation = explain_node(view, name, now)
+    if as_json:
+        print_json(msgspec.to_builtins(explanation))
+    else:
+        print_node(explanation)
+    if not explanation.known:
+        click.echo(f"node {name}: the bus has neither samples nor labels of this node", err=True)
+    return 0 if explanation.known else 1
+
+
+async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, *, as_json: bool) -> int:
+    now = time.time()
+    explanation = explain_policy(await _view(bus, default_stale_after, now), key, now)
+    if not explanation.known:
+        raise click.ClickException(f"policy {key}: does not exist (tas get policies lists all policies)")
+    if as_json:
+        print_json(msgspec.to_builtins(explanation))
+    else:
+        print_policy(explanation)
+    return 0
+
+
+async def _explain_pod(bus: Bus, key: PodKey, policy: str | None, settings: Settings, *, as_json: bool) -> int:
+    answered = await _answered(key, settings.extender_health)
+    now = time.time()
+    if policy is None:
+        policy = await _policy_of(bus, key, answered or [])
+    view = await _view(bus, settings.stale_after, now)
+    asked = Pod(namespace=key.namespace, name=key.name, uid="", labels={POD_LABEL: policy})
+    explanation = explain_pod(view, TelemetryDecider(view), asked, sorted(view.nodes), now)
+    if as_json:
+        print_json({"now": msgspec.to_builtins(explanation), "answered": msgspec.to_builtins(answered)})
+    else:
+        print_pod(explanation, answered, now)
+    return 0
+
+
+async def _policy_of(bus: Bus, key: PodKey, answered: Sequence[Answer]) -> str:
+    """The name of the pod's policy: as the bus has it, else as the extender last knew it, for a pod that has gone."""
+    pod = (await POD_RECORDS.get(bus, key)).read()
+    if pod is None:
+        last = next((each.policy for each in answered if each.policy), None)
+        if last is not None:
+            return last.removeprefix(f"{key.namespace}/")
+        raise click.ClickException(
+            f"pod {key}: not known. Only pods of a cluster that carry the label {POD_LABEL} are, and those that the "
+            "extender answered lately; say --policy NAME"
+        )
+    if isinstance(pod, Unreadable):
+        raise click.ClickException(str(pod.error))
+    return pod.policy
+
+
+async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
+    """The extender's last answers about the pod, newest first; None, with a message, if it does not answer."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=ANSWERS_SECONDS)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"http://{health}/answers", raise_for_status=True) as response,
+        ):
+            answers = msgspec.json.decode(await response.read(), type=list[Answer])
+    except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+        setting = f"{flag('extender_health')}, {variable('extender_health')}"
+        click.echo(f"no last answers: {health} ({setting}): {error or type(error).__name__}", err=True)
+        return None
+    return [each for each in reversed(answers) if (each.namespace, each.pod) == (key.namespace, key.name)]
+
+
+async def _policies(bus: Bus, default_stale_after: float, now: float) -> View:
+    view = View(default_stale_after=default_stale_after)
+    for record in (await readable(bus, POLICY_RECORDS)).values():
+        view.set_policy(record.policy, now)
+    return view
+
+
+async def _view(bus: Bus, default_stale_after: float, now: float) -> View:
+    view = await _policies(bus, default_stale_after, now)
+    for name, samples in (await readable(bus, NODE_SAMPLES)).items():
+        view.add_samples(name, samples, now)
+    for name, facts in (await readable(bus, NODE_FACTS)).items():
+        view.set_labels(name, facts.labels)
+    view.advance(now)
+    return view

@@ -1,0 +1,164 @@
+"""Prints the explanations of `tas explain` as tables."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from cli.queries.query import age_text, new_table, print_table
+from tas.explain.explain import NodeExplanation, PodExplanation, PolicyExplanation, PolicyNodes, StrategyExplanation
+from tas.extender.verbs import Answer
+from tas.policy.policy import StrategyType
+from tas.policy.rules import State
+from tas.values.duration import format_duration
+
+SHOWN = 30
+"""How many nodes or answers a table has; JSON has all of them."""
+
+_STYLE = {State.VIOLATED: "bold red", State.MET: "green", State.UNKNOWN: "yellow"}
+_RULE_COLUMNS = ("STRATEGY", "RULE", "VALUE", "AGE", "SOURCE", "STATE", "VERDICT")
+
+
+def print_node(explanation: NodeExplanation) -> None:
+    """Prints every rule of every policy for one node."""
+    if not explanation.policies:
+        click.echo("no policies")
+        return
+    table = new_table("POLICY", *_RULE_COLUMNS)
+    for each in explanation.policies:
+        _add_rules(table, each.policy + _notes(each), each)
+    print_table(table)
+    _print_limits(explanation.policies)
+
+
+def print_policy(explanation: PolicyNodes) -> None:
+    """Prints how many nodes have which state, and the rules of the nodes, violated first."""
+    first = next(iter(explanation.nodes.values()), None)
+    if first is None:
+        click.echo(f"policy {explanation.policy}: no node is on the bus yet")
+        return
+    states = Counter(
+        (strategy.type, strategy.state)
+        for each in explanation.nodes.values()
+        for strategy in each.strategies
+        if strategy.state is not None
+    )
+    click.echo(f"policy {explanation.policy}{_notes(first, of_nodes=False)}, {explanation.total} nodes")
+    for strategy in first.strategies:
+        if strategy.state is not None:
+            counts = ", ".join(f"{states[strategy.type, state]} {state.value}" for state in State)
+            click.echo(f"  {strategy.type}: {counts}")
+    table = new_table("NODE", *_RULE_COLUMNS)
+    worst_first = sorted(explanation.nodes.items(), key=lambda item: (_rank(item[1]), item[0]))
+    for name, each in worst_first[:SHOWN]:
+        _add_rules(table, name + _notes(each, of_policy=False), each)
+    print_table(table)
+    if explanation.total > SHOWN:
+        click.echo(f"{explanation.total - SHOWN} more nodes: --json has them all")
+    _print_limits([first])
+
+
+def _rank(explanation: PolicyExplanation) -> int:
+    """The sort key of a node: violated first, then unknown, then met."""
+    order = (State.VIOLATED, State.UNKNOWN, State.MET)
+    return min((order.index(each.state) for each in explanation.strategies if each.state is not None), default=0)
+
+
+def print_pod(explanation: PodExplanation, answered: Sequence[Answer] | None, now: float) -> None:
+    """Prints the answer for a pod now, best node first; then the last answers, newest first."""
+    click.echo(f"pod {explanation.namespace}/{explanation.pod}, policy {explanation.policy}: {explanation.outcome}")
+    if explanation.error:
+        click.echo(f"filter would answer the error: {explanation.error}")
+    table = new_table("NODE", "FILTER", "SCORE", *_RULE_COLUMNS[:-1])
+    best_first = sorted(explanation.candidates, key=lambda each: (not each.passes, -(each.score or 0), each.node))
+    relevant = (StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC)
+    for each in best_first[:SHOWN]:
+        verdict = Text("passes", style="green") if each.passes else Text(each.reason, style="bold red")
+        lead: tuple[str | Text, ...] = (each.node, verdict, "-" if each.score is None else str(each.score))
+        strategies = () if each.policy is None else each.policy.strategies
+        rows = [row for strategy in strategies if strategy.type in relevant for row in _rule_rows(strategy)]
+        for row in rows or [("-",) * 6]:
+            table.add_row(*lead, *row[:6])
+            lead = ("", "", "")
+    print_table(table)
+    if len(best_first) > SHOWN:
+        click.echo(f"{len(best_first) - SHOWN} more nodes: --json has them all")
+    if answered is not None:
+        _print_answers(answered, now)
+
+
+def _print_answers(answered: Sequence[Answer], now: float) -> None:
+    if not answered:
+        click.echo("the extender's last answers contain none for this pod")
+        return
+    click.echo("last answers:")
+    table = new_table("AGE", "VERB", "STATUS", "OUTCOME", "CANDIDATES", "PASSED", "UNKNOWN", "REASONS OR BEST SCORES")
+    for answer in answered[:SHOWN]:
+        reasons = [f"{count} × {reason}" for reason, count in answer.reasons.items()]
+        best = [f"{name}={score}" for name, score in answer.best]
+        table.add_row(
+            age_text(now - answer.time),
+            answer.verb,
+            str(answer.status),
+            "-" if answer.outcome is None else answer.outcome.value,
+            str(answer.candidates),
+            str(answer.passed),
+            str(answer.unknown),
+            Text(answer.error or "; ".join(reasons) or " ".join(best) or "-"),
+        )
+    print_table(table)
+
+
+def _add_rules(table: Table, lead: str, explanation: PolicyExplanation) -> None:
+    for strategy in explanation.strategies:
+        for row in _rule_rows(strategy):
+            table.add_row(lead, *row)
+
+
+def _rule_rows(strategy: StrategyExplanation) -> list[tuple[str | Text, ...]]:
+    verdict = _verdict(strategy)
+    if not strategy.rules:
+        return [(strategy.type.value, "-", "-", "-", "-", "-", verdict)]
+    rows: list[tuple[str | Text, ...]] = []
+    for number, rule in enumerate(strategy.rules):
+        age = "-" if rule.age_seconds is None else age_text(rule.age_seconds)
+        rows.append(
+            (
+                strategy.type.value,
+                rule.rule,
+                rule.value or "-",
+                age if rule.fresh or rule.age_seconds is None else f"{age} (stale)",
+                rule.source or "-",
+                Text("-") if rule.state is None else Text(rule.state.value, style=_STYLE[rule.state]),
+                verdict if number == 0 else "",
+            )
+        )
+    return rows
+
+
+def _notes(explanation: PolicyExplanation, *, of_policy: bool = True, of_nodes: bool = True) -> str:
+    notes = [note for note, holds in (("suspended", explanation.suspended), ("dry run", explanation.dry_run)) if holds]
+    if not of_policy:
+        notes = []
+    if of_nodes and explanation.selected is not True:
+        notes.append("not selected" if explanation.selected is False else "selector: labels unknown")
+    return f" ({', '.join(notes)})" if notes else ""
+
+
+def _print_limits(policies: Iterable[PolicyExplanation]) -> None:
+    limits = {each.policy: format_duration(each.stale_after_seconds) for each in policies}
+    limits_text = ", ".join(f"{limit} ({name})" for name, limit in limits.items())
+    click.echo(
+        f"samples are stale after: {limits_text}; policies without staleAfter: --stale-after, as for the extender"
+    )
+
+
+def _verdict(strategy: StrategyExplanation) -> Text:
+    if strategy.state is None:
+        return Text("compared with other nodes")
+    text = strategy.state.value
+    if strategy.state is State.UNKNOWN:
+        text += f" (onStale: {strategy.on_stale})"
+    return Text(text, style=_STYLE[strategy.state])

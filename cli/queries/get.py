@@ -1,0 +1,239 @@
+"""`tas get`: prints what is stored on the bus."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import msgspec
+from rich.text import Text
+
+from bus.connection import Bus
+from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, POLICY_RECORDS, SOURCE_STATES
+from bus.records.policies import PolicyRecord
+from cli.as_json import JSON_OPTION, print_json
+from cli.options import settings_command
+from cli.queries.query import age_text, ask, new_table, print_table, readable
+from cli.settings import Settings
+from tas.policy.manifest import policy_spec
+from tas.policy.policy import StrategyType
+from tas.samples.sample import NodeSamples
+from tas.sources.state import SourceState
+from tas.values.quantity import format_quantity
+from tas.verdict.verdict import DesiredKind, DesiredLabel
+
+
+@click.group("get", no_args_is_help=True)
+def get() -> None:
+    """Show nodes, policies, verdicts or sources as stored on the bus."""
+
+
+@settings_command("nodes", settings_as="get", params=[JSON_OPTION])
+def nodes(settings: Settings, *, as_json: bool) -> int:
+    """Each node's newest samples, by source."""
+    return ask(settings, lambda bus, _: _nodes(bus, as_json=as_json))
+
+
+@settings_command("policies", settings_as="get", params=[JSON_OPTION])
+def policies(settings: Settings, *, as_json: bool) -> int:
+    """Each policy, with its strategies and problems."""
+    return ask(settings, lambda bus, _: _policies(bus, as_json=as_json))
+
+
+@settings_command("verdicts", settings_as="get", params=[JSON_OPTION])
+def verdicts(settings: Settings, *, as_json: bool) -> int:
+    """The verdict of each policy for each node, with the desired labels."""
+    return ask(settings, lambda bus, _: _verdicts(bus, as_json=as_json))
+
+
+@settings_command("sources", settings_as="get", params=[JSON_OPTION])
+def sources(settings: Settings, *, as_json: bool) -> int:
+    """Each source that `collect` polls or receives from: state, lease holder, metrics and problems."""
+    return ask(settings, lambda bus, _: _sources(bus, as_json=as_json))
+
+
+for _command in (nodes, policies, verdicts, sources):
+    get.add_command(_command)
+
+
+async def _nodes(bus: Bus, *, as_json: bool) -> int:
+    now = time.time()
+    samples = await readable(bus, NODE_SAMPLES)
+    labels = {node: facts.labels for node, facts in (await readable(bus, NODE_FACTS)).items()}
+    names = sorted(samples.keys() | labels.keys())
+    if as_json:
+        print_json(
+            [
+                {"node": name, "labels": labels.get(name), "samples": _sample_rows(samples.get(name, ()), now)}
+                for name in names
+            ]
+        )
+        return 0
+    table = new_table("NODE", "METRIC", "VALUE", "AGE", "SOURCE")
+    for name in names:
+        rows = _sample_rows(samples.get(name, ()), now)
+        for sample in rows:
+            table.add_row(name, sample["metric"], sample["value"], age_text(sample["age_seconds"]), sample["source"])
+        if not rows:
+            table.add_row(name, "-", "-", "-", "-")
+    print_table(table, empty="no nodes: no source has published a sample (tas publish), and no cluster is watched")
+    return 0
+
+
+async def _verdicts(bus: Bus, *, as_json: bool) -> int:
+    now = time.time()
+    table = new_table("NODE", "POLICY", "STRATEGY", "STATE", "SINCE", "VALUE AT CHANGE", "DESIRED")
+    documents: list[dict[str, Any]] = []
+    for entry in sorted(await NODE_VERDICTS.entries(bus), key=lambda each: each.key):
+        verdict = entry.readable()
+        if verdict is None:
+            continue
+        documents.append({"node": entry.key} | entry.document())
+        for policy, of_policy in sorted(verdict.policies.items()):
+            for kind, strategy in sorted(of_policy.strategies.items()):
+                desired_labels = Text(
+                    "\n".join(f"{label}: {_desired(of_label.desired)}" for label, of_label in strategy.labels.items())
+                    or "-"
+                )
+                since = age_text(now - strategy.changed)
+                table.add_row(
+                    entry.key,
+                    str(policy),
+                    kind.value,
+                    strategy.state.value,
+                    since,
+                    strategy.value or "-",
+                    desired_labels,
+                )
+    if as_json:
+        print_json(documents)
+    else:
+        print_table(table, empty="no verdicts: there is no node or no policy, or evaluate does not run")
+    return 0
+
+
+def _desired(desired: DesiredLabel) -> str:
+    """The desired label as text: `set VALUE`, `hold`, `absent`."""
+    if desired.kind is DesiredKind.SET:
+        return f"set {desired.value}"
+    return f"set {desired.value} if absent" if desired.kind is DesiredKind.SET_IF_ABSENT else desired.kind.value
+
+
+def _sample_rows(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
+    """Each source's value of each metric, by metric and source."""
+    rows = [
+        {
+            "metric": metric,
+            "value": format_quantity(value),
+            "source": scrape.source,
+            "measured": scrape.measured,
+            "arrived": scrape.arrived,
+            "age_seconds": round(now - scrape.time, 3),
+        }
+        for scrape in samples
+        for metric, value in scrape.metrics.items()
+    ]
+    return sorted(rows, key=lambda sample: (sample["metric"], sample["source"]))
+
+
+async def _policies(bus: Bus, *, as_json: bool) -> int:
+    records = [record for _, record in sorted((await readable(bus, POLICY_RECORDS)).items())]
+    if as_json:
+        print_json(
+            [
+                {
+                    "namespace": record.policy.key.namespace,
+                    "name": record.policy.key.name,
+                    "uid": record.uid,
+                    "generation": record.generation,
+                    "origin": record.origin,
+                    "problems": [msgspec.to_builtins(problem) for problem in record.problems],
+                    "spec": policy_spec(record.policy),
+                }
+                for record in records
+            ]
+        )
+        return 0
+    # Only policies from a directory have a file.
+    columns = ["POLICY", "STRATEGY", "RULES", "OPTIONS", "FILE", "PROBLEMS"]
+    if not any(record.origin for record in records):
+        columns.remove("FILE")
+    table = new_table(*columns)
+    for record in records:
+        for row in _policy_rows(record):
+            table.add_row(*(row.get(column, Text("-")) for column in columns))
+    print_table(table, empty="no policies: none in --policies DIR, or none in the cluster")
+    return 0
+
+
+def _policy_rows(record: PolicyRecord) -> Iterator[dict[str, Text]]:
+    """A row for each strategy of a policy, at least one; options and problems of the policy are in the first."""
+    spec = policy_spec(record.policy)
+    strategies = spec.pop("strategies") or {"": {"rules": []}}
+    if record.policy.node_selector is not None:
+        spec["nodeSelector"] = str(record.policy.node_selector) or "every node"
+    whole = _options(spec)
+    for number, (kind, written) in enumerate(sorted(strategies.items())):
+        options = {name: value for name, value in written.items() if name not in ("rules", "logicalOperator")}
+        row = {"POLICY": str(record.policy.key)}
+        if kind:
+            row |= {"STRATEGY": kind, "RULES": str(record.policy.strategies[StrategyType(kind)])}
+        row["OPTIONS"] = "\n".join([*(whole if number == 0 else []), *_options(options)])
+        row["FILE"] = record.origin
+        row["PROBLEMS"] = "\n".join(map(str, record.problems)) if number == 0 else " "
+        yield {column: Text(text) for column, text in row.items() if text}
+
+
+def _options(fields: Mapping[str, Any]) -> list[str]:
+    """Each field as text, with the names of the CRD: `suspend`, `staleAfter 30s`."""
+    return [name if value is True else f"{name} {value}" for name, value in fields.items()]
+
+
+async def _sources(bus: Bus, *, as_json: bool) -> int:
+    now = time.time()
+    held = {entry.key for entry in await LEASE_RECORDS.entries(bus)}
+    table = new_table("SOURCE", "STATE", "HOLDER", "PERIOD", "LAST SUCCESS", "METRICS", "PROBLEMS")
+    documents: list[dict[str, Any]] = []
+    for entry in sorted(await SOURCE_STATES.entries(bus), key=lambda each: each.key):
+        state = entry.readable()
+        if state is None:
+            continue
+        is_held = f"collect.{entry.key}" in held
+        state_name = _state_name(state, is_held=is_held)
+        documents.append({"source": entry.key, "state": state_name} | entry.document())
+        table.add_row(
+            entry.key,
+            state_name,
+            state.holder,
+            "-" if state.period is None else f"{state.period:g}s",
+            "never" if state.last_success is None else f"{age_text(now - state.last_success)} ago",
+            Text("\n".join(f"{metric}: {each.nodes} nodes" for metric, each in state.metrics.items()) or "-"),
+            Text("\n".join(_problems(state)) or "-"),
+        )
+    if as_json:
+        print_json(documents)
+    else:
+        print_table(
+            table,
+            empty="no sources: collect has none; programs that publish samples themselves are in tas get nodes",
+        )
+    return 0
+
+
+def _state_name(state: SourceState, *, is_held: bool) -> str:
+    """The state of a source, as docs/sources.md explains it."""
+    if state.period is not None and not is_held:
+        return "unattended"  # no replica runs, or all of them hang
+    if not state.metrics:
+        return "idle"
+    if state.problem:
+        return "failing"
+    if any(each.missing for each in state.metrics.values()):
+        return "partial"
+    return "waiting" if state.last_success is None else "healthy"
+
+
+def _problems(state: SourceState) -> list[str]:
+    problems = [state.problem] if state.problem else []
+    problems += [f"{metric}: {each.missing}" for metric, each in state.metrics.items() if each.missing]
+    return problems + [f"{each.count} refused, as {each.example}" for each in state.refused.values()]

@@ -1,0 +1,128 @@
+"""What the commands that read the bus once share: the connection, and the output of tables."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bus.buckets import Bucket
+from bus.connection import Bus
+from bus.errors import (
+    NO_JETSTREAM,
+    STREAM_NOT_FOUND,
+    BusError,
+    MisconfiguredError,
+    NobodyListensError,
+    UnavailableError,
+)
+from bus.record_kind import RecordKind
+from cli.discovery import bus_url
+from cli.loop import run_to_end
+from cli.settings import Settings, flag, variable
+from tas.errors import InvalidInputError
+from workers.process.errors import WorkerError
+from workers.process.log_form import LogFormat, LogLevel
+from workers.process.logs import configure_logging
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+CONNECT_SECONDS = 3.0
+"""How long a command tries to connect to the bus."""
+
+
+def ask(settings: Settings, question: Callable[[Bus, str], Awaitable[int]]) -> int:
+    """Connects, runs `question` and returns the exit code. An error is one line.
+
+    `question` gets the connection and its address.
+    """
+    configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
+    try:
+        return run_to_end(_asked(settings, question))
+    except (BusError, WorkerError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _asked(settings: Settings, question: Callable[[Bus, str], Awaitable[int]]) -> int:
+    async with _connected(bus_url(settings)) as (bus, url):
+        try:
+            return await question(bus, url)
+        except UnavailableError as error:
+            if isinstance(error, NobodyListensError) or error.code in (STREAM_NOT_FOUND, *NO_JETSTREAM):
+                raise click.ClickException(f"{await _what_is_missing(bus)} ({error})") from error
+            raise
+
+
+async def _what_is_missing(bus: Bus) -> str:
+    """What to do about a server without our streams: it may belong to another program."""
+    elsewhere = f"give the address of your bus with {flag('bus')} or {variable('bus')}"
+    try:
+        await bus.api("INFO")
+    except BusError as error:
+        if isinstance(error, NobodyListensError) or error.code in NO_JETSTREAM:
+            return f"the nats-server at {bus.address} has no JetStream: start it with --jetstream, or {elsewhere}"
+    return f"nothing of TAS is on the bus at {bus.address}: start `tas run all --bus {bus.address}`, or {elsewhere}"
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[tuple[Bus, str]]:
+    """An open connection. It creates no streams or buckets, since these would have this client's settings."""
+    try:
+        async with Bus.connect(url, name="tas-cli", streams=(), on_invalid=_left_out) as bus:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await bus.wait_connected()
+            except TimeoutError:
+                raise click.ClickException(
+                    f"no bus answers at {bus.address} within {CONNECT_SECONDS:g} s: {bus.last_error}. Start one "
+                    f"(tas run all), or give its address with {flag('bus')} or {variable('bus')}"
+                ) from None
+            yield bus, bus.address
+    except MisconfiguredError as error:
+        raise click.ClickException(f"{error} ({flag('bus')}, {variable('bus')})") from error
+
+
+def _left_out(bucket: Bucket, key: str, error: InvalidInputError) -> None:
+    click.echo(f"left out: {bucket.name}/{key}: {error}", err=True)
+
+
+async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:
+    """All readable records of a kind; unreadable entries are printed and left out. Raises UnavailableError."""
+    return {entry.key: record for entry in await kind.entries(bus) if (record := entry.readable()) is not None}
+
+
+def print_table(table: Table, *, empty: str = "") -> None:
+    """`table` for a person; into a pipe as wide as it is, so that nothing is cut.
+
+    `empty` says what it means that there is nothing to show, beside the table and not in it.
+    """
+    if empty and not table.rows:
+        click.echo(empty, err=True)
+    terminal = sys.stdout.isatty()
+    Console(width=None if terminal else 10_000, markup=False, emoji=False, highlight=False).print(table)
+
+
+def new_table(*columns: str) -> Table:
+    """A table without lines, which is easy to cut by other programs."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def age_text(seconds: float) -> str:
+    """An age as a person reads it: `0.4s`, `12s`, `3m20s`, `2h05m`."""
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"

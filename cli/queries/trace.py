@@ -1,0 +1,99 @@
+"""`tas trace`: follows one value through all stages, and prints where it stopped."""
+
+import time
+
+import click
+import msgspec
+from rich.text import Text
+
+from bus.buckets import NODES, SAMPLES, SYNCED
+from bus.connection import Bus
+from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, POLICY_RECORDS, SOURCE_STATES, synced_of
+from bus.scrapes import received
+from bus.subjects import samples_subject
+from cli.as_json import JSON_OPTION, print_json
+from cli.options import settings_command
+from cli.queries.query import age_text, ask, new_table, print_table, readable
+from cli.settings import Settings
+from tas.errors import InvalidInputError, shortened
+from tas.explain.trace import Evidence, PolicyVersion, StageResult, Trace
+from tas.explain.trace import trace as follow
+from tas.samples.sample import Scrape
+from tas.values.names import is_metric_name, is_subdomain
+
+
+@settings_command(
+    "trace",
+    params=[click.Argument(["metric"]), click.Argument(["node"]), JSON_OPTION],
+)
+def trace(settings: Settings, *, metric: str, node: str, as_json: bool) -> int:
+    """Follow METRIC of NODE: source, sample, view, verdict, label.
+
+    Shows at which stage the newest value stopped, and since when. The exit code is 0 if the value passed
+    all stages, else 1.
+    """
+    if not is_metric_name(metric):
+        raise click.ClickException(
+            f"METRIC = {shortened(metric)}: must be a metric's name of letters, digits, _, - and :"
+        )
+    if not is_subdomain(node):
+        raise click.ClickException(f"NODE = {shortened(node)}: must be a lowercase DNS subdomain (RFC 1123)")
+    return ask(settings, lambda bus, _: _trace(bus, metric, node, settings.stale_after, as_json=as_json))
+
+
+async def _trace(bus: Bus, metric: str, node: str, default_stale_after: float, *, as_json: bool) -> int:
+    # In the direction of the flow: a value that moves on meanwhile is found at a later stage and never seems lost.
+    evidence = Evidence(
+        held_sources=frozenset(entry.key.removeprefix("collect.") for entry in await LEASE_RECORDS.entries(bus)),
+        sources=await readable(bus, SOURCE_STATES),
+        published=await _published(bus, node),
+        known=(await NODE_SAMPLES.get(bus, node)).readable() or (),
+        labels=None if (facts := (await NODE_FACTS.get(bus, node)).readable()) is None else facts.labels,
+        cluster=None if (synced := (await synced_of(NODES).get(bus, SYNCED)).readable()) is None else synced.cluster,
+        policies=[
+            PolicyVersion(record.policy, record.uid, record.generation)
+            for record in (await readable(bus, POLICY_RECORDS)).values()
+        ],
+        verdict=(await NODE_VERDICTS.get(bus, node)).readable(),
+        default_stale_after=default_stale_after,
+    )
+    now = time.time()
+    found = follow(metric, node, evidence, now)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        _print(found, now)
+    return 0 if found.stopped_at is None else 1
+
+
+async def _published(bus: Bus, node: str) -> dict[str, Scrape]:
+    published: dict[str, Scrape] = {}
+    for message in await bus.last_messages(SAMPLES, samples_subject(node, "*")):
+        try:
+            _, scrape, refused = received(message)
+        except InvalidInputError as error:
+            click.echo(f"refused: {error}", err=True)
+            continue
+        for problem in refused:
+            click.echo(f"refused: {problem}", err=True)
+        if scrape is not None:
+            published[scrape.source] = scrape
+    return published
+
+
+def _print(found: Trace, now: float) -> None:
+    table = new_table("STAGE", "", "SINCE", "DETAIL")
+    for result in found.stages:
+        mark = Text("passed", style="green") if result.passed else Text("stopped", style="bold red")
+        table.add_row(result.stage.value, mark, _since(result, now), "\n".join(result.details))
+    print_table(table)
+    last = found.stages[-1]
+    if found.stopped_at is None:
+        click.echo(f"{found.metric} of {found.node} passed all stages")
+    else:
+        since = "" if last.since is None else f", since {_since(last, now)}"
+        click.echo(f"{found.metric} of {found.node} stopped at {found.stopped_at.value}{since}: {last.details[-1]}")
+
+
+def _since(result: StageResult, now: float) -> str:
+    return "-" if result.since is None else age_text(now - result.since)

@@ -1,0 +1,72 @@
+"""`tas run`: runs each worker as its own process, or all workers in one process."""
+
+import click
+
+from cli.options import settings_command
+from cli.settings import EMBEDDED, Settings
+
+
+@click.group("run", no_args_is_help=True)
+def run() -> None:
+    """Run a worker, or all of them, until SIGTERM or Ctrl-C.
+
+    Every worker serves /healthz, /readyz and /metrics at --health-listen. Exit codes: 0 after a normal stop, 1 if a
+    worker failed, 2 if a worker cannot start.
+    """
+
+
+def _workers_command(name: str, workers: tuple[str, ...], help_text: str) -> click.Command:
+    @settings_command(name, settings_as=f"run {name}", help=help_text)
+    def command(settings: Settings) -> int:
+        from cli.wiring import run_workers
+
+        return run_workers(settings, workers)
+
+    return command
+
+
+WORKERS = {
+    "materialize": "Store the newest samples of each node on the bus.",
+    "policies": "Bring the policies of a directory of TASPolicy files onto the bus.",
+    "evaluate": "Evaluate every policy for every node, and store the verdicts with the desired labels on the bus.",
+    "labels": "Write the desired labels of verdicts to the nodes of the cluster, and wake pods that wait for a node.",
+    "resources": "Add the resource `telemetry/scheduling` to each node of the cluster.",
+    "collect": "Poll sources for the metrics that policies use, and publish the samples on the bus.",
+    "extender": "Answer kube-scheduler's filter, prioritize and preempt.",
+    "machine": "Publish the telemetry of this machine as samples of a node.",
+}
+"""The commands that run the worker of their name, each with its help."""
+
+WATCH = """Bring TASPolicies, nodes and the pods that name a policy from the Kubernetes API server onto the bus.
+
+Also write the status of TASPolicies; one replica at a time does so.
+"""
+
+
+@settings_command("bus", settings_as="run bus")
+def bus(settings: Settings) -> int:
+    """Run only the embedded nats-server."""
+    from cli.wiring import run_workers
+
+    return run_workers(settings, (), starts_bus=True)
+
+
+@settings_command("all", settings_as="run all")
+def run_all(settings: Settings) -> int:
+    """Run all workers in one process, with an embedded bus unless --bus is given.
+
+    With --policies: materialize, policies, evaluate and extender. With --kubeconfig: materialize, watch, evaluate,
+    extender, labels and collect; with --node-resource also resources. With --source also collect.
+    """
+    from cli.wiring import all_workers, run_workers
+
+    return run_workers(settings, all_workers(settings), starts_bus=settings.bus == EMBEDDED)
+
+
+for _command in (
+    run_all,
+    bus,
+    _workers_command("watch", ("watch", "status"), WATCH),
+    *(_workers_command(name, (name,), text) for name, text in WORKERS.items()),
+):
+    run.add_command(_command)

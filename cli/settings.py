@@ -1,0 +1,673 @@
+"""Every setting of the product: flag, environment variable, default, unit and meaning.
+
+The options of the commands, their `--help` and `docs/settings.md` are made from the fields of `Settings`.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from tas.errors import shortened, without_password
+from tas.samples.freshness import DEFAULT_STALE_AFTER
+from tas.samples.sample import MAX_SAMPLE_AGE
+from tas.values.duration import DurationError, parse_duration
+from tas.values.names import is_subdomain
+from tas.values.quantity import NANO, QuantityError, parse_quantity
+from workers.ingest.sources.spec import OF_KUBERNETES, SourceSpec, parse_sources
+from workers.process.address import Address
+from workers.process.limits import IDLE_SECONDS, MAX_CONNECTIONS
+from workers.process.log_form import LogFormat, LogLevel
+from workers.process.node_name import own_node_name
+
+EMBEDDED = "embedded"
+IN_CLUSTER = "in-cluster"
+DEFAULT_URL = "nats://127.0.0.1:4222"
+EMBEDDED_PORT = 4222
+
+
+class UnknownPolicy(StrEnum):
+    """The extender's answer for a pod whose policy does not exist."""
+
+    PASS = "pass"  # noqa: S105 - a value of a flag, no secret
+    ERROR = "error"
+
+
+class FailedNodes(StrEnum):
+    """The field of the extender's answer that lists rejected nodes."""
+
+    UNRESOLVABLE = "unresolvable"
+    RESOLVABLE = "resolvable"
+
+
+class Mistake(NamedTuple):
+    """A setting, its value, and why the value is invalid."""
+
+    setting: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.value}: {self.reason}" if self.value else f"{self.setting}: {self.reason}"
+
+
+class SettingsError(Exception):
+    """Invalid settings, with all mistakes."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        self.mistakes = mistakes
+        super().__init__("; ".join(map(str, mistakes)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting's flag, variable, help and defaults.
+
+    `form` is the shape of a value, with its unit. `default` is text as a user would write it; where it is None,
+    `default_text` describes the default. `default_of` has the defaults of single commands. `parse` raises ValueError
+    with the reason. A `repeated` flag may be given several times, which is the same as its values separated by commas.
+    """
+
+    group: str
+    form: str
+    help: str
+    commands: tuple[str, ...]
+    parse: Callable[[str], Any]
+    default: str | None = None
+    repeated: bool = False
+    default_text: str = ""
+    default_of: Mapping[str, str] = field(default_factory=dict)
+
+    def default_for(self, command: str) -> str | None:
+        """The default of a command, as a user would write it."""
+        return self.default_of.get(command, self.default)
+
+    def shown_default(self, command: str) -> str:
+        """The default of a command, as help and documentation show it."""
+        return self.default_for(command) or self.default_text
+
+
+def _setting(**described: Any) -> Any:
+    return field(metadata={"setting": Setting(**described)})
+
+
+def flag(name: str) -> str:
+    """The flag of the setting `name`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def variable(name: str) -> str:
+    """The environment variable of the setting `name`."""
+    return f"TAS_{name.upper()}"
+
+
+RUN = (
+    "run all",
+    "run bus",
+    "run collect",
+    "run evaluate",
+    "run extender",
+    "run labels",
+    "run machine",
+    "run materialize",
+    "run policies",
+    "run resources",
+    "run watch",
+)
+"""The commands that run workers, besides `up`."""
+
+_STARTS_BUS = ("run all", "run bus", "up")
+_READS_DIRECTORY = ("run all", "run policies", "up")
+_USES_KUBERNETES = ("demo", "run all", "run collect", "run labels", "run resources", "run watch")
+_OFFERS_RESOURCE = ("run all", "run resources")
+_RUNS_COLLECT = ("run all", "run collect")
+_RUNS_EXTENDER = ("run all", "run extender", "up")
+_SERVES_HTTPS = ("run all", "run extender")
+_EVALUATES = ("run evaluate", "run labels", "run watch")
+_QUERIES = ("explain", "get", "publish", "trace")
+_PROCESSES = (*RUN, "up")
+_LOGS = ("demo", *_PROCESSES)
+_CONNECTS = tuple(command for command in _PROCESSES if command != "run bus")
+
+
+def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def parse(text: str) -> StrEnum:
+        try:
+            return kind(text)
+        except ValueError:
+            *most, last = kind
+            raise ValueError(f"must be {', '.join(most)} or {last}") from None
+
+    return parse
+
+
+def _choices(kind: type[StrEnum]) -> str:
+    return "|".join(kind)
+
+
+def _bus(text: str) -> str:
+    if text == EMBEDDED:
+        return text
+    for server in text.split(","):
+        try:
+            parts = urlsplit(server.strip())
+            valid = parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError(f"must be {EMBEDDED}, or addresses such as {DEFAULT_URL}, separated by commas")
+    return text
+
+
+def _duration(*, least: float = 0.0, most: float | None = None) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            seconds = parse_duration(text)
+        except DurationError:
+            raise ValueError("must be a duration such as 90s, 2m or 1h30m") from None
+        if seconds <= 0 or seconds < least:
+            raise ValueError(f"must be at least {least:g}s" if least else "must be more than 0s")
+        if most is not None and seconds > most:
+            raise ValueError(f"must be at most {most / 3600:g}h")
+        return seconds
+
+    return parse
+
+
+def _bytes(text: str) -> int:
+    try:
+        size = parse_quantity(text.removesuffix("B"))
+    except QuantityError:
+        raise ValueError("must be a size in bytes such as 1048576, 64MiB or 1GiB") from None
+    if size < NANO or size % NANO:
+        raise ValueError("must be a whole number of bytes, at least 1")
+    return size // NANO
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise ValueError("must be a port from 1 to 65535")
+    return int(text)
+
+
+def _switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError("must be on or off")
+    return text == "on"
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise ValueError("must be a whole number from 0 to 999999999999")
+    return int(text)
+
+
+def _connections(text: str) -> int:
+    if not 0 < (count := _count(text)) <= 100_000:
+        raise ValueError("must be a whole number from 1 to 100000")
+    return count
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("must be names separated by commas, none of them empty")
+    return names
+
+
+def _replicas(text: str) -> int:
+    if text not in ("1", "3", "5"):
+        raise ValueError("must be 1, 3 or 5")
+    return int(text)
+
+
+def _node(text: str) -> str:
+    if not is_subdomain(text):
+        raise ValueError("must be a node's name: a lowercase DNS subdomain (RFC 1123)")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one process. Durations are in seconds, sizes in bytes.
+
+    A setting that the command does not use has its default. None: the default is determined at the start.
+    """
+
+    bus: str | None = _setting(
+        group="The bus",
+        form=f"{EMBEDDED}|nats://HOST:PORT",
+        help="The addresses of the servers of one NATS cluster, separated by commas. With `embedded`, `run all` "
+        "and `up` start a server; the other commands use the embedded server that this user already runs.",
+        commands=tuple(sorted((*_CONNECTS, *_QUERIES, "demo"))),
+        parse=_bus,
+        default_text=f"the embedded server that this user runs, else {DEFAULT_URL}",
+        default_of={"run all": EMBEDDED, "up": EMBEDDED},
+    )
+    store: Path | None = _setting(
+        group="The bus",
+        form="DIR",
+        help="The directory of the embedded server's files. All of them can be rebuilt, and may be deleted.",
+        commands=_STARTS_BUS,
+        parse=Path,
+        default_text="a temporary directory, deleted at the end",
+    )
+    embedded_port: int | None = _setting(
+        group="The bus",
+        form="PORT",
+        help="The port of the embedded server on 127.0.0.1.",
+        commands=_STARTS_BUS,
+        parse=_port,
+        default_text=f"{EMBEDDED_PORT}, or any free port if that is in use",
+    )
+    replicas: int = _setting(
+        group="The bus",
+        form="1|3|5",
+        help="How many servers of the NATS cluster keep a copy of each stream that this process creates.",
+        commands=_CONNECTS,
+        parse=_replicas,
+        default="1",
+    )
+    policies: Path | None = _setting(
+        group="Policies",
+        form="DIR",
+        help="The directory of TASPolicy files (*.yaml, *.yml, *.json). A change counts as soon as it is saved.",
+        commands=_READS_DIRECTORY,
+        parse=Path,
+        default_text="none: must be given; `run all`: or --kubeconfig",
+    )
+    kubeconfig: Path | str | None = _setting(
+        group="The cluster",
+        form=f"FILE|{IN_CLUSTER}",
+        help="The cluster: the current context of a kubeconfig file, or with "
+        f"`{IN_CLUSTER}` the service account of this pod. Policies, nodes and pods are read from its API server. "
+        "Cannot be combined with --policies. `demo` uses a cluster where `run all` is already running.",
+        commands=_USES_KUBERNETES,
+        parse=lambda text: text if text == IN_CLUSTER else Path(text),
+        default_text="none",
+        default_of={
+            "run collect": IN_CLUSTER,
+            "run labels": IN_CLUSTER,
+            "run resources": IN_CLUSTER,
+            "run watch": IN_CLUSTER,
+        },
+    )
+    node_resource: int = _setting(
+        group="The cluster",
+        form="NUMBER",
+        help="How many units of the resource `telemetry/scheduling` each node offers. With 0 the resource of the "
+        "nodes is not read and not changed.",
+        commands=_OFFERS_RESOURCE,
+        parse=_count,
+        default="0",
+        default_of={"run resources": "1000"},
+    )
+    source: tuple[SourceSpec, ...] | None = _setting(
+        group="Sources",
+        form="[NAME:]KIND[=ADDRESS]",
+        help="A source of the metrics that policies use. `custom-metrics`, `metrics-server` and "
+        "`prometheus=http://HOST:PORT` are polled; `remote-write=HOST:PORT` receives from Prometheus. May be given "
+        "several times. The source is called NAME, else KIND; the second source of a kind is called `KIND-2`.",
+        commands=_RUNS_COLLECT,
+        parse=parse_sources,
+        repeated=True,
+        default_text="`custom-metrics`; `run all`: with --kubeconfig, else none",
+    )
+    source_config: Path | None = _setting(
+        group="Sources",
+        form="FILE",
+        help="For sources of Prometheus: the query of each metric, and the label that contains the node's name.",
+        commands=_RUNS_COLLECT,
+        parse=Path,
+        default_text="none",
+    )
+    period: float = _setting(
+        group="Sources",
+        form="DURATION",
+        help="How often each source is polled, or this machine's telemetry is published; at least 100ms.",
+        commands=("run all", "run collect", "run machine", "up"),
+        parse=_duration(least=0.1),
+        default="1s",
+    )
+    listen: Address = _setting(
+        group="The extender",
+        form="HOST:PORT",
+        help="The address at which the extender answers kube-scheduler.",
+        commands=("demo", *_RUNS_EXTENDER),
+        parse=Address.parse,
+        default="127.0.0.1:9001",
+    )
+    stale_after: float = _setting(
+        group="The extender",
+        form="DURATION",
+        help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
+        commands=tuple(sorted((*_RUNS_EXTENDER, *_EVALUATES, "explain", "trace"))),
+        parse=_duration(most=MAX_SAMPLE_AGE),
+        default=f"{DEFAULT_STALE_AFTER / 60:g}m",
+    )
+    max_body: int = _setting(
+        group="The extender",
+        form="BYTES",
+        help="The largest request that the extender reads. 5,000 full nodes are about 35 to 50 MB.",
+        commands=_RUNS_EXTENDER,
+        parse=_bytes,
+        default="64MiB",
+    )
+    unknown_policy: UnknownPolicy = _setting(
+        group="The extender",
+        form=_choices(UnknownPolicy),
+        help="The answer for a pod whose policy does not exist: all nodes pass, or an error.",
+        commands=_RUNS_EXTENDER,
+        parse=_choice(UnknownPolicy),
+        default=UnknownPolicy.PASS.value,
+    )
+    failed_nodes: FailedNodes = _setting(
+        group="The extender",
+        form=_choices(FailedNodes),
+        help="The list of rejected nodes in the answer: FailedAndUnresolvableNodes, since evicting pods cannot "
+        "help, or FailedNodes, which lets the scheduler try preemption.",
+        commands=_RUNS_EXTENDER,
+        parse=_choice(FailedNodes),
+        default=FailedNodes.UNRESOLVABLE.value,
+    )
+    share_listen: bool = _setting(
+        group="The extender",
+        form="on|off",
+        help="Whether several replicas on this machine listen at the same address. The system spreads connections "
+        "over the replicas that are ready. A replica that ends leaves the port to the others. All replicas "
+        "need `on`.",
+        commands=("run all", "run extender"),
+        parse=_switch,
+        default="off",
+    )
+    debug_explain: bool = _setting(
+        group="The extender",
+        form="on|off",
+        help="Whether /debug/explain is also answered at --listen. It is always answered at --health-listen.",
+        commands=_RUNS_EXTENDER,
+        parse=_switch,
+        default="off",
+    )
+    extender_health: Address = _setting(
+        group="The extender",
+        form="HOST:PORT",
+        help="The --health-listen address of a running extender, which reports its last answers.",
+        commands=("demo", "explain"),
+        parse=Address.parse,
+        default="127.0.0.1:9002",
+    )
+    max_connections: int = _setting(
+        group="The extender",
+        form="NUMBER",
+        help="How many connections may be open. If there are more, the extender closes the oldest connection "
+        "without a request so far, else the connection that is idle for longest; if all are busy, the new "
+        "connection.",
+        commands=_RUNS_EXTENDER,
+        parse=_connections,
+        default=str(MAX_CONNECTIONS),
+    )
+    idle_timeout: float = _setting(
+        group="The extender",
+        form="DURATION",
+        help="How long a connection may be idle. kube-scheduler closes its own after 90s, and should be first.",
+        commands=_RUNS_EXTENDER,
+        parse=_duration(least=1.0),
+        default=f"{IDLE_SECONDS / 60:g}m",
+    )
+    cert: Path | None = _setting(
+        group="HTTPS",
+        form="FILE",
+        help="The extender's certificate in PEM, followed by the certificates of its issuers. With --cert, --key "
+        "and --cacert the extender answers by HTTPS, only to clients with a certificate; give all three or none. "
+        "The files are read again when they change.",
+        commands=_SERVES_HTTPS,
+        parse=Path,
+        default_text="none: plain HTTP",
+    )
+    key: Path | None = _setting(
+        group="HTTPS",
+        form="FILE",
+        help="The private key of --cert in PEM, not encrypted.",
+        commands=_SERVES_HTTPS,
+        parse=Path,
+        default_text="none: plain HTTP",
+    )
+    cacert: Path | None = _setting(
+        group="HTTPS",
+        form="FILE",
+        help="The CA certificates in PEM that must have signed the clients' certificates. "
+        "A certificate that is deleted from the file no longer counts, also for open connections.",
+        commands=_SERVES_HTTPS,
+        parse=Path,
+        default_text="none: plain HTTP",
+    )
+    client_names: tuple[str, ...] | None = _setting(
+        group="HTTPS",
+        form="NAME,...",
+        help="Which clients may send requests: those whose certificate has one of these as its common name or as "
+        "an alternative name.",
+        commands=_SERVES_HTTPS,
+        parse=_names,
+        default_text="all clients with a certificate signed by --cacert",
+    )
+    only: str | None = _setting(
+        group="Extensions",
+        form="NAME",
+        help="Serve only this extension, or only `telemetry`. An extension that binds can only be served so.",
+        commands=("run extender",),
+        parse=str,
+        default_text="telemetry, and every installed extension that does not bind",
+    )
+    extension_timeout: float = _setting(
+        group="Extensions",
+        form="DURATION",
+        help="How long a call of an extension may take before it times out. Keep this below the scheduler's "
+        "httpTimeout.",
+        commands=_RUNS_EXTENDER,
+        parse=_duration(),
+        default="1s",
+    )
+    node: str = _setting(
+        group="This machine",
+        form="NAME",
+        help="The name of this machine as a node.",
+        commands=("run machine", "up"),
+        parse=_node,
+        default=own_node_name(),
+        default_text="the host's name",
+    )
+    health_listen: Address = _setting(
+        group="Health and logs",
+        form="HOST:PORT",
+        help="The address of /healthz, /readyz and /metrics. Each worker has its own default port.",
+        commands=_PROCESSES,
+        parse=Address.parse,
+        default="127.0.0.1:9002",
+        default_of={
+            "run materialize": "127.0.0.1:9003",
+            "run policies": "127.0.0.1:9004",
+            "run machine": "127.0.0.1:9005",
+            "run bus": "127.0.0.1:9006",
+            "run watch": "127.0.0.1:9007",
+            "run labels": "127.0.0.1:9008",
+            "run collect": "127.0.0.1:9011",
+            "run resources": "127.0.0.1:9010",
+            "run evaluate": "127.0.0.1:9009",
+        },
+    )
+    log_format: LogFormat = _setting(
+        group="Health and logs",
+        form=_choices(LogFormat),
+        help="The format of log events on standard error; `auto` is `console` on a terminal, else `json`.",
+        commands=_LOGS,
+        parse=_choice(LogFormat),
+        default=LogFormat.AUTO.value,
+    )
+    log_level: LogLevel = _setting(
+        group="Health and logs",
+        form=_choices(LogLevel),
+        help="The lowest severity of log events that are written.",
+        commands=_LOGS,
+        parse=_choice(LogLevel),
+        default=LogLevel.INFO.value,
+        default_of={"demo": LogLevel.ERROR.value},
+    )
+
+    @classmethod
+    def load(cls, command: str, given: Mapping[str, str]) -> "Settings":
+        """The settings of `command`, where `given` maps names of settings to what a user wrote.
+
+        Raises SettingsError with every invalid setting and every invalid combination.
+        """
+        mistakes: list[Mistake] = []
+        values: dict[str, Any] = {}
+        for name, setting in every_setting():
+            text = given.get(name, setting.default_for(command))
+            try:
+                values[name] = None if text is None else setting.parse(text)
+            except ValueError as error:
+                mistakes.append(Mistake(_label(name), shortened(without_password(text or "")), str(error)))
+                values[name] = None
+        mistakes += _combined_mistakes(command, values)
+        if mistakes:
+            raise SettingsError(mistakes)
+        return cls(**values)
+
+
+def every_setting() -> Iterator[tuple[str, Setting]]:
+    """Each setting by its name, in the order of the documentation."""
+    return ((each.name, each.metadata["setting"]) for each in fields(Settings))
+
+
+def settings_of(command: str) -> Iterator[tuple[str, Setting]]:
+    """The settings that a command uses, by their names."""
+    return ((name, setting) for name, setting in every_setting() if command in setting.commands)
+
+
+def _label(name: str) -> str:
+    """The setting in messages: `--log-level (TAS_LOG_LEVEL)`."""
+    return f"{flag(name)} ({variable(name)})"
+
+
+def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Settings that do not go together. A value is None if it is absent, or invalid by itself."""
+    if command in _USES_KUBERNETES:
+        yield from _cluster_mistakes(command, values)
+    if command in _RUNS_COLLECT:
+        yield from _source_mistakes(values)
+    if command in _READS_DIRECTORY and values["kubeconfig"] is None:
+        yield from _directory_mistakes(command, values["policies"])
+    if command in _STARTS_BUS and values["bus"] in (EMBEDDED, None) and (values["replicas"] or 1) > 1:
+        yield Mistake(
+            _label("replicas"), str(values["replicas"]), "must be 1 with the embedded server, which is a single server"
+        )
+    listen, health = values["listen"], values["health_listen"]
+    if command in _RUNS_EXTENDER and listen is not None and listen == health and listen.port != 0:
+        yield Mistake(_label("health_listen"), str(health), f"must not be the extender's address ({flag('listen')})")
+    if command in _SERVES_HTTPS:
+        yield from _tls_mistakes(values)
+    if command == "run resources" and values["node_resource"] == 0:
+        yield Mistake(_label("node_resource"), "0", "must be at least 1")
+    if command == "run all" and values["node_resource"] and values["kubeconfig"] is None:
+        yield Mistake(_label("node_resource"), str(values["node_resource"]), f"needs {flag('kubeconfig')}")
+    store = values["store"]
+    if command in _STARTS_BUS and store is not None and store.exists() and not store.is_dir():
+        yield Mistake(_label("store"), shortened(str(store)), "is not a directory")
+
+
+def _path_mistakes(name: str, path: Path, *, is_directory: bool = False) -> Iterator[Mistake]:
+    if not path.exists():
+        reason = "does not exist"
+    elif is_directory and not path.is_dir():
+        reason = "is not a directory"
+    elif is_directory and not os.access(path, os.R_OK | os.X_OK):
+        reason = "is not readable"
+    elif not is_directory and not (path.is_file() and os.access(path, os.R_OK)):
+        reason = "is not a readable file"
+    else:
+        return
+    yield Mistake(_label(name), shortened(str(path)), reason)
+
+
+def _tls_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
+    names = ("cert", "key", "cacert")
+    given = [name for name in names if values[name] is not None]
+    flags = ", ".join(map(flag, given))
+    for name in names:
+        path = values[name]
+        if path is None:
+            if given:
+                yield Mistake(_label(name), "", f"must be given, since {flags} is given: all three or none")
+        else:
+            yield from _path_mistakes(name, path)
+    if values["client_names"] and not given:
+        text = shortened(",".join(values["client_names"]))
+        yield Mistake(_label("client_names"), text, "needs HTTPS: " + ", ".join(map(flag, names)))
+
+
+def _cluster_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:
+    kubeconfig = values["kubeconfig"]
+    if kubeconfig is None:
+        return
+    if command in _READS_DIRECTORY and values["policies"] is not None:
+        name, value = _label("kubeconfig"), shortened(str(kubeconfig))
+        yield Mistake(
+            name, value, f"cannot be combined with {flag('policies')}: policies come from a cluster or from a directory"
+        )
+    if isinstance(kubeconfig, Path):
+        yield from _path_mistakes("kubeconfig", kubeconfig)
+
+
+def _source_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
+    for spec in values["source"] or ():
+        if spec.kind in OF_KUBERNETES and values["kubeconfig"] is None:
+            yield Mistake(
+                _label("source"), str(spec), f"needs {flag('kubeconfig')}: this source is polled through the API server"
+            )
+    file = values["source_config"]
+    if file is not None and not (file.is_file() and os.access(file, os.R_OK)):
+        yield Mistake(_label("source_config"), shortened(str(file)), "is not a readable file")
+
+
+def _directory_mistakes(command: str, directory: Path | None) -> Iterator[Mistake]:
+    if directory is None:
+        cluster = f", or {flag('kubeconfig')} for a cluster" if command in _USES_KUBERNETES else ""
+        yield Mistake(_label("policies"), "", f"must be given: the directory of TASPolicy files{cluster}")
+    else:
+        yield from _path_mistakes("policies", directory, is_directory=True)
+
+
+def settings_page() -> str:
+    """`docs/settings.md`."""
+    lines = [
+        "# Settings",
+        "",
+        "<!-- Made from `cli/settings.py` by `tas docs`: change it there. -->",
+        "",
+        "Each setting is a flag and an environment variable. The flag overrides the variable; an empty variable counts",
+        "as absent. All settings are checked before anything starts: every mistake is printed, and the exit code is 2.",
+        "A flag that may be given several times also takes values separated by commas, and so does its variable.",
+        "Durations: `90s`, `2m`, `1h30m`. Sizes: `1048576`, `64MiB`.",
+    ]
+    group = ""
+    for name, setting in every_setting():
+        if setting.group != group:
+            group = setting.group
+            lines += [
+                "",
+                f"## {group}",
+                "",
+                "| Setting | Value | Default | Used by | Meaning |",
+                "|---|---|---|---|---|",
+            ]
+        # The text goes first: the default itself may depend on the machine that writes this page.
+        default = setting.default_text or f"`{setting.default}`"
+        for command, own in setting.default_of.items():
+            default += f"; `{command}`: `{own}`"
+        used_by = ", ".join(f"`{command}`" for command in setting.commands)
+        form = setting.form.replace("|", "\\|")
+        lines.append(f"| `{flag(name)}`<br>`{variable(name)}` | `{form}` | {default} | {used_by} | {setting.help} |")
+    return "\n".join(lines) + "\n"

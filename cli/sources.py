@@ -1,0 +1,73 @@
+"""Builds the sources of the settings."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+
+from prometheus_client import CollectorRegistry
+
+from cli.settings import Settings
+from workers.ingest.sources.base import Listener, Source
+from workers.ingest.sources.config import ConfigFile
+from workers.ingest.sources.custom_metrics import CustomMetrics
+from workers.ingest.sources.metrics_server import MetricsServer
+from workers.ingest.sources.prometheus import Prometheus
+from workers.ingest.sources.spec import SourceKind, SourceSpec
+from workers.kubernetes.client import KubernetesClient
+from workers.process.address import Address
+
+
+def sources_of(settings: Settings) -> tuple[SourceSpec, ...]:
+    """The sources of the settings; by default the custom metrics API if there is a cluster."""
+    if settings.source is not None:
+        return settings.source
+    if settings.kubeconfig is None:
+        return ()
+    return (SourceSpec(name=SourceKind.CUSTOM_METRICS.value, kind=SourceKind.CUSTOM_METRICS),)
+
+
+class Sources:
+    """Builds sources, each with its own connections: a source that hangs does not block another source.
+
+    `connect_kubernetes` returns a new client of the API server. `stack` closes the connections at the end.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        stack: AsyncExitStack,
+        connect_kubernetes: Callable[[], Awaitable[KubernetesClient]],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._connect_kubernetes = connect_kubernetes
+        self._registry = registry
+
+    async def build(self) -> Mapping[SourceSpec, Source | Listener]:
+        """Every source of the settings. Raises StartError."""
+        specs = sources_of(self._settings)
+        configured = {spec.name for spec in specs if spec.kind is SourceKind.PROMETHEUS}
+        config = ConfigFile.load(self._settings.source_config, sources=configured, registry=self._registry)
+        listeners = self._listeners([spec for spec in specs if spec.kind is SourceKind.REMOTE_WRITE], config)
+        return {spec: listeners[spec] if spec in listeners else await self._polled(spec, config) for spec in specs}
+
+    def _listeners(self, specs: Sequence[SourceSpec], config: ConfigFile) -> dict[SourceSpec, Listener]:
+        if not specs:
+            return {}
+        # Imported only when used: protobuf takes longer to load than the rest of the product.
+        from workers.ingest.sources.remote_write import RemoteWrite, RemoteWriteMetrics
+
+        metrics = RemoteWriteMetrics(self._registry)
+        return {spec: RemoteWrite(spec.name, Address.parse(spec.address), config, metrics=metrics) for spec in specs}
+
+    async def _polled(self, spec: SourceSpec, config: ConfigFile) -> Source:
+        match spec.kind:
+            case SourceKind.CUSTOM_METRICS:
+                return CustomMetrics(spec.name, await self._connect_kubernetes())
+            case SourceKind.METRICS_SERVER:
+                return MetricsServer(spec.name, await self._connect_kubernetes())
+            case SourceKind.PROMETHEUS:
+                prometheus = Prometheus(spec.name, spec.address, config)
+                self._stack.push_async_callback(prometheus.close)
+                return prometheus
+        raise AssertionError(f"source {spec}: receives samples and is not polled")

@@ -1,0 +1,128 @@
+"""Applies the policies of a directory to the simulated cluster of `tas up`, as `kubectl apply` after each save."""
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+
+import structlog
+
+from sandbox.cluster import Cluster
+from sandbox.errors import PageNotFoundError, StatusError
+from sandbox.resources import NAMESPACES, TASPOLICIES
+from tas.policy.directory import LAST_GOOD, NOTHING, DirectoryPlan, FileProblem, plan
+from tas.policy.manifest import policy_spec
+from tas.policy.policy import PolicyKey
+from workers.watching.policies import problem_fields
+from workers.watching.policy_files import DirectoryReader
+
+log = structlog.get_logger("applied")
+
+POLL_INTERVAL_SECONDS = 0.2
+"""How often the directory is read. Unchanged files are not parsed again."""
+
+MANAGER = "tas-up"
+
+
+class AppliedPolicies:
+    """Applies the directory's policies to the cluster, by the rules of `tas run policies`.
+
+    A file that cannot be read leaves its policies unchanged. A deleted file deletes its policies; a deleted directory
+    deletes nothing.
+    """
+
+    name = "applied-policies"
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._reader = DirectoryReader(directory)
+        self._applied: dict[PolicyKey, tuple[str, int]] = {}  # the file and the generation in the file
+        self._reported: dict[str, tuple[FileProblem, ...]] = {}
+        self._reported_directory: str | None = None
+
+    def unready(self) -> str | None:
+        """Always ready: the worker `watch` reports when it has the policies."""
+        return None
+
+    async def run(self) -> None:
+        """Follows the directory until cancelled."""
+        while True:
+            listing = await asyncio.to_thread(self._reader.read)
+            self._log_directory(listing.problem)
+            origins = {key: origin for key, (origin, _) in self._applied.items()}
+            planned = plan(listing.files, origins, complete=listing.problem is None)
+            self._apply(planned)
+            await asyncio.sleep(POLL_INTERVAL_SECONDS)
+
+    def _apply(self, planned: DirectoryPlan) -> None:
+        problems: defaultdict[str, tuple[FileProblem, ...]] = defaultdict(tuple, planned.unreadable)
+        for duplicate in planned.duplicates:
+            problems[duplicate.origin] += (duplicate,)
+        for key, filed in planned.desired.items():
+            version = (filed.origin, filed.generation)
+            if self._applied.get(key) == version:
+                continue
+            try:
+                self._put(key, policy_spec(filed.policy))
+            except (StatusError, PageNotFoundError) as error:
+                problem = FileProblem(
+                    origin=filed.origin,
+                    subject=f"policy {key}",
+                    field="metadata",
+                    value=str(key),
+                    reason=str(error)
+                    or "the cluster does not serve TASPolicies: their CustomResourceDefinition is missing",
+                    in_force=LAST_GOOD if key in self._applied else NOTHING,
+                )
+                problems[filed.origin] += (problem,)
+                continue
+            self._applied[key] = version
+            log.info(
+                "policy_stored",
+                policy=str(key),
+                file=filed.origin,
+                generation=filed.generation,
+                problems=[str(problem) for problem in filed.problems],
+            )
+        for key in planned.remove:
+            origin, _ = self._applied.pop(key)
+            if self._cluster.store.get(TASPOLICIES, key.namespace, key.name) is not None:
+                self._cluster.delete(TASPOLICIES, key.namespace, key.name)
+            log.info("policy_deleted", policy=str(key), file=origin)
+        self._log_files(dict(problems))
+
+    def _put(self, key: PolicyKey, spec: object) -> None:
+        if self._cluster.store.get(NAMESPACES, "", key.namespace) is None:
+            self._cluster.create(NAMESPACES, "", {"metadata": {"name": key.namespace}}, manager=MANAGER)
+        current = self._cluster.store.get(TASPOLICIES, key.namespace, key.name)
+        if current is None:
+            policy = {"apiVersion": TASPOLICIES.group_version, "kind": TASPOLICIES.kind, "spec": spec}
+            self._cluster.create(TASPOLICIES, key.namespace, policy | {"metadata": {"name": key.name}}, manager=MANAGER)
+            return
+        patch = {"spec": _replacing(current["spec"], spec)}
+        self._cluster.patch(TASPOLICIES, key.namespace, key.name, patch, manager=MANAGER)
+
+    def _log_directory(self, problem: str | None) -> None:
+        if problem == self._reported_directory:
+            return
+        self._reported_directory = problem
+        if problem is None:
+            log.info("policy_directory_readable", directory=str(self._directory))
+        else:
+            log.error("policy_directory_unreadable", directory=str(self._directory), error=problem)
+
+    def _log_files(self, problems: dict[str, tuple[FileProblem, ...]]) -> None:
+        for origin, of_file in problems.items():
+            if self._reported.get(origin) != of_file:
+                for problem in of_file:
+                    log.warning("policy_file_invalid", file=origin, **problem_fields(problem))
+        for origin in self._reported.keys() - problems.keys():
+            log.info("policy_file_valid", file=origin)
+        self._reported = problems
+
+
+def _replacing(old: object, new: object) -> object:
+    """The merge patch that changes `old` to `new` in one step."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return dict.fromkeys(old.keys() - new.keys()) | {key: _replacing(old.get(key), value) for key, value in new.items()}

@@ -1,0 +1,377 @@
+"""The live view of `tas up`: nodes, cluster, policies, the extender's answers, and log events.
+
+The view follows the bus, and reads the last answers from the extender's health port. On a terminal the view is redrawn;
+otherwise a line is printed for each change. The log of this process is a section of the view.
+"""
+
+import asyncio
+import io
+import re
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+import orjson
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from tas.explain.explain import explain_node
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.samples.freshness import is_fresh
+from tas.samples.sample import newest
+from tas.values.quantity import Quantity, format_quantity
+from workers.following.followed_view import FollowedView
+from workers.process.logs import logging_to
+
+REDRAW_INTERVAL_SECONDS = 0.25
+ANSWERS_INTERVAL_SECONDS = 1.0
+SHOWN_ANSWERS = 8
+SHOWN_EVENTS = 6
+KEPT_EVENTS = 50
+ROOMY_HEIGHT = 40
+"""From this many lines on, empty lines separate the sections, and all hints are shown."""
+
+GAP = 2
+"""Spaces between columns."""
+
+_STYLE = {State.VIOLATED: "bold red", State.MET: "green", State.UNKNOWN: "yellow"}
+
+PROBLEM_STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red"}
+_EVENT = re.compile(r"(\d{4}-\d\d-\d\dT\S+)\s+\[(\w+)\s*\]\s+(\S+)\s*(?:\[[\w.]+\])?\s*(.*)")
+_FIELD = re.compile(r"""(\w+)=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\S+(?:\s+(?!\w+=)\S+)*)""")
+_FIRST_FIELDS = ("error", "field", "value", "message")
+
+
+class LiveView:
+    """Shows nodes with metrics and their age, policies with the nodes that violate them, and the last answers.
+
+    Another worker keeps `followed` up to date. `answers_url` is `/answers` of the extender's health port. `hints` are
+    commands that the user can try. `cluster` returns the rows of the section `cluster`: text by name.
+    """
+
+    name = "live"
+
+    def __init__(
+        self,
+        followed: FollowedView,
+        *,
+        answers_url: str,
+        hints: Iterable[str],
+        console: Console,
+        cluster: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._answers_url = answers_url
+        self._hints = tuple(hints)
+        self._console = console
+        self._cluster = cluster
+        self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
+        self._followed = followed
+        self._view = followed.view
+        self._answers: list[Mapping[str, Any]] = []
+        self._answers_error: str | None = "not requested yet"
+
+    def unready(self) -> str | None:
+        """Always ready."""
+        return None
+
+    async def run(self) -> None:
+        """Shows until cancelled."""
+        draws = self._console.is_terminal
+        with logging_to(_Lines(self.add_event if draws else self._print_event)):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read_answers())
+                tasks.create_task(self._draw() if draws else self._print_changes())
+
+    def add_event(self, line: str) -> None:
+        """Adds a line of the log to the section `events`."""
+        self._history.append(event_line(line))
+
+    async def _draw(self) -> None:
+        with Live(self._render(), console=self._console, auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(self._render(), refresh=True)
+                await asyncio.sleep(REDRAW_INTERVAL_SECONDS)
+
+    def _render(self) -> RenderableType:
+        now = time.time()
+        self._view.advance(now)
+        width, height = self._console.size
+        # Hints come first. The sections share the other lines.
+        hints = fitting_hints(self._hints, width, height)
+        sections = [
+            self._nodes(now, width),
+            self._cluster_lines(width),
+            self._policy_lines(now, width),
+            self._answer_lines(width),
+            self._event_lines(height),
+        ]
+        gap = [Text()] if height >= ROOMY_HEIGHT else []
+        lines = list(hints)
+        free = height - len(hints) - len(sections) * (1 + len(gap))
+        for (head, *rows), share in zip(
+            sections, shares(free, [len(section) - 1 for section in sections]), strict=True
+        ):
+            head.stylize("bold blue")
+            lines += [*gap, head, *cut(rows, share)]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return Text("\n", no_wrap=True, overflow="crop").join(lines[:height])
+
+    def _nodes(self, now: float, width: int) -> list[Text]:
+        if not self._view.sampled_nodes:
+            return [Text("nodes"), Text(self._followed.unready() or "no samples yet", style="yellow")]
+        rows = []
+        for node in sorted(self._view.sampled_nodes):
+            strategies = [Text(name, style=_STYLE[State.VIOLATED]) for name in self._names(node, State.VIOLATED, now)]
+            strategies += [
+                Text(f"?{name}", style=_STYLE[State.UNKNOWN]) for name in self._names(node, State.UNKNOWN, now)
+            ]
+            rows.append((Text(node), fit(strategies, width * 2 // 5, " "), self._metric_pieces(node, now)))
+        left = [Text("nodes"), Text("violates, ?unknown")]
+        widths = [
+            max(cell.cell_len for cell in column) for column in zip(left, *(row[:2] for row in rows), strict=True)
+        ]
+        free = width - sum(widths) - 2 * GAP
+        cells = [(*row[:2], fit(row[2], free, "  ")) for row in rows]
+        return aligned([(*left, Text("metrics (value, age)")), *cells], width, flexible=2)
+
+    def _strategies(self, node: str, state: State, now: float) -> Text:
+        names = self._names(node, state, now)
+        return Text(" ".join(names) or "–", style=_STYLE[state] if names else "dim")
+
+    def _names(self, node: str, state: State, now: float) -> list[str]:
+        return [
+            f"{policy.policy.removeprefix('default/')}/{strategy.type}"
+            for policy in explain_node(self._view, node, now).policies
+            for strategy in policy.strategies
+            if strategy.state is state and strategy.rules
+        ]
+
+    def _metric_pieces(self, node: str, now: float) -> list[Text]:
+        """Each metric with its value and age; the metrics that most rules use come first."""
+        used = Counter(
+            rule.metric
+            for entry in self._view.policies.values()
+            for strategy in entry.policy.strategies.values()
+            for rule in strategy.rules
+        )
+        pieces = []
+        samples = self._view.samples(node)
+        for metric in sorted({name for scrape in samples for name in scrape.metrics}, key=lambda m: (-used[m], m)):
+            scrape = newest(samples, metric)
+            assert scrape is not None
+            age = max(0.0, now - scrape.time)
+            fresh = is_fresh(scrape.time, self._view.default_stale_after, now)
+            text = Text()
+            text.append(f"{metric} ", style="dim")
+            text.append(readable(scrape.metrics[metric]), style="bold" if fresh else "dim strike")
+            text.append(f" {age:.0f}s", style="dim" if fresh else "yellow")
+            pieces.append(text)
+        return pieces
+
+    def _cluster_lines(self, width: int) -> list[Text]:
+        rows = [(Text(name), Text(text)) for name, text in self._cluster().items()]
+        return aligned([(Text("cluster"), Text()), *rows], width, flexible=1)
+
+    def _policy_lines(self, now: float, width: int) -> list[Text]:
+        if not self._view.policies:
+            return [Text("policies"), Text(self._followed.unready() or "no policies", style="yellow")]
+        rows: list[tuple[int, tuple[Text, ...]]] = []
+        for key, entry in sorted(self._view.policies.items()):
+            name = Text(str(key).removeprefix("default/"))
+            rows.extend(
+                (0, (name, Text("problem", style="yellow"), Text(), Text(str(problem), style="yellow")))
+                for problem in self._followed.records[key].problems
+            )
+            for kind, strategy in sorted(entry.policy.strategies.items()):
+                states = self._states(key, kind, now)
+                nodes = [Text(n, style="red") for n, state in states.items() if state is State.VIOLATED]
+                rank = 1 if nodes else 2
+                nodes += [Text(f"?{n}", style="yellow") for n, state in states.items() if state is State.UNKNOWN]
+                rows.append((rank, (name, Text(kind.value), fit(nodes, width // 4, " "), Text(str(strategy) or "–"))))
+        # Problems and violations come first, since not all rows may fit.
+        rows.sort(key=lambda row: row[0])
+        titles = (Text("policies"), Text("strategy"), Text("violating, ?unknown"), Text("rules"))
+        return aligned([titles, *(cells for _, cells in rows)], width, flexible=3)
+
+    def _states(self, key: PolicyKey, kind: StrategyType, now: float) -> dict[str, State]:
+        return {
+            node: strategy.state
+            for node in sorted(self._view.sampled_nodes)
+            for policy in explain_node(self._view, node, now).policies
+            if policy.policy == str(key)
+            for strategy in policy.strategies
+            if strategy.type is kind and strategy.state is not None
+        }
+
+    def _answer_lines(self, width: int) -> list[Text]:
+        if self._answers_error is not None:
+            return [Text("answers"), Text(self._answers_error, style="yellow")]
+        if not self._answers:
+            return [Text("answers"), Text("no requests yet", style="dim")]
+        rows = []
+        for answer in reversed(self._answers[-SHOWN_ANSWERS:]):
+            when, verb, pod, policy, result, ms = answer_cells(answer)
+            rows.append(tuple(map(Text, (when, verb, pod, policy.removeprefix("default/"), ms, result))))
+        titles = tuple(map(Text, ("answers", "verb", "pod", "policy", "ms", "answer")))
+        return aligned([titles, *rows], width, flexible=5)
+
+    def _event_lines(self, height: int) -> list[Text]:
+        newest_first = list(reversed(self._history))[: max(SHOWN_EVENTS, height // 5)]
+        # The newest warning or error stays visible.
+        problem = next((event for event in reversed(self._history) if event.style in PROBLEM_STYLES.values()), None)
+        if problem is not None and not any(event is problem for event in newest_first[:2]):
+            newest_first = [newest_first[0], problem, *(event for event in newest_first[1:] if event is not problem)]
+        return [Text("events"), *(event.copy() for event in newest_first or [Text("none yet", style="dim")])]
+
+    async def _print_changes(self) -> None:
+        for hint in self._hints:
+            self._line(hint)
+        shown: dict[str, str] = {}
+        last_answer = 0.0
+        while True:
+            now = time.time()
+            self._view.advance(now)
+            for node in sorted(self._view.sampled_nodes):
+                violates, unknown = (self._strategies(node, state, now) for state in (State.VIOLATED, State.UNKNOWN))
+                line = f"node {node}: violates {violates}, unknown {unknown}"
+                if shown.get(node) != line:
+                    shown[node] = line
+                    self._line(f"{line}; {'  '.join(map(str, self._metric_pieces(node, now)))}")
+            for name, text in self._cluster().items():
+                if shown.get(f"cluster {name}") != text:
+                    shown[f"cluster {name}"] = text
+                    self._line(f"cluster: {name}: {text}")
+            for answer in self._answers:
+                if answer["time"] > last_answer:
+                    last_answer = answer["time"]
+                    self._line("answer: " + "  ".join(answer_cells(answer)))
+            await asyncio.sleep(REDRAW_INTERVAL_SECONDS)
+
+    def _print_event(self, line: str) -> None:
+        self._line(event_line(line).plain)  # with local time, as in all other lines
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    async def _read_answers(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=ANSWERS_INTERVAL_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                try:
+                    async with session.get(self._answers_url) as response:
+                        self._answers = orjson.loads(await response.read())
+                        self._answers_error = None
+                except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                    self._answers_error = f"{self._answers_url}: {error or type(error).__name__}"
+                await asyncio.sleep(ANSWERS_INTERVAL_SECONDS)
+
+
+class _Lines(io.StringIO):
+    def __init__(self, add: Callable[[str], None]) -> None:
+        super().__init__()
+        self._add = add
+
+    def write(self, text: str) -> int:
+        """Passes on the lines of `text` that are not empty."""
+        for line in text.splitlines():
+            if line.strip():
+                self._add(line)
+        return len(text)
+
+
+def readable(value: Quantity) -> str:
+    """A value in short form: large numbers with a binary suffix, fractions with three digits."""
+    size = abs(value) / 10**9
+    for suffix, factor in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20)):
+        if size >= factor:
+            return f"{value / 10**9 / factor:.1f}{suffix}"
+    text = format_quantity(value)
+    return text if "." not in text else f"{value / 10**9:.3g}"
+
+
+def answer_cells(answer: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
+    """One of the extender's answers as the cells of a row."""
+    when = time.strftime("%H:%M:%S", time.localtime(answer["time"]))
+    result = f"{answer['outcome']}: {answer['passed']} of {answer['candidates']}"
+    if answer["verb"] == "prioritize":
+        result = " ".join(f"{host}={score}" for host, score in answer["best"]) or "no scores"
+    elif answer["reasons"]:
+        result += "; " + ", ".join(f"{count}× {reason}" for reason, count in answer["reasons"].items())
+    if answer["error"]:
+        result = answer["error"]
+    policy = answer["policy"] or "–"
+    return (when, answer["verb"], answer["pod"], policy, result, f"{answer['seconds'] * 1000:.2f}")
+
+
+def fit(pieces: Sequence[Text], width: int, between: str) -> Text:
+    """As many whole pieces as fit into `width`, and the number of the others; at least the first piece."""
+    for count in range(len(pieces), 0, -1):
+        shown = list(pieces[:count])
+        if count < len(pieces):
+            shown.append(Text(f"+{len(pieces) - count} more", style="dim"))
+        text = Text(between).join(shown)
+        if text.cell_len <= width or count == 1:
+            return text
+    return Text("–", style="dim")
+
+
+def aligned(rows: Sequence[Sequence[Text]], width: int, *, flexible: int) -> list[Text]:
+    """Each row as one line. The column `flexible` gets the remaining width; other columns at most two fifths each."""
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+    widths = [cell if index == flexible else min(cell, width * 2 // 5) for index, cell in enumerate(widths)]
+    widths[flexible] = max(1, width - sum(widths) + widths[flexible] - GAP * (len(widths) - 1))
+    lines = []
+    for row in rows:
+        cells = [cell.copy() for cell in row]
+        for cell, available in zip(cells, widths, strict=True):
+            cell.truncate(available, overflow="ellipsis", pad=True)
+        lines.append(Text(" " * GAP).join(cells))
+    return lines
+
+
+def shares(rows: int, wanted: Sequence[int]) -> list[int]:
+    """Divides `rows` among sections that need `wanted` rows each: one row to each section in turn."""
+    given = [0] * len(wanted)
+    while rows > 0 and given != list(wanted):
+        for index, needed in enumerate(wanted):
+            if given[index] < needed and rows > 0:
+                given[index] += 1
+                rows -= 1
+    return given
+
+
+def cut(rows: Sequence[Text], count: int) -> list[Text]:
+    """The first `count` rows; if there are more, the last row is their number."""
+    if len(rows) <= count or count < 2:
+        return list(rows[:count])
+    return [*rows[: count - 1], Text(f"… and {len(rows) - count + 1} more", style="dim")]
+
+
+def fitting_hints(hints: Sequence[str], width: int, height: int) -> list[Text]:
+    """All hints if the window is high; else the first hints that fit into one line each."""
+    if height >= ROOMY_HEIGHT:
+        lines = [line[start : start + width] for line in hints for start in range(0, len(line), width)]
+        return [Text(line, style="green") for line in lines]
+    short = [hint for hint in (re.sub(r"\s{2,}", "  ", hint) for hint in hints) if len(hint) <= width]
+    return [Text(hint, style="green") for hint in short[: max(1, height // 10)]]
+
+
+def event_line(line: str) -> Text:
+    """A line of the log in short form: time of day, level, event, and the fields, the most important first."""
+    found = _EVENT.fullmatch(line.strip())
+    if found is None:
+        return Text(line)
+    when, level, event, rest = found.groups()
+    fields = dict(_FIELD.findall(rest))
+    reason = fields.pop("reason", "")
+    first = [reason[1:-1] if reason[:1] in ("'", '"') else reason] if reason else []
+    first += [f"{key}={fields.pop(key)}" for key in _FIRST_FIELDS if key in fields]
+    text = " ".join([*first, *(f"{key}={value}" for key, value in fields.items())]) or rest
+    clock = datetime.fromisoformat(when).astimezone().strftime("%H:%M:%S")
+    return Text(f"{clock} {level} {event} {text}".rstrip(), style=PROBLEM_STYLES.get(level, ""))

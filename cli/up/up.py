@@ -1,0 +1,126 @@
+"""`tas up`: runs everything on this machine, with simulated nodes and a live view."""
+
+import dataclasses
+import os
+import shlex
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from cli.demo.stage import is_own_label
+from cli.discovery import bus_url, running_bus
+from cli.options import settings_command
+from cli.settings import EMBEDDED, Settings
+from cli.up.applied import AppliedPolicies
+from cli.up.live import LiveView
+from cli.up.simulated import SimulatedNodes, SimulatedPods
+from cli.wiring import all_workers, process, run_process
+from sandbox import Sandbox, extender_entry
+from sandbox.cluster import Cluster
+from sandbox.resources import NODES, PODS
+from tas.policy.policy import POD_LABEL
+from workers.following.followed_view import FollowedView
+from workers.serving.extender import PREFIX
+
+SIMULATED_NODES = ("node-1", "node-2", "node-3")
+
+
+@settings_command("up")
+def up(settings: Settings) -> int:
+    """Run everything here, with simulated nodes and a live view.
+
+    This machine is a real node, beside three simulated nodes. Ctrl-C ends everything and deletes its files.
+    """
+    return run_process(settings, _up(settings))
+
+
+async def _up(settings: Settings) -> int:
+    console = _Console()
+    directory = settings.policies
+    assert directory is not None, "checked by Settings"
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tas-up-")))
+        nodes = dict.fromkeys((*SIMULATED_NODES, settings.node))
+        sandbox = await stack.enter_async_context(Sandbox.start(nodes=nodes))
+        kubeconfig = sandbox.kubeconfig(folder / "kubeconfig")
+        # Policies are applied to the simulated cluster and reach the workers from there. No source is polled: the
+        # simulated nodes publish samples themselves.
+        settings = dataclasses.replace(settings, policies=None, kubeconfig=kubeconfig, source=())
+        parts, stop = await stack.enter_async_context(process(settings))
+        console.stop = stop.set
+        url = await parts.start_bus() if settings.bus == EMBEDDED else bus_url(settings)
+        await parts.build(url, (*all_workers(settings), "machine"))
+        bus = await parts.connect(url, "live")
+        followed = FollowedView(bus, default_stale_after=settings.stale_after)
+        live = LiveView(
+            followed,
+            answers_url=f"http://{settings.health_listen}/answers",
+            hints=_hints(settings, bus.address, f"http://{settings.listen}{PREFIX}", directory),
+            console=console,
+            cluster=lambda: _cluster(sandbox.cluster),
+        )
+        simulated = SimulatedNodes(await parts.connect(url, "simulated"), followed, SIMULATED_NODES)
+        for part in (
+            AppliedPolicies(sandbox.cluster, directory),
+            followed,
+            simulated,
+            SimulatedPods(sandbox.cluster),
+            live,
+        ):
+            parts.add(part)
+        await stack.enter_async_context(sandbox.scheduler(extender_entry(f"http://{settings.listen}")))
+        return await parts.run(stop)
+
+
+def _cluster(cluster: Cluster) -> dict[str, str]:
+    """The labels of policies on each node, its pods, and the waiting pods: each as text, by the name of the row."""
+    pods: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in cluster.store.items(PODS):
+        metadata = pod["metadata"]
+        pods[pod["spec"].get("nodeName", "")].append(
+            f"{metadata['name']} ({metadata.get('labels', {}).get(POD_LABEL, '–')})"
+        )
+    rows: dict[str, str] = {}
+    for node in cluster.store.items(NODES):
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
+        policy_labels = [f"{key}={value}" for key, value in sorted(labels.items()) if is_own_label(key, value)]
+        rows[name] = f"labels: {' '.join(policy_labels) or '–'}; pods: {', '.join(pods.pop(name, [])) or '–'}"
+    waiting = [pod for name in sorted(pods) for pod in pods[name]]
+    return rows | {"waiting": ", ".join(waiting) or "–"}
+
+
+def _hints(settings: Settings, bus: str, extender: str, directory: Path) -> list[str]:
+    tas = shlex.quote(_command())
+    where = "" if running_bus() == bus else f" --bus {bus}"
+    pod = '{"metadata":{"name":"p","namespace":"default","labels":{"telemetry-policy":"demo-policy"}}}'
+    return [
+        f"{tas} publish node-1 health_metric=2{where}      # the node is unhealthy now",
+        f"{tas} explain node node-1{where}                 # every rule with its value",
+        f"curl -s {extender}/filter -H 'Content-Type: application/json' -d "
+        f'\'{{"Pod":{pod},"NodeNames":["node-1","node-2"]}}\'',
+        f"edit a file in {directory}/       # a change counts as soon as it is saved",
+        f"kubectl --kubeconfig {settings.kubeconfig} get taspolicies,nodes,pods --show-labels",
+        f"bus: {bus}   http://{settings.health_listen}/metrics /answers /readyz   Ctrl-C ends all of it",
+    ]
+
+
+def _command() -> str:
+    """The command `tas` as the user can call it from the current directory."""
+    command = Path(sys.argv[0]).absolute()
+    return str(command.relative_to(Path.cwd())) if command.is_relative_to(Path.cwd()) else "tas"
+
+
+class _Console(Console):
+    """A console that stops the process in an orderly way when its reader closes the pipe, as in `tas up | head`."""
+
+    stop: Callable[[], None]
+
+    def on_broken_pipe(self) -> None:
+        """Sets `stop`: an immediate exit would leave a server and its files behind."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        self.stop()

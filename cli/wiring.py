@@ -1,0 +1,299 @@
+"""Builds a process from the settings: embedded server, connections, workers and supervisor."""
+
+import asyncio
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from bus.connection import Bus
+from bus.errors import MisconfiguredError, UnavailableError
+from bus.server import EmbeddedServer
+from cli.discovery import announced, bus_url
+from cli.loop import run_to_end
+from cli.settings import (
+    EMBEDDED_PORT,
+    FailedNodes,
+    Settings,
+    UnknownPolicy,
+    flag,
+    variable,
+)
+from cli.sources import Sources, sources_of
+from tas.errors import shortened
+from workers.enforcing.evaluate import Evaluate
+from workers.enforcing.labels import Labels
+from workers.enforcing.resources import Resources
+from workers.ingest.collect import Collect
+from workers.ingest.machine import Machine
+from workers.ingest.materialize import Materialize
+from workers.kubernetes.client import KubernetesClient, RequestMetrics
+from workers.kubernetes.errors import ConfigurationError
+from workers.process.certificates import Certificates
+from workers.process.embedded import EmbeddedBus
+from workers.process.errors import StartError, WorkerError
+from workers.process.limits import Limits
+from workers.process.logs import configure_logging
+from workers.process.runtime import Supervisor, Worker, invalid_entries, new_registry, stop_signals
+from workers.process.tls import TlsError, TlsFiles
+from workers.serving.extender import ExtenderWorker
+from workers.serving.extensions import installed
+from workers.watching.policies import PolicyDirectory
+from workers.watching.status import PolicyStatus
+from workers.watching.watch import WatchWorker
+
+log = structlog.get_logger("tas")
+
+
+def _policies(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Worker:
+    if settings.policies is None:
+        raise StartError("--policies must be given")
+    return PolicyDirectory(bus, directory=settings.policies, registry=registry)
+
+
+def _certificates(settings: Settings, registry: CollectorRegistry) -> Certificates | None:
+    if settings.cert is None or settings.key is None or settings.cacert is None:
+        return None
+    files = TlsFiles(cert=settings.cert, key=settings.key, cacert=settings.cacert)
+    try:
+        return Certificates(files, allowed=settings.client_names or (), registry=registry)
+    except TlsError as error:
+        raise StartError(str(error)) from error
+
+
+def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Worker:
+    return ExtenderWorker(
+        bus,
+        listen=settings.listen,
+        registry=registry,
+        default_stale_after=settings.stale_after,
+        max_body_bytes=settings.max_body,
+        unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
+        unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
+        debug_explain=settings.debug_explain,
+        share_listen=settings.share_listen,
+        extensions=installed(),
+        only=settings.only,
+        extension_seconds=settings.extension_timeout,
+        limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
+        certificates=_certificates(settings, registry),
+    )
+
+
+BUILD: dict[str, Callable[[Bus, Settings, CollectorRegistry], Worker]] = {
+    "materialize": lambda bus, _, registry: Materialize(bus, registry=registry),
+    "policies": _policies,
+    "evaluate": lambda bus, settings, registry: Evaluate(
+        bus, registry=registry, default_stale_after=settings.stale_after
+    ),
+    "extender": _extender,
+    "machine": lambda bus, settings, registry: Machine(
+        bus, node=settings.node, period=settings.period, registry=registry
+    ),
+}
+"""The workers that need only the bus, by name."""
+
+BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, CollectorRegistry], Worker]] = {
+    "watch": lambda bus, client, _, registry: WatchWorker(bus, client, registry=registry),
+    "status": lambda bus, client, settings, registry: PolicyStatus(
+        bus, client, registry=registry, default_stale_after=settings.stale_after
+    ),
+    "resources": lambda bus, client, settings, registry: Resources(
+        bus, client, registry=registry, count=settings.node_resource
+    ),
+    "labels": lambda bus, client, settings, registry: Labels(
+        bus, client, registry=registry, default_stale_after=settings.stale_after
+    ),
+}
+"""The workers that also use the API server, each with its own client."""
+
+
+def all_workers(settings: Settings) -> tuple[str, ...]:
+    """The workers of `tas run all`, besides the embedded server."""
+    collect = ("collect",) if sources_of(settings) else ()
+    if settings.kubeconfig is None:
+        return ("materialize", "policies", "evaluate", "extender", *collect)
+    resources = ("resources",) if settings.node_resource else ()
+    return ("materialize", "watch", "evaluate", "status", "extender", "labels", *collect, *resources)
+
+
+def kubeconfig_problem(kubeconfig: Path | str, error: ConfigurationError) -> str:
+    """The error message for a kubeconfig that cannot be used, with what to do."""
+    problem = f"{flag('kubeconfig')} ({variable('kubeconfig')}) = {shortened(str(kubeconfig))}: {error}"
+    return (
+        problem
+        if isinstance(kubeconfig, Path)
+        else f"{problem} Outside of a pod, name a file with {flag('kubeconfig')}"
+    )
+
+
+class Process:
+    """One process: workers are added, then all of them run.
+
+    Each worker has its own connection, also within one process: a slow worker does not delay the acknowledgements of
+    another worker, the server lists each worker by name, and one process behaves like several.
+    """
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
+        self.settings = settings
+        self.registry = new_registry()
+        self._stack = stack
+        self._workers: list[Worker] = []
+        self._buses: list[Bus] = []
+        self._invalid = invalid_entries(self.registry)
+        self._requests = RequestMetrics(self.registry)
+
+    async def start_bus(self, *, announce: bool = True) -> str:
+        """Starts the embedded server and returns its address; with `announce`, other commands of this user find it."""
+        server = await self._stack.enter_async_context(embedded_bus(self.settings, announce=announce))
+        self.add(EmbeddedBus(server))
+        return server.url
+
+    async def connect(self, url: str, name: str) -> Bus:
+        """A new connection to the bus, closed at the end."""
+        try:
+            bus = await self._stack.enter_async_context(
+                Bus.connect(url, name=f"tas-{name}", replicas=self.settings.replicas, on_invalid=self._invalid)
+            )
+        except MisconfiguredError as error:
+            raise StartError(str(error)) from error
+        self._buses.append(bus)
+        return bus
+
+    async def connect_kubernetes(self, name: str) -> KubernetesClient:
+        """A new client of the API server for the worker `name`, closed at the end."""
+        kubeconfig = self.settings.kubeconfig
+        if kubeconfig is None:
+            raise StartError("--kubeconfig must be given")
+        file = kubeconfig if isinstance(kubeconfig, Path) else None
+        try:
+            return await self._stack.enter_async_context(
+                KubernetesClient.connect(file, worker=name, metrics=self._requests)
+            )
+        except ConfigurationError as error:
+            raise StartError(kubeconfig_problem(kubeconfig, error)) from error
+
+    async def build(self, url: str, names: Sequence[str]) -> None:
+        """Builds and adds the workers `names`, each with its own connections."""
+        for name in names:
+            bus = await self.connect(url, name)
+            if name == "collect":
+                self.add(await self._collect(bus))
+            elif name in BUILD:
+                self.add(BUILD[name](bus, self.settings, self.registry))
+            else:
+                client = await self.connect_kubernetes(name)
+                self.add(BUILD_WITH_KUBERNETES[name](bus, client, self.settings, self.registry))
+
+    async def _collect(self, bus: Bus) -> Worker:
+        sources = Sources(self.settings, self._stack, lambda: self.connect_kubernetes("collect"), self.registry)
+        return Collect(bus, await sources.build(), period=self.settings.period, registry=self.registry)
+
+    def add(self, worker: Worker) -> None:
+        """Adds a worker that was built elsewhere."""
+        self._workers.append(worker)
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Runs until `stop` is set or a worker ends; returns the exit code."""
+        supervisor = Supervisor(
+            self._workers,
+            registry=self.registry,
+            health=self.settings.health_listen,
+            bus_problem=self._bus_problem,
+        )
+        return await supervisor.run(stop)
+
+    def unready(self) -> dict[str, str]:
+        """The workers that are not ready, each with the reason."""
+        return {worker.name: reason for worker in self._workers if (reason := worker.unready()) is not None}
+
+    def _bus_problem(self) -> str | None:
+        problems = [
+            f"{bus.name}: {bus.problem or 'not connected'}"
+            for bus in self._buses
+            if bus.problem is not None or not bus.connected
+        ]
+        return "; ".join(problems) or None
+
+
+@asynccontextmanager
+async def process(settings: Settings) -> AsyncIterator[tuple[Process, asyncio.Event]]:
+    """A new process without workers, and the event that SIGTERM and SIGINT set. Closes all connections at the end."""
+    async with stop_signals() as stop, AsyncExitStack() as stack:
+        yield Process(settings, stack), stop
+
+
+def run_process(settings: Settings, body: Coroutine[Any, Any, int]) -> int:
+    """Configures logging, runs `body` and returns its exit code; a worker that cannot start is one log line."""
+    configure_logging(settings.log_format, settings.log_level)
+    try:
+        return run_to_end(body)
+    except WorkerError as error:
+        log.error("start_failed", error=str(error))  # noqa: TRY400 - no traceback: it is no bug
+        return error.exit_code
+
+
+def run_workers(settings: Settings, names: Sequence[str], *, starts_bus: bool = False) -> int:
+    """Runs the workers `names`, with `starts_bus` also the embedded server; returns the exit code."""
+
+    async def body() -> int:
+        async with process(settings) as (parts, stop):
+            url = await parts.start_bus() if starts_bus else bus_url(settings)
+            await parts.build(url, names)
+            return await parts.run(stop)
+
+    return run_process(settings, body())
+
+
+@asynccontextmanager
+async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIterator[EmbeddedServer]:
+    """The embedded server; with `announce`, other commands of this user find it. Raises StartError, WorkerError."""
+    async with AsyncExitStack() as stack:
+        store = settings.store
+        if store is None:
+            store = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="tas-bus-", ignore_cleanup_errors=True))
+            )
+        try:
+            server = await stack.enter_async_context(_server(store, settings.embedded_port))
+        except MisconfiguredError as error:
+            raise StartError(f"bus: {error}") from error
+        except UnavailableError as error:
+            raise WorkerError(f"bus: {error}") from error
+        if announce:
+            stack.enter_context(announced(server.url, server.pid))
+        log.info("bus_started", bus=server.url, pid=server.pid, store=str(store))
+        yield server
+
+
+@asynccontextmanager
+async def _server(store: Path, port: int | None) -> AsyncIterator[EmbeddedServer]:
+    """A server at `port`; with None at the default port, or at any free port if that is in use."""
+    if port is not None and not _is_free(port):
+        raise StartError(
+            f"bus: cannot listen on 127.0.0.1:{port}: the port is in use (--embedded-port, TAS_EMBEDDED_PORT)"
+        )
+    async with AsyncExitStack() as stack:
+        server = None
+        if port is None and _is_free(EMBEDDED_PORT):
+            with suppress(UnavailableError):  # another process has just taken the port
+                server = await stack.enter_async_context(EmbeddedServer.start(store, port=EMBEDDED_PORT))
+        if server is None:
+            server = await stack.enter_async_context(EmbeddedServer.start(store, port=port or 0))
+        yield server
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # The server sets this option, too: a port whose last connections are still closing counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,60 @@
+"""What a replica of `labels` remembers of nodes, so that it does not repeat useless requests.
+
+Other replicas need not know it. Times are monotonic, in seconds.
+"""
+
+from collections.abc import Mapping
+
+
+class Declined:
+    """Changes of labels that the API server or a policy declined: not tried again for `seconds`."""
+
+    def __init__(self, *, seconds: float) -> None:
+        self._seconds = seconds
+        self._nodes: dict[str, dict[str, tuple[str | None, float]]] = {}
+
+    def add(self, node: str, label: str, value: str | None, *, at: float) -> None:
+        """Notes that a change of a label to `value` (None: its removal) was declined."""
+        self._nodes.setdefault(node, {})[label] = (value, at)
+
+    def of(self, node: str, *, at: float) -> Mapping[str, str | None]:
+        """The recently declined changes of the node: each label with its new value."""
+        recent = {label: each for label, each in self._nodes.pop(node, {}).items() if each[1] + self._seconds > at}
+        if recent:
+            self._nodes[node] = recent
+        return {label: value for label, (value, _) in recent.items()}
+
+    def forget(self, node: str) -> None:
+        """Forgets a deleted node."""
+        self._nodes.pop(node, None)
+
+    def clear(self) -> list[str]:
+        """Forgets everything, and returns the nodes with declined changes."""
+        nodes = list(self._nodes)
+        self._nodes.clear()
+        return nodes
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._nodes
+
+
+class PatchLimit:
+    """At most `count` patches of a node in `seconds`, in case somebody else always reverts the patch."""
+
+    def __init__(self, count: int, *, seconds: float) -> None:
+        self._count = count
+        self._seconds = seconds
+        self._nodes: dict[str, tuple[float, ...]] = {}
+
+    def patched(self, node: str, *, at: float) -> None:
+        """Notes that the node was patched."""
+        self._nodes[node] = (*self._nodes.get(node, ()), at)[-self._count :]
+
+    def wait(self, node: str, *, at: float) -> float:
+        """How many seconds the next patch of the node has to wait."""
+        times = self._nodes.get(node, ())
+        return max(0.0, times[0] + self._seconds - at) if len(times) == self._count else 0.0
+
+    def forget(self, node: str) -> None:
+        """Forgets a deleted node."""
+        self._nodes.pop(node, None)

@@ -1,0 +1,197 @@
+"""The law of removal: missing data never removes a label.
+
+1. TAS removes only labels in its own form: any label under its prefix, and a label without a prefix if its value is
+   `violating`.
+2. A verdict requests the removal of a label if every policy that names the label desires it absent, and no policy of
+   that name holds all labels under its prefix. A policy desires a label absent if fresh samples meet its rules, if its
+   `nodeSelector` does not match the node any more, or if it has `onStale: clear` (`tas.verdict.verdict`).
+3. A verdict can be old, so it is not sufficient. Each of the requesting policies must confirm the removal: its record
+   and the node's samples are read again. Any other policy of that name keeps the label if it names the label, or if its
+   record cannot be read.
+4. A label that no verdict mentions is an orphan. TAS removes an orphan only if no policy can have set it, according to
+   a new and complete list of the policies in all namespaces from the API server. An orphan without a prefix must also
+   have been set by TAS.
+5. Everything that these rules require to be read is read at most `READ_AGE_SECONDS` before the patch is sent.
+
+Workers patch no node before complete lists of a cluster's nodes and policies are stored in the current epoch.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from tas.enforcing.labels import DesiredLabels, is_in_our_form, policy_name
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.samples.sample import NodeSamples
+from tas.verdict.verdict import DesiredKind, PolicyVerdict, holds_prefix, label_state, labeling_prefix, strategy_labels
+
+READ_AGE_SECONDS = 2.0
+"""The maximum age of the oldest read behind a patch when the patch is sent."""
+
+
+# Rules 1 and 2: which removals verdicts request
+
+
+def requested_removals(desired: DesiredLabels, current: Mapping[str, str]) -> dict[str, tuple[PolicyKey, ...]]:
+    """The labels of a node, now `current`, whose removal verdicts request, each with the requesting policies."""
+    return {
+        label: winner.policies
+        for label, winner in desired.winners.items()
+        if winner.desired.kind
+        is DesiredKind.ABSENT  # the weakest kind: so every policy that names the label desires it absent
+        and label in current
+        and is_in_our_form(label, current[label])
+        and not desired.is_held(label)
+    }
+
+
+# Rule 3: which requested removals are confirmed
+
+
+class StoredPolicy(NamedTuple):
+    """A stored policy, with its uid of the API server."""
+
+    uid: str
+    policy: Policy
+
+
+class Evidence(NamedTuple):
+    """Data that was read after the verdict, to confirm removals.
+
+    Attributes:
+        policies: The stored policies that request removals, and all other stored policies with the names of the labels;
+            None for a record that cannot be read.
+        samples: The node's samples; empty if they cannot be read.
+        labels: The node's labels of the API server.
+        default_stale_after: Seconds after which a sample is stale for a policy without `staleAfter`.
+        now: Seconds since 1970.
+    """
+
+    policies: Mapping[PolicyKey, StoredPolicy | None]
+    samples: NodeSamples
+    labels: Mapping[str, str] | None
+    default_stale_after: float
+    now: float
+
+
+def confirmed_removals(
+    requested: Mapping[str, Collection[PolicyKey]],
+    judged: Mapping[PolicyKey, PolicyVerdict],
+    evidence: Evidence,
+) -> frozenset[str]:
+    """The labels of `requested` that may be removed: each requesting policy confirms, and no other keeps the label.
+
+    `judged` are the verdicts of the requesting policies: a stored policy with another uid confirms nothing.
+    """
+    return frozenset(
+        label
+        for label, requesting in requested.items()
+        if requesting
+        and all(_confirms(key, judged[key].uid, label, evidence) for key in requesting)
+        and not any(_keeps(key, label, evidence) for key in evidence.policies if key not in requesting)
+    )
+
+
+def _confirms(key: PolicyKey, uid: str, label: str, evidence: Evidence) -> bool:
+    """Whether the policy and the samples of `evidence` desire the label absent.
+
+    A suspended or dry-run policy confirms nothing. `clearFor` is not checked: the verdict has waited for that time.
+    """
+    stored = evidence.policies.get(key)
+    if stored is None or stored.uid != uid or stored.policy.suspend or stored.policy.dry_run:
+        return False
+    state = label_state(
+        stored.policy,
+        label,
+        samples=evidence.samples,
+        labels=evidence.labels,
+        default_stale_after=evidence.default_stale_after,
+        now=evidence.now,
+    )
+    return state is State.MET
+
+
+def _keeps(key: PolicyKey, label: str, evidence: Evidence) -> bool:
+    stored = evidence.policies[key]
+    return key.name == policy_name(label) and (stored is None or has_label(stored.policy, label))
+
+
+def has_label(policy: Policy, label: str) -> bool:
+    """Whether the policy names `label`, or holds all labels under its prefix."""
+    return any(label in strategy_labels(policy.key, each) for each in policy.strategies.values()) or (
+        holds_prefix(policy) and label.startswith(labeling_prefix(policy.key))
+    )
+
+
+# Rule 4: labels that no verdict mentions
+
+
+class Unmentioned(NamedTuple):
+    """Labels in our form that no verdict mentions or holds: those set by TAS, and those set by somebody else."""
+
+    orphans: frozenset[str]
+    foreign: frozenset[str]
+
+
+def unmentioned_labels(
+    desired: DesiredLabels,
+    current: Mapping[str, str],
+    *,
+    managers: Mapping[str, Collection[str]],
+    own_managers: Collection[str],
+) -> Unmentioned:
+    """The orphans and the foreign labels among the labels `current` of a node.
+
+    `managers` are the field managers of each label without a prefix. If none of them is in `own_managers`, or they are
+    unknown, the label is foreign and stays.
+    """
+    found = {
+        label
+        for label, value in current.items()
+        if is_in_our_form(label, value) and label not in desired.winners and not desired.is_held(label)
+    }
+    foreign = frozenset(
+        label
+        for label in found
+        if not label.startswith(LABEL_PREFIX) and set(own_managers).isdisjoint(managers.get(label, ()))
+    )
+    return Unmentioned(frozenset(found - foreign), foreign)
+
+
+def may_orphan_go(label: str, policies: Iterable[tuple[PolicyKey, object]]) -> bool:
+    """Whether none of `policies` can have set the orphan. `policies` must be complete.
+
+    Each policy is its key and its `spec`, decoded from JSON. A suspended or dry-run policy keeps every label of its
+    name, and so does a policy with an invalid strategy.
+    """
+    name = policy_name(label)
+    return not any(_can_have(key, spec, label) for key, spec in policies if key.name == name)
+
+
+def _can_have(key: PolicyKey, spec: object, label: str) -> bool:
+    policy, _ = parse_policy(key, spec)
+    if policy.suspend or policy.dry_run:
+        return True
+    prefix = labeling_prefix(key)
+    kind = StrategyType.LABELING if label.startswith(prefix) else StrategyType.DESCHEDULE
+    strategy = policy.strategies.get(kind)
+    if strategy is None or not strategy.rules:
+        return False
+    if kind is StrategyType.DESCHEDULE or not strategy.readable:
+        return True
+    return label.removeprefix(prefix) in _written_keys(spec)
+
+
+def _written_keys(spec: object) -> set[str]:
+    """The label keys in the text of a `labeling` strategy, also of rules that are invalid for another reason."""
+    strategies = spec.get("strategies") if isinstance(spec, dict) else None
+    labeling = strategies.get(StrategyType.LABELING.value) if isinstance(strategies, dict) else None
+    rules = labeling.get("rules") if isinstance(labeling, dict) else None
+    return {
+        text.partition("=")[0]
+        for rule in (rules if isinstance(rules, list) else ())
+        if isinstance(rule, dict) and isinstance(rule.get("labels"), list)
+        for text in rule["labels"]
+        if isinstance(text, str)
+    }

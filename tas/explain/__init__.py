@@ -1,0 +1,1 @@
+"""Why a node is rejected, and at which stage a value has stopped."""

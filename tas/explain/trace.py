@@ -1,0 +1,300 @@
+"""The trace of one value through the stages source, sample, view, verdict and label: where it stops, and since when.
+
+Each stage is checked with other data of the bus than the stage before. So a worker that does not run, or is behind,
+shows as the first stage without the value.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from tas.enforcing.labels import is_in_our_form
+from tas.policy.policy import Policy, PolicyKey, Rule, StrategyType, preference
+from tas.policy.rules import State, rule_state
+from tas.samples.freshness import is_fresh, stale_at
+from tas.samples.sample import NodeSamples, Scrape, newest
+from tas.samples.unknown_node import is_unknown_node
+from tas.sources.state import SourceState
+from tas.values.quantity import format_quantity
+from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict, StrategyVerdict, evaluate_policy
+
+
+class Stage(StrEnum):
+    """The stages of a value, in order."""
+
+    SOURCE = "source"
+    SAMPLE = "sample"
+    VIEW = "view"
+    VERDICT = "verdict"
+    LABEL = "label"
+
+
+class StageResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the value has passed a stage, since when (seconds since 1970), and the details of the check."""
+
+    stage: Stage
+    passed: bool
+    since: float | None
+    details: tuple[str, ...]
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """The results up to the first stage that the value did not pass. `stopped_at` is None if it passed all stages."""
+
+    metric: str
+    node: str
+    stages: Sequence[StageResult]
+    stopped_at: Stage | None
+
+
+class PolicyVersion(NamedTuple):
+    """A policy with the fields that identify its version in verdicts."""
+
+    policy: Policy
+    uid: str
+    generation: int
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """The data on the bus about one node.
+
+    Attributes:
+        published: The last scrape of each source that is still on SAMPLES.
+        known: The samples that materialize has stored.
+        labels: The node's labels, as the API server reported them; None if they are not stored.
+        cluster: Whether nodes come from an API server; None if no complete list of nodes is stored.
+        policies: All policies.
+        verdict: The verdict that evaluate has stored; None if there is none.
+        sources: The states of the sources, as stored by collect, by name.
+        held_sources: The names of the sources that a replica of collect holds.
+        default_stale_after: Seconds after which a sample is stale for a policy without `staleAfter`.
+    """
+
+    published: Mapping[str, Scrape]
+    known: NodeSamples
+    labels: Mapping[str, str] | None
+    cluster: bool | None
+    policies: Sequence[PolicyVersion]
+    verdict: NodeVerdict | None
+    sources: Mapping[str, SourceState]
+    held_sources: Collection[str]
+    default_stale_after: float
+
+
+def trace(metric: str, node: str, evidence: Evidence, now: float) -> Trace:
+    """The trace of the newest value of `metric` of `node` at `now`."""
+    stages: list[StageResult] = []
+    for check in (_source, _sample, _view, _verdict, _label):
+        result = check(metric, node, evidence, now)
+        stages.append(result)
+        if not result.passed:
+            return Trace(metric=metric, node=node, stages=stages, stopped_at=result.stage)
+    return Trace(metric=metric, node=node, stages=stages, stopped_at=None)
+
+
+def _source(metric: str, _node: str, evidence: Evidence, now: float) -> StageResult:
+    details: list[str] = []
+    has_values = False
+    since: float | None = None
+    for name, state in sorted(evidence.sources.items()):
+        known = state.metrics.get(metric)
+        if state.period is not None and name not in evidence.held_sources:
+            details.append(f"{name}: no replica of collect polls it: is one running?")
+            since = state.time if since is None else since
+        elif state.problem:
+            details.append(f"{name} ({state.holder}): {state.problem}")
+            since = state.last_success if since is None else since
+        elif known is None:
+            details.append(f"{name} ({state.holder}): not polled for {metric}: no policy uses it")
+        elif known.missing:
+            details.append(f"{name} ({state.holder}): {known.missing}")
+            since = state.last_success if since is None else since
+        else:
+            details.append(f"{name} ({state.holder}): a value for {known.nodes} nodes")
+            has_values = has_values or known.nodes > 0
+            since = state.last_success
+    pushed_scrapes = sorted(_pushed(metric, evidence).items())
+    for name, scrape in pushed_scrapes:
+        other = "" if metric in evidence.published[name].metrics else f"; its newest message holds no {metric}"
+        details.append(f"{name}: publishes by itself{other}")
+        since = scrape.arrived
+    if not details:
+        others = ", ".join(sorted(evidence.published))
+        details.append(
+            "no source is attached, and nobody publishes it"
+            + (f": only other metrics come from {others}" if others else "")
+        )
+    return StageResult(
+        stage=Stage.SOURCE, passed=has_values or bool(pushed_scrapes), since=since, details=tuple(details)
+    )
+
+
+def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResult:
+    last = _last(metric, evidence)
+    if last is None:
+        others = sorted(evidence.published)
+        detail = f"SAMPLES holds no {metric} of {node}" + (f", only of {', '.join(others)}" if others else "")
+        stored = newest(evidence.known, metric)
+        since = None if stored is None else stored.arrived
+        return StageResult(stage=Stage.SAMPLE, passed=False, since=since, details=(detail,))
+    text = f"{format_quantity(last.metrics[metric])} from {last.source}, sequence {last.sequence} of SAMPLES"
+    limit = _longest_limit(metric, evidence)
+    if not is_fresh(last.time, limit, now):
+        detail = f"stale: older than {limit:g} s"
+        return StageResult(stage=Stage.SAMPLE, passed=False, since=stale_at(last.time, limit), details=(text, detail))
+    return StageResult(stage=Stage.SAMPLE, passed=True, since=last.time, details=(text,))
+
+
+def _view(metric: str, node: str, evidence: Evidence, now: float) -> StageResult:
+    last = _last(metric, evidence)
+    stored = newest(evidence.known, metric)
+    if stored is not None and (last is None or stored.order >= last.order):
+        text = f"{format_quantity(stored.metrics[metric])} from {stored.source}"
+        return StageResult(stage=Stage.VIEW, passed=True, since=stored.time, details=(text,))
+    since = None if last is None else last.arrived
+    if is_unknown_node(listed=evidence.labels is not None, cluster=evidence.cluster):
+        detail = f"Kubernetes has no node {node}: its samples are refused"
+    elif stored is None:
+        detail = f"materialize has stored no {metric} of {node}: is it running? has it refused the value?"
+    else:
+        detail = f"materialize is behind: it has sequence {stored.sequence}"
+    return StageResult(stage=Stage.VIEW, passed=False, since=since, details=(detail,))
+
+
+def _verdict(metric: str, _node: str, evidence: Evidence, now: float) -> StageResult:
+    using = [each for each in evidence.policies if any(True for _ in _rules(each.policy, metric))]
+    if not using:
+        return StageResult(stage=Stage.VERDICT, passed=False, since=None, details=(f"no policy uses {metric}",))
+    details: list[str] = []
+    since: list[float] = []
+    behind = False
+    stored_policies = {} if evidence.verdict is None else evidence.verdict.policies
+    for named in using:
+        before = stored_policies.get(named.policy.key)
+        expected = _expected(named, evidence, before, now)
+        for kind, rule in _rules(named.policy, metric):
+            lead = f"{named.policy.key} {kind}: {rule}"
+            if kind is StrategyType.SCHEDULEONMETRIC:
+                details.append(f"{named.policy.key} {kind}: {preference(rule)}: compared with other nodes")
+                continue
+            state = _rule_state(rule, named.policy, evidence, now)
+            stored_strategy = None if before is None else before.strategies.get(kind)
+            up_to_date = stored_strategy is not None and stored_strategy.state is expected.strategies[kind].state
+            behind = behind or not up_to_date
+            since += [] if stored_strategy is None else [stored_strategy.changed]
+            if up_to_date:
+                details.append(f"{lead} is {state.value}, the strategy {expected.strategies[kind].state.value}")
+            else:
+                stored_state = "nothing" if stored_strategy is None else stored_strategy.state.value
+                details.append(f"{lead} is {state.value}, and evaluate has stored {stored_state}: is it running?")
+    return StageResult(stage=Stage.VERDICT, passed=not behind, since=max(since, default=None), details=tuple(details))
+
+
+def _label(metric: str, _node: str, evidence: Evidence, now: float) -> StageResult:
+    details: list[str] = []
+    since: list[float] = []
+    behind = False
+    for key, strategy in _labelling(metric, evidence):
+        for label, verdict in strategy.labels.items():
+            is_desired, text = _desired_text(label, verdict.desired, evidence.labels)
+            details.append(f"{key}: {text}")
+            if evidence.labels is not None and not is_desired:
+                behind = True
+                started = verdict.met_since if verdict.desired.kind is DesiredKind.ABSENT else verdict.violated_since
+                since += [] if started is None else [started]
+    if not details:
+        details.append("no policy that uses it has a label")
+    elif evidence.labels is None:
+        details.append("without a cluster no label is written")
+    return StageResult(stage=Stage.LABEL, passed=not behind, since=max(since, default=None), details=tuple(details))
+
+
+def _desired_text(label: str, desired: DesiredLabel, labels: Mapping[str, str] | None) -> tuple[bool, str]:
+    """Whether the label has its desired value, and the text of both. Other policies of the same name do not matter."""
+    current = None if labels is None else labels.get(label)
+    found = "not there" if current is None else f"there as {current!r}"
+    match desired.kind:
+        case DesiredKind.SET:
+            return current == desired.value, f"{label}={desired.value} is desired; {found}"
+        case DesiredKind.SET_IF_ABSENT:
+            return (
+                current is not None,
+                f"{label}={desired.value} is desired, unless the label has another value; {found}",
+            )
+        case DesiredKind.ABSENT if current is not None and not is_in_our_form(label, current):
+            return True, f"{label} is to be absent; {found}, which is a user's own and stays"
+        case DesiredKind.ABSENT:
+            return current is None, f"{label} is to be absent; {found}"
+        case DesiredKind.HOLD:
+            return True, f"{label} stays as it is; {found}"
+
+
+def _labelling(metric: str, evidence: Evidence) -> Iterator[tuple[PolicyKey, StrategyVerdict]]:
+    if evidence.verdict is None:
+        return
+    for named in evidence.policies:
+        verdict = evidence.verdict.policies.get(named.policy.key)
+        for kind in dict.fromkeys(kind for kind, _ in _rules(named.policy, metric)):
+            if verdict is not None and kind in verdict.strategies:
+                yield named.policy.key, verdict.strategies[kind]
+
+
+def _expected(named: PolicyVersion, evidence: Evidence, before: PolicyVerdict | None, now: float) -> PolicyVerdict:
+    verdict, _ = evaluate_policy(
+        named.policy,
+        uid=named.uid,
+        generation=named.generation,
+        samples=evidence.known,
+        labels=evidence.labels,
+        default_stale_after=evidence.default_stale_after,
+        before=before,
+        now=now,
+    )
+    return verdict
+
+
+def _rule_state(rule: Rule, policy: Policy, evidence: Evidence, now: float) -> State:
+    scrape = newest(evidence.known, rule.metric, rule.source)
+    fresh = scrape is not None and is_fresh(scrape.time, _limit(policy, evidence), now)
+    return rule_state(rule, scrape.metrics[rule.metric] if scrape is not None and fresh else None)
+
+
+def _limit(policy: Policy, evidence: Evidence) -> float:
+    return policy.stale_after_or(evidence.default_stale_after)
+
+
+def _longest_limit(metric: str, evidence: Evidence) -> float:
+    using = [each.policy for each in evidence.policies if any(True for _ in _rules(each.policy, metric))]
+    return max((_limit(policy, evidence) for policy in using), default=evidence.default_stale_after)
+
+
+def _rules(policy: Policy, metric: str) -> Iterator[tuple[StrategyType, Rule]]:
+    for kind, strategy in sorted(policy.strategies.items()):
+        for rule in strategy.rules:
+            if rule.metric == metric:
+                yield kind, rule
+
+
+def _last(metric: str, evidence: Evidence) -> Scrape | None:
+    """The newest scrape with the metric that SAMPLES is known to have received."""
+    return newest(_in_order({**evidence.published, **_pushed(metric, evidence)}), metric)
+
+
+def _pushed(metric: str, evidence: Evidence) -> dict[str, Scrape]:
+    """The last scrape with the metric of each source that publishes by itself.
+
+    Such a source need not send all its metrics in each message: materialize keeps those that the newest one leaves out.
+    """
+    found: dict[str, Scrape] = {}
+    for name, scrape in evidence.published.items():
+        if name not in evidence.sources:
+            last = scrape if metric in scrape.metrics else newest(evidence.known, metric, name)
+            if last is not None:
+                found[name] = last
+    return found
+
+
+def _in_order(published: Mapping[str, Scrape]) -> NodeSamples:
+    return tuple(scrape for _, scrape in sorted(published.items()))

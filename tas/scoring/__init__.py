@@ -1,0 +1,1 @@
+"""Scores of candidate nodes, from 0 to 10."""

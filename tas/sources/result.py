@@ -1,0 +1,187 @@
+"""The result of one poll of a source, or of one remote write request: samples of nodes, and refused values.
+
+Values are accepted or refused one by one, so a wrong value of one node costs no other node its samples. Refused values
+are counted by reason, with one example for each reason.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from tas.errors import InvalidInputError
+from tas.samples.freshness import time_fault
+from tas.samples.sample import Scrape
+from tas.values.names import is_subdomain
+from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_quantity
+
+MAX_METRICS_PER_SCRAPE = 500
+"""The most metrics of a node in one scrape: with names of any length they fit into one message on SAMPLES."""
+
+
+class RefusalReason(StrEnum):
+    """Why a value was refused."""
+
+    SHAPE = "shape"
+    """The answer, or one item of it, cannot be decoded."""
+    NODE = "node"
+    """The value belongs to no node: to a pod, to no name at all, or to a name that no node can have."""
+    METRIC = "metric"
+    """The value is of another metric than the requested one."""
+    VALUE = "value"
+    """The value is no quantity: NaN, an infinity, text."""
+    TIME = "time"
+    """The time cannot be decoded, is in the future, or is more than an hour ago."""
+    DUPLICATE = "duplicate"
+    """The answer has several values of this metric for one node, and no rule chooses one: all are refused."""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The value of one metric of one node.
+
+    `metric` is the name that policies use. `measured` is in seconds since 1970; None if the source gives no time: then
+    the time of the request counts. `window` is the span in seconds over which the value was measured, if known.
+    """
+
+    node: str
+    metric: str
+    value: Quantity
+    measured: float | None = None
+    window: float | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of values refused for one reason, with one example: its object, field and value."""
+
+    count: int
+    example: str
+
+
+class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples and refusals of one poll or one remote write request.
+
+    `samples` has each metric of a node at most once. `missing` gives for each metric without any value the reason: the
+    source does not know the metric, or failed for this metric alone.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    refusals: Mapping[RefusalReason, Refusal] = {}
+    missing: Mapping[str, str] = {}
+
+
+class ResultBuilder:
+    """Collects the values of an answer into a `SourceResult`, for the decoders of all sources."""
+
+    def __init__(self) -> None:
+        self._samples: dict[tuple[str, str], Sample] = {}
+        self._duplicates: set[tuple[str, str]] = set()
+        self._refusals: dict[RefusalReason, Refusal] = {}
+        self._missing: dict[str, str] = {}
+
+    def add(
+        self, *, node: str, metric: str, value: str, measured: float | None = None, window: float | None = None
+    ) -> None:
+        """Adds a value of `metric`, given as the text of the source; refuses an invalid node name or value."""
+        if not is_subdomain(node):
+            self.refuse(RefusalReason.NODE, metric, "node", node, "must be a lowercase DNS subdomain (RFC 1123)")
+            return
+        try:
+            quantity = parse_quantity(value)
+        except QuantityError as error:
+            self.refuse(RefusalReason.VALUE, f"{metric} of {node}", "value", value, str(error))
+            return
+        self.add_sample(Sample(node=node, metric=metric, value=quantity, measured=measured, window=window))
+
+    def add_sample(self, sample: Sample) -> None:
+        """Adds a sample with a valid node name and quantity.
+
+        Several values of one node and metric are all refused, the first one included: none is more right than another.
+        """
+        key = (sample.node, sample.metric)
+        if key not in self._samples and key not in self._duplicates:
+            self._samples[key] = sample
+            return
+        before = self._samples.pop(key, None)
+        self._duplicates.add(key)
+        reason = "must be the only value of this metric for the node" + (
+            "" if before is None else ", but there is another: neither counts"
+        )
+        subject, value = f"{sample.metric} of {sample.node}", format_quantity(sample.value)
+        self.refuse(RefusalReason.DUPLICATE, subject, "value", value, reason, count=1 if before is None else 2)
+
+    def refuse(
+        self, category: RefusalReason, subject: str, field: str, value: object, reason: str, *, count: int = 1
+    ) -> None:
+        """Counts a refused value, or `count` of them; the first one of each category is the example."""
+        before = self._refusals.get(category)
+        self._refusals[category] = (
+            Refusal(count=count, example=str(InvalidInputError(subject, field, value, reason)))
+            if before is None
+            else msgspec.structs.replace(before, count=before.count + count)
+        )
+
+    def add_missing(self, metric: str, reason: str) -> None:
+        """Notes that the source gave no value of `metric`."""
+        self._missing[metric] = reason
+
+    def result(self) -> SourceResult:
+        """All that was added, samples in the order in which they were added."""
+        return SourceResult(samples=tuple(self._samples.values()), refusals=self._refusals, missing=self._missing)
+
+
+def combined(results: Iterable[SourceResult]) -> SourceResult:
+    """One result of several that have no metric in common, as of one request for each metric."""
+    samples: list[Sample] = []
+    refusals: dict[RefusalReason, Refusal] = {}
+    missing: dict[str, str] = {}
+    for result in results:
+        samples += result.samples
+        _count_in(refusals, result.refusals)
+        missing |= result.missing
+    return SourceResult(samples=tuple(samples), refusals=refusals, missing=missing)
+
+
+def _count_in(refusals: dict[RefusalReason, Refusal], more: Mapping[RefusalReason, Refusal]) -> None:
+    for category, refusal in more.items():
+        before = refusals.get(category)
+        count = refusal.count + (before.count if before else 0)
+        refusals[category] = Refusal(count=count, example=(before or refusal).example)
+
+
+def with_valid_times(result: SourceResult, *, now: float) -> SourceResult:
+    """`result` without the samples whose time is invalid: `materialize` would refuse them as well (facts.md n52)."""
+    if all(_time_fault(sample, now) is None for sample in result.samples):
+        return result
+    builder = ResultBuilder()
+    kept: list[Sample] = []
+    for sample in result.samples:
+        fault = _time_fault(sample, now)
+        if fault is None:
+            kept.append(sample)
+        else:
+            subject = f"{sample.metric} of {sample.node}"
+            builder.refuse(RefusalReason.TIME, subject, "measured", sample.measured, fault)
+    return combined([msgspec.structs.replace(result, samples=tuple(kept)), builder.result()])
+
+
+def _time_fault(sample: Sample, now: float) -> str | None:
+    return None if sample.measured is None else time_fault(sample.measured, now)
+
+
+def scrapes(samples: Iterable[Sample], *, source: str, requested_at: float) -> Iterator[tuple[str, Scrape]]:
+    """Each node's samples as scrapes: one scrape for all samples of the same time and window.
+
+    `requested_at` is when the request was sent, in seconds since 1970: the time of samples without a time of their own.
+    """
+    together: dict[tuple[str, float, float | None], dict[str, Quantity]] = {}
+    for sample in samples:
+        measured = requested_at if sample.measured is None else sample.measured
+        together.setdefault((sample.node, measured, sample.window), {})[sample.metric] = sample.value
+    for (node, measured, window), metrics in together.items():
+        names = list(metrics)
+        for start in range(0, len(names), MAX_METRICS_PER_SCRAPE):
+            some = {name: metrics[name] for name in names[start : start + MAX_METRICS_PER_SCRAPE]}
+            yield (
+                node,
+                Scrape(source=source, measured=measured, arrived=measured, sequence=0, window=window, metrics=some),
+            )

@@ -1,0 +1,1 @@
+"""Values that every room needs: quantities, durations, names of Kubernetes."""

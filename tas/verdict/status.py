@@ -1,0 +1,264 @@
+"""What a TASPolicy's status says: whether it is in force, whether its metrics are seen, and which nodes violate it.
+
+For whoever asks `kubectl get taspolicies`: the words are for people, the conditions for programs
+(https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
+from tas.policy.rules import State
+from tas.verdict.verdict import VERDICT_STRATEGIES, deschedule_label
+
+MAX_NAMES = 10
+"""The maximum of nodes, metrics and problems that are named; the rest is counted."""
+
+CONDITIONS = ("Ready", "MetricsSeen", "Violating")
+
+
+class NodeStates(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of one strategy, by what their samples say of it."""
+
+    violated: Collection[str] = ()
+    met: Collection[str] = ()
+    unknown: Collection[str] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of nodes with a verdict."""
+        return len(self.violated) + len(self.met) + len(self.unknown)
+
+
+class MetricUse(msgspec.Struct, frozen=True, order=True):
+    """A metric that a policy reads: from one source, or the newest of all ("")."""
+
+    metric: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.metric} of {self.source}" if self.source else self.metric
+
+
+def metrics_of(policy: Policy) -> frozenset[MetricUse]:
+    """The metrics of the policy's effective rules."""
+    return frozenset(
+        MetricUse(rule.metric, rule.source or "")
+        for strategy in policy.strategies.values()
+        for rule, counts in zip(strategy.rules, strategy.rule_counts, strict=True)
+        if counts and rule.metric
+    )
+
+
+def shared_labels(policy: Policy, others: Iterable[Policy]) -> tuple[Problem, ...]:
+    """The labels that namesakes in other namespaces also desire: node labels have no namespace (facts.md D39)."""
+    found: list[Problem] = []
+    for other in sorted(others, key=lambda each: each.key):
+        if other.key == policy.key or other.key.name != policy.key.name:
+            continue
+        shared = sorted(_labels(policy) & _labels(other))
+        if shared:
+            first = min(policy.key, other.key)
+            reason = f"{_first(shared)}: {other.key} desires it too; of two values, that of {first.namespace} is set"
+            found.append(Problem(field="metadata.name", value=repr(policy.key.name), reason=reason, refused=False))
+    return tuple(found)
+
+
+def policy_status(
+    policy: Policy,
+    *,
+    generation: int,
+    problems: Sequence[Problem],
+    states: Mapping[StrategyType, NodeStates],
+    unseen: Collection[MetricUse],
+    before: object,
+    now: float,
+) -> dict[str, Any]:
+    """The status as JSON types, for a merge patch of the current status.
+
+    Args:
+        policy: As far as it can be read.
+        generation: Of the spec that it was read from.
+        problems: What is wrong with it.
+        states: Of each strategy that has a state the nodes, as their verdicts say.
+        unseen: Which of its metrics no node has a fresh sample of.
+        before: The current status. A condition that does not change keeps its time; conditions of others stay.
+        now: Seconds since 1970.
+    """
+    violating = sorted({node for each in states.values() for node in each.violated})
+    ready, violates = _ready(policy, problems), _violating(policy, states, violating)
+    current = dict(zip(CONDITIONS, (ready, _metrics_seen(policy, unseen), violates), strict=True))
+    previous = _conditions(before)
+    conditions = [each for kind, each in previous.items() if kind not in current]
+    conditions += [
+        _condition(kind, each, before=previous.get(kind), generation=generation, now=now)
+        for kind, each in current.items()
+    ]
+    return {
+        "observedGeneration": generation,
+        "conditions": conditions,
+        "violating": len(violating),
+        "violatingNodes": violating[:MAX_NAMES],
+        "strategies": [
+            {
+                "name": kind.value,
+                "violated": len(states[kind].violated),
+                "met": len(states[kind].met),
+                "unknown": len(states[kind].unknown),
+            }
+            for kind in VERDICT_STRATEGIES
+            if kind in states
+        ],
+        "problems": [
+            {"field": each.field, "value": each.value, "reason": each.reason, "refused": each.refused}
+            for each in problems[:MAX_NAMES]
+        ],
+        "message": violates[2] if ready[0] == "True" else ready[2],
+    }
+
+
+def differs(before: object, after: Mapping[str, Any]) -> bool:
+    """Whether a patch with `after` would change the current status."""
+    if not isinstance(before, dict):
+        return True
+    return any(before.get(field) != value for field, value in after.items())
+
+
+def _ready(policy: Policy, problems: Sequence[Problem]) -> tuple[str, str, str]:
+    refused = [problem for problem in problems if problem.refused]
+    if refused:
+        return "False", "PartlyUnreadable", _first([str(problem) for problem in refused])
+    if policy.suspend:
+        return "False", "Suspended", "suspend is true: all nodes pass, none is scored, labels stay unchanged"
+    if policy.dry_run:
+        return "False", "DryRun", "dryRun is true: the policy is evaluated and reported here, without any effect"
+    if not any(strategy.rules for strategy in policy.strategies.values()):
+        return "False", "NothingToDo", "no strategy with rules"
+    if problems:
+        return "True", "PartlyIgnored", _first([str(problem) for problem in problems])
+    return "True", "InForce", f"in force: {', '.join(sorted(policy.strategies))}"
+
+
+def _metrics_seen(policy: Policy, unseen: Collection[MetricUse]) -> tuple[str, str, str]:
+    used = metrics_of(policy)
+    if not used:
+        return "Unknown", "NoMetrics", "no rule reads a metric"
+    missing = sorted(used.intersection(unseen))
+    if missing:
+        return "False", "NoFreshSample", f"no node has a fresh sample of {_first([str(each) for each in missing])}"
+    return "True", "Fresh", f"fresh samples of {_first([str(each) for each in sorted(used)])}"
+
+
+def _violating(
+    policy: Policy, states: Mapping[StrategyType, NodeStates], violating: Sequence[str]
+) -> tuple[str, str, str]:
+    if not any(policy.strategies[kind].rules for kind in VERDICT_STRATEGIES if kind in policy.strategies):
+        return "False", "NothingToViolate", "no rule forbids anything"
+    judged = max((each.count for each in states.values()), default=0)
+    if not judged:
+        return "Unknown", "NoVerdict", "no node has been evaluated yet"
+    if violating:
+        return "True", "NodesViolate", f"{len(violating)} of {judged} nodes violate: {_first(violating)}"
+    unknown = {node for each in states.values() for node in each.unknown}
+    if unknown:
+        return "False", "SomeUnknown", f"none of {judged} nodes is known to violate, {len(unknown)} are unknown"
+    return "False", "NoneViolates", f"none of {judged} nodes violates"
+
+
+def _condition(
+    kind: str, current: tuple[str, str, str], *, before: Mapping[str, Any] | None, generation: int, now: float
+) -> dict[str, Any]:
+    status, reason, message = current
+    since = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if before is not None and before.get("status") == status and isinstance(before.get("lastTransitionTime"), str):
+        since = before["lastTransitionTime"]
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "observedGeneration": generation,
+        "lastTransitionTime": since,
+    }
+
+
+def _conditions(status: object) -> dict[str, dict[str, Any]]:
+    """The current conditions, by type."""
+    found = status.get("conditions") if isinstance(status, dict) else None
+    return {
+        each["type"]: each
+        for each in (found if isinstance(found, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("type"), str)
+    }
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first names in one line, and how many more there are."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def _labels(policy: Policy) -> set[str]:
+    """The labels that the policy may set, as text."""
+    labels: set[str] = set()
+    deschedule = policy.strategies.get(StrategyType.DESCHEDULE)
+    if deschedule is not None and deschedule.rules and (label := deschedule_label(policy.key)) is not None:
+        labels.add(label)
+    labeling = policy.strategies.get(StrategyType.LABELING)
+    for rule in labeling.rules if labeling is not None else ():
+        labels.update(f"{policy.key.name}/{name}" for name, _ in rule.labels)
+    return labels
+
+
+class StateBook:
+    """The states of every policy on every node, updated with each verdict."""
+
+    def __init__(self) -> None:
+        self._sets: dict[tuple[PolicyKey, str], dict[StrategyType, dict[State, set[str]]]] = {}
+        self._of_node: dict[str, dict[tuple[PolicyKey, str], dict[StrategyType, State]]] = {}
+
+    def take(
+        self, node: str, states: Mapping[tuple[PolicyKey, str], Mapping[StrategyType, State]]
+    ) -> frozenset[PolicyKey]:
+        """Takes in what a node's verdict says (nothing: it is gone) of each policy, by key and uid.
+
+        Returns the policies of which anything has changed.
+        """
+        before = self._of_node.pop(node, {})
+        after = {policy: dict(each) for policy, each in states.items()}
+        if after:
+            self._of_node[node] = after
+        changed = {policy for policy in before.keys() | after.keys() if before.get(policy) != after.get(policy)}
+        for policy in changed:
+            for kind, state in before.get(policy, {}).items():
+                self._drop(policy, kind, state, node)
+            for kind, state in after.get(policy, {}).items():
+                self._sets.setdefault(policy, {}).setdefault(kind, {}).setdefault(state, set()).add(node)
+        return frozenset(key for key, _ in changed)
+
+    def clear(self) -> None:
+        """Forgets everything, for a new epoch."""
+        self._sets.clear()
+        self._of_node.clear()
+
+    def states(self, key: PolicyKey, uid: str) -> dict[StrategyType, NodeStates]:
+        """The nodes of each strategy of a policy."""
+        return {
+            kind: NodeStates(
+                violated=by_state.get(State.VIOLATED, ()),
+                met=by_state.get(State.MET, ()),
+                unknown=by_state.get(State.UNKNOWN, ()),
+            )
+            for kind, by_state in self._sets.get((key, uid), {}).items()
+        }
+
+    def _drop(self, policy: tuple[PolicyKey, str], kind: StrategyType, state: State, node: str) -> None:
+        by_kind = self._sets[policy]
+        by_kind[kind][state].discard(node)
+        if not any(by_kind[kind].values()):
+            del by_kind[kind]
+        if not by_kind:
+            del self._sets[policy]

@@ -1,0 +1,462 @@
+"""Verdicts: the states of a node's policies by its samples, and the desired labels.
+
+A desired label is *set*, *absent* or *hold* (leave unchanged). A label becomes absent only because of a fresh sample
+that meets the rule, or because the policy says so explicitly; missing data never removes a label.
+
+An evaluation takes the previous verdict, the current data and the time. It returns the next verdict, and the time at
+which the verdict must be evaluated again without new data. The verdict has all that `for` and `clearFor` need, so any
+replica can continue from it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from math import inf
+from typing import NamedTuple
+
+import msgspec
+
+from tas.policy.policy import (
+    LABEL_PREFIX,
+    LogicalOperator,
+    OnStale,
+    Operator,
+    Policy,
+    PolicyKey,
+    Rule,
+    Strategy,
+    StrategyType,
+)
+from tas.policy.rules import State, rejecting_states, rule_state, strategy_state
+from tas.samples.freshness import is_fresh, stale_at
+from tas.samples.sample import FUTURE_TOLERANCE, NodeSamples, newest
+from tas.values.names import is_label_key, is_label_name, is_label_value
+from tas.values.quantity import Quantity, format_quantity
+from tas.verdict.watched import ALWAYS_WATCHED, Watched
+
+VIOLATING = "violating"
+"""The value of a `deschedule` label; of a key without a prefix, the only value that TAS removes."""
+
+VERDICT_STRATEGIES = (StrategyType.DONTSCHEDULE, StrategyType.DESCHEDULE, StrategyType.LABELING)
+"""The strategies that have a state."""
+
+
+class DesiredKind(StrEnum):
+    """The kinds of desired labels, strongest first: set before hold before absent."""
+
+    SET = "set"
+    SET_IF_ABSENT = "setIfAbsent"
+    """Set if the node does not have the label: with the unknown data another value might win."""
+    HOLD = "hold"
+    ABSENT = "absent"
+
+
+class DesiredLabel(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a strategy desires of one label; `value` is the value to set."""
+
+    kind: DesiredKind
+    value: str = ""
+
+
+HOLD = DesiredLabel(DesiredKind.HOLD)
+ABSENT = DesiredLabel(DesiredKind.ABSENT)
+
+
+class LabelVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one label's rules, and the desired label. Times are in seconds since 1970.
+
+    `state` is the state by samples. The times apply `onStale` to unknown: `violated_since` stays while unknown and ends
+    with met; `met_since` ends with any other state.
+    """
+
+    state: State
+    desired: DesiredLabel
+    violated_since: float | None = None
+    met_since: float | None = None
+
+
+class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One strategy of one policy for one node.
+
+    `labels` maps each label key to its verdict; `dontschedule` has none. `changed` is when the state last changed, and
+    `value` the first rule's value at that time as quantity text, or "". `sampled` are the series of the rules (`metric`
+    or `metric@source`) that ever had a sample, sorted, for `onStale: clear`. `rejects` is whether filter rejects the
+    node for pods of the policy (`dontschedule`).
+    """
+
+    state: State
+    changed: float
+    value: str = ""
+    labels: Mapping[str, LabelVerdict] = {}
+    sampled: tuple[str, ...] = ()
+    rejects: bool = False
+
+
+class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy for one node.
+
+    `holds_prefix` is true if the `labeling` strategy is invalid, or the policy is suspended or dry-run: then labels
+    under its prefix that no policy desires stay.
+    """
+
+    uid: str
+    generation: int
+    strategies: Mapping[StrategyType, StrategyVerdict]
+    holds_prefix: bool = False
+
+
+class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Every policy for one node: the record in VERDICTS.
+
+    `node_uid` is the node's uid ("" without a cluster): a verdict of another uid is void. The verdict was computed at
+    `time` (since 1970) from these last revisions of the node's entries in NODES and of POLICIES.
+    """
+
+    node_uid: str
+    nodes_revision: int
+    policies_revision: int
+    time: float = 0.0
+    policies: Mapping[PolicyKey, PolicyVerdict]
+
+
+def deschedule_label(policy: PolicyKey) -> str | None:
+    """The label of a `deschedule` strategy: the policy's name; None if it is not a valid label key (facts.md D45)."""
+    return policy.name if is_label_name(policy.name) else None
+
+
+def labeling_prefix(policy: PolicyKey) -> str:
+    """The prefix of the label keys of a `labeling` strategy."""
+    return f"{LABEL_PREFIX}{policy.name}/"
+
+
+def strategy_labels(key: PolicyKey, strategy: Strategy) -> frozenset[str]:
+    """All labels of a strategy in verdicts."""
+    where = _Where(selected=True, samples=(), stale_after=0.0, now=0.0)
+    return frozenset(each.label for each in _labels(key, strategy, _readings(strategy, where, sampled=()), where))
+
+
+def strategy_series(strategy: Strategy) -> tuple[str, ...]:
+    """The series of a strategy's rules, as in `StrategyVerdict.sampled`."""
+    return tuple(sorted({_series(rule) for rule in strategy.rules}))
+
+
+def evaluate_policy(
+    policy: Policy,
+    *,
+    uid: str,
+    generation: int,
+    samples: NodeSamples,
+    labels: Mapping[str, str] | None,
+    default_stale_after: float,
+    before: PolicyVerdict | None,
+    now: float,
+    stale_deadlines: bool = True,
+    watched: Watched = ALWAYS_WATCHED,
+) -> tuple[PolicyVerdict, float | None]:
+    """The verdict of `policy` on a node, and when it may change by time alone (None: never).
+
+    Args:
+        policy: As stored in POLICIES.
+        uid: Of the policy; a verdict before with another uid was another policy's.
+        generation: Of the policy.
+        samples: What is known of the node's metrics.
+        labels: The node's labels as the API server gave them; None if they are not known.
+        default_stale_after: Seconds after which a sample is stale for a policy without `staleAfter`.
+        before: The stored verdict, if any.
+        now: Seconds since 1970.
+        stale_deadlines: Whether samples that become stale count for that; False for a caller whose view reports them.
+        watched: What the replica has observed: nothing else counts for `clearFor`.
+    """
+    earlier = before if before is not None and before.uid == uid else None
+    where = _Where(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now, watched)
+    silent = policy.suspend or policy.dry_run
+    strategies: dict[StrategyType, StrategyVerdict] = {}
+    deadlines: list[float] = []
+    for kind in VERDICT_STRATEGIES:
+        strategy = policy.strategies.get(kind)
+        if strategy is None or not strategy.rules:
+            continue
+        acts = strategy.readable and not silent
+        previous = None if earlier is None else earlier.strategies.get(kind)
+        strategies[kind], readings, due = _evaluate_strategy(policy.key, strategy, previous, where, acts=acts)
+        deadlines += due
+        if kind is StrategyType.DONTSCHEDULE and strategies[kind].state in rejecting_states(policy):
+            strategies[kind] = msgspec.structs.replace(strategies[kind], rejects=True)
+        if stale_deadlines and where.selected:
+            deadlines += (reading.fresh_until for reading in readings if reading.fresh_until is not None)
+    verdict = PolicyVerdict(uid=uid, generation=generation, strategies=strategies, holds_prefix=holds_prefix(policy))
+    return verdict, min(deadlines, default=None)
+
+
+def judging_time(before: NodeVerdict | None, now: float) -> float:
+    """The time of an evaluation: not before the time of `before`, else replicas with different clocks alternate.
+
+    Of a `before` in the future at most `FUTURE_TOLERANCE` counts.
+    """
+    if before is not None:
+        now = max(now, min(before.time, now + FUTURE_TOLERANCE))
+    return round(now, 6)  # the precision of the JSON, so that a verdict equals its stored copy
+
+
+def same_meaning(stored: PolicyVerdict, judged: PolicyVerdict, node_labels: Collection[str] | None = None) -> bool:
+    """Whether the verdicts have the same effects: then the new one is not written.
+
+    `node_labels` are the node's current labels; None if unknown. For a label that the node does not have, a stored
+    absent equals a hold that only waits for `clearFor` again: before the next write only a user can set that label. So
+    a restart of `evaluate` causes few writes.
+    """
+    return (
+        (stored.uid, stored.generation, stored.holds_prefix) == (judged.uid, judged.generation, judged.holds_prefix)
+        and stored.strategies.keys() == judged.strategies.keys()
+        and all(_same_strategy(each, judged.strategies[kind], node_labels) for kind, each in stored.strategies.items())
+    )
+
+
+def _same_strategy(stored: StrategyVerdict, judged: StrategyVerdict, node_labels: Collection[str] | None) -> bool:
+    return (
+        (stored.state, stored.rejects, stored.sampled) == (judged.state, judged.rejects, judged.sampled)
+        and stored.labels.keys() == judged.labels.keys()
+        and all(
+            verdict == judged.labels[label]
+            or (
+                node_labels is not None
+                and label not in node_labels
+                and _waits_again(stored=verdict, judged=judged.labels[label])
+            )
+            for label, verdict in stored.labels.items()
+        )
+    )
+
+
+def _waits_again(*, stored: LabelVerdict, judged: LabelVerdict) -> bool:
+    """Whether the only difference is that the end of `clearFor` is not proven any more."""
+    return judged.desired == HOLD and msgspec.structs.replace(judged, desired=ABSENT) == stored
+
+
+def met_labels(
+    policy: Policy,
+    *,
+    uid: str,
+    samples: NodeSamples,
+    labels: Mapping[str, str] | None,
+    default_stale_after: float,
+    before: PolicyVerdict | None,
+    now: float,
+) -> dict[str, bool]:
+    """Whether the rules of each label count as met, of strategies with `clearFor`. Arguments as `evaluate_policy`."""
+    where = _Where(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now)
+    found: dict[str, bool] = {}
+    for strategy in policy.strategies.values():
+        if strategy.type in VERDICT_STRATEGIES and strategy.rules and strategy.clear_for:
+            stored = None if before is None or before.uid != uid else before.strategies.get(strategy.type)
+            readings = _readings(strategy, where, sampled=() if stored is None else stored.sampled)
+            for each in _labels(policy.key, strategy, readings, where):
+                found[each.label] = each.counts_as is State.MET
+    return found
+
+
+def label_state(
+    policy: Policy,
+    label: str,
+    *,
+    samples: NodeSamples,
+    labels: Mapping[str, str] | None,
+    default_stale_after: float,
+    now: float,
+) -> State | None:
+    """The current state of the rules of `label`, with `onStale` applied to unknown.
+
+    None if no valid strategy of the policy names the label.
+    """
+    where = _Where(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now)
+    for strategy in policy.strategies.values():
+        if strategy.readable:
+            for each in _labels(policy.key, strategy, _readings(strategy, where, sampled=()), where):
+                if each.label == label:
+                    return each.counts_as
+    return None
+
+
+def holds_prefix(policy: Policy) -> bool:
+    """Whether the policy holds every label under its prefix: it is suspended, dry-run, or its `labeling` is invalid."""
+    labeling = policy.strategies.get(StrategyType.LABELING)
+    unreadable = labeling is not None and bool(labeling.rules) and not labeling.readable
+    return policy.suspend or policy.dry_run or unreadable
+
+
+class _Where(NamedTuple):
+    """The data of a node at a time. `selected` is None if it depends on unknown labels."""
+
+    selected: bool | None
+    samples: NodeSamples
+    stale_after: float
+    now: float
+    watched: Watched = ALWAYS_WATCHED
+
+
+class _Reading(NamedTuple):
+    """One rule for one node.
+
+    `counts_as` is `state` with `onStale` applied. `value` is the fresh value, until `fresh_until`.
+    """
+
+    rule: Rule
+    state: State
+    counts_as: State
+    value: Quantity | None
+    fresh_until: float | None
+    sampled: bool
+
+
+class _Label(NamedTuple):
+    """One label with its rules, their state by samples, and that state with `onStale` applied."""
+
+    label: str
+    readings: Sequence[_Reading]
+    state: State
+    counts_as: State
+
+
+def _series(rule: Rule) -> str:
+    return rule.metric if rule.source is None else f"{rule.metric}@{rule.source}"
+
+
+def _readings(strategy: Strategy, where: _Where, *, sampled: Collection[str]) -> list[_Reading]:
+    readings = []
+    for rule in strategy.rules:
+        scrape = newest(where.samples, rule.metric, rule.source)
+        value = fresh_until = None
+        if scrape is not None and is_fresh(scrape.time, where.stale_after, where.now):
+            value, fresh_until = scrape.metrics[rule.metric], stale_at(scrape.time, where.stale_after)
+        state = rule_state(rule, value)
+        was_sampled = scrape is not None or _series(rule) in sampled
+        counts_as = _counted(state, strategy.on_stale, sampled=was_sampled)
+        readings.append(_Reading(rule, state, counts_as, value, fresh_until, was_sampled))
+    return readings
+
+
+def _counted(state: State, on_stale: OnStale, *, sampled: bool) -> State:
+    """A rule's state with `onStale` applied. `clear` applies only to series that had a sample."""
+    if state is State.UNKNOWN and on_stale is OnStale.VIOLATE:
+        return State.VIOLATED
+    if state is State.UNKNOWN and on_stale is OnStale.CLEAR and sampled:
+        return State.MET
+    return state
+
+
+def _evaluate_strategy(
+    key: PolicyKey, strategy: Strategy, previous: StrategyVerdict | None, where: _Where, *, acts: bool
+) -> tuple[StrategyVerdict, Sequence[_Reading], list[float]]:
+    """The strategy's verdict after the previous one, its rules' readings, and when desired labels change by time alone.
+
+    If the strategy does not act, every label is held.
+    """
+    readings = _readings(strategy, where, sampled=() if previous is None else previous.sampled)
+    deadlines: list[float] = []
+    labels: dict[str, LabelVerdict] = {}
+    for each in _labels(key, strategy, readings, where):
+        earlier = None if previous is None else previous.labels.get(each.label)
+        labels[each.label], due = _evaluate_label(each, earlier, strategy, where)
+        if not acts:
+            labels[each.label] = msgspec.structs.replace(labels[each.label], desired=HOLD)
+        elif due is not None:
+            deadlines.append(due)
+    state = strategy_state(strategy, [reading.state for reading in readings], selected=where.selected)
+    changed, value = where.now, readings[0].value
+    value_text = "" if value is None else format_quantity(value)
+    if previous is not None and previous.state is state:
+        changed, value_text = min(previous.changed, where.now), previous.value
+    sampled: tuple[str, ...] = ()
+    if strategy.type is not StrategyType.DONTSCHEDULE:
+        sampled = tuple(sorted({_series(reading.rule) for reading in readings if reading.sampled}))
+    verdict = StrategyVerdict(state=state, changed=changed, value=value_text, labels=labels, sampled=sampled)
+    return verdict, readings, deadlines
+
+
+def _labels(key: PolicyKey, strategy: Strategy, readings: Sequence[_Reading], where: _Where) -> list[_Label]:
+    """The valid labels of a strategy, in the order of its rules."""
+    readings_by_label: dict[str, Sequence[_Reading]] = {}
+    if strategy.type is StrategyType.DESCHEDULE:
+        if readings and (label := deschedule_label(key)) is not None:
+            readings_by_label[label] = readings
+    elif strategy.type is StrategyType.LABELING:
+        prefix = labeling_prefix(key)
+        for reading in readings:
+            for name, value in reading.rule.labels:
+                if is_label_key(prefix + name) and is_label_value(value):
+                    readings_by_label[prefix + name] = (*readings_by_label.get(prefix + name, ()), reading)
+    labels: list[_Label] = []
+    for label, carrying in readings_by_label.items():
+        counting = carrying if strategy.logical_operator is LogicalOperator.ANY_OF else readings
+        state = strategy_state(strategy, [reading.state for reading in counting], selected=where.selected)
+        counts_as = strategy_state(strategy, [reading.counts_as for reading in counting], selected=where.selected)
+        labels.append(_Label(label, carrying, state, counts_as))
+    return labels
+
+
+def _evaluate_label(
+    label: _Label, earlier: LabelVerdict | None, strategy: Strategy, where: _Where
+) -> tuple[LabelVerdict, float | None]:
+    """The label's verdict after `earlier`, and when the end of `for` or `clearFor` changes it."""
+    violated_since = None if earlier is None else _past(earlier.violated_since, where.now)
+    met_since = None if earlier is None else _past(earlier.met_since, where.now)
+    desired, due = HOLD, None
+    if label.counts_as is State.VIOLATED:
+        met_since = None
+        violated_since = where.now if violated_since is None else violated_since
+        if where.now >= violated_since + strategy.for_:
+            desired = _desired_set(label, strategy)
+        else:
+            due = violated_since + strategy.for_
+    elif label.counts_as is State.MET:
+        violated_since = None
+        met_since = where.now if met_since is None else met_since
+        # While the node was not watched, an interruption is possible.
+        watched_met_since = where.watched.met_since(label.label) if strategy.clear_for else 0.0
+        # The writer of the stored verdict saw the whole `clearFor`, and since then this replica has watched. The time
+        # counts all the same: an edit of the policy may have made `clearFor` longer.
+        was_cleared = earlier is not None and earlier.desired == ABSENT
+        is_proven = was_cleared and watched_met_since <= where.watched.stored_until
+        proven_since = met_since if is_proven else max(met_since, watched_met_since + where.watched.ahead)
+        cleared = proven_since + strategy.clear_for
+        # `nodeSelector` applies at once: `clearFor` is only about samples.
+        if not where.selected or where.now >= cleared:
+            desired = ABSENT
+        elif cleared < inf:
+            due = cleared
+    else:
+        met_since = None
+    return LabelVerdict(state=label.state, desired=desired, violated_since=violated_since, met_since=met_since), due
+
+
+def _past(since: float | None, now: float) -> float | None:
+    """A time in a verdict, at most now: a later time comes from a wrong clock."""
+    return None if since is None else min(since, now)
+
+
+def _desired_set(label: _Label, strategy: Strategy) -> DesiredLabel:
+    """The desired label for violated rules, with the value of the worst rule (facts.md G3, G4, G5)."""
+    if strategy.type is StrategyType.DESCHEDULE:
+        return DesiredLabel(DesiredKind.SET, VIOLATING)
+    name = label.label.rpartition("/")[2]
+    violated = [reading for reading in label.readings if reading.counts_as is State.VIOLATED]
+    winner = violated[0]
+    for reading in violated[1:]:
+        if _is_worse(reading, winner):
+            winner = reading
+    value = dict(winner.rule.labels)[name]
+    # An unknown rule could be worse than the winner, unless it counts as violated with the same value.
+    is_uncertain = any(each.state is State.UNKNOWN and each.counts_as is not State.MET for each in label.readings)
+    if strategy.on_stale is OnStale.VIOLATE and all(dict(each.rule.labels)[name] == value for each in violated):
+        is_uncertain = False
+    return DesiredLabel(DesiredKind.SET_IF_ABSENT if is_uncertain else DesiredKind.SET, value)
+
+
+def _is_worse(one: _Reading, other: _Reading) -> bool:
+    """Whether `one` wins over the earlier `other`. A rule without a value never wins."""
+    if one.value is None or other.value is None:
+        return one.value is not None
+    if one.rule.operator is not other.rule.operator:
+        return False  # rules with different operators cannot be compared (facts.md D52)
+    if one.rule.operator is Operator.GREATER_THAN:
+        return one.value > other.value
+    return one.rule.operator is Operator.LESS_THAN and one.value < other.value

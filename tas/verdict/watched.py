@@ -1,0 +1,74 @@
+"""How long a replica itself has seen rules met, for `clearFor`: in other times they were perhaps not met."""
+
+from collections.abc import Mapping
+from math import inf
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tas.policy.policy import PolicyKey
+
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
+
+class Watched(NamedTuple):
+    """The observations of a replica for one policy and one node. All times are in seconds since 1970.
+
+    Attributes:
+        since: Since when the replica has missed no change of the node.
+        unmet_until: Until when the rules of each label were not met; infinite while they are not met.
+        stored_until: The time up to which the stored verdict is valid.
+        ahead: By how many seconds the time of the evaluation is ahead of the replica's clock.
+    """
+
+    since: float = 0.0
+    unmet_until: Mapping[str, float] = _NOTHING
+    stored_until: float = 0.0
+    ahead: float = 0.0
+
+    def met_since(self, label: str) -> float:
+        """Since when the rules of `label` were met without interruption, if they are met now."""
+        return max(self.since, self.unmet_until.get(label, 0.0))
+
+
+ALWAYS_WATCHED = Watched()
+"""A replica that never missed a change: the stored verdict counts."""
+
+
+class UnmetLabels:
+    """The times until which the rules of labels with `clearFor` were not met, as seen by one replica."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, dict[PolicyKey, dict[str, float]]] = {}
+
+    def note(self, node: str, key: PolicyKey, met: Mapping[str, bool], now: float, *, missed: bool = False) -> None:
+        """Notes whether the rules of each label of a policy are met from `now` on.
+
+        With `missed`, the rules count as not met before `now`.
+        """
+        before = self.until(node, key)
+        until = {label: _until(before.get(label), now, is_met=is_met, missed=missed) for label, is_met in met.items()}
+        known = {label: when for label, when in until.items() if when is not None}
+        if known:
+            self._until.setdefault(node, {})[key] = known
+        elif node in self._until:
+            self._until[node].pop(key, None)
+            if not self._until[node]:
+                del self._until[node]
+
+    def until(self, node: str, key: PolicyKey) -> Mapping[str, float]:
+        """The value for `Watched.unmet_until`, without labels whose rules were never seen unmet."""
+        return self._until.get(node, {}).get(key, _NOTHING)
+
+    def forget(self, node: str) -> None:
+        """The node is gone."""
+        self._until.pop(node, None)
+
+    def __len__(self) -> int:
+        """The number of nodes with data."""
+        return len(self._until)
+
+
+def _until(before: float | None, now: float, *, is_met: bool, missed: bool) -> float | None:
+    if not is_met:
+        return inf
+    return now if missed or before == inf else before

@@ -1,0 +1,468 @@
+"""The view: the state of all nodes and policies in memory, so that an answer is set algebra over the candidates.
+
+Samples, labels and policies come in one at a time, with the present time. A change updates only what depends on it:
+the *indices* of the metrics that policies use (node to fresh value), and for each `dontschedule` the nodes that violate
+it and the nodes that meet it. A node in neither set is unknown. Policies that use the same metric share its index.
+
+Each node has a deadline at which a sample becomes stale, so the view is exact for any time after `advance` to it.
+
+For `evaluate`, which stores a verdict of every policy for every node, the view also notes in `touched` which policies
+and nodes a change affects, so that only these are evaluated again.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tas.policy.policy import LogicalOperator, Operator, Policy, PolicyKey, Rule, Strategy, StrategyType
+from tas.policy.rules import State, rule_state, strategy_state
+from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh, stale_at
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
+from tas.values.quantity import Quantity
+from tas.verdict.verdict import VERDICT_STRATEGIES
+from tas.view.deadlines import Deadlines
+
+
+class MetricKey(NamedTuple):
+    """The key of an index: one metric, from one source or any, and the seconds for which a sample is fresh."""
+
+    metric: str
+    source: str | None
+    stale_after: float
+
+
+class MetricIndex:
+    """The fresh values of one metric by node, and the strategies whose state depends on them."""
+
+    __slots__ = ("dependents", "key", "targets", "users", "values", "watches")
+
+    def __init__(self, key: MetricKey) -> None:
+        self.key = key
+        self.values: dict[str, Quantity] = {}
+        self.dependents: list[StrategyIndex] = []
+        self.watches: list[RuleWatch] = []
+        self.targets: list[Quantity] = []  # of the dependents' rules, sorted
+        self.users = 0
+
+    def add_dependent(self, strategy: "StrategyIndex") -> None:
+        """Adds a strategy that is evaluated again when a value crosses one of its targets."""
+        self.dependents.append(strategy)
+        self._update_targets()
+
+    def remove_dependent(self, strategy: "StrategyIndex") -> None:
+        """Removes a strategy added before."""
+        self.dependents.remove(strategy)
+        self._update_targets()
+
+    def _update_targets(self) -> None:
+        self.targets = sorted(
+            {
+                rule.target
+                for strategy in self.dependents
+                for rule, index in zip(strategy.strategy.rules, strategy.indices, strict=True)
+                if index is self and rule.target is not None
+            }
+        )
+
+    def crosses_target(self, before: Quantity | None, after: Quantity | None) -> bool:
+        """Whether a target lies between two values, or at one of them: only then a rule can change its state."""
+        if before is None or after is None:
+            return True
+        low, high = (before, after) if before < after else (after, before)
+        index = bisect_left(self.targets, low)
+        return index < len(self.targets) and self.targets[index] <= high
+
+
+class RuleWatch(NamedTuple):
+    """A rule whose state matters to the verdict of a policy; with `competes` its value matters too."""
+
+    policy: PolicyKey
+    rule: Rule
+    competes: bool
+
+    def is_touched(self, before: Quantity | None, after: Quantity | None) -> bool:
+        """Whether the policy's verdict may change with this change of the fresh value."""
+        state = rule_state(self.rule, after)
+        return state is not rule_state(self.rule, before) or (self.competes and state is State.VIOLATED)
+
+
+class StrategyIndex:
+    """One strategy of a policy: the nodes that violate it, with the reason, and the nodes that meet it."""
+
+    __slots__ = ("_rules", "indices", "met", "policy", "strategy", "unknown_reason", "violated", "violated_reasons")
+
+    def __init__(self, policy: Policy, strategy: Strategy, indices: tuple[MetricIndex, ...]) -> None:
+        self.policy = policy
+        self.strategy = strategy
+        self.indices = indices
+        self._rules = [(rule, index.values) for rule, index in zip(strategy.rules, indices, strict=True)]
+        self.violated: dict[str, str] = {}
+        self.met: set[str] = set()
+        self.violated_reasons = _violated_reasons(policy, strategy)
+        self.unknown_reason = f"Node violates {policy.key.name}: no fresh sample of " + " or ".join(
+            dict.fromkeys(rule.metric for rule in strategy.rules)
+        )
+
+    def refresh(self, node: str, labels: Mapping[str, str] | None) -> None:
+        """Evaluates one node again."""
+        state = self._state(node, labels)
+        if state is State.VIOLATED:
+            self.violated[node] = self._reason(node)
+            self.met.discard(node)
+        else:
+            self.violated.pop(node, None)
+            if state is State.MET:
+                self.met.add(node)
+            else:
+                self.met.discard(node)
+
+    def fill(self, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """Evaluates all nodes at once, as sets: 15,000 nodes take milliseconds."""
+        rule_sets = [_rule_sets(rule, values) for rule, values in self._rules]
+        violated, self.met = _combined_sets(self.strategy.logical_operator, rule_sets)
+        if self.policy.node_selector is not None:
+            selected = {node for node, known in labels.items() if self.policy.selects(known)}
+            violated, self.met = violated & selected, (self.met & selected) | (labels.keys() - selected)
+        self.violated = {node: self._reason(node) for node in violated}
+
+    def _state(self, node: str, labels: Mapping[str, str] | None) -> State:
+        states = [rule_state(rule, values.get(node)) for rule, values in self._rules]
+        return strategy_state(self.strategy, states, selected=self.policy.selects(labels))
+
+    def _reason(self, node: str) -> str:
+        """anyOf: the first violated rule; allOf: all rules. The scheduler groups equal reasons, so they are few."""
+        if len(self.violated_reasons) == 1:
+            return self.violated_reasons[0]
+        for (rule, values), reason in zip(self._rules, self.violated_reasons, strict=True):
+            if rule_state(rule, values.get(node)) is State.VIOLATED:
+                return reason
+        raise AssertionError(f"{node} violates no rule of {self.policy.key}")
+
+
+class PolicyIndex:
+    """A policy with the indices of its strategies."""
+
+    __slots__ = ("dontschedule", "policy", "score_indices")
+
+    def __init__(
+        self, policy: Policy, dontschedule: StrategyIndex | None, score_indices: tuple[MetricIndex, ...] | None
+    ) -> None:
+        self.policy = policy
+        self.dontschedule = dontschedule
+        self.score_indices = score_indices
+
+
+class View:
+    """The state of all nodes and policies. Not thread-safe: one event loop owns it."""
+
+    def __init__(self, *, default_stale_after: float = DEFAULT_STALE_AFTER, verdicts: bool = False) -> None:
+        """With `verdicts`, `touched` maps each node to the policies whose verdict for it may have changed."""
+        self.default_stale_after = default_stale_after
+        self.touched: dict[str, set[PolicyKey]] = {}
+        self._verdicts = verdicts
+        self._indexed = INDEXED | frozenset(VERDICT_STRATEGIES) if verdicts else INDEXED
+        self._samples: dict[str, NodeSamples] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._policies: dict[PolicyKey, PolicyIndex] = {}
+        self._indices: dict[MetricKey, MetricIndex] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
+
+    # Reading
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """Every node with samples or labels."""
+        return self._samples.keys() | self._labels.keys()
+
+    @property
+    def sampled_nodes(self) -> Collection[str]:
+        """Every node with samples, fresh or not."""
+        return self._samples.keys()
+
+    @property
+    def labelled_nodes(self) -> Collection[str]:
+        """Every node whose labels are known."""
+        return self._labels.keys()
+
+    @property
+    def policies(self) -> Mapping[PolicyKey, PolicyIndex]:
+        """Every policy, with its indices."""
+        return self._policies
+
+    def samples(self, node: str) -> NodeSamples:
+        """The newest samples of a node, stale or not; empty for an unknown node."""
+        return self._samples.get(node, ())
+
+    def labels(self, node: str) -> Mapping[str, str] | None:
+        """A node's labels as the API server reported them, or None if they are not known."""
+        return self._labels.get(node)
+
+    def metric(self, key: MetricKey, now: float) -> Mapping[str, Quantity]:
+        """Each node's fresh value, read-only, and kept up to date from now on."""
+        return MappingProxyType(self._use(key, now).values)
+
+    def stale_after(self, policy: Policy) -> float:
+        """Seconds after which a sample is stale for `policy`."""
+        return policy.stale_after_or(self.default_stale_after)
+
+    # Changes
+
+    def add_samples(self, node: str, samples: Iterable[Scrape], now: float) -> None:
+        """Merges samples; an older sample never replaces a newer one."""
+        known = self._samples.get(node, ())
+        merged = merge(known, samples)
+        if merged is not known:
+            self._samples[node] = merged
+            self._refresh(node, now)
+            if self._verdicts and not _have_same_series(
+                known, merged
+            ):  # the verdict notes which series ever had a sample
+                self._touch(node, self._policies)
+
+    def drop_samples(self, node: str) -> None:
+        """Removes the samples of a deleted node."""
+        if self._samples.pop(node, None) is None:
+            return
+        self._deadlines.discard(node)
+        for index in self._indices.values():
+            self._touch_watching(node, index, index.values.pop(node, None), None)
+        self._refresh_strategies(node, self._strategies())
+
+    def set_labels(self, node: str, labels: Mapping[str, str]) -> None:
+        """Sets the node's labels, as the API server reported them."""
+        known = self._labels.get(node)
+        if known != labels:
+            self._labels[node] = labels
+            self._refresh_strategies(node, self._strategies_with_selector())
+            self._touch(node, self._policies if known is None else self._policies_with_selector())
+
+    def drop_labels(self, node: str) -> None:
+        """Removes the labels of a node that was deleted from the API server."""
+        if self._labels.pop(node, None) is not None:
+            self._refresh_strategies(node, self._strategies_with_selector())
+            self._touch(node, self._policies)
+
+    def set_policies(self, policies: Collection[Policy], now: float) -> None:
+        """Sets several policies; the values of all their metrics are looked up in one pass over the nodes."""
+        self._index(
+            [
+                self._metric_key(policy, rule)
+                for policy in policies
+                for kind, strategy in policy.strategies.items()
+                if kind in self._indexed
+                for rule in strategy.rules
+            ],
+            now,
+        )
+        for policy in policies:
+            self.set_policy(policy, now)
+
+    def set_policy(self, policy: Policy, now: float) -> None:
+        """Sets a new policy, or a new version of a policy."""
+        known = self._policies.get(policy.key)
+        if known is not None and known.policy == policy:
+            return
+        indices = {
+            kind: tuple(self._use(self._metric_key(policy, rule), now) for rule in strategy.rules)
+            for kind, strategy in policy.strategies.items()
+            if kind in self._indexed
+        }
+        if known is not None:  # only now, so that an index that both versions use is not built again
+            self._release(known)
+        dontschedule = None
+        if (strategy := policy.strategies.get(StrategyType.DONTSCHEDULE)) is not None and strategy.rules:
+            dontschedule = StrategyIndex(policy, strategy, indices[StrategyType.DONTSCHEDULE])
+            dontschedule.fill(self._labels)
+            for index in dict.fromkeys(dontschedule.indices):
+                index.add_dependent(dontschedule)
+        self._policies[policy.key] = PolicyIndex(policy, dontschedule, indices.get(StrategyType.SCHEDULEONMETRIC))
+        if self._verdicts:
+            for watch in _watches(policy):
+                self._indices[self._metric_key(policy, watch.rule)].watches.append(watch)
+            self.touch_policy(policy.key)
+
+    def drop_policy(self, key: PolicyKey) -> None:
+        """Removes a deleted policy; without effect for unknown ones."""
+        known = self._policies.pop(key, None)
+        if known is not None:
+            self._release(known)
+            self.touch_policy(key)
+
+    def touch_policy(self, key: PolicyKey) -> None:
+        """Marks this policy, which may be deleted, to be evaluated again for every node."""
+        if self._verdicts:
+            for node in self.nodes:
+                self.touched.setdefault(node, set()).add(key)
+
+    def touch_node(self, node: str) -> None:
+        """Marks every policy to be evaluated again for this node: a new node has taken the name."""
+        self._touch(node, self._policies)
+
+    def advance(self, now: float) -> None:
+        """Moves the view to the time `now`: samples that have become stale count no more."""
+        for node in self._deadlines.pop_due(now):
+            self._refresh(node, now)
+
+    def next_deadline(self) -> float | None:
+        """The next time at which `advance` changes something, or None."""
+        return self._deadlines.next()
+
+    # Upkeep
+
+    def _metric_key(self, policy: Policy, rule: Rule) -> MetricKey:
+        return MetricKey(rule.metric, rule.source, self.stale_after(policy))
+
+    def _use(self, key: MetricKey, now: float) -> MetricIndex:
+        self._index([key], now)
+        index = self._indices[key]
+        index.users += 1
+        return index
+
+    def _index(self, keys: Iterable[MetricKey], now: float) -> None:
+        """Builds the indices that do not exist yet."""
+        missing = {key: MetricIndex(key) for key in keys if key not in self._indices}
+        if not missing:
+            return
+        self._indices |= missing
+        for node, samples in self._samples.items():
+            earliest = inf
+            for (metric, source, stale_after), index in missing.items():
+                scrape = newest(samples, metric, source)
+                if scrape is not None and is_fresh(scrape.time, stale_after, now):
+                    index.values[node] = scrape.metrics[metric]
+                    earliest = min(earliest, stale_at(scrape.time, stale_after))
+            if earliest < inf:
+                self._set_deadline_at_latest(node, earliest)
+
+    def _release(self, policy: PolicyIndex) -> None:
+        if policy.dontschedule is not None:
+            for index in dict.fromkeys(policy.dontschedule.indices):
+                index.remove_dependent(policy.dontschedule)
+        if self._verdicts:
+            for watch in _watches(policy.policy):
+                self._indices[self._metric_key(policy.policy, watch.rule)].watches.remove(watch)
+        for kind, strategy in policy.policy.strategies.items():
+            if kind in self._indexed:
+                for rule in strategy.rules:
+                    key = self._metric_key(policy.policy, rule)
+                    index = self._indices[key]
+                    index.users -= 1
+                    if index.users == 0:
+                        del self._indices[key]
+
+    def _refresh(self, node: str, now: float) -> None:
+        """Updates the indices for one node at `now`, then the strategies that depend on a changed value."""
+        samples = self._samples[node]
+        latest = max(scrape.time for scrape in samples)
+        if not is_fresh(latest, MAX_SAMPLE_AGE, now):  # stale for every policy
+            self.drop_samples(node)
+            return
+        due = stale_at(latest, MAX_SAMPLE_AGE)
+        touched: dict[StrategyIndex, None] = {}
+        for (metric, source, stale_after), index in self._indices.items():
+            scrape = newest(samples, metric, source)
+            if scrape is not None and is_fresh(scrape.time, stale_after, now):
+                value: Quantity | None = scrape.metrics[metric]
+                due = min(due, stale_at(scrape.time, stale_after))
+            else:
+                value = None
+            if (before := index.values.get(node)) != value:
+                if index.watches:
+                    self._touch_watching(node, index, before, value)
+                if value is None:
+                    del index.values[node]
+                else:
+                    index.values[node] = value
+                if index.crosses_target(before, value):
+                    touched.update(dict.fromkeys(index.dependents))
+        self._deadlines.set(node, due)
+        self._refresh_strategies(node, touched)
+
+    def _touch_watching(self, node: str, index: MetricIndex, before: Quantity | None, after: Quantity | None) -> None:
+        """Marks the policies whose verdict may change with this change of a fresh value."""
+        for watch in index.watches:
+            if watch.is_touched(before, after):
+                self.touched.setdefault(node, set()).add(watch.policy)
+
+    def _touch(self, node: str, policies: Iterable[PolicyKey]) -> None:
+        if self._verdicts:
+            self.touched.setdefault(node, set()).update(policies)
+
+    def _set_deadline_at_latest(self, node: str, when: float) -> None:
+        known = self._deadlines.when(node)
+        if known is None or when < known:
+            self._deadlines.set(node, when)
+
+    def _refresh_strategies(self, node: str, strategies: Iterable[StrategyIndex]) -> None:
+        labels = self._labels.get(node)
+        for strategy in strategies:
+            strategy.refresh(node, labels)
+
+    def _strategies(self) -> Iterator[StrategyIndex]:
+        return (entry.dontschedule for entry in self._policies.values() if entry.dontschedule is not None)
+
+    def _policies_with_selector(self) -> Iterator[PolicyKey]:
+        return (key for key, entry in self._policies.items() if entry.policy.node_selector is not None)
+
+    def _strategies_with_selector(self) -> Iterator[StrategyIndex]:
+        return (strategy for strategy in self._strategies() if strategy.policy.node_selector is not None)
+
+
+INDEXED = frozenset({StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC})
+"""The strategies from which an extender answers."""
+
+
+def _have_same_series(before: NodeSamples, after: NodeSamples) -> bool:
+    """Whether two states of a node have the same metrics from the same sources."""
+    if [(scrape.source, scrape.metrics.keys()) for scrape in before] == [
+        (scrape.source, scrape.metrics.keys()) for scrape in after
+    ]:
+        return True  # as nearly always
+    return _series(before) == _series(after)
+
+
+def _series(samples: NodeSamples) -> set[tuple[str, str]]:
+    return {(scrape.source, metric) for scrape in samples for metric in scrape.metrics}
+
+
+def _watches(policy: Policy) -> Iterator[RuleWatch]:
+    """The rules on which the verdict of a policy depends; rules that set the same label compete by their values."""
+    for kind in VERDICT_STRATEGIES:
+        strategy = policy.strategies.get(kind)
+        if strategy is None:
+            continue
+        carried = Counter(name for rule in strategy.rules for name, _ in rule.labels)
+        for rule in strategy.rules:
+            yield RuleWatch(policy.key, rule, any(carried[name] > 1 for name, _ in rule.labels))
+
+
+def _rule_sets(rule: Rule, values: Mapping[str, Quantity]) -> tuple[set[str], set[str]]:
+    """The nodes that violate a rule, and the nodes that meet it."""
+    target = rule.target
+    if target is None or rule.operator is None:
+        return set(), set()
+    if rule.operator is Operator.GREATER_THAN:
+        violated = {node for node, value in values.items() if value > target}
+    elif rule.operator is Operator.LESS_THAN:
+        violated = {node for node, value in values.items() if value < target}
+    else:
+        violated = {node for node, value in values.items() if value == target}
+    return violated, values.keys() - violated
+
+
+def _combined_sets(operator: LogicalOperator, rules: list[tuple[set[str], set[str]]]) -> tuple[set[str], set[str]]:
+    """`tas.policy.rules.combined` for sets of nodes, of at least one rule."""
+    all_violated, all_met = [violated for violated, _ in rules], [met for _, met in rules]
+    if operator is LogicalOperator.ANY_OF:
+        return set.union(*all_violated), set.intersection(*all_met)
+    return set.intersection(*all_violated), set.union(*all_met)
+
+
+def _violated_reasons(policy: Policy, strategy: Strategy) -> tuple[str, ...]:
+    prefix = f"Node violates {policy.key.name}: "
+    if strategy.logical_operator is LogicalOperator.ALL_OF:
+        return (prefix + " and ".join(str(rule) for rule in strategy.rules),)
+    return tuple(prefix + str(rule) for rule in strategy.rules)

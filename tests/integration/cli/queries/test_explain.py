@@ -1,0 +1,156 @@
+"""`tas explain policy|pod` and `/debug/explain`: what would be answered now is what is answered."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.integration.cli.tas import FREE, Running, Tas, demo_policy, policy_folder, question
+from tests.integration.servers import eventually
+
+POLICY = demo_policy("""\
+    dontschedule:
+      rules:
+        - {metricname: health_metric, operator: Equals, target: 2}
+    scheduleonmetric:
+      rules:
+        - {metricname: load1, operator: LessThan}
+""")
+NODES = ("node-1", "node-2", "node-3")
+
+
+@pytest.fixture
+async def everything(tas: Tas, tmp_path: Path) -> AsyncIterator[Running]:
+    """`tas run all`, ready, `/debug/explain` on the extender's port too; node-1 violates, node-3 is unknown."""
+    folder = policy_folder(tmp_path, POLICY)
+    tas.environment["TAS_STALE_AFTER"] = "30m"  # a busy machine takes its time
+    async with tas.running("run", "all", "--policies", str(folder), *FREE, "--debug-explain", "on") as running:
+        await running.ready()
+        for node, health, load in (("node-1", 2, 1), ("node-2", 0, 5), ("node-3", 0, 3)):
+            metrics = (f"health_metric={health}", f"load1={load}")[: 1 if node == "node-3" else 2]
+            assert (await tas("publish", node, *metrics)).code == 0
+
+        async def seen() -> bool:
+            explained = await debug(running, "node=node-3")
+            return bool(explained["known"]) and len((await ask(running, "filter"))["NodeNames"]) == 2
+
+        await eventually(seen)
+        yield running
+
+
+async def extender(running: Running) -> str:
+    url: str = (await running.logged("extender_listening"))["url"]
+    return url
+
+
+async def ask(running: Running, verb: str, **changes: Any) -> Any:
+    url = await extender(running)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/{verb}", json=question(*NODES) | changes) as response,
+    ):
+        assert response.status == 200
+        return await response.json()
+
+
+async def debug(running: Running, query: str) -> Any:
+    status, text = await running.health(f"/debug/explain?{query}")
+    assert status == 200, text
+    return json.loads(text)
+
+
+async def test_a_pod_is_explained_as_it_is_answered(tas: Tas, everything: Running) -> None:
+    filtered = await ask(everything, "filter")
+    scored = await ask(everything, "prioritize", NodeNames=filtered["NodeNames"])
+    health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
+    command = ("explain", "pod", "p", "--policy", "demo-policy", "--extender-health", health)
+    done = await tas(*command, "--json")
+    assert done.code == 0, done.err
+    candidates = {each["node"]: each for each in done.json["now"]["candidates"]}
+    assert {node for node, each in candidates.items() if each["passes"]} == set(filtered["NodeNames"])
+    assert candidates["node-1"]["reason"] == filtered["FailedAndUnresolvableNodes"]["node-1"]
+    assert {node: each["score"] for node, each in candidates.items() if each["passes"]} == {
+        each["Host"]: each["Score"] for each in scored
+    }
+    (dontschedule, scheduleonmetric) = candidates["node-2"]["policy"]["strategies"]
+    assert (dontschedule["rules"][0]["value"], dontschedule["rules"][0]["source"]) == ("0", "cli")
+    assert scheduleonmetric["rules"][0]["age_seconds"] >= 0
+    answered = [(each["verb"], each["candidates"], each["passed"]) for each in done.json["answered"]]
+    assert answered[:2] == [("prioritize", 2, 2), ("filter", 3, 2)]
+
+    done = await tas(*command)
+    assert re.search(r"^node-2 +passes +10 +dontschedule +health_metric Equals 2 +0 ", done.out, re.MULTILINE)
+    assert re.search(r"^node-1 +Node violates demo-policy: health_metric Equals 2 +- ", done.out, re.MULTILINE)
+    assert re.search(r"filter +200 +decided +3 +2 +0 +1 × Node violates demo-policy", done.out)
+
+    # Here is no cluster that knows the pod: its policy is the one that it was answered by.
+    done = await tas("explain", "pod", "p", "--extender-health", health)
+    assert (done.code, done.err) == (0, "")
+    assert "pod default/p, policy default/demo-policy: decided" in done.out
+
+
+async def test_a_pod_that_nobody_asked_for_has_no_answers(tas: Tas, everything: Running) -> None:
+    health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
+    done = await tas("explain", "pod", "other/q", "--policy", "demo-policy", "--extender-health", health)
+    assert done.code == 0
+    assert "pod other/q, policy other/demo-policy: policy_not_found" in done.out
+    assert "contain none for this pod" in done.out
+    done = await tas("explain", "pod", "q", "--extender-health", health)
+    assert done.code == 1
+    assert "pod default/q: not known" in done.err
+
+
+async def test_without_an_extender_the_rest_is_told(tas: Tas, everything: Running) -> None:
+    done = await tas("explain", "pod", "p", "--policy", "demo-policy", "--extender-health", "127.0.0.1:1")
+    assert done.code == 0
+    assert "no last answers: 127.0.0.1:1 (--extender-health, TAS_EXTENDER_HEALTH)" in done.err
+    assert "node-2" in done.out
+
+
+async def test_a_policy_is_explained_by_its_nodes_the_worst_first(tas: Tas, everything: Running) -> None:
+    done = await tas("explain", "policy", "demo-policy", "--json")
+    assert done.json["total"] == 3
+    states = {node: each["strategies"][0]["state"] for node, each in done.json["nodes"].items()}
+    assert states == {"node-1": "violated", "node-2": "met", "node-3": "met"}
+    assert next(iter(states)) == "node-1"
+    told = await debug(everything, "policy=default/demo-policy")
+    assert {node: each["strategies"][0]["state"] for node, each in told["nodes"].items()} == states
+    done = await tas("explain", "policy", "default/demo-policy")
+    assert "dontschedule: 1 violated, 2 met, 0 unknown" in done.out
+    done = await tas("explain", "policy", "nobody")
+    assert done.code == 1
+    assert "policy default/nobody: does not exist" in done.err
+
+
+async def test_a_question_that_cannot_be_answered_is_refused(everything: Running) -> None:
+    for query, told in (
+        ("", "one of"),
+        ("node=a&pod=default/p", "one of"),
+        ("node=No_Node", "node = 'No_Node'"),
+        ("policy=demo", "policy = 'demo': must be NAMESPACE/NAME"),
+        ("pod=p", "pod = 'p': must be NAMESPACE/NAME"),
+        ("pod=default/p&policy=not%20so", "policy = 'not so'"),
+        (f"pod=default/p&nodes={','.join(f'n{number}' for number in range(101))}", "101 given"),
+        ("metric=x", "'metric': not a parameter"),
+    ):
+        status, text = await everything.health(f"/debug/explain?{query}")
+        assert (status, query) == (400, query)
+        assert told in json.loads(text)["error"]
+
+
+async def test_the_serving_port_explains_only_where_it_is_wished(tas: Tas, everything: Running, tmp_path: Path) -> None:
+    async def status(running: Running) -> int:
+        base = (await extender(running)).removesuffix("/scheduler")
+        url = f"{base}/debug/explain?node=node-1"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return response.status
+
+    assert await status(everything) == 200
+    bus = (await everything.logged("bus_started"))["bus"]
+    async with tas.running("run", "extender", "--bus", bus, *FREE) as silent:
+        assert await status(silent) != 200
+        assert (await silent.health("/debug/explain?node=node-1"))[0] == 200

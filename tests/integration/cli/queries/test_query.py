@@ -1,0 +1,368 @@
+"""`tas publish`, `tas get`, `tas explain` and `tas docs`: what they say, and what they refuse."""
+
+import asyncio
+import base64
+import json
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import NODES, POLICIES, SAMPLES, VERDICTS
+from bus.connection import Bus
+from bus.records.codec import encode
+from bus.records.nodes import NodeFacts, encode_node_samples
+from bus.records.policies import PolicyRecord, encode_policy
+from bus.records.verdicts import encode_verdict
+from bus.server import EmbeddedServer, find_binary
+from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.samples.sample import Scrape
+from tas.values.quantity import parse_quantity
+from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
+from tests.e2e.processes import free_ports
+from tests.integration.cli.tas import COMMAND, HEALTH, SHORT, Tas
+from tests.integration.servers import Server
+
+
+@pytest.fixture
+def tas(tas: Tas, server: Server) -> Tas:
+    """A user whose TAS_BUS is the test's server."""
+    tas.environment["TAS_BUS"] = server.url
+    return tas
+
+
+async def published(bus: Bus, sequence: int) -> tuple[str, dict[str, object]]:
+    """The subject and the body of a message on SAMPLES."""
+    answer = await bus.api(f"STREAM.MSG.GET.{SAMPLES.stream}", {"seq": sequence})
+    return answer["message"]["subject"], json.loads(base64.b64decode(answer["message"]["data"]))
+
+
+async def put_samples(bus: Bus, node: str, metrics: Mapping[str, str], *, ago: float = 0.0) -> None:
+    now = time.time()
+    values = {metric: parse_quantity(text) for metric, text in metrics.items()}
+    scrape = Scrape(source="test", measured=now - ago, arrived=now, sequence=1, metrics=values)
+    value = encode_node_samples((scrape,))
+    await bus.put(NODES, node_metrics_key(node), value, revision=0, read_at=time.monotonic())
+
+
+async def put_policy(
+    bus: Bus, name: str, spec: object, *, namespace: str = "default", origin: str | None = None
+) -> None:
+    key = PolicyKey(namespace, name)
+    policy, problems = parse_policy(key, spec)
+    file = f"{name}.yaml" if origin is None else origin
+    record = PolicyRecord(policy=policy, uid=f"uid-{name}", generation=7, problems=problems, origin=file)
+    await bus.put(POLICIES, policy_key(key), encode_policy(record), revision=0, read_at=time.monotonic())
+
+
+def rules(*texts: str) -> dict[str, object]:
+    split = [text.split() for text in texts]
+    return {
+        "rules": [
+            {"metricname": metric, "operator": operator, "target": int(target)} for metric, operator, target in split
+        ]
+    }
+
+
+async def test_publish_puts_one_message_on_the_documented_subject(tas: Tas, bus: Bus) -> None:
+    done = await tas("publish", "ip-10-0-0-1.ec2.internal", "load1=1.5", "memory_free_bytes=2Gi", "--json")
+    assert done.code == 0
+    told = done.json
+    assert told["node"] == "ip-10-0-0-1.ec2.internal"
+    assert told["metrics"] == {"load1": "1.5", "memory_free_bytes": "2147483648"}
+    subject, body = await published(bus, told["sequence"])
+    assert subject == told["subject"] == "tas.samples.ip-10-0-0-1_ec2_internal.cli"
+    assert body["metrics"] == told["metrics"]
+
+
+async def test_source_time_and_window_are_said_as_given(tas: Tas, bus: Bus) -> None:
+    done = await tas(*("publish", "n", "m=-1", "--source", "by-hand", "--measured", "-5m", "--window", "1m", "--json"))
+    assert done.code == 0, done.err
+    subject, body = await published(bus, done.json["sequence"])
+    assert subject == "tas.samples.n.by-hand"
+    assert body["window"] == 60.0
+    assert body["metrics"] == {"m": "-1"}
+    for measured in (str(time.time() - 60), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))):
+        done = await tas("publish", "n", "m=1", "--measured", measured)
+        assert done.code == 0, done.err
+
+
+async def test_what_cannot_be_is_refused_before_anything_is_sent(tas: Tas, bus: Bus) -> None:
+    done = await tas("publish", "Node_1", "m=NaN", "n=1")
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.splitlines() == [
+        "Error: m = 'NaN': 'NaN' is no Kubernetes quantity",
+        "       NODE = 'Node_1': must be a lowercase DNS subdomain (RFC 1123)",
+    ]
+    assert await bus.get(NODES, "n.metrics") is None
+    state = (await bus.api(f"STREAM.INFO.{SAMPLES.stream}"))["state"]
+    assert state["messages"] == 0
+
+
+async def test_get_nodes_shows_every_sample_and_nodes_without_any(tas: Tas, bus: Bus) -> None:
+    began = time.time()
+    await put_samples(bus, "node-1", {"load1": "1.5", "memory_free_bytes": "2Gi"}, ago=100)
+    facts = encode(NodeFacts(uid="u", labels={"zone": "a"}))
+    await bus.put(NODES, node_facts_key("node-2"), facts, revision=0, read_at=time.monotonic())
+    done = await tas("get", "nodes", "--json")
+    assert done.code == 0
+    first, second = done.json
+    assert first["node"] == "node-1"
+    assert first["labels"] is None
+    assert [sample["metric"] for sample in first["samples"]] == ["load1", "memory_free_bytes"]
+    assert 99 < first["samples"][0]["age_seconds"] < 100 + time.time() - began
+    assert second == {"node": "node-2", "labels": {"zone": "a"}, "samples": []}
+    done = await tas("get", "nodes")
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["NODE", "METRIC", "VALUE", "AGE", "SOURCE"]
+    assert re.fullmatch(r"node-1 +load1 +1\.5 +\dm\d\ds +test *", lines[1])
+    assert lines[3].split() == ["node-2", "-", "-", "-", "-"]
+
+
+async def test_get_policies_shows_rules_and_problems(tas: Tas, bus: Bus) -> None:
+    await put_policy(bus, "good", {"strategies": {"dontschedule": rules("load1 GreaterThan 5", "m Equals 1")}})
+    await put_policy(
+        bus, "odd", {"strategies": {"dontschedul": rules("m Equals 1")}, "staleAfter": "30s"}, namespace="other"
+    )
+    done = await tas("get", "policies", "--json")
+    good, odd = done.json
+    assert (good["namespace"], good["name"], good["generation"], good["problems"]) == ("default", "good", 7, [])
+    assert good["spec"]["strategies"]["dontschedule"]["rules"][0]["metricname"] == "load1"
+    assert [problem["field"] for problem in odd["problems"]] == ["spec.strategies.dontschedul"]
+    done = await tas("get", "policies")
+    assert re.search(r"default/good +dontschedule +load1 GreaterThan 5 or m Equals 1 +- +good\.yaml +-", done.out)
+    assert re.search(r"other/odd +- +- +staleAfter 30s +odd\.yaml +spec\.strategies\.dontschedul = ", done.out)
+
+
+async def test_get_policies_shows_what_is_said_of_a_policy_as_a_whole(tas: Tas, bus: Bus) -> None:
+    selector = {"matchLabels": {"zone": "a"}, "matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]}
+    strategies = {"deschedule": rules("m Equals 1") | {"for": "90s", "onStale": "clear"}, "labeling": {"rules": []}}
+    spec = {"suspend": True, "dryRun": True, "staleAfter": "1m", "nodeSelector": selector, "strategies": strategies}
+    await put_policy(bus, "told", spec, origin="")
+    done = await tas("get", "policies")
+    lines = [re.split(r" {2,}", line.rstrip()) for line in done.out.splitlines()]
+    assert lines[0] == ["POLICY", "STRATEGY", "RULES", "OPTIONS", "PROBLEMS"]
+    assert lines[1][:4] == ["default/told", "deschedule", "m Equals 1", "suspend"]
+    options = [line[-1] for line in lines[2:7]]
+    assert options == ["dryRun", "nodeSelector zone in (a),!spot", "staleAfter 60s", "onStale clear", "for 90s"]
+    assert lines[7][:4] == ["default/told", "labeling", "-", "-"]
+
+
+async def test_get_policies_tells_which_rules_of_scheduleonmetric_do_not_count(tas: Tas, bus: Bus) -> None:
+    await put_policy(bus, "one", {"strategies": {"scheduleonmetric": rules("load1 LessThan 0", "m GreaterThan 0")}})
+    done = await tas("get", "policies")
+    assert "low load1 first, high m first (ignored)" in done.out
+
+
+ASKED = [
+    ("get", "nodes"),
+    ("get", "policies"),
+    ("get", "verdicts"),
+    ("explain", "node", "node-1"),
+    ("publish", "node-1", "m=1"),
+]
+
+
+@pytest.mark.parametrize("command", ASKED, ids=" ".join)
+async def test_a_server_without_anything_of_ours_is_told_with_what_to_do(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    async with EmbeddedServer.start(tmp_path / "store") as theirs:
+        tas = Tas(tmp_path / "home")
+        done = await tas(*command, "--bus", theirs.url)
+    assert done.code == 1
+    assert done.err.startswith(f"Error: nothing of TAS is on the bus at {theirs.url}: start `tas run all --bus ")
+    assert "TAS_BUS" in done.err
+
+
+async def test_a_server_without_jetstream_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    url = f"nats://127.0.0.1:{port}"
+    server = await asyncio.create_subprocess_exec(await find_binary(), "--addr", "127.0.0.1", "--port", str(port))
+    try:
+        async with Bus.connect(url, name="test", streams=()) as bus:
+            await asyncio.wait_for(bus.wait_connected(), 30)
+        tas = Tas(tmp_path / "home")
+        for command in ASKED:
+            done = await tas(*command, "--bus", url)
+            assert done.code == 1
+            assert done.err.startswith(f"Error: the nats-server at {url} has no JetStream: start it with --jetstream")
+        async with tas.running("run", "evaluate", "--bus", url, *HEALTH) as running:
+            problem = await running.logged("bus_stream_invalid")
+        assert "--jetstream" in problem["error"]
+        assert problem["connection"] == "tas-evaluate"
+    finally:
+        server.terminate()
+        await server.wait()
+
+
+async def test_get_verdicts_shows_what_each_policy_means_for_each_node(tas: Tas, bus: Bus) -> None:
+    label = LabelVerdict(
+        state=State.VIOLATED, desired=DesiredLabel(DesiredKind.SET, "violating"), violated_since=time.time() - 100
+    )
+    strategies = {
+        StrategyType.DONTSCHEDULE: StrategyVerdict(state=State.UNKNOWN, changed=time.time() - 10),
+        StrategyType.DESCHEDULE: StrategyVerdict(
+            state=State.VIOLATED, changed=time.time() - 100, value="2", labels={"p": label}
+        ),
+    }
+    policy = PolicyVerdict(uid="u", generation=1, strategies=strategies)
+    verdict = NodeVerdict(
+        node_uid="n", nodes_revision=1, policies_revision=1, policies={PolicyKey("default", "p"): policy}
+    )
+    for node, value in (("node-1.example", encode_verdict(verdict)), ("node-2", b"{}")):
+        await bus.put(VERDICTS, verdict_key(node), value, revision=0, read_at=time.monotonic())
+    done = await tas("get", "verdicts", "--json")
+    assert done.code == 0
+    (told,) = done.json
+    assert (told["node"], told["nodeUid"]) == ("node-1.example", "n")
+    assert told["policies"][0]["strategies"]["deschedule"]["labels"]["p"]["desired"]["value"] == "violating"
+    assert "left out: VERDICTS/node-2: verdict of a node" in done.err
+    done = await tas("get", "verdicts")
+    first, second = done.out.splitlines()[1:]
+    assert re.match(r"node-1\.example +default/p +deschedule +violated +\dm\d\ds +2 +p: set violating", first)
+    assert re.match(r"node-1\.example +default/p +dontschedule +unknown +[\dms]+ +- +-", second)
+
+
+async def test_explain_tells_why(tas: Tas, bus: Bus) -> None:
+    await put_policy(
+        bus,
+        "p",
+        {
+            "strategies": {
+                "dontschedule": rules("load1 GreaterThan 5", "absent Equals 1"),
+                "scheduleonmetric": {"rules": [{"metricname": "load1", "operator": "LessThan"}]},
+            },
+            "suspend": True,
+        },
+    )
+    began = time.time()
+    await put_samples(bus, "node-1", {"load1": "7"}, ago=90)
+    done = await tas("explain", "node", "node-1", "--stale-after", "10m", "--json")
+    assert done.code == 0
+    (policy,) = done.json["policies"]
+    assert policy["suspended"] is True
+    dontschedule, scheduleonmetric = policy["strategies"]
+    assert dontschedule["state"] == "violated"
+    first, second = dontschedule["rules"]
+    assert (first["value"], first["state"], first["fresh"], first["source"]) == ("7", "violated", True, "test")
+    assert 89 < first["age_seconds"] < 90 + time.time() - began
+    assert (second["value"], second["state"]) == (None, "unknown")
+    assert scheduleonmetric["state"] is None
+    done = await tas("explain", "node", "node-1", "--stale-after", "10s")
+    assert re.search(
+        r"default/p \(suspended\) +dontschedule +load1 GreaterThan 5 +7 +\dm\d\ds \(stale\) +test", done.out
+    )
+    assert "unknown (onStale: pass)" in done.out
+
+
+async def test_a_node_that_nobody_spoke_of_is_told_apart(tas: Tas, bus: Bus) -> None:
+    done = await tas("explain", "node", "node-9")
+    assert done.code == 1
+    assert "node node-9: the bus has neither samples nor labels of this node" in done.err
+    assert "no policies" in done.out
+
+
+async def test_an_entry_that_cannot_be_read_is_left_out_and_told(tas: Tas, bus: Bus) -> None:
+    await put_samples(bus, "node-1", {"load1": "1"})
+    await bus.put(NODES, "node-2.metrics", b"{", revision=0, read_at=time.monotonic())
+    await bus.put(POLICIES, "default.p", b"{", revision=0, read_at=time.monotonic())
+    done = await tas("get", "nodes", "--json")
+    assert [node["node"] for node in done.json] == ["node-1"]
+    assert "left out: NODES/node-2.metrics: " in done.err
+    for arguments in (("get", "policies"), ("explain", "node", "node-1")):
+        done = await tas(*arguments)
+        assert done.code == 0
+        assert "left out: POLICIES/default.p: policy default/p" in done.err
+
+
+ALIKE = [
+    ("crd",),
+    ("demo", "labeling", "--within", "soon"),
+    ("docs", "--check", "--page", "nowhere.md"),
+    ("explain", "node", "node-1"),
+    ("get", "nodes", "--json"),
+    ("policy", "lint", "nowhere.yaml"),
+    ("publish", "No_Node", "m=1"),
+    ("trace", "m", "node-1"),
+]
+
+
+@pytest.mark.parametrize("command", ALIKE, ids=" ".join)
+async def test_a_process_that_a_user_starts_says_what_a_fork_says(tas: Tas, bus: Bus, command: tuple[str, ...]) -> None:
+    """The other tests run these commands as forks of a process that has imported them."""
+    done = await tas.process(*command)
+    assert done.out or done.err
+    assert done == await tas(*command)
+
+
+def test_each_command_that_runs_as_a_fork_runs_as_a_process_once() -> None:
+    assert {command for command, *_ in ALIKE} == SHORT
+
+
+@pytest.mark.parametrize("arguments", [("publish", "n", "m=1"), ("get", "nodes"), ("explain", "node", "n")])
+async def test_without_a_bus_it_says_where_it_looked_and_gives_up_soon(
+    tas: Tas, server: Server, arguments: tuple[str, ...]
+) -> None:
+    url = server.url
+    await server.stop()
+    began = time.monotonic()
+    done = await tas(*arguments)
+    assert time.monotonic() - began < 60
+    assert done.code == 1
+    assert f"no bus answers at {url} within 3 s" in done.err
+    assert "Start one (tas run all), or give its address with --bus or TAS_BUS" in done.err
+    assert "Traceback" not in done.err
+
+
+async def test_a_client_creates_nothing_on_a_strange_server(tas: Tas, server: Server) -> None:
+    done = await tas("publish", "n", "m=1")
+    assert done.code == 1
+    assert "tas.samples.n.cli" in done.err
+    async with Bus.connect(server.url, name="look", streams=()) as bus:
+        await bus.wait_connected()
+        assert (await bus.api("STREAM.NAMES"))["total"] == 0
+
+
+async def written_to(tas: Tas, command: str, where: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a shell, which puts what it writes elsewhere."""
+    words = " ".join(f"'{part}'" for part in (*COMMAND, *command.split()))
+    return await asyncio.to_thread(
+        subprocess.run,
+        ["sh", "-c", f"{words} {where}"],
+        capture_output=True,
+        text=True,
+        env=tas.environment,
+        timeout=120,
+        check=False,
+    )
+
+
+async def test_a_reader_that_goes_away_is_no_error(tas: Tas, bus: Bus) -> None:
+    await asyncio.gather(
+        *(put_samples(bus, f"node-{number}", {f"m{metric}": "1" for metric in range(50)}) for number in range(100))
+    )
+    done = await written_to(tas, "get nodes", "| head -1")
+    assert done.stdout.split() == ["NODE", "METRIC", "VALUE", "AGE", "SOURCE"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("what", ["nodes", "policies", "verdicts", "sources"])
+async def test_nothing_to_show_is_told_beside_the_table(tas: Tas, bus: Bus, what: str) -> None:
+    done = await tas("get", what)
+    assert (done.code, done.err.partition(":")[0]) == (0, f"no {what}"), done.err
+    assert (await tas("get", what, "--json")).json == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
+@pytest.mark.parametrize("command", ["crd", "get policies --json"])
+async def test_a_full_disk_is_told_in_one_line(tas: Tas, bus: Bus, command: str) -> None:
+    done = await written_to(tas, command, "> /dev/full")
+    assert (done.returncode, done.stderr) == (1, "Error: standard output: No space left on device\n")

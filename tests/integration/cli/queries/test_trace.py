@@ -1,0 +1,84 @@
+"""`tas trace`: the station where a value stops is the one whose worker does not run."""
+
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import NODES, SOURCES, VERDICTS
+from bus.connection import Bus
+from tests.integration.cli.tas import HEALTH, Done, Tas, demo_policy, policy_folder
+from tests.integration.servers import Server, eventually
+
+POLICY = demo_policy("""\
+    deschedule:
+      rules:
+        - {metricname: health_metric, operator: Equals, target: 2}
+""")
+
+
+@pytest.fixture
+def tas(tas: Tas, server: Server) -> Tas:
+    """A user whose TAS_BUS is the test's server."""
+    tas.environment["TAS_BUS"] = server.url
+    return tas
+
+
+async def test_a_value_goes_as_far_as_workers_run(tas: Tas, tmp_path: Path) -> None:
+    folder = policy_folder(tmp_path, POLICY)
+
+    async def trace() -> Done:
+        return await tas("trace", "health_metric", "node-1", "--json")
+
+    async def stopped_at(stage: str | None) -> None:
+        async def so() -> bool:
+            found: str | None = (await trace()).json["stopped_at"]
+            return found == stage
+
+        await eventually(so, every=0.2)
+
+    async with AsyncExitStack() as stack:
+        policies = ("run", "policies", "--policies", str(folder), *HEALTH)
+        await (await stack.enter_async_context(tas.running(*policies))).ready()
+        await stopped_at("source")
+        assert (await tas("publish", "node-1", "health_metric=2")).code == 0
+        await stopped_at("view")
+        for worker, stage in (("materialize", "verdict"), ("evaluate", None)):
+            await (await stack.enter_async_context(tas.running("run", worker, *HEALTH))).ready()
+            await stopped_at(stage)
+        done = await trace()
+        assert done.code == 0
+        *_, verdict, label = done.json["stages"]
+        assert verdict["details"] == [
+            "default/demo-policy deschedule: health_metric Equals 2 is violated, the strategy violated"
+        ]
+        assert label["details"][-1] == "without a cluster no label is written"
+        done = await tas("trace", "health_metric", "node-1")
+        assert "health_metric of node-1 passed all stages" in done.out
+        assert (await tas("publish", "node-1", "load1=1")).code == 0
+        await stopped_at(None)
+        done = await tas("trace", "nothing", "node-1")
+        assert done.code == 1
+        assert "nothing of node-1 stopped at source: no source is attached, and nobody publishes it" in done.out
+
+
+async def test_what_nobody_can_read_is_left_out_and_told(tas: Tas, bus: Bus) -> None:
+    places = ((SOURCES, "strange"), (NODES, "node-1.metrics"), (NODES, "node-1.facts"), (VERDICTS, "node-1"))
+    for bucket, key in places:
+        await bus.put(bucket, key, b"?", revision=0, read_at=time.monotonic())
+    done = await tas("trace", "load", "node-1")
+    assert done.code == 1
+    assert "load of node-1 stopped at source" in done.out
+    for bucket, key in places:
+        assert f"left out: {bucket.name}/{key}: " in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("metric", "node", "told"), [("a.b", "n", "METRIC = 'a.b'"), ("a", "No_Node", "NODE = 'No_Node'")]
+)
+async def test_what_can_be_no_name_is_refused(tas: Tas, metric: str, node: str, told: str) -> None:
+    done = await tas("trace", metric, node)
+    assert done.code == 1
+    assert told in done.err

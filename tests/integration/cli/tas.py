@@ -1,0 +1,175 @@
+"""The command `tas` as a user runs it: processes, what they say, and what they leave behind."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from tests.integration.cli.forked import forked
+from tests.integration.servers import eventually
+
+COMMAND = (sys.executable, "-m", "cli")
+HEALTH = ("--health-listen", "127.0.0.1:0")
+FREE = ("--listen", "127.0.0.1:0", *HEALTH)
+"""Ports that nobody else has."""
+
+SHORT = {"demo", "publish", "get", "explain", "trace", "policy", "crd", "docs"}
+"""The commands that end by themselves."""
+
+PATIENCE_SECONDS = 240.0
+"""How long a command may take: a story of `tas demo` takes seconds, and on a machine that is busy a minute."""
+
+
+def demo_policy(strategies: str) -> str:
+    """A file of the TASPolicy `demo-policy` with these lines as its strategies."""
+    head = "apiVersion: telemetry.intel.com/v1alpha1\nkind: TASPolicy\nmetadata: {name: demo-policy}\n"
+    return f"{head}spec:\n  strategies:\n{strategies}"
+
+
+def policy_folder(parent: Path, policy: str) -> Path:
+    """A new folder of policies with `policy` in `demo.yaml`."""
+    folder = parent / "policies"
+    folder.mkdir()
+    (folder / "demo.yaml").write_text(policy)
+    return folder
+
+
+def question(*nodes: str, namespace: str = "default") -> dict[str, Any]:
+    """What kube-scheduler asks of these nodes for a pod of `demo-policy`."""
+    metadata = {"name": "p", "namespace": namespace, "labels": {"telemetry-policy": "demo-policy"}}
+    return {"Pod": {"metadata": metadata}, "Nodes": None, "NodeNames": nodes}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Running:
+    """A process that runs until it gets a signal; its log is read as JSON."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.log: list[dict[str, Any]] = []
+        self.noise: list[str] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            try:
+                self.log.append(json.loads(line))
+            except ValueError:
+                self.noise.append(line.decode(errors="replace"))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.log if line["event"] == name]
+
+    async def logged(self, event: str, within: float = 120.0) -> dict[str, Any]:
+        """The first log line of this name."""
+
+        def so() -> bool:
+            assert self.events(event) or not self._reading.done(), (self.log, self.noise)
+            return bool(self.events(event))
+
+        await eventually(so, within=within)
+        return self.events(event)[0]
+
+    async def health(self, path: str) -> tuple[int, str]:
+        url = (await self.logged("health_listening"))["url"]
+        async with aiohttp.ClientSession() as session, session.get(f"{url}{path}") as response:
+            return response.status, await response.text()
+
+    async def ready(self) -> None:
+        async def so() -> bool:
+            return (await self.health("/readyz"))[0] == 200
+
+        await eventually(so)
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Sends a signal, and returns the exit code once all was read."""
+        # Not by the process's own method, which looks whether it has ended, and so takes the exit status from asyncio.
+        os.kill(self.process.pid, number)
+        return await self.ended()
+
+    async def ended(self, within: float = 120.0) -> int:
+        """The exit code, once it has ended by itself and all was read."""
+        _, late = await asyncio.wait([asyncio.ensure_future(self.process.wait()), self._reading], timeout=within)
+        if late:
+            process = psutil.Process(self.process.pid)
+            state = process.status(), process.children(recursive=True), process.threads()
+            raise AssertionError(f"still there after {within:g} s: {state} {late} {self.log} {self.noise}")
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+
+class Tas:
+    """A user: an environment with folders of its own, so that nobody else's bus is found."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.runtime = home / "runtime"
+        self.temporary = home / "temporary"
+        for folder in (self.runtime, self.temporary):
+            folder.mkdir(parents=True)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TAS_")}
+        self.environment |= {"XDG_RUNTIME_DIR": str(self.runtime), "TMPDIR": str(self.temporary)}
+
+    async def start(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *COMMAND,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment | environment,
+        )
+
+    async def __call__(self, *arguments: str, **environment: str) -> Done:
+        """Runs a command to its end; a short one as a fork of a process that has imported the product."""
+        if arguments[0] in SHORT:
+            return Done(*await forked(arguments, self.environment | environment, patience=PATIENCE_SECONDS))
+        return await self.process(*arguments, **environment)
+
+    async def process(self, *arguments: str, **environment: str) -> Done:
+        """Runs a command to its end, as a user starts it."""
+        process = await self.start(*arguments, **environment)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            out, err = await process.communicate()
+        assert process.returncode is not None
+        return Done(process.returncode, out.decode(), err.decode())
+
+    @asynccontextmanager
+    async def running(self, *arguments: str, **environment: str) -> AsyncIterator[Running]:
+        """A process that is ended with the body, whatever happens."""
+        running = Running(await self.start(*arguments, **environment))
+        try:
+            yield running
+        finally:
+            if running.process.returncode is None:
+                running.process.kill()
+            await running.process.wait()
+
+    def left_behind(self) -> list[str]:
+        """The files and folders that remain where temporary ones are made."""
+        return [str(path) for folder in (self.runtime, self.temporary) for path in folder.rglob("*")]

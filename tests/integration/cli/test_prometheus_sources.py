@@ -1,0 +1,98 @@
+"""`tas run all` with sources of Prometheus: from a value there to an answer of the extender."""
+
+import json
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.integration.cli.tas import FREE, Tas, demo_policy, policy_folder, question
+from tests.integration.servers import eventually
+from tests.sources import writing
+from tests.sources.answers import golden, simulated_prometheus
+
+POLICY = demo_policy("""\
+    dontschedule:
+      rules:
+        - {metricname: health_metric, operator: GreaterThan, target: 2, source: edge}
+        - {metricname: load, operator: GreaterThan, target: 8}
+""")
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    return policy_folder(tmp_path, POLICY)
+
+
+async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> None:
+    configuration = tmp_path / "sources.yaml"
+    configuration.write_text("metrics: {health_metric: {query: my own query}, load: {series: node_load1}}")
+    async with simulated_prometheus() as played:
+        at = time.time()
+        played.answers["my own query"] = golden("vector", evaluated=at)
+        command = [
+            *("run", "all", "--bus", "embedded", "--policies", str(policies), "--period", "100ms", *FREE),
+            *("--stale-after", "30m"),  # a busy machine takes its time
+            *("--source", f"edge:prometheus={played.url.replace('://', '://tas:hunter2@')}"),
+            *("--source", "remote-write=127.0.0.1:0", "--source-config", str(configuration)),
+        ]
+        async with tas.running(*command) as running:
+            await running.ready()
+            extender = (await running.logged("extender_listening"))["url"]
+            receiver = (await running.logged("remote_write_listening"))["url"]
+            sent = [
+                writing.series("node_load1", (load, round(at * 1000)), node=node)
+                for node, load in (("node-1", 1.0), ("node-2", 9.0))
+            ]
+
+            async def rejected() -> dict[str, str]:
+                body = question("node-1", "node-2", "node-3")
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.post(f"{extender}/filter", json=body) as answer,
+                    session.post(receiver, data=writing.body(sent), headers=writing.HEADERS) as written,
+                ):
+                    assert written.status in (204, 503)
+                    nodes: dict[str, str] = (await answer.json())["FailedAndUnresolvableNodes"]
+                    return nodes
+
+            async def so(*names: str) -> bool:
+                return set(await rejected()) == set(names)
+
+            await eventually(lambda: so("node-2"), every=0.1)
+            sick = json.loads(golden("vector", evaluated=at + 1).body)
+            sick["data"]["result"][0]["value"][1] = "3"
+            played.answers["my own query"] = golden("vector")._replace(body=json.dumps(sick).encode())
+            await eventually(lambda: so("node-1", "node-2"), every=0.1)
+
+            async def told() -> bool:
+                listed = await tas("get", "sources", "--json")
+                # Edge is asked for the load as well, and has none.
+                return {each["source"]: each["state"] for each in listed.json} == {
+                    "edge": "partial",
+                    "remote-write": "healthy",
+                }
+
+            await eventually(told, every=0.5)
+            code = await running.end()
+        assert code == 0, running.log
+        assert "hunter2" not in json.dumps(running.log)
+        assert not running.noise
+
+
+async def test_what_cannot_be_is_told_before_anything_starts(tas: Tas, policies: Path, tmp_path: Path) -> None:
+    configuration = tmp_path / "sources.yaml"
+    configuration.write_text("metrics: {load: {agregate: max}}")
+    common = ("run", "all", "--bus", "embedded", "--policies", str(policies), "--listen", "127.0.0.1:0")
+    done = await tas(
+        *common,
+        "--source",
+        "prometheus=http://127.0.0.1:1",
+        "--source-config",
+        str(configuration),
+        "--log-format",
+        "json",
+    )
+    assert done.code == 2
+    assert f"source configuration {configuration}: metrics.load = 'an object of agregate'" in done.err

@@ -1,0 +1,390 @@
+"""`tas run`: processes that start, tell how they are, and end."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from bus.buckets import SAMPLES
+from bus.connection import Bus
+from bus.records.samples import encode_samples
+from bus.subjects import samples_subject
+from tas.samples.sample import Scrape
+from tas.values.quantity import NANO, Quantity
+from tests.e2e.processes import free_ports
+from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, demo_policy, policy_folder, question
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.running import samples_on
+
+POLICY = demo_policy("""\
+    dontschedule:
+      rules:
+        - {metricname: health_metric, operator: Equals, target: 2}
+""")
+PROCFILE = Path("Procfile").read_text()
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    return policy_folder(tmp_path, POLICY)
+
+
+@pytest.fixture
+async def everything(tas: Tas, policies: Path) -> AsyncIterator[Running]:
+    """`tas run all`, ready."""
+    async with tas.running("run", "all", "--policies", str(policies), *FREE) as running:
+        await running.ready()
+        yield running
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    """Whether it has ended; where nobody reaps orphans its entry stays."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+async def passing_nodes(running: Running) -> list[str]:
+    url = (await running.logged("extender_listening"))["url"]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/filter", json=question("node-1", "node-2")) as response,
+    ):
+        assert response.status == 200
+        answer = await response.json()
+        names: list[str] = answer["NodeNames"]
+        return names
+
+
+async def test_everything_in_one_process_from_publish_to_answer_to_nothing_left(
+    tas: Tas, everything: Running, policies: Path
+) -> None:
+    assert await passing_nodes(everything) == ["node-1", "node-2"]
+
+    done = await tas("publish", "node-1", "health_metric=2", "load1=1.5")
+    assert done.code == 0, done.err
+    url = (await everything.logged("bus_started"))["bus"]
+    assert re.fullmatch(
+        rf"health_metric=2 load1=1\.5 of node-1 published on tas\.samples\.node-1\.cli at {url} "
+        r"\(SAMPLES sequence \d+\)\n",
+        done.out,
+    )
+
+    async def rejected() -> bool:
+        return await passing_nodes(everything) == ["node-2"]
+
+    await eventually(rejected)
+
+    done = await tas("get", "nodes", "--json")
+    (node,) = done.json
+    assert node["node"] == "node-1"
+    assert [(sample["metric"], sample["value"], sample["source"]) for sample in node["samples"]] == [
+        ("health_metric", "2", "cli"),
+        ("load1", "1.5", "cli"),
+    ]
+    done = await tas("get", "policies", "--json")
+    (policy,) = done.json
+    assert (policy["namespace"], policy["name"], policy["origin"]) == ("default", "demo-policy", "demo.yaml")
+
+    done = await tas("explain", "node", "node-1", "--json")
+    (rule,) = done.json["policies"][0]["strategies"][0]["rules"]
+    assert (rule["rule"], rule["value"], rule["state"], rule["source"]) == (
+        "health_metric Equals 2",
+        "2",
+        "violated",
+        "cli",
+    )
+    for command, words in (
+        (("get", "nodes"), r"node-1 +health_metric +2 +\S+ +cli"),
+        (("get", "policies"), r"default/demo-policy +dontschedule +health_metric Equals 2 +- +demo\.yaml"),
+        (("explain", "node", "node-1"), r"health_metric Equals 2 +2 +\S+ +cli +violated +violated"),
+    ):
+        done = await tas(*command)
+        assert done.code == 0
+        assert re.search(words, done.out), done.out
+
+    (policies / "demo.yaml").write_text(POLICY.replace("target: 2", "target: 3"))
+
+    async def passes_again() -> bool:
+        return await passing_nodes(everything) == ["node-1", "node-2"]
+
+    await eventually(passes_again)
+
+    children = everything.descendants()
+    assert [child.name() for child in children] == ["nats-server"]
+    assert tas.left_behind()
+    assert await everything.end() == 0
+    assert tas.left_behind() == []
+    assert all(_is_gone(child) for child in children)
+    assert everything.noise == []
+    told = [line for line in everything.log if line["level"] in ("warning", "error")]
+    assert [line for line in told if line["event"] != "event_loop_stalled"] == []  # so it may, on a busy machine
+
+
+async def test_health_tells_of_every_worker(everything: Running) -> None:
+    status, text = await everything.health("/readyz")
+    assert status == 200
+    assert json.loads(text) == {
+        "ready": True,
+        "workers": {"bus": None, "materialize": None, "policies": None, "evaluate": None, "extender": None},
+        "bus": None,
+    }
+    assert (await everything.health("/healthz"))[0] == 200
+    assert (await everything.health("/answers"))[0] == 200
+    assert (await everything.health("/problems"))[1] == '{"problems":[]}\n'
+    status, text = await everything.health("/metrics")
+    assert status == 200
+    for line in (
+        'tas_worker_ready{worker="materialize"} 1.0',
+        "tas_policies 1.0",
+        "tas_nodes 0.0",
+        'tas_samples_refused_total{reason="value"} 0.0',
+    ):
+        assert line in text.splitlines()
+
+
+async def test_ctrl_c_is_an_orderly_end_too(tas: Tas, everything: Running) -> None:
+    assert await everything.end(signal.SIGINT) == 0
+    assert everything.noise == []
+    assert tas.left_behind() == []
+
+
+async def test_a_killed_process_takes_its_server_along_and_is_found_no_more(tas: Tas, everything: Running) -> None:
+    (server,) = everything.descendants()
+    everything.process.kill()
+    await eventually(lambda: _is_gone(server))
+    done = await tas("publish", "node-1", "load1=1", "--bus", "embedded")
+    assert done.code == 1
+    assert "this user runs no embedded bus" in done.err
+
+
+async def test_when_the_embedded_server_ends_by_itself_the_process_fails(everything: Running) -> None:
+    (server,) = everything.descendants()
+    server.kill()
+    assert await everything.ended() == 1
+    assert (await everything.logged("worker_failed"))["worker"] == "bus"
+
+
+async def test_the_store_that_was_named_stays_and_is_used_again(tas: Tas, policies: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    arguments = ("run", "all", "--policies", str(policies), "--store", str(store), *FREE)
+    async with tas.running(*arguments) as running:
+        await running.ready()
+        assert (await tas("publish", "node-1", "load1=1")).code == 0
+
+        async def stored() -> bool:
+            return bool((await tas("get", "nodes", "--json")).json)
+
+        await eventually(stored)
+        assert await running.end() == 0
+    async with tas.running(*arguments) as running:
+        await running.ready()
+        assert [node["node"] for node in (await tas("get", "nodes", "--json")).json] == ["node-1"]
+        assert running.events("policy_stored") == []
+
+
+async def test_each_worker_runs_as_a_process_of_its_own(tas: Tas, server: Server, policies: Path) -> None:
+    bus = ("--bus", server.url, *HEALTH)
+    async with (
+        tas.running("run", "extender", *bus, "--listen", "127.0.0.1:0") as extender,
+        tas.running("run", "materialize", *bus) as materialize,
+        tas.running("run", "policies", *bus, "--policies", str(policies)) as directory,
+        tas.running("run", "machine", *bus, "--node", "this-one", "--period", "100ms") as machine,
+    ):
+        for running in (extender, materialize, directory, machine):
+            await running.ready()
+
+        async def stored() -> bool:
+            return [node["node"] for node in (await tas("get", "nodes", "--json", *bus[:2])).json] == ["this-one"]
+
+        await eventually(stored)
+        assert await passing_nodes(extender) == ["node-1", "node-2"]
+        for running in (extender, materialize, directory, machine):
+            assert await running.end() == 0
+            assert running.noise == []
+
+
+async def test_a_bus_alone_is_found_by_the_others(tas: Tas, policies: Path) -> None:
+    async with tas.running("run", "bus", *HEALTH) as bus:
+        await bus.ready()
+        async with tas.running("run", "policies", "--policies", str(policies), *HEALTH) as directory:
+            await directory.ready()
+            assert [policy["name"] for policy in (await tas("get", "policies", "--json")).json] == ["demo-policy"]
+            assert await directory.end() == 0
+        assert await bus.end() == 0
+    assert tas.left_behind() == []
+
+
+async def test_workers_wait_for_a_bus_that_comes_later(tas: Tas, server: Server) -> None:
+    await server.stop()
+    async with tas.running("run", "materialize", "--bus", server.url, *HEALTH) as running:
+        status, text = await running.health("/readyz")
+        assert status == 503
+        assert "not connected" in json.loads(text)["bus"]
+        assert (await running.health("/healthz"))[0] == 200
+        await server.start()
+        await running.ready()
+        assert await running.end() == 0
+
+
+async def test_a_bus_that_is_away_while_stopping_holds_nobody_up(tas: Tas, server: Server) -> None:
+    async with tas.running("run", "materialize", "--bus", server.url, *HEALTH) as running:
+        await running.ready()
+        server.pause()
+        assert await running.end() == 0
+        server.resume()
+
+
+async def test_settings_come_from_the_environment_and_flags_first(tas: Tas, policies: Path) -> None:
+    environment = {
+        "TAS_POLICIES": str(policies),
+        "TAS_LISTEN": "127.0.0.1:0",
+        "TAS_HEALTH_LISTEN": "127.0.0.1:0",
+        "TAS_LOG_LEVEL": "error",
+        "TAS_STORE": "",
+    }
+    async with tas.running("run", "all", "--log-level", "info", **environment) as running:
+        await running.ready()
+        assert running.events("policy_stored")
+        assert await running.end() == 0
+
+
+async def test_console_logs_are_lines_for_people(tas: Tas, policies: Path) -> None:
+    arguments = ("run", "all", "--policies", str(policies), "--log-format", "console", *FREE)
+    async with tas.running(*arguments) as running:
+        await eventually(lambda: any("extender_listening" in line for line in running.noise))
+        assert await running.end() == 0
+        assert running.log == []
+
+
+async def test_mistakes_are_told_together_and_nothing_starts(tas: Tas) -> None:
+    done = await tas("run", "all", "--policies", "/nowhere", "--stale-after", "3h")
+    assert done.code == 2
+    assert done.err.splitlines() == [
+        "tas run all: --stale-after (TAS_STALE_AFTER) = '3h': must be at most 1h",
+        "tas run all: --policies (TAS_POLICIES) = '/nowhere': does not exist",
+    ]
+    assert tas.left_behind() == []
+
+
+async def test_an_embedded_bus_that_does_not_run_cannot_be_used(tas: Tas) -> None:
+    done = await tas("run", "materialize", "--bus", "embedded")
+    assert done.code == 2
+    assert "this user runs no embedded bus" in done.err
+
+
+@pytest.mark.parametrize(("setting", "whose"), [("--listen", "extender"), ("--health-listen", "health")])
+async def test_a_port_in_use_is_one_line_and_code_2(tas: Tas, policies: Path, setting: str, whose: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        arguments = ("run", "all", "--policies", str(policies), *FREE, setting, address)
+        async with tas.running(*arguments) as running:
+            assert await running.ended() == 2
+    told = [line["error"] for line in running.log if line["level"] == "error"]
+    variable = "TAS_" + setting.removeprefix("--").replace("-", "_").upper()
+    assert told == [f"{whose}: cannot listen on {address}: the port is in use ({setting}, {variable})"]
+    assert running.noise == []
+    assert tas.left_behind() == []
+
+
+async def test_the_embedded_port_that_was_named_must_be_free(tas: Tas) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = await tas("run", "bus", "--embedded-port", port, *HEALTH)
+    assert done.code == 2
+    assert f"bus: cannot listen on 127.0.0.1:{port}: the port is in use" in done.err
+
+
+async def test_two_on_one_store_are_refused(tas: Tas, tmp_path: Path) -> None:
+    arguments = ("run", "bus", "--store", str(tmp_path / "store"), *HEALTH)
+    async with tas.running(*arguments) as running:
+        await running.ready()
+        done = await tas(*arguments)
+        assert done.code == 2
+        assert "another nats-server uses the store" in done.err
+        assert await running.end() == 0
+
+
+async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Path) -> None:
+    honcho = Path(sys.executable).parent / "honcho"
+    if not honcho.exists():
+        pytest.skip("honcho is not beside the interpreter: install the package")
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    (binaries / "tas").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli "$@"\n')
+    (binaries / "tas").chmod(0o755)
+    ports = free_ports(7)
+    procfile = PROCFILE
+    # The ports of a running installation on this machine are not this test's.
+    for name, port in zip(
+        ("bus", "materialize", "policies", "evaluate", "extender", "machine"), ports[1:], strict=True
+    ):
+        procfile = re.sub(rf"(tas run {name} .*)", rf"\1 --health-listen 127.0.0.1:{port}", procfile)
+    procfile = procfile.replace("tas run extender ", "tas run extender --listen 127.0.0.1:0 ")
+    (tmp_path / "Procfile").write_text(procfile)
+    environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "TAS_EMBEDDED_PORT": str(ports[0])}
+    process = await asyncio.create_subprocess_exec(
+        str(honcho),
+        *("start", "-f", str(tmp_path / "Procfile"), "-d", "."),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=tas.environment | environment,
+    )
+    try:
+
+        async def ready(port: int) -> bool:
+            assert process.returncode is None, "honcho has ended"
+            try:
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(f"http://127.0.0.1:{port}/readyz") as response,
+                ):
+                    return response.status == 200
+            except aiohttp.ClientConnectionError:
+                return False
+
+        for port in ports[1:]:
+            await eventually(lambda port=port: ready(port))  # type: ignore[misc]
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(60):
+            await process.wait()
+    assert tas.left_behind() == []
+
+
+async def test_replicas_of_materialize_lose_nothing_when_one_is_killed(tas: Tas, server: Server, bus: Bus) -> None:
+    arguments = ("run", "materialize", "--bus", server.url, *HEALTH)
+    async with tas.running(*arguments) as first, tas.running(*arguments) as second:
+        await first.ready()
+        await second.ready()
+
+        async def publish(number: int) -> None:
+            now = time.time()
+            metrics = {"number": Quantity(number * NANO)}
+            scrape = Scrape(source="test", measured=now, arrived=now, sequence=0, metrics=metrics)
+            await bus.publish(SAMPLES, samples_subject(f"node-{number % 50}", "test"), encode_samples(scrape))
+
+        for start in range(0, 4000, 50):
+            await asyncio.gather(*(publish(number) for number in range(start, start + 50)))
+            if start == 2000:
+                first.process.kill()
+
+        async def all_stand() -> bool:
+            samples = [await samples_on(bus, f"node-{node}") for node in range(50)]
+            return [None if known is None else known[0].metrics["number"] // NANO for known in samples] == list(
+                range(3950, 4000)
+            )
+
+        # What the killed one had in hand comes again after the time for acknowledging it.
+        await eventually(all_stand)
+        assert await second.end() == 0

@@ -1,0 +1,110 @@
+"""Sources as a user has them: `tas run all` on a cluster with an adapter, and `tas get sources`."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import LEASES, SOURCES
+from bus.connection import Bus
+from bus.records.sources import encode_source_state
+from sandbox import Sandbox
+from tas.sources.result import Refusal, RefusalReason
+from tas.sources.state import SourceMetric, SourceState
+from tests.integration.cli.tas import FREE, Tas
+from tests.integration.servers import Server, eventually
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.watch_scenarios import strategies
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox.start(nodes=["node-1"]) as sandbox:
+        yield sandbox
+
+
+async def test_with_a_cluster_and_nothing_named_the_custom_metrics_api_is_asked(
+    tas: Tas, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    kubeconfig = sandbox.kubeconfig(tmp_path / "kubeconfig")
+    sandbox.metrics.set("health_metric", "node-1", "2")
+    async with Admin.connect(kubeconfig) as admin:
+        await admin.create_policy("default", "demo-policy", strategies=strategies(2))
+    async with tas.running("run", "all", "--kubeconfig", str(kubeconfig), *FREE) as running:
+        await running.ready()
+
+        async def violated() -> bool:
+            done = await tas("explain", "node", "node-1", "--json")
+            rules = done.json["policies"][0]["strategies"][0]["rules"]
+            return [(rule["value"], rule["source"], rule["state"]) for rule in rules] == [
+                ("2", "custom-metrics", "violated")
+            ]
+
+        await eventually(violated, every=0.5)
+
+        async def healthy() -> bool:  # the state is written after the samples
+            (source,) = (await tas("get", "sources", "--json")).json
+            return bool(source["state"] == "healthy")
+
+        await eventually(healthy, every=0.1)
+        (source,) = (await tas("get", "sources", "--json")).json
+        assert (source["source"], source["state"], source["kind"]) == ("custom-metrics", "healthy", "custom-metrics")
+        assert source["metrics"] == {"health_metric": {"nodes": 1}}
+        assert source["periodSeconds"] == 1.0
+        assert await running.end() == 0
+        assert running.noise == []
+    assert tas.left_behind() == []
+
+
+async def put_state(bus: Bus, source: str, *, held: bool = True, **changes: object) -> None:
+    state = SourceState(
+        **{"kind": "prometheus", "holder": "a-1", "since": 1.0, "time": 1.0, "period": 1.0} | changes  # type: ignore[arg-type]
+    )
+    await bus.put(SOURCES, source, encode_source_state(state), revision=0, read_at=time.monotonic())
+    if held:
+        await bus.put(LEASES, f"collect.{source}", b"{}", revision=0, read_at=time.monotonic(), ttl_seconds=600)
+
+
+async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, server: Server, bus: Bus) -> None:
+    seen = {"m": SourceMetric(nodes=2)}
+    now = time.time()
+    refused = {RefusalReason.NODE: Refusal(count=3, example="m of web: kind = 'Pod': must be Node")}
+    await put_state(bus, "idle")
+    await put_state(bus, "healthy", metrics=seen, last_success=now, refused=refused)
+    await put_state(bus, "alone", metrics=seen, last_success=now - 3700, held=False)
+    await put_state(bus, "failing", metrics=seen, problem="connection refused")
+    await put_state(bus, "partial", metrics=seen | {"n": SourceMetric(missing="not known")}, last_success=now)
+    await put_state(bus, "written", metrics={"m": SourceMetric()}, period=None, held=False)
+    await bus.put(SOURCES, "strange", b"?", revision=0, read_at=time.monotonic())
+    done = await tas("get", "sources", "--json", "--bus", server.url)
+    assert done.code == 0
+    assert "left out: SOURCES/strange: state of a source" in done.err
+    assert {each["source"]: each["state"] for each in done.json} == {
+        "alone": "unattended",
+        "failing": "failing",
+        "idle": "idle",
+        "partial": "partial",
+        "healthy": "healthy",
+        "written": "waiting",
+    }
+    done = await tas("get", "sources", "--bus", server.url)
+    for words in (
+        "connection refused",
+        "n: not known",
+        "3 refused, as m of web: kind = 'Pod'",
+        "m: 2 nodes",
+        "1h0",
+    ):
+        assert words in done.out
+
+
+def test_every_state_and_reason_is_documented() -> None:
+    page = (ROOT / "docs" / "sources.md").read_text()
+    for word in ("idle", "healthy", "unattended", "failing", "partial", "waiting"):
+        assert f"| `{word}` |" in page
+    operations = (ROOT / "docs" / "operations.md").read_text()
+    for why in RefusalReason:
+        assert f"| `{why}` |" in operations

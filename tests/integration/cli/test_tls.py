@@ -1,0 +1,116 @@
+"""docs/tls.md as a user follows it: the commands make files, and with them the extender answers whom it should."""
+
+import asyncio
+import re
+import shutil
+import ssl
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.integration.cli.tas import Running, Tas
+from tests.integration.servers import eventually
+
+PAGE = (Path(__file__).parents[3] / "docs" / "tls.md").read_text()
+(COMMANDS,) = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+(CONSOLE,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not here")
+
+
+def run_commands(folder: Path) -> Path:
+    """Runs those of the page in a new folder."""
+    folder.mkdir()
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", COMMANDS],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    return run_commands(tmp_path / "certificates")
+
+
+def flags(files: Path, folder: Path) -> list[str]:
+    """Those of the page's command, with free ports and paths of this test."""
+    command = CONSOLE.partition("tas run all ")[2].partition("\n$ ")[0].replace("\\\n", " ").split()
+    told = dict(zip(command[::2], command[1::2], strict=True))
+    assert {"--cert", "--key", "--cacert", "--client-names", "--listen"} <= set(told)
+    policies = folder / "policies"
+    policies.mkdir()
+    ours = {"--policies": str(policies), "--listen": "127.0.0.1:0", "--health-listen": "127.0.0.1:0"}
+    paths = {name: str(files / told[name]) for name in ("--cert", "--key", "--cacert")}
+    return [word for pair in (told | ours | paths).items() for word in pair]
+
+
+def trusting(files: Path, client: str = "") -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files / "ca.crt")
+    if client:
+        context.load_cert_chain(files / f"{client}.crt", files / f"{client}.key")
+    return context
+
+
+async def version(running: Running, context: ssl.SSLContext) -> Mapping[str, str]:
+    url = (await running.logged("extender_listening"))["url"].removesuffix("/scheduler")
+    assert url.startswith("https://")
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(f"{url}/version") as response:
+        assert response.status == 200
+        answer: Mapping[str, str] = await response.json()
+        return answer
+
+
+@needs_openssl
+async def test_the_pages_commands_make_an_extender_that_only_the_scheduler_asks(
+    tas: Tas, files: Path, tmp_path: Path
+) -> None:
+    async with tas.running("run", "all", *flags(files, tmp_path)) as running:
+        await running.ready()
+        assert set(await version(running, trusting(files, "client"))) == {"version", "python"}
+        for refused in (trusting(files), trusting(files, "tls")):
+            with pytest.raises(aiohttp.ClientError):
+                await version(running, refused)
+
+        async def told() -> bool:
+            return {line["reason"] for line in running.events("client_refused")} == {"no_certificate", "wrong_purpose"}
+
+        await eventually(told)
+        status, metrics = await running.health("/metrics")
+        assert status == 200, "the health port is plain"
+        assert re.search(r'tas_tls_refused_total\{reason="no_certificate"\} [1-9]', metrics)
+        assert (await running.health("/version"))[0] == 200
+        assert await running.end() == 0
+
+
+@needs_openssl
+async def test_a_renewed_pair_counts_without_a_restart(tas: Tas, files: Path, tmp_path: Path) -> None:
+    async with tas.running("run", "all", *flags(files, tmp_path)) as running:
+        await running.ready()
+        again = await asyncio.to_thread(run_commands, tmp_path / "again")
+        for name in ("ca.crt", "tls.crt", "tls.key"):  # one after the other, in place: what is between does not count
+            shutil.copyfile(again / name, files / name)
+        await running.logged("certificates_loaded")
+        for name in ("client.crt", "client.key"):
+            shutil.copyfile(again / name, files / name)
+        assert await version(running, trusting(files, "client"))
+
+
+@needs_openssl
+async def test_files_that_do_not_belong_together_end_the_start_in_one_line(
+    tas: Tas, files: Path, tmp_path: Path
+) -> None:
+    shutil.copyfile(files / "client.key", files / "tls.key")
+    done = await tas("run", "all", *flags(files, tmp_path), TAS_LOG_FORMAT="json")
+    assert done.code == 2
+    assert f"--key {files / 'tls.key'}: is not the key of --cert {files / 'tls.crt'}" in done.err
+    assert "Traceback" not in done.err

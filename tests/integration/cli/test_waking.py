@@ -1,0 +1,100 @@
+"""A pod that every node was rejected for is placed as soon as one is good enough, by the whole product."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.buckets import SAMPLES, VERDICTS
+from bus.connection import Bus
+from bus.errors import UnavailableError
+from bus.records.verdicts import decode_verdict
+from bus.subjects import samples_subject, verdict_key
+from sandbox import Sandbox, extender_entry
+from sandbox.resources import PODS, TASPOLICIES
+from tas.policy.policy import PolicyKey
+from tests.integration.cli.tas import Tas
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.running import samples_on
+
+NODES = ("one.example.com", "two.example.com")
+SPEC = {
+    "strategies": {
+        "dontschedule": {
+            "rules": [{"metricname": "health_metric", "operator": "Equals", "target": 1}],
+            "onStale": "fail",
+        }
+    }
+}
+CONTAINER = {"name": "main", "image": "pause", "resources": {"limits": {"telemetry/scheduling": "1"}}}
+POD = {
+    "metadata": {"name": "waits", "labels": {"telemetry-policy": "p"}},
+    "spec": {"containers": [CONTAINER]},
+}
+
+Helps = Callable[[Sandbox, Bus], Awaitable[None]]
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path, server: Server, bus: Bus) -> AsyncIterator[Sandbox]:
+    """A cluster with the product at work, a policy that rejects silent nodes, and a scheduler that asks."""
+    async with Sandbox.start(nodes=NODES) as sandbox:
+        create_policy(sandbox, "first")
+        kubeconfig = str(sandbox.kubeconfig(tmp_path / "kubeconfig"))
+        ports = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0")
+        tas = Tas(tmp_path / "home")
+        async with tas.running("run", "all", "--bus", server.url, "--kubeconfig", kubeconfig, *ports) as running:
+            await running.ready()
+            listen = (await running.logged("extender_listening"))["url"].removeprefix("http://").partition("/")[0]
+            # A node's first verdict may be news to whoever waits; the second is compared with it.
+            await eventually(partial(are_judged, bus, "first"), within=60)
+            create_policy(sandbox, "p")
+            await eventually(partial(are_judged, bus, "p"), within=60)
+            async with sandbox.scheduler(extender_entry(f"http://{listen}")):
+                yield sandbox
+
+
+def create_policy(sandbox: Sandbox, name: str) -> None:
+    policy = {"apiVersion": TASPOLICIES.group_version, "kind": TASPOLICIES.kind, "metadata": {"name": name}}
+    sandbox.cluster.create(TASPOLICIES, "default", policy | {"spec": SPEC}, manager="test")
+
+
+async def are_judged(bus: Bus, policy: str) -> bool:
+    entries = [await bus.get(VERDICTS, verdict_key(node)) for node in NODES]
+    verdicts = [decode_verdict(entry.value) for entry in entries if entry is not None and entry.value is not None]
+    return len(verdicts) == len(NODES) and all(PolicyKey("default", policy) in each.policies for each in verdicts)
+
+
+async def samples_return(_: Sandbox, bus: Bus) -> None:
+    async def stands() -> bool:
+        with suppress(UnavailableError):
+            await bus.publish(SAMPLES, samples_subject(NODES[0], "test"), b'{"metrics": {"health_metric": 0}}')
+        return bool(await samples_on(bus, NODES[0]))
+
+    await eventually(stands, every=0.1)
+
+
+def edited(**spec: Any) -> Helps:
+    async def edit(sandbox: Sandbox, _: Bus) -> None:
+        sandbox.cluster.patch(TASPOLICIES, "default", "p", {"spec": spec}, manager="test")
+
+    return edit
+
+
+@pytest.mark.parametrize("helps", [samples_return, edited(suspend=True)], ids=["samples-return", "suspend"])
+async def test_a_pod_that_staleness_kept_away_is_placed_once_a_node_passes(
+    sandbox: Sandbox, bus: Bus, helps: Helps
+) -> None:
+    sandbox.cluster.create(PODS, "default", POD, manager="test")
+
+    def rejected() -> bool:
+        conditions = sandbox.cluster.get(PODS, "default", "waits")["status"].get("conditions", [])
+        return any("no fresh sample" in condition.get("message", "") for condition in conditions)
+
+    await eventually(rejected)
+    await helps(sandbox, bus)
+    # By itself the scheduler would look again after 5 minutes.
+    await eventually(lambda: "nodeName" in sandbox.cluster.get(PODS, "default", "waits")["spec"], within=60)

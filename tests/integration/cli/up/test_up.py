@@ -1,0 +1,147 @@
+"""`tas up`: what a new user sees, pokes and ends."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from cli.up.applied import AppliedPolicies
+from sandbox import Sandbox
+from sandbox.resources import TASPOLICIES
+from tests.e2e.processes import free_ports
+from tests.integration.cli.tas import Tas, demo_policy, policy_folder
+from tests.integration.servers import eventually
+
+POLICY = demo_policy("""\
+    deschedule:
+      rules: [{metricname: health_metric, operator: Equals, target: 2}]
+    dontschedule:
+      rules: [{metricname: health_metric, operator: Equals, target: 2}]
+""")
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    return policy_folder(tmp_path, POLICY)
+
+
+class Screen:
+    """What `tas up` prints where there is no terminal."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.text = ""
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.text += line.decode()
+
+    async def shows(self, *words: str, within: float = 60.0) -> None:
+        """One after the other, from here on."""
+        for each in words:
+            await eventually(lambda each=each: each in self.text, within=within)  # type: ignore[misc]
+            self.text = self.text.partition(each)[2]
+
+
+async def test_labels_appear_pods_move_an_edit_counts_and_nothing_is_left(tas: Tas, policies: Path) -> None:
+    listen, health = free_ports(2)
+    process = await tas.start(
+        "up", "--policies", str(policies), "--listen", f"127.0.0.1:{listen}", "--health-listen", f"127.0.0.1:{health}"
+    )
+    try:
+        screen = Screen(process)
+        await screen.shows("node node-1: violates", "(demo-policy)")
+        for node in ("node-1", "node-2", "node-3"):
+            done = await tas("publish", node, "health_metric=2")
+            assert done.code == 0, done.err
+        await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text)
+        await eventually(lambda: "simulated_pod_evicted" in screen.text)
+        # No source is asked for what it cannot know: a new user would see nothing but its warnings.
+        assert (await tas("get", "sources", "--json")).out.strip() == "[]"
+        (policies / "demo.yaml").write_text(POLICY.replace("target: 2", "target: 3"))
+        for node in ("node-1", "node-2", "node-3"):
+            # Some came before the edit and some after it: what counts is how it ends.
+            await eventually(lambda node=node: _last(screen.text, node).startswith("labels: –"))  # type: ignore[misc]
+        os.kill(process.pid, signal.SIGINT)
+        async with asyncio.timeout(60):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert tas.left_behind() == []
+
+
+def _last(text: str, node: str) -> str:
+    return text.rpartition(f"cluster: {node}: ")[2]
+
+
+async def test_a_port_in_use_is_told_and_nothing_is_left(tas: Tas, policies: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = await tas("up", "--policies", str(policies), "--listen", address, "--health-listen", "127.0.0.1:0")
+    assert done.code == 2
+    assert f"extender: cannot listen on {address}: the port is in use" in done.err
+    assert tas.left_behind() == []
+
+
+@pytest.fixture
+async def applied(policies: Path) -> AsyncIterator[Sandbox]:
+    """A sandbox to which the directory is applied."""
+    async with Sandbox.start() as sandbox:
+        task = asyncio.create_task(AppliedPolicies(sandbox.cluster, policies).run())
+        await eventually(lambda: sandbox.cluster.store.get(TASPOLICIES, "default", "demo-policy") is not None)
+        yield sandbox
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_an_edit_is_one_change_and_leaves_nothing_of_what_it_takes_away(applied: Sandbox, policies: Path) -> None:
+    edited = POLICY.replace("    deschedule:\n", "    labeling:\n").replace(
+        "target: 2}]\n    dont", "target: 3}]\n    dont"
+    )
+    (policies / "demo.yaml").write_text(edited)
+
+    def spec() -> dict[str, object]:
+        found: dict[str, object] = applied.cluster.get(TASPOLICIES, "default", "demo-policy")["spec"]["strategies"]
+        return found
+
+    await eventually(lambda: set(spec()) == {"labeling", "dontschedule"})
+    assert applied.cluster.get(TASPOLICIES, "default", "demo-policy")["metadata"]["generation"] == 2
+
+
+async def test_what_cannot_be_read_stays_and_what_is_deleted_goes(applied: Sandbox, policies: Path) -> None:
+    (policies / "other.yaml").write_text(POLICY.replace("demo-policy", "other-policy"))
+    (policies / "demo.yaml").write_text("broken: [")
+
+    def names() -> set[str]:
+        return {each["metadata"]["name"] for each in applied.cluster.store.items(TASPOLICIES)}
+
+    await eventually(lambda: names() == {"demo-policy", "other-policy"})
+    (policies / "other.yaml").unlink()
+    await eventually(lambda: names() == {"demo-policy"})
+    (policies / "demo.yaml").unlink()
+    await eventually(lambda: names() == set())
+
+
+async def test_while_the_cluster_has_no_policies_it_is_told_and_tried_again(applied: Sandbox, policies: Path) -> None:
+    with capture_logs() as logs:
+        applied.remove_crd()
+        (policies / "demo.yaml").write_text(POLICY.replace("target: 2", "target: 3"))
+        await eventually(lambda: "policy_file_invalid" in {line["event"] for line in logs})
+    applied.install_crd()
+    await eventually(lambda: applied.cluster.store.get(TASPOLICIES, "default", "demo-policy") is not None)
+
+
+async def test_a_directory_that_vanishes_takes_nothing_away(applied: Sandbox, policies: Path) -> None:
+    with capture_logs() as logs:
+        await asyncio.to_thread(policies.rename, policies.with_name("elsewhere"))
+        await eventually(lambda: "policy_directory_unreadable" in {line["event"] for line in logs})
+    assert applied.cluster.store.get(TASPOLICIES, "default", "demo-policy") is not None

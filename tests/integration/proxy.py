@@ -1,0 +1,89 @@
+"""A way to a server that delays answers, or is cut, for those alone who go through it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+
+class Proxy:
+    """Hands bytes on between clients and one server.
+
+    Attributes:
+        delay: Seconds that each answer takes longer, from when it is set; their order stays.
+        open: Whether new connections are taken.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.delay = 0.0
+        self.open = True
+        parts = urlsplit(target)
+        self._host, self._port = parts.hostname, parts.port
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def before(cls, target: str) -> AsyncIterator["Proxy"]:
+        """A proxy before the server at this URL."""
+        proxy = cls(target)
+        proxy._server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+        try:
+            yield proxy
+        finally:
+            proxy._server.close()
+            proxy.cut()
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def cut(self) -> None:
+        """Ends every connection."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            if not self.open:
+                return
+            answers, questions = await asyncio.open_connection(self._host, self._port)
+            self._writers.add(questions)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._hand_on(reader, questions))
+                    tasks.create_task(self._hand_on(answers, writer, delayed=True))
+            finally:
+                self._writers.discard(questions)
+                questions.transport.abort()
+        except* OSError:
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _hand_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, delayed: bool = False
+    ) -> None:
+        """Until one end closes, which closes the other."""
+        loop = asyncio.get_running_loop()
+        chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def write() -> None:
+            while True:
+                due, chunk = await chunks.get()
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                writer.write(chunk)
+                await writer.drain()
+
+        writing = asyncio.create_task(write())
+        try:
+            while chunk := await reader.read(1 << 16):
+                chunks.put_nowait((loop.time() + (self.delay if delayed else 0.0), chunk))
+        finally:
+            writing.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await writing
+            writer.transport.abort()

@@ -1,0 +1,68 @@
+"""Whose write the judge takes a write for: what the test did, and what the product did just before."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sandbox import Sandbox
+from sandbox.resources import NODES
+from tests.integration.removal.api import SandboxApi
+from tests.integration.removal.judge import Judge
+from tests.integration.removal.observed import Observed
+from workers.kubernetes.client import FIELD_MANAGER
+
+NODE, LABEL = "n", "red"
+
+
+@pytest.fixture
+def judge() -> Judge:
+    return Judge(Observed(), 1.5, lambda _: None, lambda: 0.0, lambda _: 0.0)
+
+
+@pytest.fixture
+async def api(judge: Judge) -> AsyncIterator[SandboxApi]:
+    """An API server with one node; who follows what the product writes never has a turn."""
+    async with Sandbox.start() as sandbox:
+        api = SandboxApi(sandbox, judge, lambda _: None)
+        await api.add_node(NODE, {"zone": "a"})
+        yield api
+
+
+def write_as_product(api: SandboxApi, value: str | None) -> None:
+    patch = {"metadata": {"labels": {LABEL: value}}}
+    api.sandbox.cluster.patch(NODES, "", NODE, patch, manager=FIELD_MANAGER)
+
+
+def is_of_product(api: SandboxApi, judge: Judge) -> bool:
+    return judge.observed.setters[NODE, api.nodes()[NODE].uid, LABEL]
+
+
+@pytest.mark.parametrize("zone", ["a", "b"], ids=["that changes nothing", "that changes another label"])
+async def test_a_label_of_the_product_stays_its_own_after_a_hand(api: SandboxApi, judge: Judge, zone: str) -> None:
+    write_as_product(api, "violating")
+    await api.label_node(NODE, {"zone": zone})
+    assert is_of_product(api, judge)
+
+
+async def test_a_label_by_hand_is_not_of_the_product(api: SandboxApi, judge: Judge) -> None:
+    write_as_product(api, "violating")
+    await api.label_node(NODE, {LABEL: "strange"})
+    assert not is_of_product(api, judge)
+
+
+@pytest.mark.parametrize("zone", ["a", "b"], ids=["that changes nothing", "that changes another label"])
+async def test_a_removal_is_judged_though_a_hand_follows(api: SandboxApi, judge: Judge, zone: str) -> None:
+    write_as_product(api, "violating")
+    api.look()
+    write_as_product(api, None)
+    await api.label_node(NODE, {"zone": zone})
+    judge.look(all_of_them=True)
+    assert [wrong.partition(" went ")[0] for wrong in judge.wrongs] == [f"{LABEL}=violating from {NODE}"]
+
+
+async def test_what_a_hand_removes_is_not_judged(api: SandboxApi, judge: Judge) -> None:
+    write_as_product(api, "violating")
+    await api.label_node(NODE, {LABEL: None})
+    judge.look(all_of_them=True)
+    judge.must_be_content()
+    assert not judge.verdicts

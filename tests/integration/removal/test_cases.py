@@ -1,0 +1,113 @@
+"""What the session asks of the hard cases that its histories met."""
+
+import pytest
+
+from tests.integration.removal.cases import LEAST, REAL, SANDBOX, Case, missing
+from tests.integration.replicas import REPOSITORY
+
+pytest_plugins = "pytester"
+
+LEAST_HERE = {3: {Case.WIPED: 2}, 20: {Case.WIPED: 30, Case.ORPHAN: 5}}
+SMALL = 8
+ENOUGH = {str(case): times for case, times in LEAST[SANDBOX][SMALL].items()}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "wiped", "orphans", "wrongs"),
+    [
+        (2, 0, 0, 0),
+        (3, 2, 0, 0),
+        (3, 1, 0, 1),
+        (19, 2, 0, 0),
+        (20, 30, 5, 0),
+        (20, 29, 5, 1),
+        (200, 29, 4, 2),
+    ],
+)
+def test_what_is_asked_depends_on_how_many_seeds_there_are(seeds: int, wiped: int, orphans: int, wrongs: int) -> None:
+    assert len(missing({Case.WIPED: wiped, Case.ORPHAN: orphans}, range(seeds), LEAST_HERE)) == wrongs
+
+
+def test_a_case_that_was_never_met_is_named() -> None:
+    (wrong,) = missing({Case.ORPHAN: 5}, range(20), LEAST_HERE)
+    assert wrong == f"{Case.WIPED}: 0 times, at least 30 are asked of 20 seeds"
+
+
+def test_every_case_is_asked_of_200_seeds() -> None:
+    assert LEAST[SANDBOX][200].keys() == set(Case)
+    assert all(times > 0 for least in LEAST.values() for cases in least.values() for times in cases.values())
+
+
+def test_the_page_has_the_same_figures() -> None:
+    page = (REPOSITORY / "docs/law-of-removal.md").read_text()
+    for case in Case:
+        columns = (LEAST[SANDBOX][8], LEAST[SANDBOX][200], LEAST[REAL][3])
+        row = "".join(f" {least.get(case, '')} |".replace("  ", " ") for least in columns)
+        assert f"| {case} |{row}" in page
+
+
+def test_each_minimum_is_at_most_half_of_what_the_page_says_was_met() -> None:
+    page = (REPOSITORY / "docs/law-of-removal.md").read_text()
+    for case in set(Case) - {Case.SLEPT}:
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {case} |"))
+        figures = [[int(figure) for figure in cell.split("-") if figure.strip()] for cell in line.split("|")[2:8]]
+        for least, met in zip(figures[:3], figures[3:], strict=True):
+            assert bool(least) == bool(met), line
+            assert not met or 2 * least[0] <= min(met), line
+
+
+TEST = """
+import pytest
+from tests.integration.removal.cases import Case
+from tests.integration.removal.tally import record
+
+@pytest.mark.parametrize("batch", [range(1, 5), range(5, 9)])
+def test_on_one_loop(batch, record_property):
+    met = {{Case(case): times for case, times in {met!r}.items()}}
+    record(record_property, met, on={sandbox!r}, played="loop", seeds=batch, of=OF)
+    assert 8 not in batch or {passes}
+
+def test_as_processes(record_property):
+    record(record_property, {{}}, on={sandbox!r}, played="processes", seeds=[1], of=OF)
+
+OF = {{"loop": range(1, 9), "processes": [1]}}
+"""
+
+CONFTEST = f"""
+import sys
+sys.path.append({str(REPOSITORY)!r})
+pytest_plugins = "tests.integration.removal.tally"
+"""
+OPTIONS = ("-W", "ignore::pytest.PytestDeprecationWarning")
+
+
+@pytest.mark.parametrize(
+    ("met", "passes", "options", "says"),
+    [
+        (ENOUGH, True, (), ""),
+        ({}, True, (), "FAILED, too seldom: "),
+        ({}, True, ("-k", "batch0"), "not judged: 5 histories were not played, or failed"),
+        ({}, False, (), "not judged: 4 histories were not played, or failed"),
+    ],
+    ids=["enough", "too few", "not all of them", "one failed"],
+)
+def test_the_session_fails_where_all_was_played_and_too_little_was_met(
+    pytester: pytest.Pytester, *, met: dict[str, int], passes: bool, options: tuple[str, ...], says: str
+) -> None:
+    pytester.makeconftest(CONFTEST)
+    path = pytester.makepyfile(TEST.format(sandbox=SANDBOX, met=met, passes=passes))
+    result = pytester.runpytest_inprocess(*OPTIONS, *options, path)
+    assert result.ret == (says.startswith("FAILED") or not passes)
+    result.stdout.fnmatch_lines([f"{says}*"])
+    assert ("FAILED, too seldom" in str(result.stdout)) == says.startswith("FAILED")
+
+
+def test_what_several_processes_met_is_added_up(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    least = LEAST[SANDBOX][SMALL][Case.SAMPLE]
+    pytester.makeconftest(CONFTEST)
+    path = pytester.makepyfile(TEST.format(sandbox=SANDBOX, met={str(Case.SAMPLE): (least - 1) // 2}, passes=True))
+    result = pytester.runpytest_inprocess(*OPTIONS, "-n2", path)
+    assert result.ret == 1
+    found = 2 * ((least - 1) // 2)
+    result.stdout.fnmatch_lines([f"FAILED, too seldom: {Case.SAMPLE}: {found} times, at least {least} *"])

@@ -1,0 +1,114 @@
+"""When the judge takes a list of policies for a reason: cases with the times written out, and nothing that runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sandbox.faults import Call
+from tests.integration.removal.cases import Case
+from tests.integration.removal.judge import Judge
+from tests.integration.removal.model import PREFIX
+from tests.integration.removal.observed import Observed, Request, Written
+
+NODE, POLICY = ("", "n"), ("default", "red")
+LABEL = f"{PREFIX}red/level"
+DELETED, ASKED, ANSWERED, SENT = 100.0, 100.5, 100.6, 101.0
+"""Seconds: the policy goes, the API server is asked for all of them and answers, and the label is removed."""
+
+ONE, OTHER = "tas-on-nats/labels-1", "tas-on-nats/labels-2"
+RULE = {"metricname": "m1", "operator": "GreaterThan", "target": 5, "labels": ["level=high"]}
+SPEC = {"strategies": {"labeling": {"rules": [RULE]}}}
+
+
+def list_call(*, by: str = ONE, status: int = 200, answered: float = ANSWERED) -> Call:
+    return Call(verb="list", path="", user_agent=by, status=status, answered=answered)
+
+
+def written(
+    kind: str,
+    at: float,
+    *,
+    now: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None = None,
+    by_test: bool = True,
+) -> Written:
+    return Written(0, at, kind, NODE if kind == "node" else POLICY, now, before, by_test)
+
+
+def node(version: int, labels: Mapping[str, str]) -> dict[str, Any]:
+    return {"metadata": {"uid": "u", "resourceVersion": str(version), "labels": labels}}
+
+
+def policy(uid: str) -> dict[str, Any]:
+    return {"metadata": {"uid": uid, "generation": 1}, "spec": SPEC}
+
+
+def judged(*lists: Request, late: float = 0.0, stopped: float = 0.0, made_again: float | None = None) -> Judge:
+    """A label of a deleted policy went from a node at `SENT`, by replica `ONE`; no sample was ever sent."""
+    judge = Judge(Observed(), 1.5, lambda _: None, lambda: late, lambda _: stopped)
+    judge.take(written("policy", 10.0, now=policy("first")))
+    judge.take(written("node", 11.0, now=node(1, {LABEL: "high"})))
+    judge.take(written("policy", DELETED, now=None, before=policy("first")))
+    if made_again is not None:
+        judge.take(written("policy", made_again, now=policy("second")))
+    judge.observed.lists += lists
+    patch = Call(verb="patch", path="", name="n", user_agent=ONE, status=200, answered=SENT)
+    judge.observed.patches["n"] = [Request(SENT, 1, patch)]
+    judge.take(written("node", SENT, now=node(2, {}), before=node(1, {LABEL: "high"}), by_test=False))
+    judge.look(all_of_them=True)
+    return judge
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Request(ASKED, 1, list_call()),
+        Request(DELETED - 0.3, 1, list_call()),  # the policy went while the API server was slow to answer
+        Request(SENT - 2.4, 1, list_call(answered=DELETED + 0.1)),
+    ],
+    ids=["after the deletion", "answered after the deletion", "as long before as it may be"],
+)
+def test_a_list_without_the_label_is_a_reason(asked: Request) -> None:
+    judge = judged(asked)
+    judge.must_be_content()
+    assert judge.verdicts == {Case.ORPHAN: 1}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        (),
+        (Request(SENT + 0.1, 2, list_call(answered=SENT + 0.2)),),
+        (Request(SENT - 2.6, 1, list_call(answered=DELETED + 0.1)),),
+        (Request(ASKED, 1, list_call(by=OTHER)),),
+        (Request(ASKED, 1, list_call(status=500)),),
+        (Request(ASKED, 1, list_call(answered=0.0)),),
+        (Request(ASKED, 1, list_call(status=0, answered=0.0)),),
+        (Request(DELETED - 0.4, 1, list_call(answered=DELETED - 0.1)),),
+    ],
+    ids=[
+        "nobody asked",
+        "asked after the patch",
+        "asked too long before",
+        "another replica asked",
+        "the answer was an error",
+        "the answer was broken off",
+        "no answer",
+        "the answer had the policy",
+    ],
+)
+def test_no_other_list_is_one(asked: tuple[Request, ...]) -> None:
+    judge = judged(*asked)
+    assert judge.wrongs
+    assert not judge.verdicts
+
+
+def test_a_list_is_no_reason_where_the_policy_was_made_again_before_it_was_asked_for() -> None:
+    judge = judged(Request(ASKED, 1, list_call()), made_again=ASKED - 0.1)
+    assert judge.wrongs
+
+
+def test_what_a_stop_held_back_may_stand_on_an_older_list() -> None:
+    asked = Request(SENT - 2.6, 1, list_call(answered=DELETED + 0.1))
+    assert not judged(asked, stopped=0.5).wrongs

@@ -1,0 +1,1152 @@
+"""Evaluate over a real bus: what it writes, what it leaves alone, and what befalls its replicas."""
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from bus.buckets import NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket
+from bus.connection import WRITE_SECONDS, Bus, Epoch, RawEntry
+from bus.errors import ExpiredError, UnavailableError
+from bus.feed import Feed
+from bus.records.codec import encode
+from bus.records.nodes import NodeFacts, decode_node_samples, encode_node_samples
+from bus.records.policies import PolicyRecord, encode_policy
+from bus.records.synced import Synced
+from bus.records.verdicts import decode_verdict, encode_verdict
+from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.samples.sample import Scrape, merge
+from tas.values.quantity import parse_quantity
+from tas.verdict.verdict import (
+    ABSENT,
+    HOLD,
+    VIOLATING,
+    DesiredKind,
+    DesiredLabel,
+    LabelVerdict,
+    NodeVerdict,
+    PolicyVerdict,
+    StrategyVerdict,
+)
+from tests.integration.proxy import Proxy
+from tests.integration.replicas import replica, tas
+from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.running import running
+from workers.enforcing.evaluate import Evaluate
+
+NODE = "node-1.example"
+SET = DesiredLabel(DesiredKind.SET, VIOLATING)
+VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
+STALE_AFTER = 60.0
+KEY = PolicyKey("default", "p")
+QUIET_SECONDS = 0.3
+"""How long nothing may happen where nothing should: many times what a write takes."""
+
+
+class World:
+    """What stands on the bus besides verdicts, written as the other workers write it."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.sequence = 0
+
+    async def put(self, bucket: Bucket, key: str, value: bytes | None) -> int:
+        async def write() -> int:
+            stored, now = await self.bus.get(bucket, key), time.monotonic()
+            revision = 0 if stored is None else stored.revision
+            if value is None:
+                return await self.bus.delete(bucket, key, revision=revision, read_at=now)
+            return await self.bus.put(bucket, key, value, revision=revision, read_at=now)
+
+        return await answered(write)
+
+    async def sample(self, node: str = NODE, *, age: float = 0.0, source: str = "s", **metrics: object) -> None:
+        self.sequence += 1
+        now = round(time.time() - age, 6)
+        values = {name: parse_quantity(str(value)) for name, value in metrics.items()}
+        news = Scrape(source=source, measured=now, arrived=now, sequence=self.sequence, metrics=values)
+        standing = await self.bus.get(NODES, node_metrics_key(node))
+        known = () if standing is None or standing.value is None else decode_node_samples(standing.value)
+        await self.put(NODES, node_metrics_key(node), encode_node_samples(merge(known, [news])))
+
+    async def samples_for(self, seconds: float, **metrics: Any) -> None:
+        """Keeps a node's samples fresh for so long."""
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            await self.sample(**metrics)
+
+    async def facts(self, node: str = NODE, *, uid: str = "uid-1", **labels: str) -> None:
+        await self.put(NODES, node_facts_key(node), encode(NodeFacts(uid=uid, labels=labels)))
+
+    async def node_goes(self, node: str = NODE) -> None:
+        await self.put(NODES, node_facts_key(node), None)
+
+    async def policy(self, name: str = "p", *, uid: str = "u", generation: int = 1, **spec: Any) -> None:
+        key = PolicyKey("default", name)
+        policy, problems = parse_policy(key, spec)
+        record = PolicyRecord(policy=policy, uid=uid, generation=generation, problems=problems)
+        await self.put(POLICIES, policy_key(key), encode_policy(record))
+
+    async def policy_goes(self, name: str = "p") -> None:
+        await self.put(POLICIES, policy_key(PolicyKey("default", name)), None)
+
+    async def synced(self, *, cluster: bool = True) -> None:
+        for bucket in (POLICIES, NODES):
+            epoch = (await self.bus.epoch(bucket)).created
+            said = Synced(epoch=epoch, count=1, time=datetime.now(UTC), writer="test", cluster=cluster)
+            await self.put(bucket, SYNCED, encode(said))
+
+    async def verdict(self, node: str = NODE) -> NodeVerdict | None:
+        entry = await answered(lambda: self.bus.get(VERDICTS, verdict_key(node)))
+        return None if entry is None or entry.value is None else decode_verdict(entry.value)
+
+    async def strategy(self, node: str = NODE, name: str = "p") -> StrategyVerdict | None:
+        """The one strategy of a policy."""
+        verdict = await self.verdict(node)
+        policy = None if verdict is None else verdict.policies.get(PolicyKey("default", name))
+        return None if policy is None else next(iter(policy.strategies.values()), None)
+
+    async def desired_labels(self, node: str = NODE, name: str = "p") -> dict[str, DesiredLabel]:
+        strategy = await self.strategy(node, name)
+        return {} if strategy is None else {label: each.desired for label, each in strategy.labels.items()}
+
+    async def log(self) -> list[NodeVerdict | None]:
+        """Every verdict that was written in this life of the bus, None for a removal."""
+        entries: list[NodeVerdict | None] = []
+        state = (await self.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]
+        for sequence in range(state["first_seq"], state["last_seq"] + 1):
+            message = (await self.bus.api(f"STREAM.MSG.GET.{VERDICTS.stream}", {"seq": sequence}))["message"]
+            value = base64.b64decode(message.get("data", ""))
+            entries.append(decode_verdict(value) if value else None)
+        return entries
+
+    async def eventually(
+        self, state: State, *desired_labels: DesiredLabel, node: str = NODE, name: str = "p", within: float = 60.0
+    ) -> float:
+        async def so() -> bool:
+            strategy = await self.strategy(node, name)
+            if strategy is None or strategy.state is not state:
+                return False
+            return [each.desired for each in strategy.labels.values()] == list(desired_labels)
+
+        return await eventually(so, within=within)
+
+    async def quiet(self) -> None:
+        """Nothing is written for a while."""
+        before = (await self.bus.epoch(VERDICTS)).last_sequence
+        began = time.monotonic()
+        while time.monotonic() - began < QUIET_SECONDS:
+            assert (await self.bus.epoch(VERDICTS)).last_sequence == before
+
+
+def deschedule(over: int = 1, /, **extra: Any) -> dict[str, Any]:
+    rules = [{"metricname": "m", "operator": "GreaterThan", "target": over}]
+    outside: dict[str, Any] = {
+        name: extra.pop(name) for name in ("staleAfter", "nodeSelector", "suspend", "dryRun") if name in extra
+    }
+    return {"strategies": {"deschedule": {"rules": rules, **extra}}, **outside}
+
+
+def worker(bus: Bus) -> Evaluate:
+    return Evaluate(bus, registry=CollectorRegistry(), default_stale_after=STALE_AFTER)
+
+
+@asynccontextmanager
+async def evaluating(server: Server, *, replicas: int = 1) -> AsyncIterator[list[Evaluate]]:
+    """Replicas with a connection each, as long as the body runs."""
+    async with AsyncExitStack() as stack:
+        workers = []
+        for number in range(replicas):
+            bus = await stack.enter_async_context(Bus.connect(server.url, name=f"evaluate-{number}"))
+            workers.append(worker(bus))
+            await stack.enter_async_context(running(workers[-1]))
+        yield workers
+
+
+class GatedBus(Bus):
+    """A bus of which some buckets are not followed, and some keys not read, before a gate is opened."""
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        super().__init__(*arguments, **keywords)  # type: ignore[arg-type]
+        self.gate = asyncio.Event()
+        self.not_followed: tuple[Bucket, ...] = ()
+        self.not_read: tuple[str, ...] = ()
+
+    async def feed(
+        self, bucket: Bucket, *, keys: str = ">", after: Callable[[Epoch], int | None] | None = None
+    ) -> Feed:
+        if bucket in self.not_followed:
+            await self.gate.wait()
+        return await super().feed(bucket, keys=keys, after=after)
+
+    async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
+        if key in self.not_read:
+            await self.gate.wait()
+        return await super().get(bucket, key)
+
+
+@asynccontextmanager
+async def gated(server: Server) -> AsyncIterator[GatedBus]:
+    async with GatedBus.connect(server.url, name="gated") as bus:
+        assert isinstance(bus, GatedBus)
+        yield bus
+
+
+@pytest.fixture
+async def world(bus: Bus) -> World:
+    return World(bus)
+
+
+# From samples to wishes
+
+
+async def test_a_sample_becomes_a_wish_and_another_ends_it(server: Server, world: World) -> None:
+    await world.facts()
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server) as (evaluate,):
+        await world.eventually(UNKNOWN, HOLD)
+        assert evaluate.unready() is None
+        await world.sample(m=2)
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, ABSENT)
+        verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.node_uid == "uid-1"
+    assert verdict.policies[PolicyKey("default", "p")].uid == "u"
+    metrics, policy = [
+        await world.bus.get(*place)
+        for place in ((NODES, node_metrics_key(NODE)), (POLICIES, policy_key(PolicyKey("default", "p"))))
+    ]
+    assert metrics is not None
+    assert policy is not None
+    assert verdict.nodes_revision == metrics.revision
+    assert verdict.policies_revision >= policy.revision
+
+
+async def test_without_a_cluster_every_node_with_samples_has_a_verdict(server: Server, world: World) -> None:
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced(cluster=False)
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.node_uid == ""
+
+
+async def test_on_a_cluster_a_node_without_facts_has_none(server: Server, world: World) -> None:
+    await world.sample("stranger", m=2)
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.quiet()
+    assert await world.verdict("stranger") is None
+
+
+async def test_what_means_the_same_is_not_written(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=3)
+        await world.sample(k=3)
+        await world.facts(zone="a")
+        await world.policy(**deschedule())
+        await world.synced()
+        await world.policy("other", strategies={})
+        await eventually(lambda: verdict_has(world, "other"))
+        await world.sample(m=4)
+        await world.policy(**deschedule())
+        await world.quiet()
+    states = [verdict.policies.keys() for verdict in await world.log() if verdict is not None]
+    assert len(states) <= 3  # `other`, and the first sample of k at most
+
+
+async def verdict_has(world: World, *names: str, node: str = NODE) -> bool:
+    verdict = await world.verdict(node)
+    return verdict is not None and {key.name for key in verdict.policies} >= set(names)
+
+
+async def test_facts_D41_S9_an_edit_that_changes_nothing_flickers_nowhere(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "300ms"}))
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        before = await world.strategy()
+        for generation in (2, 3, 4):
+            await world.policy(generation=generation, **deschedule(**{"for": "300ms"}))
+        await eventually(lambda: generation_is(world, 4))
+        assert await world.strategy() == before
+    desired_labels = [next(iter(each.strategies.values())).labels["p"].desired for each in await written(world)]
+    assert desired_labels[desired_labels.index(SET) :] == [SET] * (len(desired_labels) - desired_labels.index(SET))
+
+
+async def generation_is(world: World, generation: int) -> bool:
+    verdict = await world.verdict()
+    return verdict is not None and verdict.policies[PolicyKey("default", "p")].generation == generation
+
+
+async def written(world: World) -> list[PolicyVerdict]:
+    """Every verdict of the one policy that was written for the one node."""
+    return [
+        verdict.policies[PolicyKey("default", "p")]
+        for verdict in await world.log()
+        if verdict is not None and PolicyKey("default", "p") in verdict.policies
+    ]
+
+
+async def test_facts_D36_C5_a_removed_strategy_and_a_removed_policy_leave_the_verdict(
+    server: Server, world: World
+) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    both = deschedule()
+    both["strategies"]["dontschedule"] = {"rules": both["strategies"]["deschedule"]["rules"]}
+    await world.policy(**both)
+    await world.synced()
+    key = PolicyKey("default", "p")
+
+    async def has(*kinds: StrategyType) -> bool:
+        verdict = await world.verdict()
+        return verdict is not None and key in verdict.policies and {*verdict.policies[key].strategies} == {*kinds}
+
+    async with evaluating(server):
+        await eventually(lambda: has(StrategyType.DONTSCHEDULE, StrategyType.DESCHEDULE))
+        del both["strategies"]["deschedule"]
+        await world.policy(generation=2, **both)
+        await eventually(lambda: has(StrategyType.DONTSCHEDULE))
+        await world.policy_goes()
+
+        async def gone() -> bool:
+            verdict = await world.verdict()
+            return verdict is not None and not verdict.policies
+
+        await eventually(gone)
+
+
+@pytest.mark.parametrize("word", ["suspend", "dryRun"])
+async def test_a_silent_policy_is_judged_and_wishes_nothing(server: Server, world: World, word: str) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{word: True}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, HOLD)
+        await world.policy(generation=2, **deschedule())
+        await world.eventually(VIOLATED, SET)
+
+
+async def test_a_node_that_its_selector_leaves(server: Server, world: World) -> None:
+    await world.facts(zone="a")
+    await world.sample(m=2)
+    await world.policy(**deschedule(nodeSelector={"matchLabels": {"zone": "a"}}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.facts(zone="b")
+        await world.eventually(MET, ABSENT)
+
+
+async def test_facts_D45_D54_policies_that_label_nothing_leave_the_others_right(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy("x" * 64, **deschedule())
+    await world.policy("broken", strategies=5)
+    await world.policy("empty", strategies={"deschedule": {"rules": []}, "unknown": {}})
+    rule = {"metricname": "m", "operator": "GreaterThan", "target": 1, "labels": ["a~b=1", "c", "d=-", "ok=1"]}
+    await world.policy("labels", strategies={"labeling": {"rules": [rule]}})
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await eventually(lambda: verdict_has(world, "x" * 64, "broken", "empty", "labels", "p"))
+        assert await world.desired_labels(name="labels") == {
+            "telemetry.aware.scheduling.labels/ok": DesiredLabel(DesiredKind.SET, "1")
+        }
+        assert await world.desired_labels(name="x" * 64) == {}
+        assert await world.strategy(name="empty") is None
+
+
+# Time
+
+
+async def test_facts_D22_a_silent_node_becomes_unknown_without_any_event(server: Server, world: World) -> None:
+    await world.facts()
+    await world.policy(**deschedule(staleAfter="1s"))
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(UNKNOWN, HOLD)
+        await world.sample(m=2)
+        measured = time.time()
+        await world.eventually(VIOLATED, SET)
+        await world.eventually(UNKNOWN, HOLD)
+        verdict = await world.verdict()
+        assert verdict is not None
+        assert 0.9 < verdict.time - measured < 2  # 1 s after it was measured, and soon
+        await world.sample(m=1)
+        await world.eventually(MET, ABSENT)
+
+
+@pytest.mark.parametrize(("on_stale", "desired"), [("violate", SET), ("clear", ABSENT)])
+async def test_what_unknown_counts_as_is_the_policys_choice(
+    server: Server, world: World, on_stale: str, desired: DesiredLabel
+) -> None:
+    await world.facts()
+    await world.sample(m=2 if on_stale == "clear" else 1)
+    await world.policy(**deschedule(staleAfter="500ms", onStale=on_stale))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(UNKNOWN, desired)
+
+
+async def test_for_and_clear_for_wait(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "700ms", "clearFor": "700ms"}))
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, HOLD)
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, HOLD)
+        await world.eventually(MET, ABSENT)
+    labels = [each.strategies[StrategyType.DESCHEDULE].labels["p"] for each in await written(world)]
+    assert [(each.state, each.desired) for each in labels] == [
+        (VIOLATED, HOLD),
+        (VIOLATED, SET),
+        (MET, HOLD),
+        (MET, ABSENT),
+    ]
+    times = [verdict.time for verdict in await world.log() if verdict is not None]
+    assert labels[0].violated_since == labels[1].violated_since
+    assert times[1] - (labels[1].violated_since or 0) >= 0.7
+    assert times[3] - (labels[3].met_since or 0) >= 0.7
+
+
+async def test_waiting_outlives_the_worker(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "1s"}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, HOLD)
+    began = await world.strategy()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+    ended = await world.strategy()
+    assert began is not None
+    assert ended is not None
+    assert ended.labels["p"].violated_since == began.labels["p"].violated_since
+
+
+async def test_what_nobody_watched_counts_for_no_clear_for(server: Server, world: World) -> None:
+    """While no replica ran the node may have violated the policy: a new one counts what it has seen itself."""
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(clearFor="2s"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, HOLD)
+    await world.sample(m=2)
+    await world.samples_for(2, m=1)
+    began = time.time()
+    async with evaluating(server):
+        await world.eventually(MET, ABSENT)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time - began >= 2
+
+
+async def waiting_for_clear_for(world: World) -> None:
+    """A verdict of a replica that has ended: met for long, and `clearFor` not over yet."""
+    label = LabelVerdict(state=MET, desired=HOLD, met_since=1.0)
+    strategy = StrategyVerdict(state=MET, changed=1.0, labels={"p": label}, sampled=("m",))
+    policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
+    policies = {PolicyKey("default", "p"): policy}
+    stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies=policies)
+    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stands))
+
+
+async def test_a_break_counts_that_ends_while_verdicts_are_compared(
+    server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large cluster that takes seconds: of who was not compared yet nobody knows since when it is met."""
+    monkeypatch.setattr("workers.enforcing.evaluate.MAX_CONCURRENT", 1)
+    monkeypatch.setattr("workers.enforcing.evaluate.MAX_QUEUED", 0)
+    await waiting_for_clear_for(world)
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(clearFor="2s"))
+    others = ("other-1", "other-2")
+    for node in others:  # which have no verdict, and so come first
+        await world.facts(node, uid=node)
+    await world.synced()
+    async with gated(server) as bus:
+        bus.not_read = tuple(verdict_key(node) for node in others)
+        evaluate = worker(bus)
+        async with running(evaluate):
+            await eventually(lambda: evaluate.unready() is None)
+            ready = time.monotonic()
+            await eventually(lambda: time.monotonic() - ready > 1)
+            ended = time.time()
+            await world.sample(m=1)
+            await eventually(lambda: bool(evaluate._followed.view.samples(NODE)[0].metrics["m"] == parse_quantity("1")))
+            bus.gate.set()
+            await world.eventually(MET, ABSENT)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time - ended >= 2
+
+
+async def test_what_happened_while_the_bus_was_away_counts_for_no_clear_for(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(clearFor="2s"))
+    await world.synced()
+    async with Proxy.before(server.url) as proxy, Bus.connect(proxy.url, name="far") as bus, running(worker(bus)):
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, HOLD)
+        proxy.open = False
+        proxy.cut()
+        await world.sample(m=2)
+        await world.sample(m=1)
+        away = time.monotonic()
+        await eventually(lambda: time.monotonic() - away > 0.5)
+        began = time.time()
+        proxy.open = True
+        await world.eventually(MET, ABSENT)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time - began >= 2
+
+
+async def test_a_restarted_replica_takes_back_no_wish_that_clear_for_was_kept_for(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=1)
+    await world.policy(**deschedule(clearFor="500ms"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(MET, ABSENT)
+    async with evaluating(server) as (again,):
+        await eventually(lambda: again.unready() is None, within=30)
+        await world.quiet()
+    assert (await world.desired_labels()) == {"p": ABSENT}
+
+
+@pytest.mark.parametrize("ahead", [0.0, 4.0], ids=["", "stored by a clock that is ahead"])
+async def test_a_restarted_replica_lets_a_label_that_is_still_set_wait_for_clear_for_again(
+    server: Server, world: World, ahead: float
+) -> None:
+    await world.facts(p=VIOLATING)
+    await world.sample(m=1)
+    await world.policy(**deschedule(clearFor="2s"))
+    await world.synced()
+    stored = replace_time(foreign(0, 0), time.time() + ahead)
+    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
+    began = time.time()
+    async with evaluating(server):
+        await eventually(lambda: desired_were(world, ABSENT, HOLD, ABSENT))
+    assert time.time() - began >= 2
+
+
+async def test_a_label_that_is_still_set_waits_for_clear_for_again_after_the_bus_was_away(
+    server: Server, world: World
+) -> None:
+    await world.facts(p=VIOLATING)
+    await world.sample(m=1)
+    await world.policy(**deschedule(clearFor="500ms"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(MET, ABSENT)
+        before = [HOLD, ABSENT]
+        assert await desired_were(world, *before)
+        await server.restart()
+        await world.bus.wait_connected()
+        await eventually(lambda: again(world))
+        await eventually(lambda: desired_were(world, *before, HOLD, ABSENT))
+
+
+async def again(world: World) -> bool:
+    with suppress(UnavailableError):
+        await world.sample(m=1)
+        return True
+    return False
+
+
+def replace_time(verdict: NodeVerdict, at: float) -> NodeVerdict:
+    return msgspec.structs.replace(verdict, time=round(at, 6))
+
+
+async def desired_were(world: World, *desired: DesiredLabel) -> bool:
+    """Whether these are the desired labels of all verdicts that were ever stored."""
+    with suppress(UnavailableError):
+        policies = [each.policies[KEY] for each in await world.log() if each is not None]
+        return [each.strategies[StrategyType.DESCHEDULE].labels["p"].desired for each in policies] == list(desired)
+    return False
+
+
+async def test_a_break_of_clear_for_counts_though_it_is_over_when_its_turn_comes(
+    server: Server, world: World, tmp_path: Path
+) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(clearFor="4s"))
+    await world.synced()
+    with replica("evaluate", tas("evaluate", bus=server.url), folder=tmp_path) as sleeper:
+        await world.eventually(VIOLATED, SET, within=30)
+        await world.sample(m=1)
+        await world.eventually(MET, HOLD)
+        sleeper.pause()
+        broken = time.time()
+        await world.sample(m=2)
+        await world.sample(m=1)
+        sleeper.resume()
+        await world.eventually(MET, ABSENT, within=30)
+        sleeper.must_run()
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time - broken >= 4
+
+
+@pytest.mark.parametrize("desired", [HOLD, ABSENT])
+async def test_clear_for_begins_at_the_end_of_a_violation_whose_verdict_was_never_written(
+    server: Server, world: World, desired: DesiredLabel
+) -> None:
+    """The stored verdict may know nothing of a violation, as when the bus refused all writes: who watched does."""
+    await world.facts(p=VIOLATING)
+    await world.sample(m=2)
+    await world.policy(**deschedule(clearFor="2s"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.samples_for(2, m=2)
+        ended = time.time()
+        await world.sample(m=1)
+        await world.eventually(MET, HOLD)
+        stored = await world.verdict()
+        assert stored is not None
+        of_before = foreign(stored.nodes_revision - 1, stored.policies_revision, desired=desired)
+        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(of_before))
+        again = [HOLD] if desired == ABSENT else []
+        await eventually(lambda: desired_were(world, SET, HOLD, desired, *again, ABSENT))
+        stored = await world.verdict()
+        assert stored is not None
+        assert stored.time - ended >= 2
+
+
+async def test_who_starts_judges_every_node_and_writes_only_what_has_changed_while_it_was_down(
+    server: Server, world: World
+) -> None:
+    nodes = [f"node-{number}" for number in range(40)]
+    for node in nodes:
+        await world.facts(node)
+        await world.sample(node, m=2)
+    for name in ("p", "q"):
+        await world.policy(name, **deschedule())
+    await world.synced()
+    async with evaluating(server):
+        for node in nodes:
+            await world.eventually(VIOLATED, SET, node=node, name="q")
+    for node in nodes:
+        await world.sample(node, m=3)  # which means the same
+    await world.sample(nodes[7], m=1)
+    with capture_logs() as logs:
+        async with evaluating(server) as (evaluate,):
+            await world.eventually(MET, ABSENT, node=nodes[7])
+            await world.quiet()
+            assert evaluate.unready() is None
+    assert [line["nodes"] for line in logs if line["event"] == "verdicts_judged"] == [40]
+    assert [line["node"] for line in logs if line["event"] == "verdict_written"] == [nodes[7]]
+
+
+async def test_a_policy_deleted_while_no_replica_ran_leaves_the_verdict(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    for name in ("p", "q"):
+        await world.policy(name, **deschedule())
+    await world.synced()
+    async with evaluating(server):
+        await eventually(lambda: verdict_has(world, "p", "q"))
+    await world.policy_goes("q")
+
+    async def gone() -> bool:
+        verdict = await world.verdict()
+        return verdict is not None and {key.name for key in verdict.policies} == {"p"}
+
+    async with evaluating(server):
+        await eventually(gone, within=30)
+
+
+# What absence means
+
+
+async def test_nothing_is_written_before_both_lists_are_complete(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    async with evaluating(server) as (evaluate,):
+        await eventually(lambda: "no complete list" in (evaluate.unready() or ""))
+        await world.quiet()
+        assert await world.verdict() is None
+        await world.synced()
+        await world.eventually(VIOLATED, SET)
+
+
+async def test_a_verdict_that_stands_is_not_removed_before_both_lists_are_complete(
+    server: Server, world: World
+) -> None:
+    stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies={})
+    await world.put(VERDICTS, verdict_key("other"), encode_verdict(stands))
+    await world.facts()
+    async with evaluating(server) as (evaluate,):
+        await eventually(lambda: "no complete list" in (evaluate.unready() or ""))
+        await world.quiet()
+        assert await world.verdict("other") == stands
+        await world.synced()
+
+        async def gone() -> bool:
+            return await world.verdict("other") is None
+
+        await eventually(gone)
+
+
+async def test_of_a_node_that_goes_no_break_of_clear_for_is_kept(server: Server, world: World) -> None:
+    """Where nodes come and go under new names that would grow for ever."""
+    await world.policy(**deschedule(clearFor="1s"))
+    await world.synced()
+    async with evaluating(server) as (evaluate,):
+        for number, samples in enumerate((True, False)):
+            node = f"node-{number}"
+            await world.facts(node)
+            if samples:
+                await world.sample(node, m=2)
+                await world.eventually(VIOLATED, SET, node=node)
+            else:
+                await world.eventually(UNKNOWN, HOLD, node=node)
+            assert len(evaluate._unmet) == 1
+            await world.node_goes(node)
+            if samples:
+                await world.put(NODES, node_metrics_key(node), None)
+            await eventually(lambda: len(evaluate._unmet) == 0)
+        assert await world.verdict("node-0") is None
+
+
+async def test_a_node_that_goes_takes_its_verdict_with_it(server: Server, world: World) -> None:
+    await world.facts()
+    await world.facts("node-2")
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        await world.eventually(UNKNOWN, HOLD, node="node-2")
+        await world.node_goes()
+
+        async def gone() -> bool:
+            return await world.verdict() is None
+
+        await eventually(gone)
+        await world.quiet()
+        assert await world.verdict("node-2") is not None
+
+
+async def test_a_node_created_anew_under_the_name_begins_anew(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "500ms"}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        first = await world.strategy()
+        await world.facts(uid="uid-2")
+        await world.eventually(VIOLATED, HOLD)
+        await world.eventually(VIOLATED, SET)
+        second = await world.strategy()
+    assert first is not None
+    assert second is not None
+    assert (second.labels["p"].violated_since or 0) > (first.labels["p"].violated_since or 0) + 0.5
+
+
+async def test_a_wiped_bus_is_judged_anew_and_nothing_is_let_go(server: Server, world: World) -> None:
+    async def fill() -> None:
+        await world.facts()
+        await world.policy(**deschedule(**{"for": "500ms"}))
+        await world.synced()
+
+    await fill()
+    await world.sample(m=2)
+    async with evaluating(server, replicas=2) as workers:
+        await world.eventually(VIOLATED, SET)
+        await server.restart(wiped=True)
+        await eventually(lambda: world.bus.connected)
+        await eventually(lambda: all(each.unready() for each in workers))
+        assert await world.verdict() is None
+        await fill()
+        await world.eventually(VIOLATED, SET)
+        kinds = {desired.kind for policy in await written(world) for each in policy.strategies.values()
+                 for desired in [label.desired for label in each.labels.values()]}  # fmt: skip
+        assert kinds == {DesiredKind.HOLD, DesiredKind.SET}
+        await world.sample(m=1)
+        await world.eventually(MET, ABSENT)
+
+
+async def test_nothing_is_written_by_a_list_of_an_earlier_life_of_the_bus(server: Server, world: World) -> None:
+    """After a wipe a watch may notice later than others; its old revisions would count as newer than all to come."""
+
+    async def fill() -> None:
+        await world.facts()
+        await world.sample(m=2)
+        await world.policy(**deschedule())
+        await world.synced()
+
+    await fill()
+    async with gated(server) as bus:
+        evaluate = worker(bus)
+        async with running(evaluate):
+            await world.eventually(VIOLATED, SET)
+            bus.not_followed = (POLICIES,)
+            await server.restart(wiped=True)
+            await eventually(lambda: world.bus.connected)
+            await fill()
+            lives = {of.name: (await world.bus.epoch(of)).created for of in (NODES, VERDICTS)}
+
+            def followed() -> bool:
+                nodes, verdicts = evaluate._followed.watches[NODES.name], evaluate._watch.status
+                epochs = {of.name: status.epoch for of, status in ((NODES, nodes), (VERDICTS, verdicts))}
+                return evaluate.unready() is None and lives == {
+                    name: None if epoch is None else epoch.created for name, epoch in epochs.items()
+                }
+
+            await eventually(followed)
+            await world.quiet()
+            assert await world.verdict() is None
+            bus.gate.set()
+            await world.eventually(VIOLATED, SET)
+
+
+# Replicas
+
+
+async def test_a_replica_leaves_alone_what_knows_of_more_policies(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    later = (await world.bus.epoch(POLICIES)).last_sequence + 1
+    stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=later, policies={})
+    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stands))
+    async with evaluating(server) as (evaluate,):
+        await eventually(lambda: evaluate.unready() is None)
+        await world.quiet()
+        assert await world.verdict() == stands
+        await world.synced()  # now it knows as much
+        await world.eventually(VIOLATED, SET)
+
+
+def foreign(nodes_revision: int, policies_revision: int, *, desired: DesiredLabel = ABSENT) -> NodeVerdict:
+    """A verdict of long ago, by which the rules were met."""
+    label = LabelVerdict(state=MET, desired=desired, met_since=1.0)
+    strategy = StrategyVerdict(state=MET, changed=1.0, labels={"p": label}, sampled=("m",))
+    policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
+    return NodeVerdict(
+        node_uid="uid-1",
+        nodes_revision=nodes_revision,
+        policies_revision=policies_revision,
+        policies={KEY: policy},
+    )
+
+
+async def test_a_verdict_of_older_knowledge_is_put_right_and_one_of_equal_knowledge_left(
+    server: Server, world: World
+) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        await world.quiet()  # who was second with it has given up
+        right = await world.verdict()
+        assert right is not None
+        await world.put(
+            VERDICTS, verdict_key(NODE), encode_verdict(foreign(right.nodes_revision - 1, right.policies_revision))
+        )
+        await world.eventually(VIOLATED, SET)
+        await world.quiet()
+        equal = foreign(right.nodes_revision, right.policies_revision)
+        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(equal))
+        await world.quiet()
+        assert await world.verdict() == equal
+        await world.sample(m=3)
+        await world.sample(m=1)
+        await world.sample(m=2)
+        await world.eventually(VIOLATED, SET)
+
+
+async def test_a_verdict_that_nobody_can_read_or_that_was_deleted_is_written_again(
+    server: Server, world: World
+) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
+        await world.eventually(VIOLATED, SET)
+        for value in (b"{}", None):
+            await world.put(VERDICTS, verdict_key(NODE), value)
+
+            async def again() -> bool:
+                entry = await world.bus.get(VERDICTS, verdict_key(NODE))
+                return entry is not None and bool(entry.value) and entry.value != b"{}"
+
+            await eventually(again)
+            await world.eventually(VIOLATED, SET)
+
+
+async def test_a_clock_that_is_behind_does_not_take_back_what_time_has_done(server: Server, world: World) -> None:
+    """Another replica, whose clock is 5 s ahead, has found the sample stale; ours would say that it is fresh."""
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule(staleAfter="4s"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        right = await world.verdict()
+        assert right is not None
+        label = LabelVerdict(state=UNKNOWN, desired=HOLD, violated_since=1.0)
+        strategy = StrategyVerdict(state=UNKNOWN, changed=1.0, labels={"p": label}, sampled=("m",))
+        policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
+        ahead = NodeVerdict(
+            node_uid="uid-1",
+            nodes_revision=right.nodes_revision,
+            policies_revision=right.policies_revision,
+            time=round(time.time() + 5, 6),
+            policies={KEY: policy},
+        )
+        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(ahead))
+        await world.policy("other", strategies={})  # has the node judged again
+        await eventually(lambda: verdict_has(world, "other"))
+        assert (await world.desired_labels())["p"] == HOLD
+
+
+async def test_replicas_that_are_killed_lose_nothing(server: Server, world: World, tmp_path: Path) -> None:
+    """Two processes, of which one after the other is killed with kill -9 while samples turn."""
+    await world.facts()
+    await world.policy(**deschedule())
+    await world.synced()
+    with (
+        replica("evaluate-1", tas("evaluate", bus=server.url), folder=tmp_path) as one,
+        replica("evaluate-2", tas("evaluate", bus=server.url), folder=tmp_path) as two,
+    ):
+        await world.eventually(UNKNOWN, HOLD, within=30)
+        for number in range(12):
+            await world.sample(m=number % 2 + 1)
+            if number % 3 == 2:
+                victim = (one, two)[number // 3 % 2]
+                victim.kill()
+                victim.start()
+            await world.eventually(*((MET, ABSENT) if number % 2 == 0 else (VIOLATED, SET)), within=30)
+    states = [each.strategies[StrategyType.DESCHEDULE].state for each in await written(world)]
+    assert states == [UNKNOWN, *[MET, VIOLATED] * 6]
+
+
+async def test_a_replica_that_slept_writes_nothing_of_what_it_dreamt(
+    server: Server, world: World, tmp_path: Path
+) -> None:
+    """Woken after longer than samples stay fresh, it takes all it knows for stale before it hears what is new."""
+    await world.facts()
+    await world.policy(**deschedule(staleAfter="3s", onStale="clear"))
+    await world.synced()
+    with replica("evaluate", tas("evaluate", bus=server.url), folder=tmp_path) as sleeper:
+        await sleeper.ready()
+        async with evaluating(server):
+            await world.sample(m=2)
+            await world.eventually(VIOLATED, SET)
+            sleeper.pause()
+            await world.samples_for(5, m=2)
+            sleeper.resume()
+            await world.samples_for(2, m=2)
+            sleeper.must_run()
+    assert {each.strategies[StrategyType.DESCHEDULE].state for each in await written(world)} <= {UNKNOWN, VIOLATED}
+    desired_labels = [each.strategies[StrategyType.DESCHEDULE].labels["p"].desired for each in await written(world)]
+    assert desired_labels[desired_labels.index(SET) :] == [SET]
+
+
+async def test_reads_that_are_too_old_are_not_written_on(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    expired: list[ExpiredError] = []
+
+    class StallingBus(Bus):
+        """Stalls once between a read and what follows from it, while another sample comes."""
+
+        stalled = False
+
+        async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
+            entry = await super().get(bucket, key)
+            if bucket is NODES and not self.stalled:
+                self.stalled = True
+                await world.sample(m=1)
+                await asyncio.sleep(WRITE_SECONDS + 0.1)
+            return entry
+
+        async def put(
+            self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0
+        ) -> int:
+            try:
+                return await super().put(bucket, key, value, revision=revision, read_at=read_at)
+            except ExpiredError as error:
+                expired.append(error)
+                raise
+
+    async with StallingBus.connect(server.url, name="stalling") as stalling, running(worker(stalling)):
+        await world.eventually(MET, ABSENT)
+    assert len(expired) == 1
+    assert [each.strategies[StrategyType.DESCHEDULE].state for each in await written(world)] == [MET]
+
+
+# Many
+
+
+async def test_500_policies_at_once(server: Server, world: World) -> None:
+    nodes = [f"node-{number}" for number in range(20)]
+    for node in nodes:
+        await world.facts(node)
+        await world.sample(node, m=2)
+    await world.synced()
+    async with evaluating(server, replicas=2):
+
+        async def all_there() -> bool:
+            return all([await world.verdict(node) is not None for node in nodes])
+
+        await eventually(all_there)
+        await asyncio.gather(*(world.policy(f"p{number}", **deschedule()) for number in range(500)))
+
+        async def all_judged() -> bool:
+            for node in nodes:
+                verdict = await world.verdict(node)
+                if verdict is None or len(verdict.policies) != 500:
+                    return False
+            return True
+
+        await eventually(all_judged, within=200, every=0.2)
+        await world.sample(nodes[7], m=1)
+        await world.eventually(MET, ABSENT, node=nodes[7], name="p499", within=30)
+        verdict = await world.verdict(nodes[7])
+    assert verdict is not None
+    assert {next(iter(each.strategies.values())).state for each in verdict.policies.values()} == {MET}
+
+
+@asynccontextmanager
+async def small_bucket(server: Server, size: int) -> AsyncIterator[World]:
+    """A bus whose VERDICTS holds little."""
+    await server.restart(wiped=True)
+    small = replace(VERDICTS, max_bytes=size)
+    async with Bus.connect(server.url, name="creator", streams=(small,)) as creator:
+        await creator.wait_connected()
+    async with Bus.connect(server.url, name="test") as bus:
+        await bus.wait_connected()
+        yield World(bus)
+
+
+async def test_a_full_bucket_forgets_what_was_and_loses_nothing_that_is(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.enforcing.evaluate.PURGE_INTERVAL_SECONDS", 0.1)
+    async with small_bucket(server, 32 << 10) as world:
+        for name, over in (("p", 1), ("q", 1), ("r", 1)):
+            await world.policy(name, **deschedule(over))
+        for node in (NODE, "calm.example"):
+            await world.facts(node)
+            await world.sample(node, m=2)
+        await world.synced()
+        with capture_logs() as logs:
+            async with evaluating(server, replicas=2):
+                for node in (NODE, "calm.example"):
+                    await world.eventually(VIOLATED, SET, node=node, within=30)
+                calm = await world.bus.get(VERDICTS, verdict_key("calm.example"))
+                written = 0
+                while not any(line["event"] == "verdicts_full" for line in logs) or written % 4:
+                    written += 1
+                    assert written < 200, "32 KiB hold fewer"
+                    state = VIOLATED if written % 2 else MET
+                    await world.sample(m=2 if written % 2 else 1)
+                    await world.eventually(state, SET if written % 2 else ABSENT, within=30)
+        full = [line for line in logs if line["event"] == "verdicts_full"]
+        assert full[0]["forgotten"] > 10
+        assert "(10077)" in full[0]["error"]
+        assert await world.bus.get(VERDICTS, verdict_key("calm.example")) == calm
+        state = (await world.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]
+        assert state["bytes"] <= 32 << 10
+
+
+async def test_a_bucket_that_is_too_small_is_told_and_what_stands_stays(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.enforcing.evaluate.PURGE_INTERVAL_SECONDS", 0.1)
+    async with small_bucket(server, 4 << 10) as world:
+        await world.policy("p", **deschedule())
+        nodes = [f"node-{number}.example" for number in range(20)]
+        for node in nodes:
+            await world.facts(node)
+            await world.sample(node, m=2)
+        await world.synced()
+        with capture_logs() as logs:
+            async with evaluating(server):
+
+                async def told() -> bool:
+                    return any(line["event"] == "verdicts_full" and line["forgotten"] == 0 for line in logs)
+
+                await eventually(told, within=30)
+                before = {entry.key: entry for entry in await world.bus.entries(VERDICTS)}
+                assert 0 < len(before) < len(nodes)
+                config = (await world.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["config"]
+                await world.bus.api(f"STREAM.UPDATE.{VERDICTS.stream}", config | {"max_bytes": 1 << 20})
+                for node in nodes:
+                    await world.eventually(VIOLATED, SET, node=node, within=30)
+        after = {entry.key: entry.revision for entry in await world.bus.entries(VERDICTS)}
+        assert {key: entry.revision for key, entry in before.items()}.items() <= after.items()
+
+
+async def test_the_log_has_what_the_bucket_had(server: Server, world: World) -> None:
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.sample(m=1)
+        await world.eventually(MET, ABSENT)
+
+    async def copied() -> bool:
+        state: Mapping[str, Any] = (await world.bus.api(f"STREAM.INFO.{VERDICT_LOG.stream}"))["state"]
+        return bool(state["messages"] == 2)
+
+    await eventually(copied)

@@ -1,0 +1,527 @@
+"""The worker `labels` over the sandbox and a real nats-server, also while things go wrong."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from bus.buckets import NODES as NODES_BUCKET
+from bus.buckets import POLICIES, SYNCED, VERDICTS, Bucket
+from bus.records.codec import encode
+from bus.records.synced import Synced
+from bus.subjects import policy_key, verdict_key
+from sandbox import Sandbox
+from sandbox.faults import Call, Drop, Which
+from sandbox.resources import NODES
+from tas.policy.policy import PolicyKey
+from tas.verdict.verdict import DesiredKind, DesiredLabel
+from tests.integration.replicas import replica
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.halting_labels import SIGNALS
+from tests.kubernetes.fixtures import admin, client
+from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
+from tests.kubernetes.label_scenarios import VIOLATING, LabelScenarios, desired_by, has, settled
+from tests.kubernetes.world import World, deschedule
+from workers.enforcing.labels import PATCHES, PATCHES_SECONDS
+from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
+from workers.kubernetes.resources import POLICIES as POLICY_OBJECTS
+from workers.kubernetes.resources import Resource
+
+__all__ = ["admin", "client", "labels", "world"]
+
+OURS = "tas-on-nats/labels"
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox.start() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def kubeconfig(sandbox: Sandbox, tmp_path: Path) -> Path:
+    return sandbox.kubeconfig(tmp_path / "kubeconfig")
+
+
+class TestLabels(LabelScenarios):
+    pass
+
+
+def ours(verb: str, resource: str = "nodes") -> Which:
+    """Requests of the worker."""
+    return lambda call: call.verb == verb and call.resource == resource and call.user_agent == OURS
+
+
+def at(verb: str, happens: Callable[[], object]) -> Which:
+    """Matches nothing, and lets something happen once, when the worker's first such request has arrived."""
+    done: list[Call] = []
+
+    def look(call: Call) -> bool:
+        if not done and ours(verb)(call):
+            done.append(call)
+            happens()
+        return False
+
+    return look
+
+
+async def violating(world: World, *, labelled: bool = False) -> tuple[str, str]:
+    """A node and the policy that it violates; with the label standing, if wished."""
+    node, name = await world.node(), world.name()
+    await world.policy(await world.namespace(), name, deschedule())
+    await world.sample(node, health=1)
+    await world.judge(node)
+    if labelled:
+        await eventually(has(world, node, name, VIOLATING))
+    return node, name
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+@pytest.mark.parametrize("verb", ["get", "patch"])
+async def test_what_the_api_server_does_not_take_now_is_not_lost(
+    sandbox: Sandbox, world: World, labels: Running, status: int, verb: str
+) -> None:
+    if verb == "get":  # a node is read when a patch found it changed
+        sandbox.faults.answer(409, times=4, which=ours("patch"))
+    sandbox.faults.answer(status, times=3, which=ours(verb), retry_after=1 if status == 429 else None)
+    node, name = await violating(world)
+    await eventually(has(world, node, name, VIOLATING))
+    assert sandbox.faults.waiting <= 0
+    await eventually(lambda: labels.count("tas_label_nodes_failing") == 0)
+
+
+async def test_facts_S7_a_node_that_cannot_be_patched_is_named_and_keeps_no_other_waiting(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    bad, name = f"bad-{world.number}.example.com", world.name()
+    sandbox.faults.answer(500, times=10**6, which=lambda call: ours("patch")(call) and call.name == bad)
+    nodes = [await world.node("bad"), await world.node("good")]
+    await world.policy(await world.namespace(), name, deschedule())
+    for node in nodes:
+        await world.sample(node, health=1)
+    with capture_logs() as logs:
+        await world.judge(*nodes)
+        await eventually(has(world, nodes[1], name, VIOLATING), within=30)
+        failed = {"event": "node_patch_failed", "node": bad}
+        await eventually(lambda: any(failed.items() <= line.items() for line in logs), within=30)
+    assert labels.count("tas_label_nodes_failing") == 1
+    assert name not in await world.labels(bad)
+    sandbox.faults.clear()
+    await eventually(has(world, bad, name, VIOLATING), within=30)
+
+
+async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World, labels: Running) -> None:
+    await settled(world)
+    times: list[float] = []
+
+    def note(call: Call) -> bool:
+        if ours("patch")(call):
+            times.append(time.monotonic())
+        return False
+
+    sandbox.faults.answer(500, which=note)
+    sandbox.faults.answer(429, which=ours("patch"), retry_after=1)
+    nodes = [await world.node(f"node-{number}") for number in range(3)]
+    for node in nodes:
+        await world.sample(node, health=1)
+    await world.policy(await world.namespace(), world.name(), deschedule())
+    await world.judge(nodes[0])
+    await eventually(lambda: sandbox.faults.waiting == 1)
+    await world.judge(*nodes[1:])
+    for node in nodes:
+        await eventually(has(world, node, world.name(), VIOLATING))
+    refused, *later = times
+    assert min(later) - refused >= 1
+
+
+async def test_a_404_that_does_not_name_the_node_is_no_word_about_it(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    sandbox.faults.answer(409, times=2, which=ours("patch"))
+    sandbox.faults.answer(404, times=2, which=ours("get"))
+    node, name = await violating(world)
+    await eventually(has(world, node, name, VIOLATING))
+    assert labels.count("tas_label_patches_total", result="failed") == 2
+    assert labels.count("tas_label_patches_total", result="gone") == 0
+
+
+async def test_while_policies_are_not_served_their_orphans_stay(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    sandbox.remove_crd()
+    await world.remove(VERDICTS, verdict_key(node))
+    await eventually(lambda: labels.count("tas_label_patches_total", result="failed") >= 2)
+    assert (await world.labels(node))[name] == VIOLATING
+    sandbox.install_crd()  # and no policy is there any more: that is a word
+    await eventually(has(world, node, name, None))
+
+
+@pytest.mark.parametrize("drop", list(Drop))
+async def test_a_lost_answer_leaves_one_label(sandbox: Sandbox, world: World, labels: Running, drop: Drop) -> None:
+    sandbox.faults.drop(drop, which=ours("patch"))
+    node, name = await violating(world)
+    await eventually(has(world, node, name, VIOLATING))
+    await settled(world)
+    assert (await world.labels(node))[name] == VIOLATING
+
+
+async def test_a_node_deleted_between_its_verdict_and_the_patch_is_not_created(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    await settled(world)
+    name = f"node-{world.number}.example.com"
+    sandbox.faults.answer(500, which=at("patch", lambda: sandbox.cluster.delete(NODES, "", name)))
+    node, _ = await violating(world)
+    assert node == name
+    await eventually(lambda: ("patch", 404) in {(call.verb, call.status) for call in sandbox.calls})
+    await settled(world)
+    assert name not in {each["metadata"]["name"] for each in (await world.admin.get("/api/v1/nodes"))["items"]}
+
+
+async def test_a_node_replaced_between_its_verdict_and_the_patch_is_not_labelled(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    await settled(world)
+    name = f"node-{world.number}.example.com"
+
+    def replace() -> None:
+        sandbox.cluster.delete(NODES, "", name)
+        sandbox.add_node(name)
+
+    sandbox.faults.answer(500, which=at("patch", replace))
+    node, policy = await violating(world)
+    await eventually(lambda: {409, 422} & {call.status for call in sandbox.calls if ours("patch")(call)} != set())
+    await settled(world)
+    assert policy not in await world.labels(node)
+
+
+async def test_a_node_changed_between_its_reading_and_the_patch_is_read_again(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    await settled(world)
+    name = f"node-{world.number}.example.com"
+
+    def change() -> None:
+        found = sandbox.cluster.get(NODES, "", name)
+        found["metadata"]["labels"]["theirs"] = "1"
+        sandbox.cluster.store.put(NODES, found)
+
+    sandbox.faults.answer(500, which=at("patch", change))
+    node, policy = await violating(world)
+    await eventually(has(world, node, policy, VIOLATING))
+    assert (await world.labels(node))["theirs"] == "1"
+    assert labels.count("tas_label_patches_total", result="conflict") == 1
+
+
+async def test_what_was_read_more_than_two_seconds_ago_is_not_sent(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    await world.sample(node, health=0)
+    sandbox.faults.answer(409, which=ours("patch"))
+    sandbox.faults.delay(2.2, which=ours("get"))
+    before = len(sandbox.calls)
+    await world.judge(node)
+    await eventually(lambda: labels.count("tas_label_patches_total", result="expired") == 1)
+    assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 1  # the one that was refused
+    assert (await world.labels(node))[name] == VIOLATING
+    await eventually(has(world, node, name, None))
+
+
+async def test_nothing_happens_before_all_is_listed(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server
+) -> None:
+    node, name = await violating(world)
+    await server.restart(wiped=True)
+    await world.bus.wait_connected()
+    async with labels_running(kubeconfig, server.url, wait=False) as worker:
+        await eventually(lambda: worker.worker.unready() is not None)
+        before = len(sandbox.calls)
+        metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        await world.verdict(node, metadata["uid"], {})
+        began = time.monotonic()
+        await eventually(lambda: time.monotonic() - began > 1.5)
+        assert "_synced" in (worker.worker.unready() or "")
+        calls = sandbox.count(since=before, which=lambda call: call.user_agent == OURS)
+        assert calls.keys() <= {("list", "nodes"), ("watch", "nodes")}
+        await world.begin()
+        await world.policy(f"a-{world.number}", name, deschedule())
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+
+
+async def say_synced(world: World, bucket: Bucket, **otherwise: Any) -> None:
+    epoch = (await world.bus.epoch(bucket)).created
+    said: dict[str, Any] = {"epoch": epoch, "count": 0, "time": datetime.now(UTC), "writer": "test"}
+    await world.put(bucket, SYNCED, encode(Synced(**{"cluster": True} | said | otherwise)))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param((POLICIES, {"cluster": False}, "not those of a cluster"), id="policies of a directory"),
+        pytest.param((NODES_BUCKET, {"cluster": False}, "no complete list of a cluster"), id="nodes of no cluster"),
+        pytest.param((NODES_BUCKET, {"epoch": "earlier"}, "no complete list"), id="nodes of an earlier life"),
+    ],
+)
+async def test_lists_that_no_cluster_gave_in_this_life_of_the_bus_let_nothing_be_patched(
+    world: World,
+    kubeconfig: Path,
+    server: Server,
+    said: tuple[Bucket, dict[str, Any], str],
+) -> None:
+    bucket, otherwise, reason = said
+    node, name = await violating(world)
+    await say_synced(world, bucket, **otherwise)
+    async with labels_running(kubeconfig, server.url, wait=False) as worker:
+
+        def waits_for_this_alone() -> bool:
+            reasons = (worker.worker.unready() or "").split("; ")
+            is_it = len(reasons) == 1 and bucket.name in reasons[0] and reason in reasons[0]
+            return is_it and worker.worker._nodes_synced.status.caught_up  # then what `_synced` says has been seen
+
+        await eventually(waits_for_this_alone, within=30)
+        await world.judge(node)
+        assert name not in await world.labels(node)
+        await say_synced(world, bucket)
+        await world.judge(node)
+        await eventually(has(world, node, name, VIOLATING))
+
+
+async def test_an_orphan_goes_by_no_list_of_policies_that_is_older_than_a_write_may_be(
+    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.enforcing.removals.LIST_SECONDS", 600.0)  # shared for longer than a write may wait
+    monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.5)
+    node, name = await violating(world, labelled=True)
+    await world.remove(VERDICTS, verdict_key(node))
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)  # by a list of now
+    listed = time.monotonic()
+    await eventually(lambda: time.monotonic() - listed > 0.5)
+    later, orphan = await world.node("later"), world.name("orphan")
+    patch = {"metadata": {"labels": {orphan: VIOLATING}}}
+    await world.admin.patch(f"/api/v1/nodes/{later}?fieldManager=tas-on-nats", patch)
+    await eventually(lambda: labels.count("tas_label_patches_total", result="expired") > 0, within=30)
+    assert (await world.labels(later))[orphan] == VIOLATING
+    await world.policy(f"a-{world.number}", name, deschedule(), suspend=True)  # so that it is listed again
+    await eventually(has(world, later, orphan, None))
+
+
+async def test_what_the_watch_told_while_a_patch_was_answered_is_not_forgotten(
+    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge_patch, name, changed = KubernetesClient.merge_patch, world.name(), asyncio.Event()
+    node = f"node-{world.number}.example.com"
+
+    async def answered_late(self: KubernetesClient, resource: Resource[Any], of: str, *args: Any, **more: Any) -> Any:
+        answer = await merge_patch(self, resource, of, *args, **more)
+        if of == node and not changed.is_set():
+            await world.admin.label_node(node, {name: None})
+            await settled(world)
+            changed.set()
+        return answer
+
+    monkeypatch.setattr(KubernetesClient, "merge_patch", answered_late)
+    assert await violating(world) == (node, name)
+    await eventually(changed.is_set)
+    await eventually(has(world, node, name, VIOLATING), within=30)
+
+
+async def test_a_list_that_was_asked_for_before_a_policy_was_deleted_keeps_no_label_for_long(
+    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, name = await violating(world, labelled=True)
+    key = PolicyKey(f"a-{world.number}", name)
+    list_all, deleted = KubernetesClient.list, asyncio.Event()
+
+    async def answered_late(self: KubernetesClient, resource: Resource[Any], *args: Any, **more: Any) -> Any:
+        listing = await list_all(self, resource, *args, **more)
+        if resource is POLICY_OBJECTS and not deleted.is_set():
+            deleted.set()
+            await world.delete_policy(key)
+            last = (await world.bus.epoch(POLICIES)).last_sequence
+            await eventually(lambda: labels.worker._policy_watch.status.applied >= last)
+        return listing
+
+    monkeypatch.setattr(KubernetesClient, "list", answered_late)
+    await world.remove(VERDICTS, verdict_key(node))
+    await eventually(has(world, node, name, None), within=30)
+    assert deleted.is_set()
+
+
+async def test_nothing_is_asked_while_nothing_of_ours_changes(sandbox: Sandbox, world: World, labels: Running) -> None:
+    node, _ = await violating(world, labelled=True)
+    await world.remove(VERDICTS, verdict_key(node))  # an orphan that its policy keeps
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)
+    await settled(world)
+    await eventually(lambda: labels.count("tas_label_nodes_pending") <= 1)
+    before = len(sandbox.calls)
+    await world.admin.label_node(node, {"theirs": "1"})
+    began = time.monotonic()
+    await eventually(lambda: time.monotonic() - began > 2)
+    assert sandbox.count(since=before, which=lambda call: call.user_agent == OURS) == {}
+
+
+async def test_a_list_from_before_a_policy_was_deleted_keeps_no_label_for_long(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    key = PolicyKey(f"a-{world.number}", name)
+    await world.remove(VERDICTS, verdict_key(node))
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)
+    await world.delete_policy(key)  # within the time in which a list is shared
+    await eventually(has(world, node, name, None))
+
+
+async def test_a_label_takes_one_call_and_two_if_the_node_was_changed_unseen(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    await settled(world)
+    for health, value, refused in ((0, None, 0), (1, VIOLATING, 1)):
+        if refused:
+            sandbox.faults.answer(409, which=ours("patch"))
+        before = len(sandbox.calls)
+        await world.sample(node, health=health)
+        await world.judge(node)
+        await eventually(has(world, node, name, value))
+        calls = sandbox.count(since=before, which=lambda call: call.user_agent == OURS and call.verb != "watch")
+        assert calls == Counter({("patch", "nodes"): 1 + refused, ("get", "nodes"): refused})
+
+
+async def test_who_puts_back_whatever_we_change_is_not_followed_without_end(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    began = time.monotonic()
+    while time.monotonic() - began < PATCHES_SECONDS - 1:
+        sandbox_node = sandbox.cluster.get(NODES, "", node)
+        if sandbox_node["metadata"]["labels"].pop(name, None) is not None:
+            sandbox.cluster.store.put(NODES, sandbox_node)
+        await asyncio.sleep(0)
+    assert labels.count("tas_label_patches_total", result="patched") <= PATCHES
+    await eventually(has(world, node, name, VIOLATING))
+
+
+async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_sends_nothing(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, tmp_path: Path
+) -> None:
+    node, name = await violating(world)
+    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "STOP", "read"]
+    with replica("labels", command, folder=tmp_path) as stopped:
+        await eventually(has(world, node, name, VIOLATING), within=30)
+        await world.sample(node, health=0)
+        await world.judge(node)
+        await eventually(lambda: stopped.paused)
+        await world.sample(node, health=1)  # violated again, and nobody has judged it yet
+        began = time.monotonic()
+        await eventually(lambda: time.monotonic() - began > WRITE_SECONDS)
+        before = len(sandbox.calls)
+        stopped.resume()
+        await eventually(lambda: any(e["event"] == "label_removal_unconfirmed" for e in stopped.events()), within=30)
+        stopped.must_run()
+        assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 0
+        assert (await world.labels(node))[name] == VIOLATING
+        await world.sample(node, health=0)
+        await eventually(has(world, node, name, None))
+
+
+async def test_a_replica_stopped_after_its_last_check_removes_nothing_from_a_node_that_was_written_since(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, tmp_path: Path
+) -> None:
+    node, name = await violating(world)
+    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "STOP", "later"]
+    with replica("labels", command, folder=tmp_path) as stopped:
+        await eventually(has(world, node, name, VIOLATING), within=30)
+        stopped.send(SIGNALS["send"])
+        await world.sample(node, health=0)
+        await world.judge(node)
+        await eventually(lambda: stopped.paused, within=30)
+        await world.sample(node, health=1)
+        await world.judge(node)
+        await world.admin.label_node(node, {"theirs": "1"})
+        before = len(sandbox.calls)
+        stopped.resume()
+
+        def refused() -> bool:
+            return any(call.verb == "patch" and call.status == 409 for call in sandbox.calls[before:])
+
+        await eventually(refused, within=30)
+        stopped.must_run()
+        assert (await world.labels(node))[name] == VIOLATING
+
+
+async def test_another_replica_removes_what_a_killed_one_was_about_to(
+    world: World, kubeconfig: Path, server: Server, tmp_path: Path
+) -> None:
+    node, name = await violating(world)
+    command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "KILL", "read"]
+    with replica("labels", command, folder=tmp_path) as killed:
+        await eventually(has(world, node, name, VIOLATING), within=30)
+        async with labels_running(kubeconfig, server.url) as other:
+            await world.sample(node, health=0)
+            await world.judge(node)
+            await eventually(lambda: killed.ended)
+            assert (await world.labels(node))[name] == VIOLATING
+            await eventually(has(world, node, name, None))
+            assert other.count("tas_label_changes_total", change="removed") == 1
+
+
+async def test_a_policy_of_the_name_that_no_verdict_has_judged_yet_keeps_the_label(
+    world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    key = PolicyKey(f"a-{world.number}", name)
+    metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+    uid = (await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}"))["metadata"]["uid"]
+    other = await world.policy(await world.namespace("b"), name, deschedule(), suspend=True)
+    await world.sample(node, health=0)
+    await world.verdict(node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=uid)})
+    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0, within=30)
+    assert (await world.labels(node))[name] == VIOLATING
+    await world.policy(other.namespace, name, {"labeling": {"rules": []}})  # it speaks of no label any more
+    await eventually(has(world, node, name, None), within=30)
+
+
+async def test_a_policy_of_the_name_that_nobody_can_read_keeps_the_label(world: World, labels: Running) -> None:
+    node, name = await violating(world, labelled=True)
+    key = PolicyKey(f"a-{world.number}", name)
+    metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+    uid = (await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}"))["metadata"]["uid"]
+    other = policy_key(PolicyKey("b", name))
+    await world.put(POLICIES, other, b"garbage")
+    await world.sample(node, health=0)
+    await world.verdict(node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=uid)})
+    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0, within=30)
+    assert (await world.labels(node))[name] == VIOLATING
+    await world.remove(POLICIES, other)
+    await eventually(has(world, node, name, None), within=30)
+
+
+async def test_a_record_that_nobody_can_read_confirms_nothing_and_keeps_no_other_label_waiting(
+    world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    key, other = PolicyKey(f"a-{world.number}", name), world.name("other")
+    metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+    stored = await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}")
+    await world.sample(node, health=0)
+    await world.put(POLICIES, policy_key(key), b"garbage")
+    policies = {
+        key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=stored["metadata"]["uid"]),
+        PolicyKey("a", other): desired_by(other, DesiredLabel(DesiredKind.SET, VIOLATING)),
+    }
+    await world.verdict(node, metadata["uid"], policies)
+    await eventually(has(world, node, other, VIOLATING))
+    assert labels.count("tas_label_removals_unconfirmed_total") > 0
+    assert (await world.labels(node))[name] == VIOLATING
+    await world.record(key, stored)
+    await eventually(has(world, node, name, None))

@@ -1,0 +1,42 @@
+"""Records of a bucket that are followed and written."""
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from bus.buckets import NODES, Bucket
+from bus.connection import Bus
+from bus.kinds import NODE_FACTS
+from bus.records.nodes import NodeFacts
+from tests.integration.servers import eventually
+from workers.following.records import Records, Write
+
+FACTS = NodeFacts(uid="u", labels={})
+
+
+async def test_a_write_that_a_wipe_of_the_bucket_took_with_it_does_not_count_as_stored(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would never be written again: its revision is higher than those of the new epoch."""
+    records, put = Records(bus, NODE_FACTS), Bus.put
+
+    async def answered_after_a_wipe(self: Bus, bucket: Bucket, key: str, value: bytes, **more: Any) -> int:
+        revision = await put(self, bucket, key, value, **more)
+        before = records.epoch
+        await self.api(f"STREAM.DELETE.{NODES.stream}")
+        await eventually(lambda: records.epoch is not before)
+        return revision
+
+    monkeypatch.setattr(Bus, "put", answered_after_a_wipe)
+    following = asyncio.create_task(records.run())
+    try:
+        await eventually(lambda: records.caught_up)
+        assert await records.write({"node-1": Write(record=FACTS, revision=0, read_at=time.monotonic())}) == {}
+        assert records.get("node-1").revision == 0
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following

@@ -1,0 +1,374 @@
+"""The source remote write over real connections, from correct and faulty senders."""
+
+import asyncio
+import io
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bus.connection import Bus
+from bus.errors import UnavailableError
+from tas.sources.result import RefusalReason, SourceResult
+from tas.values.quantity import format_quantity
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.collecting import World, collecting
+from tests.integration.workers.running import running, samples_on
+from tests.sources import writing
+from tests.sources.writing import HEADERS, STALE, series
+from workers.ingest.materialize import Materialize
+from workers.ingest.sources import config, remote_write
+from workers.ingest.sources.config import ConfigFile
+from workers.ingest.sources.remote_write import RemoteWrite, RemoteWriteMetrics
+from workers.ingest.sources.spec import SourceKind
+from workers.process.address import Address
+from workers.process.errors import StartError
+
+LONG = 30.0
+ANY_PORT = Address("127.0.0.1", 0)
+
+
+def now() -> int:
+    """Milliseconds since 1970."""
+    return round(time.time() * 1000)
+
+
+class Receiver:
+    """A running receiver, and the results it published."""
+
+    def __init__(self, source: RemoteWrite, registry: CollectorRegistry) -> None:
+        self.source = source
+        self.registry = registry
+        self.metrics = frozenset({"load"})
+        self.results: list[SourceResult] = []
+        self.problem: Exception | None = None
+
+    async def take(self, result: SourceResult) -> None:
+        if self.problem is not None:
+            raise self.problem
+        self.results.append(result)
+
+    @property
+    def values(self) -> dict[tuple[str, str], str]:
+        """The last published value of each metric and node."""
+        return {
+            (each.metric, each.node): format_quantity(each.value) for result in self.results for each in result.samples
+        }
+
+    def refused(self, why: RefusalReason) -> int:
+        return sum(result.refusals[why].count for result in self.results if why in result.refusals)
+
+    def answered(self, code: int) -> float | None:
+        return self.registry.get_sample_value(
+            "tas_remote_write_requests_total", {"source": "remote-write", "code": str(code)}
+        )
+
+
+@asynccontextmanager
+async def receiving(configuration: Path | None = None, *, body_seconds: float = LONG) -> AsyncIterator[Receiver]:
+    registry = CollectorRegistry()
+    source = RemoteWrite(
+        "remote-write",
+        ANY_PORT,
+        ConfigFile.load(configuration),
+        metrics=RemoteWriteMetrics(registry),
+        body_seconds=body_seconds,
+    )
+    receiver = Receiver(source, registry)
+    task = asyncio.create_task(source.listen(lambda: receiver.metrics, receiver.take))
+    try:
+        await eventually(lambda: bool(source.url))
+        yield receiver
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as receiver:
+        yield receiver
+
+
+async def send(
+    receiver: Receiver | RemoteWrite,
+    body: bytes | Iterable[writing.Series],
+    *,
+    method: str = "POST",
+    path: str = "",
+    headers: Mapping[str, str] = HEADERS,
+) -> tuple[int, str]:
+    """The status and the text of the answer."""
+    url = receiver.source.url if isinstance(receiver, Receiver) else receiver.url
+    data = body if isinstance(body, bytes) else writing.body(body)
+    if path:
+        url = url.replace(remote_write.PATH, path)
+    timeout = aiohttp.ClientTimeout(total=LONG)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.request(method, url, data=io.BytesIO(data), headers=headers) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def test_samples_of_used_metrics_are_published(receiver: Receiver) -> None:
+    written = [
+        series("node_load", (0.5, now()), instance="node-1:9100", job="node", anything="else"),
+        series("other", (7.0, now()), instance="node-1:9100"),
+        series("load", (STALE, now()), node="node-2"),
+    ]
+    assert await send(receiver, written) == (204, "")
+    assert receiver.values == {("load", "node-1"): "0.5"}
+    assert receiver.results[0].refusals == {}
+    assert receiver.answered(204) == 1
+    assert receiver.registry.get_sample_value("tas_remote_write_series", {"source": "remote-write"}) == 2
+
+
+async def test_unused_series_are_no_error(receiver: Receiver) -> None:
+    assert await send(receiver, [series("other", (1.0, now()), node="a")]) == (204, "")
+    assert await send(receiver, writing.compressed(b"")) == (204, "")
+    assert await send(receiver, [series("load", (float("nan"), now()), node="a")]) == (204, "")
+    assert receiver.values == {}
+    assert receiver.refused(RefusalReason.VALUE) == 1
+
+
+class TestHeaders:
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Content-Type": 'Application/X-Protobuf; proto="prometheus.WriteRequest"'},
+            {"Content-Encoding": "Snappy"},
+            {"X-Prometheus-Remote-Write-Version": "1.0.0"},
+            {"User-Agent": "vmagent"},
+        ],
+    )
+    async def test_valid_header_variants_are_accepted(self, receiver: Receiver, headers: dict[str, str]) -> None:
+        assert await send(receiver, [], headers={**HEADERS, **headers}) == (204, "")
+
+    @pytest.mark.parametrize(
+        ("headers", "told"),
+        [
+            ({"Content-Encoding": "identity"}, "Content-Encoding = 'identity': must be snappy"),
+            ({"Content-Encoding": "gzip"}, "Content-Encoding = 'gzip': must be snappy"),
+            ({"Content-Type": "application/json"}, "Content-Type = 'application/json': must be application/x-protobuf"),
+            (
+                {"Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"},
+                "its message prometheus.WriteRequest (remote write 1.0)",
+            ),
+            ({"X-Prometheus-Remote-Write-Version": "2.0.0"}, "must be 0.1.0 (remote write 1.0)"),
+        ],
+    )
+    async def test_facts_n23_another_protocol_is_refused(
+        self, receiver: Receiver, headers: dict[str, str], told: str
+    ) -> None:
+        status, text = await send(receiver, [], headers={**HEADERS, **headers})
+        assert status == 415
+        assert told in text
+        assert receiver.results == []
+
+    async def test_another_path_or_method_is_refused(self, receiver: Receiver) -> None:
+        assert await send(receiver, [], path="/write") == (404, "path = '/write': must be /api/v1/write\n")
+        assert (await send(receiver, b"", method="GET"))[0] == 405
+
+
+class TestPermanentRefusals:
+    @pytest.mark.parametrize(
+        ("body", "told"),
+        [
+            pytest.param(writing.body([series("load", (1.0, 5))])[:-4], "a broken snappy block", id="cut off"),
+            pytest.param(b"\xff" * 40, "not a snappy block", id="no snappy"),
+            pytest.param(writing.compressed(b"\x0a\x7f"), "not a message prometheus.WriteRequest", id="no message"),
+            pytest.param(writing.varint(1 << 31) + b"x" * 99, "unpack", id="a bomb by its own word"),
+            pytest.param(writing.compressed(bytes((32 << 20) + 1)), "must be at most 33554432", id="a bomb"),
+        ],
+    )
+    async def test_facts_n25_an_invalid_body_gets_4xx_and_is_not_retried(
+        self, receiver: Receiver, body: bytes, told: str
+    ) -> None:
+        status, text = await send(receiver, body)
+        assert status == 400
+        assert told in text
+        assert receiver.refused(RefusalReason.SHAPE) == 1
+        assert told in receiver.results[0].refusals[RefusalReason.SHAPE].example
+        assert await send(receiver, [series("load", (1.0, now()), node="a")]) == (204, "")
+
+    async def test_an_invalid_series_does_not_affect_others(self, receiver: Receiver) -> None:
+        written = [({"node": "a"}, [(1.0, now())]), series("load", (2.0, now()), node="b")]
+        status, text = await send(receiver, written)
+        assert status == 400
+        assert text == "series {'node': 'a'}: has no label __name__\n"
+        assert receiver.values == {("load", "b"): "2"}
+        assert receiver.refused(RefusalReason.SHAPE) == 1
+
+    async def test_a_too_large_body_gets_413(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(remote_write, "MAX_BODY_BYTES", 1000)
+        assert (await send(receiver, bytes(1001)))[0] == 413
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(50):
+                yield bytes(100)
+
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(receiver.source.url, data=chunks(), headers=HEADERS) as answer,
+        ):
+            assert answer.status == 413
+
+
+class TestTemporaryRefusals:
+    async def test_facts_n25_without_the_bus_the_sender_retries(self, receiver: Receiver) -> None:
+        receiver.problem = UnavailableError("the bus is away")
+        request = [series("load", (1.0, now()), node="a")]
+        status, text = await send(receiver, request)
+        assert (status, text) == (503, "not published, send it again: the bus is away\n")
+        receiver.problem = None
+        assert await send(receiver, request) == (204, "")
+        assert receiver.values == {("load", "a"): "1"}
+
+    async def test_a_bug_affects_no_other_request(self, receiver: Receiver) -> None:
+        receiver.problem = RuntimeError("a bug")
+        assert (await send(receiver, []))[0] == 500
+        receiver.problem = None
+        assert (await send(receiver, []))[0] == 204
+
+    async def test_a_missing_body_gets_503(self) -> None:
+        async with receiving(body_seconds=0.2) as receiver:
+            parts = urlsplit(receiver.source.url)
+            head = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.write(f"POST {parts.path} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 500\r\n\r\nabc".encode())
+            async with asyncio.timeout(LONG):
+                answer = await reader.read()  # to the end: it is closed
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"body: 3 bytes in 0.2 s: too slow, send it again" in answer
+            writer.close()
+
+    async def test_a_disconnected_sender_releases_its_bytes(self, receiver: Receiver) -> None:
+        parts = urlsplit(receiver.source.url)
+        head = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
+        for _ in range(20):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.write(f"POST {parts.path} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 500\r\n\r\nabc".encode())
+            await writer.drain()
+            writer.transport.abort()
+        assert await send(receiver, [series("load", (1.0, now()), node="a")]) == (204, "")
+
+    async def test_too_many_bytes_at_once_get_503(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(remote_write, "MAX_HELD_BYTES", 100_000)
+        parts = urlsplit(receiver.source.url)
+        head = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(f"POST {parts.path} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 99999\r\n\r\n".encode())
+        writer.write(bytes(99_000))
+
+        async def refused() -> bool:
+            return (await send(receiver, bytes(5000)))[0] == 503
+
+        await eventually(refused, within=LONG)
+        writer.transport.abort()  # what it held is free again
+
+        async def taken() -> bool:
+            return (await send(receiver, []))[0] == 204 and (await send(receiver, bytes(5000)))[0] == 400
+
+        await eventually(taken, within=LONG)
+
+
+async def test_100_000_series_in_one_request(receiver: Receiver) -> None:
+    receiver.metrics = frozenset({"metric_7"})
+    written = [
+        series(f"metric_{number % 100}", (float(number), now()), instance=f"node-{number // 100}:9100", job="node")
+        for number in range(100_000)
+    ]
+    large = asyncio.create_task(send(receiver, written))
+    assert await large == (204, "")
+    assert len(receiver.values) == 1000
+    assert receiver.values["metric_7", "node-999"] == "99907"
+
+
+async def test_many_senders_at_once(receiver: Receiver) -> None:
+    answers = await asyncio.gather(
+        *(send(receiver, [series("load", (float(number), now()), node=f"node-{number}")]) for number in range(100))
+    )
+    assert set(answers) == {(204, "")}
+    assert receiver.values == {("load", f"node-{number}"): str(number) for number in range(100)}
+
+
+async def test_a_change_of_the_configuration_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CHECK_SECONDS", 0.0)
+    path = tmp_path / "sources.yaml"
+    path.write_text("metrics: {load: {series: first}}")
+    async with receiving(path) as receiver:
+        written = [series("first", (1.0, now()), node="a"), series("second", (2.0, now()), node="a")]
+        await send(receiver, written)
+        assert receiver.values == {("load", "a"): "1"}
+        path.write_text("metrics: {load: {series: second}}")
+        await send(receiver, written)
+        assert receiver.values == {("load", "a"): "2"}
+
+
+async def test_an_address_in_use_is_a_start_error(receiver: Receiver) -> None:
+    taken = Address.parse(urlsplit(receiver.source.url).netloc)
+    source = RemoteWrite("remote-write", taken, ConfigFile.load(None))
+    with pytest.raises(StartError, match=f"source remote-write: cannot listen on {taken}: the port is in use"):
+        await source.listen(frozenset, receiver.take)
+
+
+class TestOnTheBus:
+    async def test_a_sample_goes_from_the_sender_to_the_node(self, server: Server, bus: Bus) -> None:
+        world = World(bus)
+        await world.listed()
+        await world.use("load")
+        source = RemoteWrite("remote-write", ANY_PORT, ConfigFile.load(None))
+        materialize = Materialize(bus, registry=CollectorRegistry())
+        at = now()
+        async with running(materialize), collecting(bus, source, kind=SourceKind.REMOTE_WRITE):
+            await eventually(lambda: bool(source.url), within=LONG)
+            await self.sent(source, [series("load", (1.0, at - 5000), node="a")])
+            await self.sent(source, [series("load", (3.0, at), node="a"), series("load", (7.0, at), node="b")])
+            await self.sent(source, [series("load", (2.0, at - 2000), node="a")])  # too late: out of order
+            await self.known(bus, {"a": "3", "b": "7"})
+
+            # A stale marker takes nothing away: it stands until it is stale.
+            await self.sent(source, [series("load", (STALE, at + 1), node="a")])
+            state = await world.problem("remote-write", "")
+            assert state.metrics["load"].nodes == 2
+
+            # While the bus is away the sender is told to come again, and nothing is lost.
+            newer = [series("load", (4.0, at + 1000), node="b")]
+            server.pause()
+            status, text = await send(source, newer)
+            assert status == 503
+            assert text.startswith("not published, send it again: ")
+            server.resume()
+            await self.sent(source, newer)
+            await self.known(bus, {"a": "3", "b": "4"})
+
+    async def sent(self, source: RemoteWrite, written: list[writing.Series]) -> None:
+        """As a sender does: again and again while the answer is 503."""
+
+        async def taken() -> bool:
+            status, _ = await send(source, written)
+            assert status in (204, 503)
+            return status == 204
+
+        await eventually(taken, within=LONG)
+
+    async def known(self, bus: Bus, values: Mapping[str, str]) -> None:
+        async def so() -> bool:
+            for node, value in values.items():
+                with suppress(UnavailableError):
+                    samples = await samples_on(bus, node)
+                    if samples is None or {
+                        metric: format_quantity(each) for scrape in samples for metric, each in scrape.metrics.items()
+                    } != {"load": value}:
+                        return False
+            return True
+
+        await eventually(so, within=LONG, every=0.02)

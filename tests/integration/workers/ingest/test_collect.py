@@ -1,0 +1,284 @@
+"""The worker `collect` over a real nats-server, with sources that answer, fail, hang or refuse."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from bus.buckets import LEASES, SOURCES
+from bus.connection import Bus
+from bus.errors import BusError
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.collecting import World, collecting
+from workers.ingest.sources.base import SourceError
+
+LATE = "tas_source_polls_late_total"
+
+
+class Fake:
+    """A source whose answers the test sets."""
+
+    def __init__(self, name: str = "fake", value: str = "1") -> None:
+        self.name = name
+        self.value = value
+        self.measured: float | None = None
+        self.asked: list[frozenset[str]] = []
+        self.problem: Exception | None = None
+        self.hangs = False
+        self.lies: Callable[[ResultBuilder], None] = lambda _: None
+
+    async def read(self, metrics: frozenset[str]) -> SourceResult:
+        self.asked.append(metrics)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.problem is not None:
+            raise self.problem
+        builder = ResultBuilder()
+        for metric in sorted(metrics):
+            builder.add(node="node-1", metric=metric, value=self.value, measured=self.measured)
+        self.lies(builder)
+        return builder.result()
+
+
+class Written:
+    """A listening source that the test writes to."""
+
+    name = "written"
+
+    def __init__(self) -> None:
+        self.wanted: Callable[[], frozenset[str]] | None = None
+        self.take: Callable[[SourceResult], Awaitable[None]] | None = None
+
+    async def listen(
+        self, metrics: Callable[[], frozenset[str]], take: Callable[[SourceResult], Awaitable[None]]
+    ) -> None:
+        self.wanted, self.take = metrics, take
+        await asyncio.Event().wait()
+
+    async def write(self, node: str, metric: str, value: str) -> None:
+        await eventually(lambda: self.take is not None)
+        assert self.take is not None
+        builder = ResultBuilder()
+        builder.add(node=node, metric=metric, value=value)
+        await self.take(builder.result())
+
+
+@pytest.fixture
+async def world(bus: Bus) -> World:
+    world = World(bus)
+    await world.listed()
+    return world
+
+
+async def test_the_values_of_a_source_are_published_every_period(bus: Bus, world: World) -> None:
+    await world.use("load", "heat")
+    fake = Fake(value="1.5")
+    async with collecting(bus, fake) as registry:
+        await world.has("node-1", "fake", {"load": 1.5, "heat": 1.5})
+        fake.value = "2"
+        await world.has("node-1", "fake", {"load": 2, "heat": 2})
+        assert set(fake.asked) == {frozenset({"load", "heat"})}
+        state = await world.problem("fake", "")
+        assert {metric: each.nodes for metric, each in state.metrics.items()} == {"heat": 1, "load": 1}
+        assert state.period == 0.1
+        assert registry.get_sample_value("tas_source_lease_held", {"source": "fake"}) == 1
+        assert registry.get_sample_value("tas_source_polls_total", {"source": "fake", "result": "all"})
+
+
+async def test_no_source_is_polled_before_the_policies_are_known(bus: Bus) -> None:
+    world, fake, other = World(bus), Fake(), Fake("other")
+    await world.use("load")
+    async with collecting(bus, fake):
+        # A second one, over a bucket that is complete, shows that the first had the time.
+        await world.listed()
+        async with collecting(bus, other):
+            await world.has("node-1", "other", {"load": 1})
+        await world.has("node-1", "fake", {"load": 1})
+
+
+async def test_a_source_is_polled_only_for_metrics_of_policies(bus: Bus, world: World) -> None:
+    fake = Fake()
+    async with collecting(bus, fake, period=3600):
+
+        async def idle() -> bool:
+            state = await world.state("fake")
+            return state is not None and not state.metrics
+
+        await eventually(idle)
+        assert fake.asked == []
+        await world.use("load")  # long before the period is over
+        await world.has("node-1", "fake", {"load": 1})
+        await world.use("heat", policy="q")
+        await world.has("node-1", "fake", {"load": 1, "heat": 1})
+        await world.use("power", policy="r", source="somebody-else")
+        await world.use("speed", policy="s", source="fake")
+        await world.has("node-1", "fake", {"load": 1, "heat": 1, "speed": 1})
+        for policy in ("p", "q", "s"):
+            await world.use(policy=policy)
+        await eventually(idle)
+        assert all("power" not in asked for asked in fake.asked)
+        assert frozenset() not in fake.asked
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "is down", "raises a bug", "lies"])
+async def test_a_failing_source_does_not_delay_others(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr("workers.ingest.collect.POLL_TIMEOUT_SECONDS", 0.5)
+    await world.use("load")
+    good, bad = Fake("good"), Fake("bad")
+    if trouble == "hangs":
+        bad.hangs, problem = True, "no answer within 0.5 s"
+    elif trouble == "is down":
+        bad.problem, problem = SourceError("connection refused by a.example"), "connection refused"
+    elif trouble == "raises a bug":
+        bad.problem, problem = ZeroDivisionError("oh"), "a bug, see the log"
+    else:
+        bad.measured, problem = time.time() + 1000, ""
+    async with collecting(bus, bad, good):
+        await world.comes("node-1", "good")
+        if problem:
+            state = await world.problem("bad", problem)
+            assert state.failures == state.polls
+            assert state.last_success is None
+        else:
+            await world.refuses("bad", "time", "load of node-1")
+        before = len(good.asked)
+        await eventually(lambda: len(good.asked) > before + 10)
+        assert not (await world.problem("good", "")).problem
+        assert await world.scrape("node-1", "bad") is None
+        bad.hangs, bad.problem, bad.measured = False, None, None
+        await world.comes("node-1", "bad")
+        await world.problem("bad", "")
+
+
+async def test_retry_after_of_a_source_is_respected(bus: Bus, world: World) -> None:
+    await world.use("load")
+    fake, other = Fake(), Fake("other")
+    fake.problem = SourceError("too many requests", retry_after=300)
+    async with collecting(bus, fake, other):
+        await world.problem("fake", "too many requests")
+        before = len(other.asked)
+        await world.use("heat", policy="q")  # not even for what is new
+        await eventually(lambda: len(other.asked) > before + 10)
+        assert len(fake.asked) == 1
+
+
+async def test_refused_and_missing_values_are_reported_and_the_rest_is_published(bus: Bus, world: World) -> None:
+    await world.use("load", "heat", "power")
+    fake = Fake()
+
+    def lie(builder: ResultBuilder) -> None:
+        builder.add(node="node-1", metric="heat", value="7")
+        builder.refuse(RefusalReason.NODE, "load of web", "describedObject.kind", "Pod", "must be Node")
+        builder.add(node="node-1", metric="unasked", value="1")
+        builder.add_missing("power", "nobody knows it")
+
+    fake.lies = lie
+    async with collecting(bus, fake) as registry:
+        await world.has("node-1", "fake", {"load": 1, "power": 1})
+        await world.refuses("fake", "duplicate", "heat of node-1")
+        await world.refuses("fake", "node", "'Pod'")
+        await world.misses("fake", "power", "nobody knows it")
+        assert registry.get_sample_value("tas_source_values_refused_total", {"source": "fake", "reason": "duplicate"})
+        assert registry.get_sample_value("tas_source_metrics_missing", {"source": "fake"}) == 1
+
+
+async def test_polls_longer_than_the_period_are_logged_and_never_overlap(bus: Bus, world: World) -> None:
+    await world.use("load")
+
+    class Slow(Fake):
+        at_once = most_at_once = 0
+
+        async def read(self, metrics: frozenset[str]) -> SourceResult:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            try:
+                await asyncio.sleep(0)
+                return await super().read(metrics)
+            finally:
+                self.at_once -= 1
+
+    fake = Slow()
+    with capture_logs() as logs:
+        async with collecting(bus, fake, period=1e-6) as registry:
+            await eventually(lambda: (registry.get_sample_value(LATE, {"source": "fake"}) or 0) >= 3)
+            fake.value = "7"
+            await world.has("node-1", "fake", {"load": 7})
+            assert registry.get_sample_value("tas_source_lease_held", {"source": "fake"}) == 1
+    assert fake.most_at_once == 1
+    late = [line for line in logs if line["event"] == "source_poll_late"]
+    assert (late[0]["source"], late[0]["period"], late[0]["suppressed"]) == ("fake", 1e-6, 0)
+
+
+async def test_a_poll_within_the_period_is_not_late(bus: Bus, world: World) -> None:
+    await world.use("load")
+    async with collecting(bus, Fake(), period=3600) as registry:
+        await world.has("node-1", "fake", {"load": 1})
+        await world.problem("fake", "")
+        assert registry.get_sample_value(LATE, {"source": "fake"}) == 0
+
+
+async def test_recently_published_scrapes_are_not_repeated(bus: Bus, world: World) -> None:
+    await world.use("load")
+    fake = Fake()
+    fake.measured = time.time()
+    async with collecting(bus, fake):
+        await world.has("node-1", "fake", {"load": 1})
+        before, asked = await world.published(), len(fake.asked)
+        await eventually(lambda: len(fake.asked) > asked + 10)
+        assert await world.published() <= before + 1  # once in REPEAT_SECONDS
+        fake.value = "2"
+        await world.has("node-1", "fake", {"load": 2})
+
+
+async def test_the_state_is_written_when_it_changes_and_not_with_every_poll(bus: Bus, world: World) -> None:
+    await world.use("load")
+    fake = Fake()
+    async with collecting(bus, fake):
+        await world.misses("fake", "load", "")
+        before = (await bus.epoch(SOURCES)).last_sequence
+        asked = len(fake.asked)
+        await eventually(lambda: len(fake.asked) > asked + 30)
+        assert (await bus.epoch(SOURCES)).last_sequence <= before + 2
+
+
+async def test_after_a_wipe_of_the_bus_samples_and_state_are_written_again(
+    server: Server, bus: Bus, world: World
+) -> None:
+    await world.use("load")
+    fake = Fake()
+    async with collecting(bus, fake):
+        await world.has("node-1", "fake", {"load": 1})
+        await server.restart(wiped=True)
+        await bus.wait_connected()
+
+        async def samples() -> bool:
+            try:
+                return await world.values("node-1", "fake") == {"load": 1}
+            except BusError:
+                return False
+
+        # Nobody has listed policies yet in this life of the bus, so what was known counts.
+        await eventually(samples, every=0.1)
+
+
+async def test_a_listening_replica_publishes_and_writes_the_state(bus: Bus, world: World) -> None:
+    await world.use("load")
+    first, second = Written(), Written()
+    async with collecting(bus, first), collecting(bus, second):
+        await first.write("node-1", "load", "3")
+        await world.has("node-1", "written", {"load": 3})
+        assert first.wanted is not None
+        assert first.wanted() == {"load"}
+        await second.write("node-2", "load", "4")
+        await second.write("node-2", "unasked", "4")
+        await world.has("node-2", "written", {"load": 4})
+        await world.misses("written", "load", "")
+        state = await world.state("written")
+        assert state is not None
+        assert state.period is None
+        assert await bus.get(LEASES, "collect.written") is None

@@ -1,0 +1,561 @@
+"""The worker `materialize` on a real bus: which scrapes are stored, and which are refused."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from bus.buckets import NODES, SAMPLES, SYNCED
+from bus.connection import Bus
+from bus.consumer import Message
+from bus.errors import RefusedError
+from bus.records.codec import encode
+from bus.records.nodes import NodeFacts
+from bus.records.samples import encode_samples
+from bus.records.synced import Synced
+from bus.subjects import node_facts_key, node_metrics_key, samples_subject
+from tas.samples.sample import MAX_METRICS_PER_NODE, Scrape, metric_count, newest
+from tas.values.quantity import NANO, Quantity, format_quantity
+from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.running import running, samples_on
+from workers.ingest.materialize import Materialize
+
+REASONS = (
+    "body",
+    "capacity",
+    "metrics",
+    "names",
+    "other",
+    "subject",
+    "time",
+    "unknown_node",
+    "value",
+    "window",
+    "write",
+)
+
+
+class Materialized:
+    """A running worker, the bus it works on, and its metrics."""
+
+    def __init__(self, bus: Bus, worker: Materialize, registry: CollectorRegistry) -> None:
+        self.bus = bus
+        self.worker = worker
+        self._registry = registry
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self._registry.get_sample_value(name, labels)
+        assert value is not None, name
+        return value
+
+    def refusals(self) -> dict[str, float]:
+        """The counts of refused samples by reason, without zeros."""
+        counts = {reason: self.metric("tas_samples_refused_total", reason=reason) for reason in REASONS}
+        return {reason: count for reason, count in counts.items() if count}
+
+    async def took(self, messages: int) -> None:
+        """Waits until so many messages were taken and the last one is stored."""
+
+        async def acknowledged() -> bool:
+            if self.metric("tas_sample_messages_total") < messages:
+                return False
+            state = await self.bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.materialize")
+            return bool(state["num_pending"] == 0 and state["num_ack_pending"] == 0)
+
+        await eventually(acknowledged)
+
+    async def value(self, node: str, metric: str, source: str | None = None) -> str | None:
+        scrape = newest(await samples_on(self.bus, node) or (), metric, source)
+        return None if scrape is None else format_quantity(scrape.metrics[metric])
+
+    async def has(self, node: str, metric: str, value: str | None) -> None:
+        async def so() -> bool:
+            return await self.value(node, metric) == value
+
+        await eventually(so)
+
+
+@asynccontextmanager
+async def materializing(bus: Bus) -> AsyncIterator[Materialized]:
+    registry = CollectorRegistry()
+    worker = Materialize(bus, registry=registry)
+    async with running(worker):
+        yield Materialized(bus, worker, registry)
+
+
+@pytest.fixture
+async def materialized(bus: Bus) -> AsyncIterator[Materialized]:
+    async with materializing(bus) as materialized:
+        await eventually(lambda: materialized.worker.unready() is None)
+        yield materialized
+
+
+async def publish(bus: Bus, node: str, source: str = "test", *, ago: float = 0.0, **metrics: float) -> int:
+    measured = time.time() - ago
+    scrape = Scrape(
+        source=source,
+        measured=measured,
+        arrived=measured,
+        sequence=0,
+        metrics={metric: Quantity(round(value * NANO)) for metric, value in metrics.items()},
+    )
+    return await answered(lambda: bus.publish(SAMPLES, samples_subject(node, source), encode_samples(scrape)))
+
+
+async def publish_text(bus: Bus, text: str | bytes, subject: str = "tas.samples.node-1.test") -> int:
+    body = text.encode() if isinstance(text, str) else text
+    return await answered(lambda: bus.publish(SAMPLES, subject, body))
+
+
+def at(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+async def list_nodes(bus: Bus, *nodes: str, cluster: bool = True) -> None:
+    """Writes what `watch` would write: facts, then `_synced`."""
+    for node in nodes:
+        facts = encode(NodeFacts(uid=f"uid-{node}", labels={}))
+        await bus.put(NODES, node_facts_key(node), facts, revision=0, read_at=time.monotonic())
+    synced = Synced(
+        epoch=(await bus.epoch(NODES)).created,
+        count=len(nodes),
+        time=datetime.now(UTC),
+        writer="watch",
+        cluster=cluster,
+    )
+    await bus.put(NODES, SYNCED, encode(synced), revision=0, read_at=time.monotonic())
+
+
+async def delete_facts(bus: Bus, node: str) -> None:
+    entry = await bus.get(NODES, node_facts_key(node))
+    assert entry is not None
+    await bus.delete(NODES, entry.key, revision=entry.revision, read_at=time.monotonic())
+
+
+async def test_a_sample_is_stored_as_published(materialized: Materialized) -> None:
+    sequence = await publish(materialized.bus, "ip-10-0-0-1.ec2.internal", "exporter", ago=3, load1=1.5, zero=0)
+    await materialized.has("ip-10-0-0-1.ec2.internal", "load1", "1.5")
+    (scrape,) = await samples_on(materialized.bus, "ip-10-0-0-1.ec2.internal") or ()
+    assert (scrape.source, scrape.sequence) == ("exporter", sequence)
+    assert 2.5 < scrape.arrived - scrape.measured < 30
+    assert set(scrape.metrics) == {"load1", "zero"}
+    assert materialized.metric("tas_node_writes_total") == 1
+    assert materialized.metric("tas_nodes") == 1
+    assert materialized.metric("tas_sample_write_seconds_count") == 1
+    assert 0 < materialized.metric("tas_sample_write_seconds_sum") < 60
+    assert materialized.refusals() == {}
+
+
+async def test_the_newest_measured_sample_wins_in_any_order(materialized: Materialized) -> None:
+    await publish(materialized.bus, "node-1", ago=10, load1=10)
+    await publish(materialized.bus, "node-1", ago=30, load1=30)
+    await publish(materialized.bus, "node-1", ago=20, load1=20, other=1)
+    await materialized.took(3)
+    assert await materialized.value("node-1", "load1") == "10"
+    assert await materialized.value("node-1", "other") == "1"
+
+
+async def test_samples_of_several_sources_are_kept(materialized: Materialized) -> None:
+    await publish(materialized.bus, "node-1", "a", ago=5, load1=1)
+    await publish(materialized.bus, "node-1", "b", load1=2)
+    await materialized.took(2)
+    assert await materialized.value("node-1", "load1", "a") == "1"
+    assert await materialized.value("node-1", "load1", "b") == "2"
+
+
+async def test_a_message_delivered_twice_writes_nothing(materialized: Materialized) -> None:
+    await publish(materialized.bus, "node-1", load1=1)
+    await materialized.took(1)
+    entry = await materialized.bus.get(NODES, node_metrics_key("node-1"))
+    (scrape,) = await samples_on(materialized.bus, "node-1") or ()
+    again = Message(
+        subject="tas.samples.node-1.test",
+        data=encode_samples(scrape),
+        sequence=scrape.sequence,
+        arrived=scrape.arrived,
+        deliveries=2,
+        reply="",
+    )
+    await materialized.worker.handle([again, again])
+    assert await materialized.bus.get(NODES, node_metrics_key("node-1")) == entry
+    assert materialized.metric("tas_node_writes_total") == 1
+
+
+async def test_many_messages_of_a_node_are_merged_into_few_writes(bus: Bus) -> None:
+    for number in range(500):
+        await publish(bus, f"node-{number % 5}", ago=(500 - number) / 100, load1=number)
+    async with materializing(bus) as materialized:
+        await materialized.took(500)
+        for node in range(5):
+            assert await materialized.value(f"node-{node}", "load1") == str(495 + node)
+        assert materialized.metric("tas_node_writes_total") <= 50
+        assert materialized.metric("tas_sample_write_seconds_count") == 500
+
+
+async def test_messages_published_before_the_start_are_merged(bus: Bus) -> None:
+    await publish(bus, "node-1", load1=1)
+    async with materializing(bus) as materialized:
+        assert materialized.worker.unready() is not None
+        await materialized.has("node-1", "load1", "1")
+        await eventually(lambda: materialized.worker.unready() is None)
+
+
+GOOD = '"metrics": {"good": "1"}'
+REFUSED_WHOLE: dict[str, tuple[str | bytes, str]] = {
+    "not-json": ("{", "body"),
+    "empty": ("", "body"),
+    "a-list": ("[]", "body"),
+    "binary": (b"\xff\xfe\x00", "body"),
+    "deep": ('{"metrics":' * 20_000, "body"),
+    "no-metrics": ("{}", "metrics"),
+    "metrics-are-a-list": ('{"metrics": [1]}', "metrics"),
+    "an-hour-ahead": (f'{{{GOOD}, "measured": "{at(3600)}"}}', "time"),
+    "a-day-old": (f'{{{GOOD}, "measured": "{at(-86400)}"}}', "time"),
+    "no-time": (f'{{{GOOD}, "measured": "yesterday"}}', "time"),
+    "time-without-zone": (f'{{{GOOD}, "measured": "2026-01-01T00:00:00"}}', "time"),
+    "window-backwards": (f'{{{GOOD}, "window": -1}}', "window"),
+    "another-node": (f'{{{GOOD}, "node": "node-2"}}', "names"),
+    "another-source": (f'{{{GOOD}, "source": "other"}}', "names"),
+    "1001-metrics": (json.dumps({"metrics": {f"m{number}": 1 for number in range(1001)}}), "metrics"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_WHOLE)
+async def test_a_bad_message_is_refused_counted_and_logged(materialized: Materialized, case: str) -> None:
+    text, reason = REFUSED_WHOLE[case]
+    with capture_logs() as logs:
+        await publish_text(materialized.bus, text)
+        await publish(materialized.bus, "node-3", load1=3)
+        await materialized.took(2)
+    assert materialized.refusals() == {reason: 1}
+    (line,) = [line for line in logs if line["event"] == "sample_refused"]
+    assert line["object"] == "sample node-1/test"
+    assert line["field"]
+    assert line["reason"]
+    assert len(line["value"]) <= 80
+    # Nothing else is changed, and it is not tried again.
+    assert await samples_on(materialized.bus, "node-1") is None
+    assert await samples_on(materialized.bus, "node-2") is None
+    assert await materialized.value("node-3", "load1") == "3"
+
+
+REFUSED_METRICS = {
+    "nan": ('{"metrics": {"good": 1, "bad": NaN}}', "value"),
+    "nan-text": ('{"metrics": {"good": 1, "bad": "NaN"}}', "value"),
+    "infinity": ('{"metrics": {"good": 1, "bad": Infinity}}', "value"),
+    "minus-infinity": ('{"metrics": {"good": 1, "bad": -Infinity}}', "value"),
+    "inf-text": ('{"metrics": {"good": 1, "bad": "+Inf"}}', "value"),
+    "1e400": ('{"metrics": {"good": 1, "bad": 1e400}}', "value"),
+    "1e400-text": ('{"metrics": {"good": 1, "bad": "1e400"}}', "value"),
+    "null": ('{"metrics": {"good": 1, "bad": null}}', "value"),
+    "object": ('{"metrics": {"good": 1, "bad": {"value": 1}}}', "value"),
+    "no-quantity": ('{"metrics": {"good": 1, "bad": "2 Gi"}}', "value"),
+    "empty-name": ('{"metrics": {"good": 1, "": 1}}', "metrics"),
+    "dotted-name": ('{"metrics": {"good": 1, "a.b": 1}}', "metrics"),
+    "name-with-space": ('{"metrics": {"good": 1, "a b": 1}}', "metrics"),
+    "emoji-name": ('{"metrics": {"good": 1, "\U0001f600": 1}}', "metrics"),
+    "long-name": (json.dumps({"metrics": {"good": 1, "x" * 254: 1}}), "metrics"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_METRICS)
+async def test_a_bad_metric_is_refused_alone(materialized: Materialized, case: str) -> None:
+    text, reason = REFUSED_METRICS[case]
+    await publish_text(materialized.bus, text)
+    await materialized.took(1)
+    assert materialized.refusals() == {reason: 1}
+    (scrape,) = await samples_on(materialized.bus, "node-1") or ()
+    assert scrape.metrics == {"good": NANO}
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "tas.samples.Node-1.test",
+        "tas.samples.-node.test",
+        "tas.samples.\U0001f600.test",
+        "tas.samples.node-1.Source",
+        "tas.samples.node-1.a_b",
+        f"tas.samples.{'n' * 254}.test",
+        f"tas.samples.node-1.{'s' * 64}",
+    ],
+)
+async def test_a_bad_subject_is_refused(materialized: Materialized, subject: str) -> None:
+    await publish_text(materialized.bus, '{"metrics": {"good": 1}}', subject)
+    await materialized.took(1)
+    assert materialized.refusals() == {"subject": 1}
+    assert await materialized.bus.entries(NODES) == []
+
+
+async def test_a_megabyte_of_metrics_is_refused_by_the_bus(materialized: Materialized) -> None:
+    megabyte = json.dumps({"metrics": {f"metric_{number:06}": number for number in range(40_000)}})
+    with pytest.raises(RefusedError, match=r"tas\.samples\.node-1\.test"):
+        await publish_text(materialized.bus, megabyte)
+    await publish(materialized.bus, "node-1", load1=1)
+    await materialized.has("node-1", "load1", "1")
+
+
+async def test_many_refusals_are_logged_in_few_lines(materialized: Materialized) -> None:
+    with capture_logs() as logs:
+        for _ in range(15):
+            await materialized.bus.publish_all(SAMPLES, [("tas.samples.node-1.test", b"{")] * 100)
+        await materialized.took(1500)
+    assert materialized.refusals() == {"body": 1500}
+    assert len([line for line in logs if line["event"] == "sample_refused"]) <= 3
+
+
+async def test_a_node_has_a_limit_of_metrics(materialized: Materialized) -> None:
+    def body(start: int, count: int) -> str:
+        return json.dumps({"metrics": {f"m{number}": number for number in range(start, start + count)}})
+
+    await publish_text(materialized.bus, body(0, 1000))
+    await publish_text(materialized.bus, body(1000, 990))
+    await publish_text(materialized.bus, body(1985, 1000))
+    await publish(materialized.bus, "node-2", load1=2)
+    await materialized.took(4)
+    samples = await samples_on(materialized.bus, "node-1") or ()
+    assert metric_count(samples) == MAX_METRICS_PER_NODE
+    assert {"m0", "m1985", "m1999"} <= {metric for scrape in samples for metric in scrape.metrics}
+    assert materialized.refusals() == {"capacity": 1}
+    assert await materialized.value("node-2", "load1") == "2"
+    await publish_text(materialized.bus, '{"metrics": {"m5": 55, "new": 1}}')
+    await materialized.took(5)
+    assert await materialized.value("node-1", "m5") == "55"
+    assert await materialized.value("node-1", "new") is None
+
+
+async def test_a_node_too_large_for_the_server_is_refused_alone(materialized: Materialized) -> None:
+    largest = f"{-(10**40 - 1)}.999999999"
+
+    def body(number: int) -> str:
+        metric = f"{number:04}".ljust(253, "x")
+        return json.dumps({"metrics": {metric: largest}, "measured": at(0), "window": 1234.5})
+
+    sources = [f"{number:04}".ljust(63, "s") for number in range(MAX_METRICS_PER_NODE)]
+    await asyncio.gather(
+        *(
+            publish_text(materialized.bus, body(number), f"tas.samples.node-1.{source}")
+            for number, source in enumerate(sources)
+        ),
+        publish(materialized.bus, "node-2", load1=2),
+    )
+    await materialized.took(len(sources) + 1)
+    assert set(materialized.refusals()) == {"write"}
+    assert await materialized.value("node-2", "load1") == "2"
+    # What it has keeps being renewed.
+    await publish_text(materialized.bus, body(0).replace(largest, "5"), f"tas.samples.node-1.{sources[0]}")
+    await materialized.has("node-1", "0000".ljust(253, "x"), "5")
+
+
+async def test_a_full_bucket_refuses_writes_and_recovers(server: Server) -> None:
+    small = replace(NODES, max_bytes=1 << 20)
+    async with Bus.connect(server.url, name="creator", streams=(small,)) as creator:
+        await creator.wait_connected()
+    async with Bus.connect(server.url, name="test") as bus:
+        await bus.wait_connected()
+        async with materializing(bus) as materialized:
+            await publish(bus, "node-1", load1=1)
+            await materialized.has("node-1", "load1", "1")
+            filler = [("f", 100_000), ("g", 1000), ("h", 10)]
+            for prefix, size in filler:
+                with suppress(RefusedError):  # full, but for what is smaller
+                    for number in range(200):
+                        key = f"{prefix}{number}.metrics"
+                        await bus.put(NODES, key, bytes(size), revision=0, read_at=time.monotonic())
+            await publish(bus, "node-2", load1=2)
+            await materialized.took(2)
+            assert materialized.refusals() == {"write": 1}
+            assert await samples_on(bus, "node-2") is None
+            assert await materialized.value("node-1", "load1") == "1"
+            await bus.api(f"STREAM.PURGE.{NODES.stream}", {"filter": NODES.subject("f0.metrics")})
+            await publish(bus, "node-2", load1=3)
+            await materialized.has("node-2", "load1", "3")
+
+
+async def test_once_a_cluster_is_listed_other_nodes_are_refused(materialized: Materialized) -> None:
+    await publish(materialized.bus, "stranger", load1=1)
+    await materialized.has("stranger", "load1", "1")
+    with capture_logs() as logs:
+        await list_nodes(materialized.bus, "node-1")
+        await eventually(lambda: any(line["event"] == "nodes_complete" for line in logs))
+        await publish(materialized.bus, "stranger", load1=2)
+        await publish(materialized.bus, "node-1", load1=3)
+        await materialized.took(3)
+    assert materialized.refusals() == {"unknown_node": 1}
+    assert await materialized.value("stranger", "load1") == "1"
+    assert await materialized.value("node-1", "load1") == "3"
+
+
+async def test_without_a_cluster_every_valid_name_is_a_node(materialized: Materialized) -> None:
+    await list_nodes(materialized.bus, cluster=False)
+    await publish(materialized.bus, "node-1", load1=1)
+    await materialized.has("node-1", "load1", "1")
+    assert materialized.refusals() == {}
+
+
+async def test_samples_of_a_deleted_node_are_deleted_and_a_new_node_is_accepted(materialized: Materialized) -> None:
+    await list_nodes(materialized.bus, "node-1", "node-2")
+    for node in ("node-1", "node-2"):
+        await publish(materialized.bus, node, load1=1)
+        await materialized.has(node, "load1", "1")
+    await delete_facts(materialized.bus, "node-1")
+    await materialized.has("node-1", "load1", None)
+    entry = await materialized.bus.get(NODES, node_metrics_key("node-1"))
+    assert entry is not None
+    assert entry.value is None
+    assert await materialized.value("node-2", "load1") == "1"
+    await publish(materialized.bus, "node-1", load1=2)
+    await materialized.took(3)
+    assert materialized.refusals() == {"unknown_node": 1}
+    facts = await materialized.bus.get(NODES, node_facts_key("node-1"))
+    assert facts is not None
+    value = encode(NodeFacts(uid="another", labels={}))
+    await materialized.bus.put(NODES, facts.key, value, revision=facts.revision, read_at=time.monotonic())
+
+    async def taken() -> bool:
+        await publish(materialized.bus, "node-1", load1=3)
+        return await materialized.value("node-1", "load1") == "3"
+
+    await eventually(taken)
+
+
+async def test_without_a_cluster_deleted_facts_delete_no_samples(materialized: Materialized) -> None:
+    await list_nodes(materialized.bus, "node-1", cluster=False)
+    await publish(materialized.bus, "node-1", load1=1)
+    await materialized.has("node-1", "load1", "1")
+    await delete_facts(materialized.bus, "node-1")
+    await publish(materialized.bus, "node-1", load1=2)
+    await materialized.has("node-1", "load1", "2")
+
+
+async def test_samples_of_nodes_deleted_before_the_start_are_deleted(bus: Bus) -> None:
+    await list_nodes(bus, "node-1")
+    async with materializing(bus) as materialized:
+        await publish(bus, "node-1", load1=1)
+        await materialized.has("node-1", "load1", "1")
+    await delete_facts(bus, "node-1")
+    async with materializing(bus) as materialized:
+        await materialized.has("node-1", "load1", None)
+
+
+async def test_an_invalid_entry_is_replaced(materialized: Materialized) -> None:
+    await materialized.bus.put(NODES, "node-1.metrics", b"{", revision=0, read_at=time.monotonic())
+    await publish(materialized.bus, "node-1", load1=1)
+    await materialized.took(1)
+    assert await materialized.value("node-1", "load1") == "1"
+
+
+async def test_conflicting_replicas_lose_nothing(bus: Bus, server: Server) -> None:
+    async with Bus.connect(server.url, name="second") as second_bus:
+        await second_bus.wait_connected()
+        # Without watches their caches are empty: every write is a conflict with the other's.
+        registries = (CollectorRegistry(), CollectorRegistry())
+        replicas = (
+            Materialize(bus, registry=registries[0]),
+            Materialize(second_bus, registry=registries[1]),
+        )
+
+        def message(number: int, source: str) -> Message:
+            now = time.time()
+            metrics: Mapping[str, Quantity] = {f"m{number}": Quantity(number)}
+            scrape = Scrape(source=source, measured=now, arrived=now, sequence=number, metrics=metrics)
+            return Message(
+                subject=samples_subject("node-1", source),
+                data=encode_samples(scrape),
+                sequence=number,
+                arrived=now,
+                deliveries=1,
+                reply="",
+            )
+
+        for number in range(20):
+            await asyncio.gather(
+                *(replica.handle([message(number, f"s{place}")]) for place, replica in enumerate(replicas))
+            )
+        samples = await samples_on(bus, "node-1") or ()
+        assert {(scrape.source, metric) for scrape in samples for metric in scrape.metrics} == {
+            (f"s{place}", f"m{number}") for place in (0, 1) for number in range(20)
+        }
+        conflicts = sum(registry.get_sample_value("tas_node_write_conflicts_total") or 0 for registry in registries)
+        assert conflicts >= 1
+
+
+async def test_samples_published_after_a_wipe_are_stored(materialized: Materialized, server: Server) -> None:
+    await publish(materialized.bus, "node-1", load1=1)
+    await materialized.has("node-1", "load1", "1")
+    await server.restart(wiped=True)
+    await materialized.bus.wait_connected()
+
+    async def stands_again() -> bool:
+        await publish(materialized.bus, "node-1", load1=2)
+        return await materialized.value("node-1", "load1") == "2"
+
+    await eventually(stands_again)
+
+
+async def test_messages_published_before_the_server_was_killed_are_not_lost(
+    materialized: Materialized, server: Server
+) -> None:
+    for number in range(200):
+        await publish(materialized.bus, f"node-{number % 20}", load1=number)
+    await server.restart()
+    await materialized.bus.wait_connected()
+    for node in range(20):
+        await materialized.has(f"node-{node}", "load1", str(180 + node))
+
+
+async def test_any_order_on_any_replica_stores_the_newest(bus: Bus, server: Server) -> None:
+    generator = random.Random(3)
+    now = time.time()
+    wanted: dict[tuple[str, str], float] = {}
+    bodies: list[tuple[str, bytes]] = []
+    for number in range(600):
+        node, source = f"node-{generator.randrange(12)}", generator.choice(("a", "b"))
+        measured = now - generator.random() * 100
+        if wanted.get((node, source), 0.0) < measured:
+            wanted[(node, source)] = measured
+        value = Quantity(number * NANO)
+        scrape = Scrape(source=source, measured=measured, arrived=now, sequence=0, metrics={"number": value})
+        bodies.append((samples_subject(node, source), encode_samples(scrape)))
+    async with (
+        Bus.connect(server.url, name="second") as second_bus,
+        materializing(bus) as first,
+        materializing(second_bus) as second,
+    ):
+        await asyncio.gather(*(bus.publish(SAMPLES, subject, body) for subject, body in bodies))
+
+        async def all_stand() -> bool:
+            taken = first.metric("tas_sample_messages_total") + second.metric("tas_sample_messages_total")
+            if taken < len(bodies):
+                return False
+            state = await bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.materialize")
+            return bool(state["num_pending"] == 0 and state["num_ack_pending"] == 0)
+
+        await eventually(all_stand)
+        found = {
+            (node, scrape.source): scrape.measured
+            for node in {node for node, _ in wanted}
+            for scrape in await samples_on(bus, node) or ()
+        }
+        assert found == {key: pytest.approx(measured, abs=1e-5) for key, measured in wanted.items()}
+
+
+async def test_a_stop_finishes_the_current_batch(bus: Bus) -> None:
+    async with materializing(bus) as materialized:
+        await eventually(lambda: materialized.worker.unready() is None)
+        for number in range(100):
+            await publish(bus, f"node-{number}", load1=number)
+        await eventually(lambda: materialized.metric("tas_sample_messages_total") > 0)
+    taken = int(materialized.metric("tas_sample_messages_total"))
+    state = await bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.materialize")
+    # Everything taken stands and is acknowledged; the rest is for another copy.
+    assert len(await bus.entries(NODES)) == taken
+    assert state["ack_floor"]["consumer_seq"] >= taken

@@ -1,0 +1,337 @@
+"""A replica of materialize that is killed, paused or disconnected at the worst line."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from bus.buckets import NANOSECONDS, NODES, SAMPLES
+from bus.connection import WRITE_SECONDS, Bus, RawEntry
+from bus.consumer import Message
+from bus.subjects import node_metrics_key, samples_subject
+from tas.values.quantity import NANO
+from tests.integration.published import SECOND, now, text_of
+from tests.integration.replicas import Replica, replica, tas
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.halting import InterruptedBus
+from tests.integration.workers.running import running, samples_on
+from workers.ingest.materialize import DURABLE, Materialize
+
+NODE = "node-1.example"
+ACK_SECONDS = 1.0
+"""How long a message waits for its acknowledgement here, where nothing depends on the product's own 10 s."""
+
+
+def body(value: int, *, at: int) -> bytes:
+    """A sample measured at that microsecond."""
+    return json.dumps({"metrics": {"load1": value}, "measured": text_of(at)}).encode()
+
+
+async def publish(bus: Bus, source: str, value: int, *, at: int) -> int:
+    return await bus.publish(SAMPLES, samples_subject(NODE, source), body(value, at=at))
+
+
+def message(source: str, value: int, *, at: int, sequence: int) -> Message:
+    """As a consumer hands it over."""
+    return Message(
+        subject=samples_subject(NODE, source),
+        data=body(value, at=at),
+        sequence=sequence,
+        arrived=time.time(),
+        deliveries=1,
+        reply="",
+    )
+
+
+async def standing(bus: Bus) -> dict[str, int]:
+    """The value of each source in NODES."""
+    return {scrape.source: scrape.metrics["load1"] // NANO for scrape in await samples_on(bus, NODE) or ()}
+
+
+async def eventually_standing(bus: Bus, values: dict[str, int]) -> None:
+    async def so() -> bool:
+        return await standing(bus) == values
+
+    await eventually(so)
+
+
+async def entry(bus: Bus) -> RawEntry | None:
+    return await bus.get(NODES, node_metrics_key(NODE))
+
+
+async def in_hand(bus: Bus) -> int:
+    """How many messages have been handed out and not acknowledged."""
+    state = await bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.{DURABLE}")
+    return int(state["num_ack_pending"])
+
+
+async def settled(bus: Bus, *, within: float = 30.0) -> None:
+    """Every message has been handed out and acknowledged."""
+
+    async def so() -> bool:
+        state = await bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.{DURABLE}")
+        return bool(state["num_pending"] == 0 and state["num_ack_pending"] == 0)
+
+    await eventually(so, within=within)
+
+
+@pytest.fixture
+async def impatient(bus: Bus) -> Bus:
+    """A bus whose messages come again soon: the durable was there before the first replica."""
+    config = {
+        "durable_name": DURABLE,
+        "name": DURABLE,
+        "ack_policy": "explicit",
+        "ack_wait": int(ACK_SECONDS * NANOSECONDS),
+        "max_ack_pending": 4096,
+        "max_deliver": -1,
+        "deliver_policy": "all",
+    }
+    await bus.api(f"CONSUMER.CREATE.{SAMPLES.stream}.{DURABLE}", {"stream_name": SAMPLES.stream, "config": config})
+    return bus
+
+
+@contextmanager
+def halting(server: Server, folder: Path, *, signal: str, line: str) -> Iterator[Replica]:
+    command = ["-m", "tests.integration.workers.halting", server.url, signal, line]
+    with replica("halting", command, folder=folder) as halting:
+        yield halting
+
+
+async def metric(one: Replica, name: str) -> float:
+    """The metrics of a replica."""
+    async with aiohttp.ClientSession() as session, session.get(f"{await one.address('health')}/metrics") as answer:
+        text = await answer.text()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name:
+                return sample.value
+    raise AssertionError(f"{one.name} tells no {name}")
+
+
+async def has_finished(one: Replica, messages: int) -> None:
+    """Waits until so many messages have been merged, whether or not anything was to be written for them."""
+
+    async def so() -> bool:
+        return await metric(one, "tas_sample_write_seconds_count") >= messages
+
+    await eventually(so)
+
+
+class Other:
+    """Another replica, of which only the handler is used: it takes no message from the one that is tried."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.registry = CollectorRegistry()
+        self.worker = Materialize(bus, registry=self.registry)
+
+    def count(self, name: str) -> float:
+        return self.registry.get_sample_value(name) or 0.0
+
+
+@asynccontextmanager
+async def another(bus: Bus) -> AsyncIterator[Other]:
+    """Another replica that does all that a replica does."""
+    other = Other(bus)
+    async with running(other.worker):
+        yield other
+
+
+async def test_killed_before_the_write_the_message_is_redelivered(
+    server: Server, impatient: Bus, tmp_path: Path
+) -> None:
+    with halting(server, tmp_path, signal="KILL", line="before") as killed:
+        await killed.ready()
+        await publish(impatient, "a", 1, at=now())
+        await eventually(lambda: killed.ended)
+        assert await standing(impatient) == {}
+        assert await in_hand(impatient) == 1
+        async with another(impatient):
+            await settled(impatient)
+            assert await standing(impatient) == {"a": 1}
+
+
+async def test_killed_between_write_and_acknowledgement_nothing_is_written_twice(
+    server: Server, impatient: Bus, tmp_path: Path
+) -> None:
+    with halting(server, tmp_path, signal="KILL", line="after") as killed:
+        await killed.ready()
+        await publish(impatient, "a", 1, at=now())
+        await eventually(lambda: killed.ended)
+        written = await entry(impatient)
+        assert await standing(impatient) == {"a": 1}
+        assert await in_hand(impatient) == 1
+        async with another(impatient) as other:
+            await settled(impatient)
+            assert other.count("tas_sample_messages_total") == 1
+            assert other.count("tas_node_writes_total") == 0
+            assert await entry(impatient) == written
+
+
+async def test_paused_before_the_write_until_another_replica_has_handled_the_message(
+    server: Server, impatient: Bus, tmp_path: Path
+) -> None:
+    """It wakes with a write that was computed before what stands now, and a message that another has handled."""
+    with halting(server, tmp_path, signal="STOP", line="before") as stopped:
+        await stopped.ready()
+        sequence = await publish(impatient, "a", 1, at=now())
+        await eventually(lambda: stopped.paused)
+        began = time.monotonic()
+        other = Other(impatient)
+        await other.worker.handle([message("a", 2, at=now(), sequence=sequence + 1)])
+        await other.worker.handle([message("b", 3, at=now(), sequence=sequence + 2)])
+        written = await entry(impatient)
+        await eventually(lambda: time.monotonic() - began > WRITE_SECONDS + ACK_SECONDS)
+        stopped.resume()
+        await has_finished(stopped, 1)
+        assert await standing(impatient) == {"a": 2, "b": 3}
+        assert await entry(impatient) == written
+        assert await metric(stopped, "tas_node_writes_total") == 0
+        # Nothing was sent: so long after its reads not even a write that its condition would stop.
+        assert await metric(stopped, "tas_node_write_conflicts_total") == 0
+        await settled(impatient)
+        assert await entry(impatient) == written
+
+
+async def test_paused_before_the_write_it_merges_with_newer_records(
+    server: Server, impatient: Bus, tmp_path: Path
+) -> None:
+    with halting(server, tmp_path, signal="STOP", line="before") as stopped:
+        await stopped.ready()
+        sequence = await publish(impatient, "a", 1, at=now())
+        await eventually(lambda: stopped.paused)
+        other = Other(impatient)
+        await other.worker.handle([message("a", 0, at=now() - SECOND, sequence=sequence + 1)])
+        await other.worker.handle([message("b", 3, at=now(), sequence=sequence + 2)])
+        assert await standing(impatient) == {"a": 0, "b": 3}
+        stopped.resume()
+        await has_finished(stopped, 1)
+        assert await standing(impatient) == {"a": 1, "b": 3}
+        await settled(impatient)
+
+
+async def test_paused_between_write_and_acknowledgement_beyond_the_ack_wait(
+    server: Server, impatient: Bus, tmp_path: Path
+) -> None:
+    """Another replica handles the message once more, and then something newer; the first wakes and acknowledges."""
+    with halting(server, tmp_path, signal="STOP", line="after") as stopped:
+        await stopped.ready()
+        measured = now()
+        await publish(impatient, "a", 1, at=measured)
+        await eventually(lambda: stopped.paused)
+        first = await entry(impatient)
+        async with another(impatient) as other:
+            await eventually(lambda: other.count("tas_sample_write_seconds_count") == 1)
+            assert await entry(impatient) == first
+            await publish(impatient, "a", 2, at=measured + SECOND)
+            await eventually_standing(impatient, {"a": 2})
+            written = await entry(impatient)
+            stopped.resume()
+            await has_finished(stopped, 1)
+            await settled(impatient)
+            assert await entry(impatient) == written
+
+
+async def test_paused_longer_than_the_ack_wait_it_overwrites_nothing_newer(
+    server: Server, bus: Bus, tmp_path: Path
+) -> None:
+    """The product as it is run: what went to the sleeper comes to the other after 10 s, and late to the sleeper."""
+    values: list[int] = []
+    with (
+        replica("sleeper", tas("materialize", bus=server.url), folder=tmp_path) as sleeper,
+        replica("awake", tas("materialize", bus=server.url), folder=tmp_path) as awake,
+    ):
+        await sleeper.ready()
+        await awake.ready()
+        sleeper.pause()
+        await eventually(lambda: sleeper.paused)
+        began = time.monotonic()
+        for number in range(20):
+            await publish(bus, "a", number, at=now())
+
+        async def handled_by_the_other() -> bool:
+            values.append((await standing(bus)).get("a", -1))
+            return values[-1] == 19 and await in_hand(bus) == 0
+
+        # Its request for messages ends soon after it fell asleep, so what it drew comes to the other the next time.
+        await eventually(handled_by_the_other, within=60, every=0.05)
+        assert time.monotonic() - began > 9, "the sleeper got nothing"
+        assert values == sorted(values)
+        written = await entry(bus)
+        sleeper.resume()
+        await has_finished(sleeper, 1)
+        assert await entry(bus) == written
+        await publish(bus, "a", 20, at=now())
+        await settled(bus)
+        assert await standing(bus) == {"a": 20}
+
+
+async def test_a_write_of_an_earlier_epoch_is_not_accepted(server: Server) -> None:
+    """Both lives wrote the node first of all, so only where their sequences begin keeps them apart."""
+    async with InterruptedBus.connect(server.url, name="late") as late, Bus.connect(server.url, name="other") as bus:
+        assert isinstance(late, InterruptedBus)
+        await late.wait_connected()
+        await bus.wait_connected()
+        replica = Other(late)
+        await replica.worker.handle([message("old", 1, at=now(), sequence=1)])
+
+        async def another_life() -> None:
+            await server.restart(wiped=True)
+            await late.wait_connected()
+            await bus.wait_connected()
+            await Other(bus).worker.handle([message("fresh", 2, at=now(), sequence=2)])
+
+        late.interruptions["before"] = another_life
+        await replica.worker.handle([message("in-hand", 3, at=now(), sequence=3)])
+        assert await standing(bus) == {"fresh": 2, "in-hand": 3}
+
+
+async def test_samples_of_an_earlier_epoch_are_not_written_again(server: Server, bus: Bus) -> None:
+    """Its watch has not told it of the new life yet: nothing but the condition on its writes does."""
+    replica = Other(bus)
+    await replica.worker.handle([message("old", 1, at=now(), sequence=1), message("a", 2, at=now(), sequence=2)])
+    await server.restart(wiped=True)
+    await eventually(lambda: bus.connected)
+    await replica.worker.handle([message("a", 3, at=now(), sequence=3)])
+    assert await standing(bus) == {"a": 3}
+    assert replica.count("tas_node_write_conflicts_total") == 1
+
+
+async def test_after_a_wipe_an_older_sample_is_accepted(server: Server, bus: Bus) -> None:
+    """After a wipe a late sample is the newest that there is."""
+    measured = now()
+    async with another(bus):
+        await publish(bus, "a", 1, at=measured)
+        await eventually_standing(bus, {"a": 1})
+        await server.restart(wiped=True)
+        await eventually(lambda: bus.connected)
+
+        async def stands() -> bool:
+            await publish(bus, "a", 2, at=measured - SECOND)
+            return await standing(bus) == {"a": 2}
+
+        await eventually(stands, every=0.1)
+
+
+async def test_paused_with_a_batch_while_the_bus_is_wiped(server: Server, bus: Bus, tmp_path: Path) -> None:
+    """It wakes to a bus that never heard of its batch, and goes on with what is published there."""
+    with halting(server, tmp_path, signal="STOP", line="before") as stopped:
+        await stopped.ready()
+        await publish(bus, "a", 1, at=now())
+        await eventually(lambda: stopped.paused)
+        await server.restart(wiped=True)
+        await eventually(lambda: bus.connected)
+        await Other(bus).worker.handle([message("b", 2, at=now(), sequence=2)])
+        written = await entry(bus)
+        stopped.resume()
+        await stopped.ready()
+        assert await entry(bus) == written
+        await publish(bus, "a", 3, at=now())
+        await eventually_standing(bus, {"a": 3, "b": 2})
+        stopped.must_run()

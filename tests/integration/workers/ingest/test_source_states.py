@@ -1,0 +1,58 @@
+"""The state of a source on a real nats-server: which replica writes it, and when."""
+
+import base64
+import time
+
+import pytest
+
+from bus.buckets import SOURCES
+from bus.connection import Bus
+from bus.records.sources import decode_source_state
+from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, SourceState
+from workers.ingest.source_states import SourceStates
+
+
+def state(holder: str, *, age: float = 0.0, **changes: object) -> SourceState:
+    now = time.time() - age
+    known = {"kind": "remote-write", "holder": holder, "since": now, "time": now}
+    return SourceState(**known | changes)  # type: ignore[arg-type]
+
+
+async def holder_of(bus: Bus, source: str = "s") -> str | None:
+    entry = await bus.get(SOURCES, source)
+    return None if entry is None or entry.value is None else decode_source_state(entry.value).holder
+
+
+async def test_keep_other_holder_does_not_replace_the_state_of_another_holder(bus: Bus) -> None:
+    first, second = SourceStates(bus, "s"), SourceStates(bus, "s")
+    await second.write(state("b"), keep_other_holder=True)
+    assert await holder_of(bus) == "b"  # of nobody's it is whoever comes
+    await first.write(state("a"))
+    await SourceStates(bus, "s").write(state("b"), keep_other_holder=True)
+    assert await holder_of(bus) == "a"
+    await SourceStates(bus, "s").write(state("b"))
+    assert await holder_of(bus) == "b"
+
+
+@pytest.mark.parametrize("stored", [b"?", b"{}"])
+async def test_an_invalid_state_is_replaced(bus: Bus, stored: bytes) -> None:
+    await bus.put(SOURCES, "s", stored, revision=0, read_at=time.monotonic())
+    await SourceStates(bus, "s").write(state("a"), keep_other_holder=True)
+    assert await holder_of(bus) == "a"
+
+
+async def test_a_deleted_state_is_written_again(bus: Bus) -> None:
+    states = SourceStates(bus, "s")
+    await states.write(state("a", age=MAX_WRITE_INTERVAL_SECONDS + 1))
+    entry = await bus.get(SOURCES, "s")
+    assert entry is not None
+    await bus.delete(SOURCES, "s", revision=entry.revision, read_at=time.monotonic())
+    await states.write(state("a", age=MAX_WRITE_INTERVAL_SECONDS, since=time.time()))
+    await states.write(state("a"))
+    assert await holder_of(bus) == "a"
+
+
+async def test_a_state_expires_without_writes(bus: Bus) -> None:
+    await SourceStates(bus, "s").write(state("a"))
+    message = (await bus.api("STREAM.MSG.GET.KV_SOURCES", {"last_by_subj": "$KV.SOURCES.s"}))["message"]
+    assert b"Nats-TTL: 3600" in base64.b64decode(message["hdrs"])

@@ -1,0 +1,598 @@
+"""A directory of policies and what becomes of it on a real bus."""
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from bus.buckets import NODES, POLICIES, SYNCED
+from bus.connection import Bus
+from bus.records.policies import PolicyRecord, encode_policy
+from bus.subjects import policy_key
+from tas.policy.policy import Policy, PolicyKey, StrategyType
+from tas.values.quantity import NANO
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.running import policies_on, policy_names, running, synced_on
+from workers.watching.policies import PolicyDirectory
+
+
+def manifest(name: str, *, target: int = 1, namespace: str | None = None, **spec: object) -> dict[str, object]:
+    metadata = {"name": name} if namespace is None else {"name": name, "namespace": namespace}
+    rules = [{"metricname": "health_metric", "operator": "Equals", "target": target}]
+    return {
+        "apiVersion": "telemetry.intel.com/v1alpha1",
+        "kind": "TASPolicy",
+        "metadata": metadata,
+        "spec": {"strategies": {"dontschedule": {"rules": rules}}, **spec},
+    }
+
+
+def text(*manifests: Mapping[str, object]) -> str:
+    return "\n---\n".join(orjson.dumps(one).decode() for one in manifests)
+
+
+class Directory:
+    """The directory, its worker, and the bus it writes to."""
+
+    def __init__(self, path: Path, bus: Bus, worker: PolicyDirectory, registry: CollectorRegistry) -> None:
+        self.path = path
+        self.bus = bus
+        self.worker = worker
+        self.registry = registry
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Writes a file in one piece, as most editors do: nobody ever sees half of it."""
+        unfinished = self.path / f".{name}.unfinished"
+        unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+        unfinished.replace(self.path / name)
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self.registry.get_sample_value(name, labels)
+        assert value is not None
+        return value
+
+    async def ready(self) -> float:
+        return await eventually(lambda: self.worker.unready() is None)
+
+    async def holds(self, *names: str) -> float:
+        async def so() -> bool:
+            return await policy_names(self.bus) == set(names)
+
+        return await eventually(so)
+
+    async def target(self, name: str) -> float:
+        record = (await policies_on(self.bus))[f"default/{name}"]
+        target = record.policy.strategies[StrategyType.DONTSCHEDULE].rules[0].target
+        assert target is not None
+        return target / NANO
+
+    async def has_target(self, name: str, target: float) -> None:
+        async def so() -> bool:
+            return await self.target(name) == target
+
+        await eventually(so)
+
+    async def reports(self, *fragments: str) -> None:
+        """The worker's problems are as many, and hold these words in order."""
+
+        def so() -> bool:
+            problems = self.worker.problems
+            return len(problems) == len(fragments) and all(
+                fragment in str(problem) for fragment, problem in zip(fragments, problems, strict=True)
+            )
+
+        await eventually(so)
+
+    async def looked_again(self) -> None:
+        """A pass that began after this call has ended: it has written a policy that came with it."""
+        marker = f"marker-{time.monotonic_ns()}"
+        self.write(f"{marker}.yaml", text(manifest(marker)))
+
+        async def written() -> bool:
+            return marker in await policy_names(self.bus)
+
+        await eventually(written)
+        (self.path / f"{marker}.yaml").unlink()
+
+        async def removed() -> bool:
+            return marker not in await policy_names(self.bus)
+
+        await eventually(removed)
+
+
+@asynccontextmanager
+async def following(path: Path, bus: Bus, *, reread_seconds: float = 60.0) -> AsyncIterator[Directory]:
+    """A worker on `path`. It re-reads so rarely that what a test sees came by a notification."""
+    registry = CollectorRegistry()
+    worker = PolicyDirectory(bus, directory=path, registry=registry, reread_seconds=reread_seconds)
+    async with running(worker):
+        yield Directory(path, bus, worker, registry)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "policies"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+async def directory(path: Path, bus: Bus) -> AsyncIterator[Directory]:
+    """An empty directory that has been taken in."""
+    async with following(path, bus) as directory:
+        await directory.ready()
+        yield directory
+
+
+async def test_what_stands_at_start_is_written_then_synced_is_said(path: Path, bus: Bus) -> None:
+    (path / "a.yaml").write_text(text(manifest("one"), manifest("two", namespace="other")))
+    (path / "b.yml").write_text(text(manifest("three")))
+    (path / "c.json").write_text(text(manifest("four")))
+    (path / "notes.txt").write_text("no policy")
+    (path / "sub").mkdir()
+    (path / "sub" / "d.yaml").write_text(text(manifest("five")))
+    async with following(path, bus) as directory:
+        assert directory.worker.unready() is not None
+        await directory.ready()
+        records = await policies_on(bus)
+        assert set(records) == {"default/one", "other/two", "default/three", "default/four", "default/five"}
+        assert records["default/five"].origin == "sub/d.yaml"
+        for bucket, count in ((POLICIES, 5), (NODES, 0)):
+            synced = await synced_on(bus, bucket)
+            assert synced is not None
+            assert (synced.epoch, synced.count, synced.writer, synced.cluster) == (
+                (await bus.epoch(bucket)).created,
+                count,
+                "directory",
+                False,
+            )
+        assert directory.metric("tas_policies") == 5
+        assert directory.metric("tas_policy_files") == 4
+        assert directory.worker.problems == ()
+
+
+async def test_an_empty_directory_is_a_complete_list_too(directory: Directory) -> None:
+    synced = await synced_on(directory.bus, POLICIES)
+    assert synced is not None
+    assert synced.count == 0
+
+
+async def test_a_new_an_edited_and_a_deleted_file_count(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    directory.write("a.yaml", text(manifest("one", target=7)))
+    await directory.has_target("one", 7)
+    (directory.path / "a.yaml").unlink()
+    await directory.holds()
+    assert directory.metric("tas_policy_writes_total", operation="put") == 2
+    assert directory.metric("tas_policy_writes_total", operation="delete") == 1
+
+    async def told() -> bool:
+        synced = await synced_on(directory.bus, POLICIES)
+        return synced is not None and synced.count == 0
+
+    await eventually(told)
+
+
+async def test_a_file_that_is_written_in_pieces_counts_when_it_is_whole(directory: Directory) -> None:
+    whole = text(manifest("one"), manifest("two"))
+    with (directory.path / "a.yaml").open("w", buffering=1) as file:
+        for piece in (whole[:50], whole[50:200], whole[200:]):
+            file.write(piece)
+            file.flush()
+            await directory.looked_again()
+    await directory.holds("one", "two")
+    await directory.reports()
+
+
+async def test_a_file_that_is_emptied_and_written_again_is_never_away(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    with (directory.path / "a.yaml").open("w") as file:
+        await directory.reports("holds no policy")
+        await directory.looked_again()
+        assert await policy_names(directory.bus) == {"one"}
+        file.write(text(manifest("one", target=8)))
+    await directory.has_target("one", 8)
+    await directory.reports()
+    assert directory.metric("tas_policy_writes_total", operation="delete") == 1  # the mark of having looked again
+
+
+async def test_uid_follows_the_name_and_generation_the_spec(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    before = (await policies_on(directory.bus))["default/one"]
+    directory.write("a.yaml", text(manifest("one", target=2)))
+    await directory.has_target("one", 2)
+    edited = (await policies_on(directory.bus))["default/one"]
+    assert edited.uid == before.uid
+    assert edited.generation != before.generation
+    (directory.path / "a.yaml").unlink()
+    await directory.holds()
+    directory.write("b.yaml", text(manifest("one")))
+    await directory.holds("one")
+    again = (await policies_on(directory.bus))["default/one"]
+    assert (again.uid, again.generation) == (before.uid, before.generation)
+    assert again.generation > 0
+
+
+async def test_an_edit_that_changes_nothing_writes_nothing(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    entry = await directory.bus.get(POLICIES, "default.one")
+    directory.write("a.yaml", "# a comment\n" + text(manifest("one")) + "\n\n")
+    await directory.looked_again()
+    assert await directory.bus.get(POLICIES, "default.one") == entry
+
+
+async def test_what_stands_already_is_not_written_again_after_a_restart(path: Path, bus: Bus) -> None:
+    (path / "a.yaml").write_text(text(manifest("one"), manifest("two", suspend=True, staleAfter="30s")))
+    async with following(path, bus) as directory:
+        await directory.ready()
+    before = (await bus.epoch(POLICIES)).last_sequence, (await bus.epoch(NODES)).last_sequence
+    async with following(path, bus) as directory:
+        await directory.ready()
+    assert ((await bus.epoch(POLICIES)).last_sequence, (await bus.epoch(NODES)).last_sequence) == before
+
+
+async def test_what_changed_while_nobody_looked_is_made_good_at_start(path: Path, bus: Bus) -> None:
+    (path / "a.yaml").write_text(text(manifest("one")))
+    (path / "b.yaml").write_text(text(manifest("two")))
+    async with following(path, bus) as directory:
+        await directory.ready()
+    (path / "a.yaml").unlink()
+    (path / "b.yaml").write_text(text(manifest("two", target=5)))
+    (path / "c.yaml").write_text(text(manifest("three")))
+    async with following(path, bus) as directory:
+        await directory.ready()
+        assert await policy_names(bus) == {"two", "three"}
+        assert await directory.target("two") == 5
+
+
+async def test_500_at_once_all_count(directory: Directory) -> None:
+    names = [f"policy-{number}" for number in range(500)]
+    for name in names:
+        directory.write(f"{name}.yaml", text(manifest(name)))
+    await directory.holds(*names)
+    for name in names[::2]:
+        (directory.path / f"{name}.yaml").unlink()
+    await directory.holds(*names[1::2])
+
+
+async def test_500_deleted_half_way_leave_what_is_left(directory: Directory) -> None:
+    names = [f"policy-{number}" for number in range(500)]
+    for name in names:
+        directory.write(f"{name}.yaml", text(manifest(name)))
+        await asyncio.sleep(0)
+
+    async def begun() -> bool:
+        return bool(await policy_names(directory.bus))
+
+    await eventually(begun)
+    for name in names[:250]:
+        (directory.path / f"{name}.yaml").unlink()
+    await directory.holds(*names[250:])
+
+
+BAD_FILES: dict[str, tuple[str | bytes, str]] = {
+    "not-yaml": ("a: b: c", "no YAML: line 1"),
+    "not-json-in-json": ("{", "no JSON"),
+    "half-written": (text(manifest("one"))[:60], "no YAML"),
+    "empty": ("", "holds no policy"),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\x00", "no YAML"),
+    "not-a-policy": ('{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}', "apiVersion"),
+    "plain-text": ("hello", "must be an object"),
+    "no-name": (text({**manifest("x"), "metadata": {}}), "metadata.name"),
+    "emoji-name": (text(manifest("\U0001f600")), "metadata.name"),
+    "schema-violation": (text(manifest("one", suspend="perhaps")), "spec.suspend"),
+    "operator": (text(manifest("one")).replace("Equals", "Equal"), "operator"),
+    "too-large": ("#" * (2 << 20), "more than 1048576 bytes"),
+    "deep": ("[" * 500_000, "nested more than"),
+    "alias-bomb": (
+        "a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)),
+        "more than 100000 values",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+async def test_an_unreadable_edit_keeps_the_last_good_version_and_is_told_once(directory: Directory, case: str) -> None:
+    content, words = BAD_FILES[case]
+    suffix = "json" if case == "not-json-in-json" else "yaml"
+    with capture_logs() as logs:
+        directory.write(f"a.{suffix}", text(manifest("one", target=4)))
+        directory.write("b.yaml", text(manifest("two")))
+        await directory.holds("one", "two")
+        before = await directory.bus.get(POLICIES, "default.one")
+        directory.write(f"a.{suffix}", content)
+        await directory.reports(words)
+        await directory.looked_again()
+        assert await directory.bus.get(POLICIES, "default.one") == before
+        assert directory.metric("tas_policy_files_unreadable") == 1
+        directory.write(f"a.{suffix}", text(manifest("one", target=6)))
+        await directory.has_target("one", 6)
+        await directory.reports()
+        assert directory.metric("tas_policy_files_unreadable") == 0
+    told = [line for line in logs if line["event"] == "policy_file_invalid" and words in str(line)]
+    assert len(told) == 1
+    assert told[0]["file"] == f"a.{suffix}"
+    assert {"object", "field", "value", "reason"} <= told[0].keys()
+    assert told[0]["in_force"] == "last good version"
+    assert "unknown for every node" not in told[0]["reason"]
+    assert [line["file"] for line in logs if line["event"] == "policy_file_valid"] == [f"a.{suffix}"]
+
+
+async def test_an_unreadable_file_that_is_deleted_removes_what_stood(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    directory.write("a.yaml", "a: b: c")
+    await directory.reports("no YAML")
+    (directory.path / "a.yaml").unlink()
+    await directory.holds()
+    await directory.reports()
+
+
+async def test_what_is_accepted_with_problems_stands_with_them(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")).replace('"spec":{', '"spec":{"suspended":true,'))
+    await directory.holds("one")
+    (problem,) = (await policies_on(directory.bus))["default/one"].problems
+    assert problem.field == "spec.suspended"
+    assert not problem.refused
+    assert directory.worker.problems == ()
+
+
+async def test_one_bad_document_does_not_touch_the_others_of_its_file(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one"), manifest("two"), manifest("three")))
+    await directory.holds("one", "two", "three")
+    directory.write("a.yaml", text(manifest("one", target=9), manifest("two", suspend="no?")))
+    await directory.has_target("one", 9)
+    await directory.reports("spec.suspend")
+    assert await policy_names(directory.bus) == {"one", "two", "three"}
+
+
+async def test_of_two_with_one_name_the_first_path_stands_and_the_other_is_told(directory: Directory) -> None:
+    directory.write("b.yaml", text(manifest("one", target=2)))
+    await directory.holds("one")
+    directory.write("a.yaml", text(manifest("one", target=1)))
+    await directory.has_target("one", 1)
+    await directory.reports("file b.yaml: policy default/one: metadata.name")
+    assert directory.metric("tas_policy_duplicates") == 1
+    (directory.path / "a.yaml").unlink()
+    await directory.has_target("one", 2)
+    await directory.reports()
+
+
+async def test_a_policy_that_moves_to_another_file_is_never_away(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    first = await directory.bus.get(POLICIES, "default.one")
+    assert first is not None
+    (directory.path / "a.yaml").rename(directory.path / "b.yaml")
+
+    async def moved() -> bool:
+        return (await policies_on(directory.bus))["default/one"].origin == "b.yaml"
+
+    await eventually(moved)
+    assert directory.metric("tas_policy_writes_total", operation="delete") == 0
+
+
+async def test_a_vanished_directory_removes_nothing_and_is_told(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    away = directory.path.with_name("away")
+    with capture_logs() as logs:
+        directory.path.rename(away)
+        await eventually(lambda: directory.metric("tas_policy_directory_readable") == 0)
+        assert await policy_names(directory.bus) == {"one"}
+        assert directory.worker.unready() is None
+        (away / "b.yaml").write_text(text(manifest("two")))
+        away.rename(directory.path)
+        await directory.holds("one", "two")
+    events = [line["event"] for line in logs]
+    assert events.count("policy_directory_unreadable") == 1
+    assert events.count("policy_directory_readable") == 1
+    assert directory.metric("tas_policy_directory_readable") == 1
+
+
+async def test_another_directory_in_its_place_is_followed(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    other = directory.path.with_name("other")
+    other.mkdir()
+    (other / "b.yaml").write_text(text(manifest("two")))
+    directory.path.rename(directory.path.with_name("old"))
+    other.rename(directory.path)
+    await directory.holds("two")
+    directory.write("c.yaml", text(manifest("three")))
+    await directory.holds("two", "three")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable to root; run the tests as another user")
+async def test_an_unreadable_directory_removes_nothing(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    directory.path.chmod(0)
+    try:
+        await eventually(lambda: directory.metric("tas_policy_directory_readable") == 0)
+        assert await policy_names(directory.bus) == {"one"}
+    finally:
+        directory.path.chmod(0o755)
+
+
+async def test_something_else_in_the_place_of_the_directory_removes_nothing(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    directory.path.rename(directory.path.with_name("away"))
+    directory.path.write_text("no directory")
+    await eventually(lambda: directory.metric("tas_policy_directory_readable") == 0)
+    assert await policy_names(directory.bus) == {"one"}
+
+
+async def test_the_swap_of_a_mounted_config_map_is_one_edit(path: Path, bus: Bus) -> None:
+    def version(name: str, **targets: int) -> Path:
+        folder = path / name
+        folder.mkdir()
+        for policy, target in targets.items():
+            (folder / f"{policy}.yaml").write_text(text(manifest(policy, target=target)))
+        return folder
+
+    version("..2026_01", one=1, two=1)
+    (path / "..data").symlink_to("..2026_01")
+    for policy in ("one", "two"):
+        (path / f"{policy}.yaml").symlink_to(f"..data/{policy}.yaml")
+    async with following(path, bus) as directory:
+        await directory.ready()
+        assert await policy_names(bus) == {"one", "two"}
+        assert (await policies_on(bus))["default/one"].origin == "one.yaml"
+        version("..2026_02", one=2, two=2)
+        (path / "..data_tmp").symlink_to("..2026_02")
+        (path / "..data_tmp").replace(path / "..data")
+        shutil.rmtree(path / "..2026_01")
+        await directory.has_target("one", 2)
+        await directory.has_target("two", 2)
+        assert directory.metric("tas_policy_writes_total", operation="delete") == 0
+        # A key that leaves the ConfigMap: its link goes, and points nowhere until then.
+        version("..2026_03", one=3)
+        (path / "..data_tmp").symlink_to("..2026_03")
+        (path / "..data_tmp").replace(path / "..data")
+        await directory.has_target("one", 3)
+        await directory.reports("file two.yaml: file: path")
+        assert await policy_names(bus) == {"one", "two"}
+        (path / "two.yaml").unlink()
+        await directory.holds("one")
+
+
+async def test_what_is_no_regular_file_is_told_and_not_waited_for(directory: Directory) -> None:
+    os.mkfifo(directory.path / "pipe.yaml")
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    await directory.reports("file pipe.yaml: file: path = 'pipe.yaml': not a regular file")
+
+
+async def test_a_file_name_that_is_no_text_is_followed_as_well(directory: Directory) -> None:
+    directory.write(os.fsdecode(b"\xff.yaml"), text(manifest("one")))
+    await directory.holds("one")
+    assert (await policies_on(directory.bus))["default/one"].origin == "\\xff.yaml"
+
+
+async def test_without_notifications_the_regular_reading_is_enough(
+    path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHFILES_FORCE_POLLING", "true")
+    monkeypatch.setenv("WATCHFILES_POLL_DELAY_MS", "60000")
+    async with following(path, bus, reread_seconds=0.2) as directory:
+        await directory.ready()
+        directory.write("a.yaml", text(manifest("one")))
+        await directory.holds("one")
+
+
+async def test_policies_that_came_from_no_file_are_left_alone(path: Path, bus: Bus) -> None:
+    key = PolicyKey("default", "theirs")
+    record = PolicyRecord(policy=Policy(key=key, strategies={}), uid="u", generation=3)
+    await bus.put(POLICIES, policy_key(key), encode_policy(record), revision=0, read_at=time.monotonic())
+    async with following(path, bus) as directory:
+        await directory.ready()
+        await directory.looked_again()
+        assert await policies_on(bus) == {"default/theirs": record}
+
+
+async def test_what_somebody_else_removed_or_spoiled_is_made_good(path: Path, bus: Bus) -> None:
+    for name in ("one", "two"):
+        (path / f"{name}.yaml").write_text(text(manifest(name)))
+    async with following(path, bus) as directory:
+        await directory.ready()
+        for name in ("one", "two"):
+            entry = await bus.get(POLICIES, f"default.{name}")
+            assert entry is not None
+            if name == "one":
+                await bus.delete(POLICIES, entry.key, revision=entry.revision, read_at=time.monotonic())
+            else:
+                await bus.put(POLICIES, entry.key, b"{", revision=entry.revision, read_at=time.monotonic())
+        directory.write("three.yaml", text(manifest("three")))
+
+        async def good() -> bool:
+            entry = await bus.get(POLICIES, "default.two")
+            return entry is not None and entry.value != b"{" and await policy_names(bus) == {"one", "two", "three"}
+
+        await eventually(good)
+
+
+async def test_two_replicas_agree(path: Path, bus: Bus, server: Server) -> None:
+    (path / "a.yaml").write_text(text(manifest("one")))
+    async with (
+        Bus.connect(server.url, name="second") as second_bus,
+        following(path, bus) as first,
+        following(path, second_bus) as second,
+    ):
+        await first.ready()
+        await second.ready()
+        for target in range(2, 12):
+            first.write("a.yaml", text(manifest("one", target=target)))
+            await first.has_target("one", target)
+        names = [f"policy-{number}" for number in range(50)]
+        for name in names:
+            first.write(f"{name}.yaml", text(manifest(name)))
+        await first.holds("one", *names)
+        await first.looked_again()
+        last = (await bus.epoch(POLICIES)).last_sequence
+        await second.looked_again()
+        # Two markers, each written and removed, and `_synced` with each count: nobody writes against the other.
+        assert (await bus.epoch(POLICIES)).last_sequence - last <= 8
+
+
+async def test_after_a_wipe_everything_is_published_again(directory: Directory, server: Server) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    directory.write("b.yaml", text(manifest("two", target=3)))
+    await directory.holds("one", "two")
+    # What cannot be read any more is on the bus alone, and in the worker's memory.
+    directory.write("b.yaml", "a: b: c")
+    await directory.reports("no YAML")
+    before = await directory.bus.epoch(POLICIES)
+    await server.restart(wiped=True)
+    await directory.holds("one", "two")
+    assert await directory.target("two") == 3
+    await directory.ready()
+    epoch = await directory.bus.epoch(POLICIES)
+    assert epoch.created != before.created
+    for bucket in (POLICIES, NODES):
+        synced = await synced_on(directory.bus, bucket)
+        assert synced is not None
+        assert synced.epoch == (await directory.bus.epoch(bucket)).created
+
+
+async def test_while_the_bus_is_away_changes_wait(directory: Directory, server: Server) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    await server.kill()
+    directory.write("b.yaml", text(manifest("two")))
+    (directory.path / "a.yaml").unlink()
+    await server.start()
+    await directory.holds("two")
+
+
+async def test_without_the_directory_at_start_nothing_is_said_to_be_complete(tmp_path: Path, bus: Bus) -> None:
+    async with following(tmp_path / "nowhere", bus) as directory:
+        await eventually(lambda: "cannot be read" in (directory.worker.unready() or ""))
+        assert await bus.get(POLICIES, SYNCED) is None
+        directory.path.mkdir()
+        directory.write("a.yaml", text(manifest("one")))
+        await directory.ready()
+        await directory.holds("one")
+
+
+async def test_a_server_that_takes_nothing_keeps_the_list_incomplete(path: Path, server: Server) -> None:
+    await server.stop()
+    await server.start(store_bytes=1)
+    (path / "a.yaml").write_text(text(manifest("one")))
+    async with Bus.connect(server.url, name="full") as bus, following(path, bus) as directory:
+        await eventually(lambda: "not caught up" in (directory.worker.unready() or ""))
+        assert directory.worker.unready() is not None

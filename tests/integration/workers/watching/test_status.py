@@ -1,0 +1,71 @@
+"""The status of TASPolicies over the sandbox and a real nats-server."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bus.connection import Bus
+from sandbox import Sandbox
+from tests.integration.servers import eventually
+from tests.integration.workers.running import running
+from tests.kubernetes.label_fixtures import world
+from tests.kubernetes.status_scenarios import StatusScenarios, says, status
+from tests.kubernetes.world import STALE_SECONDS, World, deschedule
+from workers.kubernetes.client import KubernetesClient
+from workers.watching.status import PolicyStatus
+
+__all__ = ["status", "world"]
+
+
+@pytest.fixture
+async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
+    async with Sandbox.start() as sandbox:
+        yield sandbox.kubeconfig(tmp_path / "kubeconfig")
+
+
+pytestmark = pytest.mark.usefixtures("quick_status")
+
+
+class TestStatus(StatusScenarios):
+    pass
+
+
+class LateAnswers(KubernetesClient):
+    """A client that hands on the answer to a patch only once it may."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.answered = False
+        self.may = asyncio.Event()
+        self.told_of: set[int] = set()
+        """Generations that the watch told of, and whoever follows it has taken in."""
+
+    async def merge_patch(self, *args: Any, **kwargs: Any) -> Any:
+        answer = await super().merge_patch(*args, **kwargs)
+        self.answered = True
+        await self.may.wait()
+        return answer
+
+    async def watch(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        async for change in super().watch(*args, **kwargs):
+            yield change
+            self.told_of.add(change.object.metadata.generation)
+
+
+async def test_an_edit_that_overtakes_the_answer_to_a_patch_is_told(world: World, bus: Bus, kubeconfig: Path) -> None:
+    """The answer is older than what the watch has told since, and must not take its place."""
+    async with LateAnswers.connect(kubeconfig, worker="status") as connected:
+        client = cast("LateAnswers", connected)
+        worker = PolicyStatus(bus, client, registry=CollectorRegistry(), default_stale_after=STALE_SECONDS)
+        async with running(worker):
+            namespace, name = await world.namespace(), world.name()
+            await world.policy(namespace, name, deschedule())
+            await eventually(lambda: client.answered)
+            key = await world.policy(namespace, name, deschedule(), suspend=True)
+            await eventually(lambda: 2 in client.told_of)
+            client.may.set()
+            await says(world, key, Ready=("False", "Suspended"))

@@ -1,0 +1,128 @@
+"""Records of a kind: whose an entry is, and that what nobody can read is never taken for nothing."""
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from bus.buckets import NODES, POLICIES, SYNCED, Bucket
+from bus.entry import RawEntry
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
+from bus.record_kind import Entry, Unreadable, hand_on
+from bus.records.nodes import NodeFacts
+from tas.errors import InvalidInputError
+from workers.process.runtime import invalid_entries
+
+FACTS = NodeFacts(uid="u", labels={"zone": "a"})
+
+
+class Taken:
+    """What was handed on, and what was reported."""
+
+    def __init__(self) -> None:
+        self.samples: list[Entry[str, Any]] = []
+        self.facts: list[Entry[str, NodeFacts]] = []
+        self.synced: list[Entry[str, Any]] = []
+        self.invalid: list[tuple[str, str, str]] = []
+
+    def take(self, key: str, value: bytes | None, revision: int = 1) -> None:
+        handlers = (
+            synced_of(NODES).to(self.synced.append),
+            NODE_SAMPLES.to(self.samples.append),
+            NODE_FACTS.to(self.facts.append),
+        )
+        hand_on(NODES, handlers, self.report, RawEntry(key, value, revision, 5.0))
+
+    def report(self, bucket: Bucket, key: str, error: InvalidInputError) -> None:
+        self.invalid.append((bucket.name, key, error.field))
+
+
+def test_each_entry_comes_to_the_handler_of_its_kind() -> None:
+    taken = Taken()
+    taken.take("node-1_example.facts", NODE_FACTS.encode(FACTS), revision=7)
+    taken.take("node-1.metrics", None)
+    taken.take(SYNCED, b"{}")
+    (facts,), (samples,), (synced,) = taken.facts, taken.samples, taken.synced
+    assert (facts.key, facts.revision, facts.created, facts.present) == ("node-1.example", 7, 5.0, True)
+    assert facts.read() == FACTS
+    assert facts.document() == {"uid": "u", "labels": {"zone": "a"}}
+    assert (samples.key, samples.present, samples.read()) == ("node-1", False, None)
+    assert synced.key == SYNCED
+    assert taken.invalid == []
+
+
+@pytest.mark.parametrize("key", ["node-1.other", "node-1", "Node.facts", ".metrics"])
+def test_a_key_of_no_kind_is_reported_and_handed_to_nobody(key: str) -> None:
+    taken = Taken()
+    taken.take(key, b"{}")
+    assert not taken.facts + taken.samples + taken.synced
+    assert taken.invalid == [("NODES", key, "key")]
+
+
+def test_a_key_of_a_kind_that_nobody_wants_is_left_out() -> None:
+    taken = Taken()
+    hand_on(NODES, (NODE_FACTS.to(taken.facts.append),), taken.report, RawEntry("node-1.metrics", b"{}", 1, 0.0))
+    assert (taken.facts, taken.invalid) == ([], [])
+
+
+@pytest.mark.parametrize("kind", [NODE_SAMPLES, NODE_FACTS, POLICY_RECORDS, POD_RECORDS])
+def test_synced_is_an_entry_of_no_other_kind(kind: Any) -> None:
+    assert kind.parse_key(SYNCED) is None
+
+
+def test_what_nobody_can_read_is_present_and_reported_at_each_reading() -> None:
+    taken = Taken()
+    taken.take("node-1.facts", b"{")
+    (entry,) = taken.facts
+    assert taken.invalid == []  # not before somebody needs it
+    assert entry.present
+    found = entry.read()
+    assert isinstance(found, Unreadable)
+    assert found.error.field == "body"
+    assert entry.readable() is None
+    assert taken.invalid == [("NODES", "node-1.facts", "body")] * 2
+
+
+def test_a_key_that_never_was_is_absent_at_revision_0() -> None:
+    entry = Entry(NODE_VERDICTS, "node-1", None, Taken().report)
+    assert (entry.revision, entry.present, entry.read(), entry.readable(), entry.document()) == (
+        0,
+        False,
+        None,
+        None,
+        None,
+    )
+
+
+def test_whether_an_entry_mentions_a_name_is_known_without_reading() -> None:
+    taken = Taken()
+    taken.take("node-1.facts", b'{"zone": unreadable')
+    taken.take("node-1.facts", None)
+    written, gone = taken.facts
+    assert (written.mentions("zone"), written.mentions("zon"), gone.mentions("zone")) == (True, False, False)
+    assert taken.invalid == []
+
+
+def test_a_record_is_the_same_as_its_copy_that_was_read_back() -> None:
+    assert NODE_FACTS.same("node-1", FACTS, NODE_FACTS.decode("node-1", NODE_FACTS.encode(FACTS)))
+    assert not NODE_FACTS.same("node-1", FACTS, NodeFacts(uid="v", labels={}))
+    assert not NODE_FACTS.same("node-1", FACTS, None)
+
+
+def test_an_invalid_entry_is_counted_each_time_and_logged_once() -> None:
+    registry = CollectorRegistry()
+    report = invalid_entries(registry)
+    error = InvalidInputError("policy default/demo", "body", "{", "Input data was truncated")
+    with capture_logs() as lines:
+        for _ in range(3):
+            report(POLICIES, "default.demo", error)
+        report(POLICIES, "default.other", error)
+    fields = {"object": "policy default/demo", "field": "body", "value": "'{'", "reason": "Input data was truncated"}
+    line = {"event": "entry_invalid", "log_level": "warning", "bucket": "POLICIES", "suppressed": 0} | fields
+    assert lines == [line | {"key": "default.demo"}, line | {"key": "default.other"}]
+
+    def count(bucket: str) -> float | None:
+        return registry.get_sample_value("tas_bus_entries_invalid_total", {"bucket": bucket})
+
+    assert (count("POLICIES"), count("NODES")) == (4, 0)

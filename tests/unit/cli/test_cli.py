@@ -1,0 +1,114 @@
+"""The command line as far as it needs no bus: help, and what is refused before anything starts."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import cli
+from cli.settings import every_setting, variable
+
+
+def tas(*arguments: str) -> Result:
+    """Runs the command line in this process, without the settings of whoever runs the tests."""
+    return CliRunner(env={variable(name): None for name, _ in every_setting()}).invoke(cli, arguments, prog_name="tas")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("publish", "Node_1", "m=1"), ["NODE = 'Node_1'"]),
+        (("publish", "n"), ["Missing argument 'METRIC=VALUE...'"]),
+        (("run", "nothing"), ["No such command 'nothing'"]),
+        (("run", "all", "--nothing"), ["No such option"]),
+        (("run", "all"), ["tas run all: --policies (TAS_POLICIES): must be given"]),
+        (("run", "policies", "--policies", "/nowhere"), ["--policies (TAS_POLICIES) = '/nowhere'"]),
+        (("run", "materialize", "--bus", "http://h"), ["--bus (TAS_BUS) = 'http://h': must be embedded"]),
+        (("run", "collect", "--source", "a:prometheus=http://h", "--source", "b"), ["must be one of custom-metrics"]),
+        (("run", "collect", "--source", "prometheus=http://h", "--source", "prometheus=http://h"), ["given twice"]),
+        (("run", "all", "--policies", ".", "--source", "metrics-server"), ["needs --kubeconfig"]),
+        (("publish", "n", "m"), ["'m': expected METRIC=VALUE"]),
+        (("publish", "n", "m=NaN", "o=1e400", "p=", "=1"), ["m = 'NaN'", "o = '1e400'", "p = ''"]),
+        (("publish", "n", "=1"), ["metrics = ''"]),
+        (("publish", "n", "a.b=1", "c d=1"), ["metrics = 'a.b'", "metrics = 'c d'"]),
+        (("publish", "n", "m=1", "m=2"), ["the metric is given twice"]),
+        (("publish", "n", "m=1", "--source", "A_b"), ["--source = 'A_b'"]),
+        (("publish", "n", "m=1", "--measured", "yesterday"), ["--measured = 'yesterday'"]),
+        (("publish", "n", "m=1", "--measured", "2026-01-01T00:00:00"), ["must have a zone"]),
+        (("publish", "n", "m=1", "--measured", "-2h"), ["--measured = '-2h': must be at most 3600 s ago"]),
+        (("publish", "n", "m=1", "--measured", "nan"), ["seconds since 1970"]),
+        (("publish", "n", "m=1", "--measured", str(time.time() + 9999)), ["at most 10 s ahead"]),
+        (("publish", "n", "m=1", "--window", "-1s"), ["--window = '-1s': must be more than 0"]),
+        (("publish", "n", "m=1", "--window", "soon"), ["--window = 'soon'"]),
+        (("explain", "node", "No_Node"), ["NAME = 'No_Node'"]),
+        (("explain", "policy", "Mine"), ["NAME = 'Mine': must be NAME or NAMESPACE/NAME, lowercase"]),
+        (("demo", "memory", "--within", "0s"), ["'--within': '0s' must be a duration"]),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_done(arguments: tuple[str, ...], words: list[str]) -> None:
+    result = tas(*arguments)
+    assert result.exit_code in (1, 2)
+    assert result.stdout == ""
+    for fragment in words:
+        assert fragment in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_variable_holds_several_values_separated_by_commas() -> None:
+    environment = {"TAS_SOURCE": "edge:prometheus=http://a,edge:prometheus=http://b"}
+    result = CliRunner(env=environment).invoke(cli, ["run", "collect"], prog_name="tas")
+    assert result.exit_code == 2
+    assert "--source (TAS_SOURCE)" in result.stderr
+    assert "two sources are called edge" in result.stderr
+
+
+def test_help_tells_units_variables_and_defaults() -> None:
+    result = tas("run", "all", "--help")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    for words in (
+        "The bus:",
+        "--stale-after DURATION",
+        "[TAS_STALE_AFTER; default: 2m]",
+        "--max-body BYTES",
+        "[TAS_LISTEN; default: 127.0.0.1:9001]",
+        "Health and logs:",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--help",), ("run",), ("get", "--help"), ("explain", "node", "--help"), ("publish", "-h")]
+)
+def test_every_command_has_help(arguments: tuple[str, ...]) -> None:
+    assert tas(*arguments).output.startswith("Usage: tas")
+
+
+def test_the_version_is_told() -> None:
+    assert re.fullmatch(r"tas, version \S+\n", tas("--version").stdout)
+
+
+def test_the_procfile_starts_what_tas_run_knows() -> None:
+    lines = [line.split(": ", 1) for line in Path("Procfile").read_text().splitlines() if not line.startswith("#")]
+    assert [name for name, _ in lines] == ["bus", "materialize", "policies", "evaluate", "extender", "machine"]
+    for name, command in lines:
+        assert command.startswith(f"exec tas run {name} ")
+        known = tas("run", name, "--help").stdout
+        assert all(flag in known for flag in re.findall(r"--[a-z-]+", command))
+
+
+def test_docs_writes_the_page_and_checks_it(tmp_path: Path) -> None:
+    page = tmp_path / "settings.md"
+    missing = tas("docs", "--check", "--page", str(page))
+    assert missing.exit_code == 1
+    assert "run `tas docs`" in missing.stderr
+    assert tas("docs", "--page", str(page)).exit_code == 0
+    assert tas("docs", "--check", "--page", str(page)).exit_code == 0
+    page.write_text(page.read_text().replace("2m", "3m"))
+    assert tas("docs", "--check", "--page", str(page)).exit_code == 1
+    page.write_bytes(b"\xff")
+    assert "run `tas docs`" in tas("docs", "--check", "--page", str(page)).stderr
+    assert tas("docs", "--check").exit_code == 0
+    assert tas("docs", "--page", str(tmp_path / "no" / "page.md")).exit_code == 1

@@ -1,0 +1,89 @@
+"""Finding the embedded server that this user runs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.discovery import announced, running_bus, runtime_directory
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "tas"
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which ends when its input does."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def test_a_server_is_found_while_it_is_announced(folder: Path) -> None:
+    assert running_bus() is None
+    with announced("nats://127.0.0.1:1", os.getpid()):
+        assert running_bus() == "nats://127.0.0.1:1"
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert running_bus() is None
+    assert not folder.exists()
+
+
+def test_the_one_that_was_started_last_is_found(other: subprocess.Popen[bytes], folder: Path) -> None:
+    with announced("nats://127.0.0.1:2", other.pid):
+        with announced("nats://127.0.0.1:1", os.getpid()):
+            assert running_bus() == "nats://127.0.0.1:2"
+        assert folder.exists()
+        assert running_bus() == "nats://127.0.0.1:2"
+    assert not folder.exists()
+
+
+def test_the_announcement_of_a_server_that_was_killed_says_nothing(
+    other: subprocess.Popen[bytes], folder: Path
+) -> None:
+    with announced("nats://127.0.0.1:2", other.pid):
+        left = folder / f"bus-{other.pid}.json"
+        text = left.read_text()
+        other.communicate(b"")
+        assert running_bus() is None
+        assert not left.exists()
+        # Another process has the same id by now.
+        left.write_text(text.replace(str(other.pid), str(os.getpid())))
+        assert running_bus() is None
+
+
+def test_what_nobody_can_read_says_nothing(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    (folder / "bus-1.json").write_text("{")
+    assert running_bus() is None
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_others_may_write_is_not_believed(folder: Path) -> None:
+    with announced("nats://127.0.0.1:1", os.getpid()):
+        folder.chmod(0o777)
+        assert running_bus() is None
+        folder.chmod(0o700)
+        assert running_bus() == "nats://127.0.0.1:1"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with announced("nats://127.0.0.1:1", os.getpid()):
+        assert not list(folder.iterdir())
+
+
+def test_a_link_in_place_of_the_folder_is_not_believed(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    folder.symlink_to(elsewhere)
+    with announced("nats://127.0.0.1:1", os.getpid()):
+        assert not list(elsewhere.iterdir())
+        assert running_bus() is None
+
+
+def test_without_a_runtime_directory_there_is_one_for_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert runtime_directory().name == f"tas-{os.getuid()}"

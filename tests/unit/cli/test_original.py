@@ -1,0 +1,143 @@
+"""The original's command lines, as its documentation and its deployment write them."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from cli.options import settings_command
+from cli.settings import Settings, every_setting, variable
+from workers.process.address import Address
+from workers.process.log_form import LogLevel
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """What the flags with files need: by the name of the flag."""
+    for name in ("tls.crt", "tls.key", "ca.crt", "config"):
+        (tmp_path / name).touch()
+    return {
+        "cert": str(tmp_path / "tls.crt"),
+        "key": str(tmp_path / "tls.key"),
+        "cacert": str(tmp_path / "ca.crt"),
+        "kubeConfig": str(tmp_path / "config"),
+    }
+
+
+def run(command: str, *arguments: str, **variables: str) -> tuple[Result, list[Settings]]:
+    loaded: list[Settings] = []
+
+    def body(settings: Settings) -> int:
+        """A body that keeps what it is told."""
+        loaded.append(settings)
+        return 0
+
+    runner = CliRunner(env={variable(name): variables.get(variable(name)) for name, _ in every_setting()})
+    made = settings_command("made", settings_as=command)(body)
+    return runner.invoke(made, arguments), loaded
+
+
+def loaded(command: str, *arguments: str, **variables: str) -> Settings:
+    result, settings = run(command, *arguments, **variables)
+    assert result.exit_code == 0, result.output
+    return settings[0]
+
+
+@pytest.mark.parametrize("dashes", ["-", "--"])
+@pytest.mark.parametrize("joined", [True, False], ids=["=", "space"])
+def test_every_flag_with_one_dash_or_two_with_or_without_an_equals_sign(
+    files: dict[str, str], dashes: str, joined: bool
+) -> None:
+    texts = files | {"port": "9443", "syncPeriod": "2s", "v": "4"}
+    words = [[f"{dashes}{name}={text}"] if joined else [f"{dashes}{name}", text] for name, text in texts.items()]
+
+    settings = loaded("run all", *(word for pair in words for word in pair))
+
+    assert [settings.cert, settings.key, settings.cacert] == [Path(files[name]) for name in ("cert", "key", "cacert")]
+    assert settings.listen == Address("0.0.0.0", 9443)
+    assert settings.period == 2.0
+    assert settings.kubeconfig == Path(files["kubeConfig"])
+    assert settings.log_level is LogLevel.DEBUG
+
+
+def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
+    command = "--syncPeriod=2s --cert={cert} --key={key} --cacert={cacert} --v=2".format(**files)
+
+    settings = loaded("run all", *command.split(), TAS_KUBECONFIG=files["kubeConfig"])
+
+    assert (settings.period, settings.log_level) == (2.0, LogLevel.INFO)
+    assert settings.listen == Address("127.0.0.1", 9001), "our default stays: loopback"
+
+
+@pytest.mark.parametrize(("verbosity", "level"), [("0", "info"), ("3", "info"), ("4", "debug"), ("10", "debug")])
+def test_verbosity_is_a_level(verbosity: str, level: str) -> None:
+    assert loaded("run extender", "-v", verbosity).log_level == level
+
+
+@pytest.fixture
+def logging_restored() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_what_the_extender_alone_has_no_use_for_is_logged(files: dict[str, str]) -> None:
+    flags = ("-syncPeriod", "2s", "--kubeConfig", files["kubeConfig"], "-port=9443")
+    result, (settings,) = run("run extender", *flags)
+    assert settings.listen == Address("0.0.0.0", 9443)
+    line = json.loads(result.stderr)
+    assert (line["event"], line["level"]) == ("flags_unused", "warning")
+    assert line["flags"] == ["--syncPeriod", "--kubeConfig"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--port", "9001", "--listen", ":9002"),
+            "--port = '9001': cannot be combined with --listen, which is the same setting",
+        ),
+        (("-v=2", "--log-level", "info"), "--v = '2': cannot be combined with --log-level"),
+        (("--kubeConfig", "a", "--kubeconfig", "b"), "--kubeConfig = 'a': cannot be combined with --kubeconfig"),
+        (("--syncPeriod=5s", "--period=1s"), "--syncPeriod = '5s': cannot be combined with --period"),
+        (("-port", "99999"), "--port = '99999': must be a port from 1 to 65535"),
+        (("-port", "-1"), "--port = '-1': must be a port from 1 to 65535"),
+        (("-v", "much"), "--v = 'much': must be a whole number, at least 0"),
+        (("-syncPeriod", "0"), "--period (TAS_PERIOD) = '0': must be"),
+        (("-cert", "/nowhere"), "--cert (TAS_CERT) = '/nowhere': does not exist"),
+    ],
+)
+def test_what_contradicts_ours_or_cannot_be_is_told(arguments: tuple[str, ...], words: str) -> None:
+    result, settings = run("run all", "--policies", "/", *arguments)
+    assert result.exit_code == 2
+    assert f"tas run all: {words}" in result.stderr
+    assert settings == []
+
+
+def test_a_variable_of_ours_gives_way_to_a_flag_of_the_original() -> None:
+    assert loaded("run extender", "--port", "9443", TAS_LISTEN=":80").listen == Address("0.0.0.0", 9443)
+
+
+def test_all_mistakes_are_told_together() -> None:
+    result, _ = run("run extender", "-port", "x", "--max-body", "0")
+    assert len(result.stderr.splitlines()) == 2
+
+
+def test_other_commands_do_not_know_them() -> None:
+    result, _ = run("run materialize", "-port", "1")
+    assert result.exit_code == 2
+
+
+def test_help_tells_what_each_means_here() -> None:
+    text = " ".join(run("run all", "--help")[0].output.split())
+    assert "Flags of the original TAS:" in text
+    assert "-v, --v NUMBER --log-level info; from 4 on, debug." in text
+    assert "-cert, --cert FILE" in text

@@ -1,0 +1,85 @@
+"""A command imports what it needs, when it needs it: most of its start is the import of packages of others."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from cli import COMMANDS, cli
+
+ROOT = Path(__file__).parents[3]
+
+HEAVY = (
+    "aiohttp",
+    "asyncio",
+    "cryptography",
+    "google.protobuf",
+    "kubernetes_asyncio",
+    "nats",
+    "prometheus_client",
+    "psutil",
+    "rich",
+    "structlog",
+    "uvloop",
+    "watchfiles",
+)
+"""Packages that take 5 ms and more to import, and that a command which only prints text does not use."""
+
+IMPORTED = """
+import sys
+from contextlib import suppress
+
+from cli import cli
+
+with suppress(SystemExit):
+    cli.main(sys.argv[1:], prog_name="tas", standalone_mode=False)
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def imported(*arguments: str) -> set[str]:
+    """The modules of a new interpreter after this command."""
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout
+    return set(ran.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("crd",),
+        ("docs", "--help"),
+        ("policy", "lint", "--json", "deploy/policies/demo-policy.yaml"),
+        ("publish", "--help"),
+        ("run", "all", "--help"),
+        ("run", "extender", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_only_prints_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    modules = imported(*arguments)
+    assert "click" in modules
+    assert modules.isdisjoint(HEAVY)
+
+
+def test_a_command_that_asks_the_bus_imports_its_client_and_no_http() -> None:
+    modules = imported("get", "policies", "--help")
+    assert "nats" in modules
+    assert modules.isdisjoint({"aiohttp", "cryptography", "kubernetes_asyncio", "prometheus_client", "watchfiles"})
+
+
+def test_help_imports_no_command() -> None:
+    modules = imported("--help")
+    assert {name for name, each in COMMANDS.items() if f"cli.{each.module}" in modules} == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_of_a_command_what_the_command_says_first(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=1000) == COMMANDS[name].help

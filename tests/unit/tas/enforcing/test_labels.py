@@ -1,0 +1,340 @@
+"""What the policies of a node together desire of its labels: what is set, what verdicts ask to remove, what is left."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.enforcing.labels import desired_labels, is_in_our_form, labels_to_set, policy_name, winner
+from tas.enforcing.removal import Unmentioned, requested_removals, unmentioned_labels
+from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.verdict.verdict import (
+    ABSENT,
+    HOLD,
+    VIOLATING,
+    DesiredKind,
+    DesiredLabel,
+    LabelVerdict,
+    PolicyVerdict,
+    StrategyVerdict,
+    labeling_prefix,
+)
+
+P = PolicyKey("default", "deschedule-test")
+L = PolicyKey("default", "labeling-test")
+K = "telemetry.aware.scheduling.labeling-test/"
+SET = DesiredLabel(DesiredKind.SET, VIOLATING)
+OURS = ("tas", "extender")
+
+
+def value(text: str) -> DesiredLabel:
+    return DesiredLabel(DesiredKind.SET, text)
+
+
+def unless_any(text: str) -> DesiredLabel:
+    return DesiredLabel(DesiredKind.SET_IF_ABSENT, text)
+
+
+def verdict(desired: Mapping[str, DesiredLabel], *, holds_prefix: bool = False) -> PolicyVerdict:
+    """A verdict with these desired labels; which strategy has them makes no difference to a label."""
+    labels = {label: LabelVerdict(state=State.UNKNOWN, desired=each) for label, each in desired.items()}
+    strategy = StrategyVerdict(state=State.UNKNOWN, changed=0, labels=labels)
+    return PolicyVerdict(uid="u", generation=1, strategies={StrategyType.LABELING: strategy}, holds_prefix=holds_prefix)
+
+
+Desired = Mapping[PolicyKey, Mapping[str, DesiredLabel]]
+Managers = Mapping[str, tuple[str, ...]]
+
+
+def changed(policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, str]) -> dict[str, str | None]:
+    """What is to be set, and what verdicts ask to remove (None)."""
+    desired = desired_labels(policies)
+    return labels_to_set(desired, labels) | dict.fromkeys(requested_removals(desired, labels))
+
+
+def changes(desired: Desired, labels: Mapping[str, str]) -> Mapping[str, str | None]:
+    return changed({key: verdict(each) for key, each in desired.items()}, labels)
+
+
+def unmentioned(
+    policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, str], managers: Managers | None = None
+) -> Unmentioned:
+    return unmentioned_labels(desired_labels(policies), labels, managers=managers or {}, own_managers=OURS)
+
+
+def orphans(desired: Desired, labels: Mapping[str, str], managers: Managers | None = None) -> set[str]:
+    return set(unmentioned({key: verdict(each) for key, each in desired.items()}, labels, managers).orphans)
+
+
+# What one desired label does
+
+
+@pytest.mark.parametrize(
+    ("desired", "current", "change"),
+    [
+        pytest.param(SET, {}, {P.name: VIOLATING}, id="facts_S2-set"),
+        pytest.param(SET, {P.name: VIOLATING}, {}, id="set-already"),
+        pytest.param(SET, {P.name: "other"}, {P.name: VIOLATING}, id="facts_S4-set-over-foreign"),
+        pytest.param(SET, {P.name: ""}, {P.name: VIOLATING}, id="set-over-empty"),
+        pytest.param(ABSENT, {P.name: VIOLATING}, {P.name: None}, id="facts_S3-absent"),
+        pytest.param(ABSENT, {}, {}, id="absent-already"),
+        pytest.param(ABSENT, {P.name: ""}, {}, id="facts_D44-absent-keeps-empty"),
+        pytest.param(ABSENT, {P.name: "null"}, {}, id="facts_D44-absent-keeps-historic-null"),
+        pytest.param(ABSENT, {P.name: "production"}, {}, id="facts_D44-absent-keeps-foreign"),
+        pytest.param(HOLD, {P.name: VIOLATING}, {}, id="facts_S3-hold"),
+        pytest.param(HOLD, {P.name: ""}, {}, id="facts_S1-hold"),
+        pytest.param(HOLD, {}, {}, id="hold-nothing"),
+    ],
+)
+def test_desired_bare_label(desired: DesiredLabel, current: dict[str, str], change: Mapping[str, str | None]) -> None:
+    assert changes({P: {P.name: desired}}, current | {"kubernetes.io/hostname": "n1"}) == change
+
+
+@pytest.mark.parametrize(
+    ("desired", "current", "change"),
+    [
+        pytest.param(value("false"), {}, {K + "gpu": "false"}, id="facts_G1-set"),
+        pytest.param(value("2"), {K + "gpu": "1"}, {K + "gpu": "2"}, id="facts_G7-replace"),
+        pytest.param(value("2"), {K + "gpu": "2"}, {}, id="set-already"),
+        pytest.param(value(""), {K + "gpu": "2"}, {K + "gpu": ""}, id="set-empty"),
+        pytest.param(ABSENT, {K + "gpu": "2"}, {K + "gpu": None}, id="facts_G8-absent-any-value"),
+        pytest.param(ABSENT, {K + "gpu": ""}, {K + "gpu": None}, id="facts_G8-absent-empty-value"),
+        pytest.param(unless_any("2"), {}, {K + "gpu": "2"}, id="unless-any-sets"),
+        pytest.param(unless_any("2"), {K + "gpu": "1"}, {}, id="unless-any-keeps"),
+        pytest.param(unless_any("2"), {K + "gpu": ""}, {}, id="unless-any-keeps-empty"),
+        pytest.param(HOLD, {K + "gpu": "1"}, {}, id="hold"),
+    ],
+)
+def test_desired_label_under_the_prefix(
+    desired: DesiredLabel, current: dict[str, str], change: Mapping[str, str | None]
+) -> None:
+    assert changes({L: {K + "gpu": desired}}, current | {"zone": "a"}) == change
+
+
+def test_facts_S5_one_patch_sets_and_removes() -> None:
+    p1, p2 = PolicyKey("default", "p1"), PolicyKey("default", "p2")
+    desired = desired_labels({p1: verdict({"p1": SET}), p2: verdict({"p2": ABSENT})})
+    assert labels_to_set(desired, {"p2": VIOLATING}) == {"p1": VIOLATING}
+    assert requested_removals(desired, {"p2": VIOLATING}) == {"p2": (p2,)}
+
+
+def test_facts_D50_only_won_keys_are_written() -> None:
+    desired = {L: {K + "foo": value("1"), K + "bar": value("2")}}
+    assert changes(desired, {}) == {K + "foo": "1", K + "bar": "2"}
+    assert changes(desired, {K + "foo": "1", K + "bar": "2"}) == {}
+
+
+# Several policies for one label
+
+A, B, C = (PolicyKey(namespace, "same") for namespace in "abc")
+
+
+@pytest.mark.parametrize(
+    ("desired", "wins", "agreeing"),
+    [
+        pytest.param({A: ABSENT, B: HOLD}, HOLD, (B,), id="hold-beats-absent"),
+        pytest.param({A: HOLD, B: SET}, SET, (B,), id="set-beats-hold"),
+        pytest.param({A: ABSENT, B: SET}, SET, (B,), id="facts_S8_D39-set-beats-absent"),
+        pytest.param({A: ABSENT, B: HOLD, C: unless_any("1")}, unless_any("1"), (C,), id="unless-any-beats-hold"),
+        pytest.param({A: ABSENT, B: ABSENT}, ABSENT, (A, B), id="all-absent"),
+        pytest.param({B: SET, A: SET}, SET, (A, B), id="agreed"),
+        pytest.param({B: value("2"), A: value("1")}, value("1"), (A,), id="first-namespace"),
+        pytest.param({B: value("2"), A: unless_any("1")}, unless_any("1"), (A,), id="first-namespace-though-unsure"),
+        pytest.param({B: unless_any("1"), A: value("1")}, value("1"), (A, B), id="agreed-though-unsure"),
+    ],
+)
+def test_facts_D39_the_strongest_desired_label_wins(
+    desired: dict[PolicyKey, DesiredLabel], wins: DesiredLabel, agreeing: tuple[PolicyKey, ...]
+) -> None:
+    for ordered in (desired.items(), reversed(desired.items())):
+        found = winner(ordered)
+        assert (found.desired, found.policies) == (wins, agreeing)
+
+
+def test_facts_D39_values_that_differ_are_reported() -> None:
+    policies = {A: verdict({"x": value("1")}), B: verdict({"x": value("2")}), C: verdict({"x": HOLD})}
+    assert changed(policies, {"x": "2"}) == {"x": "1"}
+    assert desired_labels(policies).winners["x"].overruled == (B,)
+
+
+def test_facts_S8_a_deleted_twin_removes_nothing() -> None:
+    assert changes({B: {"same": SET}}, {"same": VIOLATING}) == {}
+    assert orphans({B: {"same": SET}}, {"same": VIOLATING}, {"same": OURS}) == set()
+
+
+@pytest.mark.parametrize("holding", [A, B])
+def test_a_policy_that_cannot_be_read_holds_what_its_namesake_lets_go(holding: PolicyKey) -> None:
+    other = B if holding is A else A
+    label = labeling_prefix(A) + "gpu"
+    policies = {holding: verdict({}, holds_prefix=True), other: verdict({label: ABSENT, "same": ABSENT})}
+    assert changed(policies, {label: "1", "same": VIOLATING}) == {"same": None}
+
+
+# Labels that no verdict mentions
+
+
+def test_facts_S6_of_a_deleted_policy_only_violating_is_an_orphan() -> None:
+    managers = {P.name: ("extender",)}
+    for current, found in ((VIOLATING, {P.name}), ("null", set()), ("", set()), ("other", set())):
+        assert orphans({}, {P.name: current}, managers) == found
+
+
+@pytest.mark.parametrize(
+    ("managers", "is_ours"),
+    [
+        pytest.param({}, False, id="nobody-known"),
+        pytest.param({P.name: ("kubectl-label",)}, False, id="a-user"),
+        pytest.param({P.name: ("kubectl-label", "tas")}, True, id="both"),
+        pytest.param({P.name: ("extender",)}, True, id="facts_D47-the-original"),
+        pytest.param({"other": ("tas",)}, False, id="of-another-label"),
+    ],
+)
+def test_facts_D47_a_label_without_a_prefix_is_an_orphan_if_we_set_it_and_foreign_else(
+    managers: Managers, is_ours: bool
+) -> None:
+    found = unmentioned({}, {P.name: VIOLATING, "zone": VIOLATING, "example.com/zone": VIOLATING}, managers)
+    assert (set(found.orphans), set(found.foreign)) == (({P.name}, {"zone"}) if is_ours else (set(), {P.name, "zone"}))
+
+
+@pytest.mark.parametrize("desired", [SET, HOLD, ABSENT])
+def test_what_a_verdict_mentions_is_neither_orphan_nor_foreign(desired: DesiredLabel) -> None:
+    policies = {P: verdict({P.name: desired}), L: verdict({K + "gpu": desired})}
+    for managers in ({P.name: OURS}, {P.name: ("kubectl",)}):
+        found = unmentioned(policies, {P.name: VIOLATING, K + "gpu": "1"}, managers)
+        assert not found.orphans
+        assert not found.foreign
+
+
+def test_facts_D48_under_the_prefix_everything_is_ours_without_any_labeling_policy() -> None:
+    stray = {LABEL_PREFIX, LABEL_PREFIX + "labeling-test", LABEL_PREFIX + "/x", K + "gpu"}
+    assert orphans({}, dict.fromkeys(stray, "1") | {"zone": "a", "telemetry.aware.schedule": "x"}) == stray
+
+
+def test_facts_G11_D49_labels_of_another_policy_stay() -> None:
+    other = PolicyKey("default", "other")
+    theirs = labeling_prefix(other) + "gpu"
+    assert orphans({other: {theirs: SET}}, {K + "gpu": "1", theirs: "1"}) == {K + "gpu"}
+
+
+def test_a_policy_that_cannot_be_read_holds_all_under_its_prefix_only() -> None:
+    policies = {L: verdict({K + "gpu": HOLD}, holds_prefix=True)}
+    longer = LABEL_PREFIX + "labeling-test-2/gpu"
+    assert unmentioned(policies, {K + "old": "1", longer: "1"}).orphans == {longer}
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        (P.name, P.name),
+        (K + "gpu", "labeling-test"),
+        (LABEL_PREFIX + "a.b/x.y", "a.b"),
+        (LABEL_PREFIX, ""),
+        (LABEL_PREFIX + "/x", ""),
+        (LABEL_PREFIX + "labeling-test", ""),
+        (LABEL_PREFIX + "Upper/x", ""),
+    ],
+)
+def test_a_label_names_its_policy(label: str, name: str) -> None:
+    assert policy_name(label) == name
+
+
+# For all desired labels and every node
+
+KEYS = [PolicyKey(namespace, name) for namespace in ("a", "b") for name in ("p", "q.r")]
+LABELS = [key.name for key in KEYS[:2]] + [labeling_prefix(key) + name for key in KEYS[:2] for name in ("x", "y")]
+VALUES = [VIOLATING, "", "null", "1", "2"]
+any_desired = st.one_of(
+    st.sampled_from([HOLD, ABSENT]),
+    st.builds(DesiredLabel, st.sampled_from([DesiredKind.SET, DesiredKind.SET_IF_ABSENT]), st.sampled_from(VALUES)),
+)
+verdicts = st.builds(verdict, st.dictionaries(st.sampled_from(LABELS), any_desired), holds_prefix=st.booleans())
+several = st.dictionaries(st.sampled_from(KEYS), verdicts)
+nodes = st.dictionaries(
+    st.sampled_from([*LABELS, "zone", "kubernetes.io/hostname", LABEL_PREFIX + "old", LABEL_PREFIX + "gone/x"]),
+    st.sampled_from(VALUES),
+)
+
+
+def patched(labels: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
+    after = {label: patch.get(label, current) for label, current in labels.items()} | dict(patch)
+    return {label: current for label, current in after.items() if current is not None}
+
+
+def mentions(policies: Mapping[PolicyKey, PolicyVerdict], label: str) -> list[DesiredLabel]:
+    return [
+        strategy.labels[label].desired
+        for policy in policies.values()
+        for strategy in policy.strategies.values()
+        if label in strategy.labels
+    ]
+
+
+@given(several, nodes)
+def test_a_patch_that_is_applied_leaves_nothing_to_do(
+    policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str]
+) -> None:
+    assert changed(policies, patched(labels, changed(policies, labels))) == {}
+
+
+@given(several, nodes)
+def test_only_what_is_ours_and_desired_is_touched(
+    policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str]
+) -> None:
+    for label, change in changed(policies, labels).items():
+        kinds = {desired.kind for desired in mentions(policies, label)}
+        assert kinds
+        assert change != labels.get(label)
+        if change is None:
+            assert kinds == {DesiredKind.ABSENT}
+            assert label.startswith(LABEL_PREFIX) or labels[label] == VIOLATING
+        else:
+            assert kinds & {DesiredKind.SET, DesiredKind.SET_IF_ABSENT}
+
+
+@given(several, nodes)
+def test_a_removal_is_asked_for_by_every_policy_that_mentions_the_label(
+    policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str]
+) -> None:
+    for label, asking in requested_removals(desired_labels(policies), labels).items():
+        assert list(asking) == [key for key, policy in sorted(policies.items()) if mentions({key: policy}, label)]
+
+
+@given(several, nodes, st.dictionaries(st.sampled_from(LABELS), st.sampled_from([("tas",), ("kubectl",)])))
+def test_orphans_are_ours_and_no_verdict_mentions_them(
+    policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str], managers: dict[str, tuple[str, ...]]
+) -> None:
+    touched = changed(policies, labels)
+    found = unmentioned(policies, labels, managers)
+    assert not found.orphans & found.foreign
+    for label in found.orphans | found.foreign:
+        assert label in labels
+        assert not mentions(policies, label)
+        assert label not in touched
+        assert label.startswith(LABEL_PREFIX) or labels[label] == VIOLATING
+        is_ours = label.startswith(LABEL_PREFIX) or "tas" in managers.get(label, ())
+        assert (label in found.orphans) is is_ours
+
+
+@given(several, nodes)
+def test_the_order_of_policies_makes_no_difference(
+    policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str]
+) -> None:
+    turned = dict(reversed(policies.items()))
+    assert desired_labels(turned) == desired_labels(policies)
+
+
+@pytest.mark.parametrize(
+    ("label", "current", "ours"),
+    [
+        ("p", "violating", True),
+        ("p", "", False),
+        ("p", "null", False),
+        ("example.com/p", "violating", False),
+        (K + "gpu", "anything", True),
+        (LABEL_PREFIX + "p", "anything", True),
+    ],
+)
+def test_what_looks_like_ours(label: str, current: str, ours: bool) -> None:
+    assert is_in_our_form(label, current) is ours

@@ -1,0 +1,222 @@
+"""The law of removal: what confirms a removal that verdicts ask for, and which orphans may go."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, has_label, may_orphan_go
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import LABEL_PREFIX, PolicyKey
+from tas.samples.sample import NodeSamples, Scrape
+from tas.values.quantity import parse_quantity
+from tas.verdict.verdict import PolicyVerdict
+
+NOW = 1_000_000.0
+STALE_AFTER = 30.0
+HERE, THERE, OTHER = PolicyKey("a", "p"), PolicyKey("b", "p"), PolicyKey("a", "q")
+PREFIXED = f"{LABEL_PREFIX}p/card"
+RULE = {"metricname": "m", "operator": "GreaterThan", "target": 1}
+DESCHEDULE = {"deschedule": {"rules": [RULE]}}
+LABELING = {"labeling": {"rules": [RULE | {"labels": ["card=1"]}]}}
+
+
+def stored(key: PolicyKey = HERE, strategies: Mapping[str, Any] = DESCHEDULE, **spec: Any) -> StoredPolicy:
+    """A policy whose uid is `<namespace>/<name>`."""
+    policy, _ = parse_policy(key, {"strategies": strategies, **spec})
+    return StoredPolicy(str(key), policy)
+
+
+def samples(value: int, *, age: float = 0.0) -> NodeSamples:
+    at = NOW - age
+    return (Scrape(source="s", measured=at, arrived=at, sequence=1, metrics={"m": parse_quantity(str(value))}),)
+
+
+MEETS, VIOLATES, STALE = samples(1), samples(2), samples(1, age=STALE_AFTER)
+
+
+def confirmed(
+    found: Mapping[PolicyKey, StoredPolicy | None],
+    requested: Mapping[str, tuple[PolicyKey, ...]] | None = None,
+    *,
+    known: NodeSamples = MEETS,
+    labels: Mapping[str, str] | None = None,
+    uids: Mapping[PolicyKey, str] | None = None,
+) -> set[str]:
+    """The labels that may go of those that `HERE` asks to remove."""
+    requested = {"p": (HERE,)} if requested is None else requested
+    asking = {key for each in requested.values() for key in each}
+    judged = {key: PolicyVerdict(uid=(uids or {}).get(key, str(key)), generation=1, strategies={}) for key in asking}
+    evidence = Evidence(policies=found, samples=known, labels=labels, default_stale_after=STALE_AFTER, now=NOW)
+    return set(confirmed_removals(requested, judged, evidence))
+
+
+IN_ZONE_A: dict[str, Any] = {"nodeSelector": {"matchLabels": {"zone": "a"}}}
+CLEAR = {"deschedule": {"rules": [RULE], "onStale": "clear"}}
+VIOLATE = {"deschedule": {"rules": [RULE], "onStale": "violate"}}
+UNREADABLE = {"deschedule": {"rules": [RULE, 1], "logicalOperator": "allOf"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "known", "labels", "goes"),
+    [
+        pytest.param(stored(), MEETS, {}, True, id="met by a fresh sample"),
+        pytest.param(stored(), VIOLATES, {}, False, id="violated"),
+        pytest.param(stored(), samples(1, age=STALE_AFTER - 0.1), {}, True, id="met by a sample that is still fresh"),
+        pytest.param(stored(), STALE, {}, False, id="met by a stale sample"),
+        pytest.param(stored(staleAfter="1m"), STALE, {}, True, id="fresh by the policy's own staleAfter"),
+        pytest.param(stored(), (), {}, False, id="no sample"),
+        pytest.param(stored(HERE, VIOLATE), (), {}, False, id="onStale violate without a sample"),
+        pytest.param(stored(HERE, CLEAR), STALE, {}, True, id="onStale clear with a stale sample"),
+        pytest.param(stored(HERE, CLEAR), (), {}, False, id="onStale clear without a sample"),
+        pytest.param(stored(**IN_ZONE_A), VIOLATES, {"zone": "b"}, True, id="the selector has left the node"),
+        pytest.param(stored(**IN_ZONE_A), MEETS, {"zone": "a"}, True, id="selected and met"),
+        pytest.param(stored(**IN_ZONE_A), VIOLATES, {"zone": "a"}, False, id="selected and violated"),
+        pytest.param(stored(**IN_ZONE_A), MEETS, None, False, id="selected by labels that nobody knows"),
+        pytest.param(stored(suspend=True), MEETS, {}, False, id="suspended"),
+        pytest.param(stored(dryRun=True), MEETS, {}, False, id="dry-run"),
+        pytest.param(stored(HERE, UNREADABLE), MEETS, {}, False, id="not readable"),
+        pytest.param(stored(HERE, LABELING), MEETS, {}, False, id="another strategy"),
+        pytest.param(stored(HERE, {"deschedule": {"rules": []}}), MEETS, {}, False, id="without rules"),
+        pytest.param(stored(HERE, {"dontschedule": {"rules": [RULE]}}), MEETS, {}, False, id="only dontschedule"),
+    ],
+)
+def test_the_policy_and_the_samples_that_are_stored_now_decide(
+    policy: StoredPolicy, known: NodeSamples, labels: Mapping[str, str] | None, goes: bool
+) -> None:
+    assert confirmed({HERE: policy}, known=known, labels=labels) == ({"p"} if goes else set())
+
+
+@pytest.mark.parametrize(
+    ("found", "goes"),
+    [
+        pytest.param({}, False, id="its policy is not stored"),
+        pytest.param({HERE: None}, False, id="its policy cannot be read"),
+        pytest.param({HERE: stored(suspend=True)}, False, id="its policy is suspended"),
+        pytest.param({HERE: stored(), THERE: None}, False, id="a policy of the name cannot be read"),
+        pytest.param({HERE: stored(), THERE: stored(THERE)}, False, id="a policy of the name has the label"),
+        pytest.param({HERE: stored(), THERE: stored(THERE, suspend=True)}, False, id="and is suspended"),
+        pytest.param(
+            {HERE: stored(), THERE: stored(THERE, LABELING)}, True, id="a policy of the name has another label"
+        ),
+        pytest.param({HERE: stored(), OTHER: stored(OTHER)}, True, id="a policy of another name"),
+        pytest.param({HERE: stored(), OTHER: None}, True, id="a policy of another name that cannot be read"),
+    ],
+)
+def test_each_policy_of_the_name_that_has_the_label_keeps_it(
+    found: Mapping[PolicyKey, StoredPolicy | None], goes: bool
+) -> None:
+    assert confirmed(found) == ({"p"} if goes else set())
+
+
+def test_a_policy_of_another_uid_confirms_nothing() -> None:
+    assert confirmed({HERE: stored()}, uids={HERE: "an earlier one"}) == set()
+
+
+@pytest.mark.parametrize("there", [stored(THERE), stored(THERE, suspend=True), None])
+def test_each_policy_that_asks_for_a_removal_confirms_it(there: StoredPolicy | None) -> None:
+    by = {"p": (HERE, THERE)}
+    goes = there is not None and not there.policy.suspend
+    assert confirmed({HERE: stored(), THERE: there}, by) == ({"p"} if goes else set())
+    assert confirmed({HERE: stored()}, by) == set()
+
+
+def test_a_removal_that_no_policy_asks_for_is_not_made() -> None:
+    assert confirmed({HERE: stored()}, {"p": ()}) == set()
+    assert confirmed({}, {"p": ()}) == set()
+
+
+def test_each_label_is_decided_alone() -> None:
+    both = stored(HERE, DESCHEDULE | LABELING)
+    removals = {"p": (HERE,), PREFIXED: (HERE,)}
+    assert confirmed({HERE: both}, removals) == {"p", PREFIXED}
+    assert confirmed({HERE: both, THERE: stored(THERE, LABELING)}, removals) == {"p"}
+    assert confirmed({HERE: both, THERE: stored(THERE)}, removals) == {PREFIXED}
+    assert confirmed({HERE: both, THERE: None}, removals) == set()
+
+
+BAD_LABELING = {"labeling": {"rules": [RULE | {"labels": ["card=1"]}, 1], "logicalOperator": "allOf"}}
+OTHER_KEY = f"{LABEL_PREFIX}p/other"
+
+
+@pytest.mark.parametrize(
+    ("policy", "label", "has"),
+    [
+        pytest.param(stored(), "p", True, id="deschedule"),
+        pytest.param(stored(), PREFIXED, False, id="deschedule, under the prefix"),
+        pytest.param(stored(HERE, UNREADABLE), "p", True, id="a deschedule that cannot be read"),
+        pytest.param(stored(HERE, LABELING), PREFIXED, True, id="labeling"),
+        pytest.param(stored(HERE, LABELING), OTHER_KEY, False, id="another key"),
+        pytest.param(stored(HERE, LABELING), "p", False, id="labeling, without the prefix"),
+        pytest.param(stored(HERE, LABELING, suspend=True), OTHER_KEY, True, id="suspended, another key"),
+        pytest.param(stored(HERE, LABELING, dryRun=True), OTHER_KEY, True, id="dry-run, another key"),
+        pytest.param(stored(HERE, LABELING, suspend=True), "p", False, id="suspended, without the prefix"),
+        pytest.param(
+            stored(HERE, LABELING, suspend=True), f"{LABEL_PREFIX}q/card", False, id="suspended, another name"
+        ),
+        pytest.param(stored(HERE, BAD_LABELING), OTHER_KEY, True, id="a labeling that cannot be read, another key"),
+    ],
+)
+def test_a_policy_has_the_labels_that_it_names_or_holds(policy: StoredPolicy, label: str, has: bool) -> None:
+    assert has_label(policy.policy, label) is has
+
+
+# Orphans
+
+OTHER_OPERATOR = {"metricname": "m", "operator": "LessThan", "target": 1, "labels": ["card=1"]}
+
+
+def labelled(*labels: str) -> dict[str, Any]:
+    return {"strategies": {"labeling": {"rules": [RULE | {"labels": list(labels)}]}}}
+
+
+def policy(spec: object, *, name: str = "p", namespace: str = "default") -> tuple[PolicyKey, object]:
+    return PolicyKey(namespace, name), spec
+
+
+ONLY_DESCHEDULE = {"strategies": {"deschedule": {"rules": [RULE]}}}
+ONLY_DONTSCHEDULE = {"strategies": {"dontschedule": {"rules": [RULE]}}}
+
+
+@pytest.mark.parametrize(
+    ("orphan", "specs", "goes"),
+    [
+        pytest.param("p", [], True, id="no policy at all"),
+        pytest.param(PREFIXED, [], True, id="no policy at all, prefixed"),
+        pytest.param("p", [policy(ONLY_DESCHEDULE, name="other")], True, id="another policy"),
+        pytest.param("p", [policy(ONLY_DESCHEDULE)], False, id="its policy"),
+        pytest.param("p", [policy(ONLY_DESCHEDULE, namespace="far")], False, id="facts_S8 one of its name elsewhere"),
+        pytest.param("p", [policy(ONLY_DONTSCHEDULE)], True, id="facts_C5 its policy without the strategy"),
+        pytest.param("p", [policy(labelled("card=0"))], True, id="its policy with another strategy"),
+        pytest.param(
+            "p", [policy(ONLY_DONTSCHEDULE), policy(ONLY_DESCHEDULE, namespace="far")], False, id="facts_D39 one of two"
+        ),
+        pytest.param("p", [policy({"strategies": {"deschedule": {"rules": []}}})], True, id="without rules"),
+        pytest.param("p", [policy({"strategies": {"deschedule": {"rules": "x"}}})], False, id="unreadable rules"),
+        pytest.param("p", [policy(ONLY_DONTSCHEDULE | {"suspend": True})], False, id="suspended"),
+        pytest.param("p", [policy(ONLY_DONTSCHEDULE | {"dryRun": True})], False, id="dry-run"),
+        pytest.param("p", [policy({"strategies": 7})], False, id="unreadable strategies"),
+        pytest.param(PREFIXED, [policy(labelled("card=0"))], False, id="its key"),
+        pytest.param(PREFIXED, [policy(labelled("bus=0"))], True, id="another key"),
+        pytest.param(PREFIXED, [policy(ONLY_DESCHEDULE)], True, id="no labeling"),
+        pytest.param(PREFIXED, [policy(labelled("bus=0", "card=-1"))], False, id="facts_D54 its key with a bad value"),
+        pytest.param(
+            PREFIXED,
+            [policy({"strategies": {"labeling": {"rules": [RULE | {"labels": ["card=0"]}, OTHER_OPERATOR]}}})],
+            False,
+            id="facts_D52 its key with two operators",
+        ),
+        pytest.param(
+            PREFIXED,
+            [policy({"strategies": {"labeling": {"rules": [{"metricname": "m", "operator": "?"}]}}})],
+            False,
+            id="a labeling that cannot be read",
+        ),
+    ],
+)
+def test_only_what_policies_say_lets_a_label_go(orphan: str, specs: list[tuple[PolicyKey, object]], goes: bool) -> None:
+    assert may_orphan_go(orphan, specs) is goes
+
+
+def test_a_malformed_label_under_the_prefix_belongs_to_no_policy() -> None:
+    assert may_orphan_go(f"{LABEL_PREFIX}p", [policy(labelled("card=0")), policy(labelled("card=0"), name="")])

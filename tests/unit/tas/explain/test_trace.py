@@ -1,0 +1,277 @@
+"""The trace of a value: it stops at the first stage without the value."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from tas.explain.trace import Evidence, PolicyVersion, Stage, Trace, trace
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import Scrape
+from tas.sources.state import SourceMetric, SourceState
+from tas.values.quantity import parse_quantity
+from tas.verdict.verdict import NodeVerdict, evaluate_policy
+
+NOW = 1_000_000.0
+RULE = {"metricname": "load", "operator": "GreaterThan", "target": 5}
+DESCHEDULE = {"deschedule": {"rules": [RULE]}}
+
+
+def scrape(
+    value: str = "7", *, ago: float = 1.0, sequence: int = 10, source: str = "push", metric: str = "load"
+) -> Scrape:
+    time = NOW - ago
+    metrics = {metric: parse_quantity(value)}
+    return Scrape(source=source, measured=time, arrived=time, sequence=sequence, metrics=metrics)
+
+
+def named(strategies: Mapping[str, Any] = DESCHEDULE, **spec: Any) -> PolicyVersion:
+    policy, problems = parse_policy(PolicyKey("default", "p"), {"strategies": strategies} | spec)
+    assert not problems
+    return PolicyVersion(policy, "uid", 1)
+
+
+def whole(policy: PolicyVersion | None = None, **changes: Any) -> Evidence:
+    """The evidence if all workers run, with some changes."""
+    policy = policy or named()
+    known = changes.get("known", (scrape(),))
+    verdict, _ = evaluate_policy(
+        policy.policy,
+        uid="uid",
+        generation=1,
+        samples=known,
+        labels={},
+        default_stale_after=60,
+        before=None,
+        now=NOW - 1,
+    )
+    evidence = Evidence(
+        published={"push": scrape()},
+        known=known,
+        labels={"p": "violating"},
+        cluster=True,
+        policies=[policy],
+        verdict=NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies={policy.policy.key: verdict}),
+        sources={},
+        held_sources={"prometheus"},
+        default_stale_after=60.0,
+    )
+    return msgspec.structs.replace(evidence, **changes)
+
+
+def traced(evidence: Evidence) -> Trace:
+    return trace("load", "node-1", evidence, NOW)
+
+
+def state(**changes: Any) -> SourceState:
+    metrics = {"load": SourceMetric(nodes=3)}
+    given: dict[str, Any] = {"kind": "prometheus", "holder": "h", "since": 0.0, "time": NOW, "period": 1.0}
+    return SourceState(**given | {"metrics": metrics} | changes)
+
+
+def test_a_value_passes_all_stages_if_all_workers_run() -> None:
+    found = traced(whole())
+    assert found.stopped_at is None
+    assert [result.stage for result in found.stages] == list(Stage)
+    assert [result.details[-1] for result in found.stages] == [
+        "push: publishes by itself",
+        "7 from push, sequence 10 of SAMPLES",
+        "7 from push",
+        "default/p deschedule: load GreaterThan 5 is violated, the strategy violated",
+        "default/p: p=violating is desired; there as 'violating'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "detail"),
+    [
+        ({"published": {}, "known": ()}, Stage.SOURCE, "no source is attached, and nobody publishes it"),
+        (
+            {"published": {"push": scrape(metric="other")}, "sources": {"prometheus": state()}, "known": ()},
+            Stage.SAMPLE,
+            "SAMPLES holds no load of node-1, only of push",
+        ),
+        (
+            {"sources": {"prometheus": state(problem="refused")}, "published": {}, "known": ()},
+            Stage.SOURCE,
+            "prometheus (h): refused",
+        ),
+        (
+            {
+                "sources": {"prometheus": state(metrics={"load": SourceMetric(missing="404")})},
+                "published": {},
+                "known": (),
+            },
+            Stage.SOURCE,
+            "prometheus (h): 404",
+        ),
+        (
+            {"sources": {"prometheus": state(metrics={})}, "published": {}, "known": ()},
+            Stage.SOURCE,
+            "prometheus (h): not polled for load: no policy uses it",
+        ),
+        (
+            {"sources": {"prometheus": state()}, "held_sources": (), "published": {}, "known": ()},
+            Stage.SOURCE,
+            "prometheus: no replica of collect polls it: is one running?",
+        ),
+        ({"published": {"push": scrape(ago=61)}}, Stage.SAMPLE, "stale: older than 60 s"),
+        (
+            {"known": (), "labels": None},
+            Stage.VIEW,
+            "Kubernetes has no node node-1: its samples are refused",
+        ),
+        (
+            {"known": (), "labels": None, "cluster": None},
+            Stage.VIEW,
+            "materialize has stored no load of node-1: is it running? has it refused the value?",
+        ),
+        ({"known": (scrape(ago=3, sequence=9),)}, Stage.VIEW, "materialize is behind: it has sequence 9"),
+        (
+            {"known": ()},
+            Stage.VIEW,
+            "materialize has stored no load of node-1: is it running? has it refused the value?",
+        ),
+        ({"policies": []}, Stage.VERDICT, "no policy uses load"),
+        (
+            {"verdict": None},
+            Stage.VERDICT,
+            "default/p deschedule: load GreaterThan 5 is violated, and evaluate has stored nothing: is it running?",
+        ),
+        ({"labels": {}}, Stage.LABEL, "default/p: p=violating is desired; not there"),
+        ({"labels": {"p": "mine"}}, Stage.LABEL, "default/p: p=violating is desired; there as 'mine'"),
+    ],
+)
+def test_a_value_stops_at_the_first_stage_without_it(changes: Mapping[str, Any], stage: Stage, detail: str) -> None:
+    found = traced(whole(**changes))
+    assert (found.stopped_at, found.stages[-1].details[-1]) == (stage, detail)
+    assert found.stages[-1].passed is False
+    assert all(result.passed for result in found.stages[:-1])
+
+
+def test_a_verdict_of_another_value_is_behind() -> None:
+    evidence = whole()
+    healthy = whole(known=(scrape("1"),))
+    found = traced(msgspec.structs.replace(evidence, verdict=healthy.verdict))
+    assert found.stopped_at is Stage.VERDICT
+    assert found.stages[-1].details == (
+        "default/p deschedule: load GreaterThan 5 is violated, and evaluate has stored met: is it running?",
+    )
+    assert found.stages[-1].since == NOW - 1
+
+
+def test_a_label_that_should_be_absent_stops_the_value() -> None:
+    healthy: dict[str, Any] = {"known": (scrape("1"),), "published": {"push": scrape("1")}}
+    assert traced(whole(labels={}, **healthy)).stopped_at is None
+    found = traced(whole(labels={"p": "violating"}, **healthy))
+    assert found.stopped_at is Stage.LABEL
+    assert found.stages[-1].details == ("default/p: p is to be absent; there as 'violating'",)
+    assert found.stages[-1].since == NOW - 1
+
+
+def test_a_foreign_label_does_not_stop_the_value() -> None:
+    healthy: dict[str, Any] = {"known": (scrape("1"),), "published": {"push": scrape("1")}}
+    found = traced(whole(labels={"p": "mine"}, **healthy))
+    assert found.stopped_at is None
+    assert found.stages[-1].details == (
+        "default/p: p is to be absent; there as 'mine', which is a user's own and stays",
+    )
+
+
+def test_without_a_cluster_the_trace_ends_with_the_verdict() -> None:
+    found = traced(whole(labels=None, cluster=False))
+    assert found.stopped_at is None
+    assert found.stages[-1].details[-1] == "without a cluster no label is written"
+
+
+def test_a_policy_that_only_scores_does_not_stop_the_value() -> None:
+    policy = named({"scheduleonmetric": {"rules": [{"metricname": "load", "operator": "LessThan"}]}})
+    found = traced(whole(policy))
+    assert found.stopped_at is None
+    assert found.stages[-2].details == ("default/p scheduleonmetric: low load first: compared with other nodes",)
+
+
+def test_a_held_label_agrees_with_any_current_value() -> None:
+    policy = named({"deschedule": {"rules": [RULE], "for": "1h"}})
+    for labels in ({}, {"p": "violating"}):
+        assert traced(whole(policy, labels=labels)).stopped_at is None
+
+
+def test_since_is_the_time_of_the_last_change() -> None:
+    found = traced(whole(published={"push": scrape(ago=100)}))
+    assert found.stages[-1].since == NOW - 100 + 60
+
+
+@pytest.mark.parametrize(("stale_after", "ago", "stopped_at"), [("10s", 20, Stage.SAMPLE), ("5m", 200, None)])
+def test_a_sample_is_stale_by_the_stale_after_of_the_policy(
+    stale_after: str, ago: float, stopped_at: Stage | None
+) -> None:
+    old = scrape(ago=ago)
+    assert traced(whole(named(staleAfter=stale_after), published={"push": old}, known=(old,))).stopped_at is stopped_at
+
+
+def test_a_sample_stale_for_one_policy_passes_for_another() -> None:
+    old = scrape(ago=20)
+    strict, patient = named(staleAfter="10s"), named(staleAfter="30s")
+    found = traced(whole(patient, published={"push": old}, known=(old,), policies=[strict, patient]))
+    assert found.stages[1].passed
+
+
+def test_a_value_as_old_as_the_limit_is_stale() -> None:
+    old = scrape(ago=60)
+    assert traced(whole(published={"push": old}, known=(old,))).stopped_at is Stage.SAMPLE
+
+
+def test_without_a_cluster_no_node_is_missing() -> None:
+    found = traced(whole(known=(), labels=None, cluster=False))
+    assert found.stages[-1].details == (
+        "materialize has stored no load of node-1: is it running? has it refused the value?",
+    )
+
+
+def test_one_source_that_has_the_value_is_enough() -> None:
+    sources = {"a": state(), "b": state(metrics={"load": SourceMetric(nodes=0)})}
+    found = traced(whole(sources=sources, held_sources={"a", "b"}, published={}))
+    assert found.stages[0].passed
+
+
+def test_one_verdict_that_is_behind_stops_the_value() -> None:
+    both = named({"deschedule": {"rules": [RULE]}, "dontschedule": {"rules": [RULE]}})
+    evidence = whole(both)
+    assert evidence.verdict is not None
+    (verdict,) = evidence.verdict.policies.values()
+    assert traced(evidence).stopped_at is None
+    for behind in verdict.strategies:
+        strategies = {kind: each for kind, each in verdict.strategies.items() if kind is not behind}
+        partial = msgspec.structs.replace(verdict, strategies=strategies)
+        written = msgspec.structs.replace(evidence.verdict, policies={both.policy.key: partial})
+        assert traced(msgspec.structs.replace(evidence, verdict=written)).stopped_at is Stage.VERDICT
+
+
+@pytest.mark.parametrize(("labels", "stopped_at"), [({"x": "2"}, None), ({"x": "1"}, None), ({}, Stage.LABEL)])
+def test_set_if_absent_agrees_with_any_current_value(labels: Mapping[str, str], stopped_at: Stage | None) -> None:
+    of = [RULE | {"labels": ["x=1"]}, RULE | {"metricname": "silent", "labels": ["x=2"]}]
+    prefixed = {f"telemetry.aware.scheduling.p/{name}": value for name, value in labels.items()}
+    assert traced(whole(named({"labeling": {"rules": of}}), labels=prefixed)).stopped_at is stopped_at
+
+
+def test_a_source_that_writes_to_us_needs_no_holder() -> None:
+    found = traced(whole(sources={"written": state(period=None)}, held_sources=()))
+    assert found.stages[0].details == ("written (h): a value for 3 nodes", "push: publishes by itself")
+
+
+def test_a_source_that_publishes_by_itself_need_not_send_all_metrics_in_each_message() -> None:
+    newer = scrape(ago=0.5, sequence=11, metric="other")
+    found = traced(whole(published={"push": newer}))
+    assert found.stopped_at is None
+    assert found.stages[0].details == ("push: publishes by itself; its newest message holds no load",)
+    assert found.stages[0].since == NOW - 1.0
+    assert found.stages[1].details == ("7 from push, sequence 10 of SAMPLES",)
+    old = scrape(ago=70)
+    assert traced(whole(published={"push": newer}, known=(old,))).stopped_at is Stage.SAMPLE
+    found = traced(whole(published={"push": newer}, known=()))
+    assert found.stages[0].details == (
+        "no source is attached, and nobody publishes it: only other metrics come from push",
+    )

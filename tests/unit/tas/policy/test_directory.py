@@ -1,0 +1,231 @@
+"""Which policies are in force when files are added, deleted, broken or contradict each other."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from tas.policy.directory import (
+    FilePolicy,
+    FileProblem,
+    PolicyFile,
+    file_policy_uid,
+    generation_of,
+    plan,
+    policy_file,
+    unreadable_file,
+)
+from tas.policy.policy import Policy, PolicyKey
+
+PROBLEM = FileProblem(origin="x.yaml", subject="policy default/one", field="spec", value="?", reason="cannot be read")
+
+
+def key(name: str) -> PolicyKey:
+    return PolicyKey("default", name)
+
+
+def file(origin: str, *names: str, broken: bool = False) -> PolicyFile:
+    policies = tuple(
+        FilePolicy(origin=origin, policy=Policy(key=key(name), strategies={}), generation=1) for name in names
+    )
+    return PolicyFile(origin=origin, policies=policies, problems=(PROBLEM,) if broken else ())
+
+
+def stored(**origins: str) -> Mapping[PolicyKey, str]:
+    return {key(name): origin for name, origin in origins.items()}
+
+
+def test_every_readable_policy_is_in_force() -> None:
+    planned = plan([file("a.yaml", "one", "two"), file("b.yaml", "three")], {}, complete=True)
+    assert {k.name: file_policy.origin for k, file_policy in planned.desired.items()} == {
+        "one": "a.yaml",
+        "two": "a.yaml",
+        "three": "b.yaml",
+    }
+    assert not planned.remove
+    assert not planned.unreadable
+
+
+def test_a_deleted_file_removes_its_policies() -> None:
+    planned = plan([file("a.yaml", "one")], stored(one="a.yaml", two="b.yaml"), complete=True)
+    assert planned.remove == {key("two")}
+
+
+def test_a_policy_that_left_its_file_is_removed() -> None:
+    planned = plan([file("a.yaml", "one")], stored(one="a.yaml", two="a.yaml"), complete=True)
+    assert planned.remove == {key("two")}
+
+
+def test_without_a_complete_listing_nothing_is_removed() -> None:
+    planned = plan([], stored(one="a.yaml"), complete=False)
+    assert planned.remove == frozenset()
+
+
+def test_a_policy_that_came_from_no_file_is_never_removed() -> None:
+    assert plan([], stored(one=""), complete=True).remove == frozenset()
+
+
+def test_an_unreadable_file_keeps_all_that_came_from_it() -> None:
+    planned = plan([file("a.yaml", broken=True)], stored(one="a.yaml", two="a.yaml", three="b.yaml"), complete=True)
+    assert planned.remove == {key("three")}
+    assert not planned.desired
+    assert planned.unreadable == {"a.yaml": (msgspec.structs.replace(PROBLEM, in_force="last good version"),)}
+
+
+def test_the_readable_policies_of_a_broken_file_are_in_force() -> None:
+    planned = plan([file("a.yaml", "one", broken=True)], stored(one="a.yaml", two="a.yaml"), complete=True)
+    assert set(planned.desired) == {key("one")}
+    assert planned.remove == frozenset()
+
+
+@pytest.mark.parametrize("turn", [1, -1], ids=["in-order", "reversed"])
+def test_the_first_path_counts_for_two_policies_of_one_name(turn: int) -> None:
+    planned = plan([file("a.yaml", "one"), file("b.yaml", "one")][::turn], {}, complete=True)
+    assert planned.desired[key("one")].origin == "a.yaml"
+    assert [str(problem) for problem in planned.duplicates] == [
+        "file b.yaml: policy default/one: metadata.name = 'one': the policy of this name in file a.yaml is in force"
+    ]
+
+
+def test_the_first_of_two_policies_of_one_name_in_a_file_counts() -> None:
+    planned = plan([file("a.yaml", "one", "one")], {}, complete=True)
+    assert len(planned.desired) == len(planned.duplicates) == 1
+
+
+def test_the_second_path_counts_after_the_first_is_deleted() -> None:
+    planned = plan([file("b.yaml", "one")], stored(one="a.yaml"), complete=True)
+    assert planned.desired[key("one")].origin == "b.yaml"
+    assert planned.remove == frozenset()
+
+
+def test_the_last_good_version_of_an_unreadable_first_path_counts_before_a_second() -> None:
+    planned = plan([file("a.yaml", broken=True), file("b.yaml", "one")], stored(one="a.yaml"), complete=True)
+    assert not planned.desired
+    assert not planned.remove
+    assert [str(problem) for problem in planned.duplicates] == [
+        "file b.yaml: policy default/one: metadata.name = 'one': the policy of this name in file a.yaml is in force"
+    ]
+
+
+def test_a_first_path_that_was_never_readable_does_not_block_a_second() -> None:
+    planned = plan([file("a.yaml", broken=True), file("b.yaml", "one")], {}, complete=True)
+    assert planned.desired[key("one")].origin == "b.yaml"
+
+
+def test_a_readable_first_path_counts_before_the_last_good_version_of_a_second() -> None:
+    planned = plan([file("a.yaml", "one"), file("b.yaml", broken=True)], stored(one="b.yaml"), complete=True)
+    assert planned.desired[key("one")].origin == "a.yaml"
+
+
+def test_a_third_path_is_reported_with_the_path_in_force() -> None:
+    files = [file("a.yaml", "one"), file("b.yaml", broken=True), file("c.yaml", "one")]
+    planned = plan(files, stored(one="b.yaml"), complete=True)
+    assert [problem.reason for problem in planned.duplicates] == ["the policy of this name in file a.yaml is in force"]
+
+
+@pytest.mark.parametrize(
+    ("stored_of_a", "of_b", "in_force"),
+    [
+        ({"one": "a.yaml"}, (), "last good version"),
+        ({}, (), "nothing"),
+        ({"two": "a.yaml"}, (), "nothing"),
+        ({}, ("one",), "another definition of this name"),
+    ],
+)
+def test_a_problem_names_what_is_in_force_instead(
+    stored_of_a: Mapping[str, str], of_b: tuple[str, ...], in_force: str
+) -> None:
+    planned = plan([file("a.yaml", broken=True), file("b.yaml", *of_b)], stored(**stored_of_a), complete=True)
+    assert [problem.in_force for problem in planned.unreadable["a.yaml"]] == [in_force]
+
+
+@pytest.mark.parametrize(("stored_policies", "in_force"), [({"one": "x.yaml"}, "last good version"), ({}, "nothing")])
+def test_a_problem_of_a_whole_file_names_whether_a_last_good_version_is_in_force(
+    stored_policies: Mapping[str, str], in_force: str
+) -> None:
+    whole = msgspec.structs.replace(PROBLEM, subject="file")
+    planned = plan([PolicyFile(origin="x.yaml", problems=(whole,))], stored(**stored_policies), complete=True)
+    assert [problem.in_force for problem in planned.unreadable["x.yaml"]] == [in_force]
+
+
+def test_a_problem_of_a_whole_file_does_not_take_what_another_file_keeps_for_its_own() -> None:
+    files = [unreadable_file(origin, "content", "", "not readable") for origin in ("x.yaml", "y.yaml")]
+    planned = plan(files, stored(one="x.yaml"), complete=True)
+    in_force = {origin: problem.in_force for origin, (problem,) in planned.unreadable.items()}
+    assert in_force == {"x.yaml": "last good version", "y.yaml": "nothing"}
+
+
+def test_a_part_that_names_no_policy_has_no_last_good_version_in_what_is_read_beside_it() -> None:
+    nameless = msgspec.structs.replace(PROBLEM, origin="x.yaml", subject="manifest")
+    beside = msgspec.structs.replace(file("x.yaml", "one"), problems=(nameless,))
+    planned = plan([beside], stored(one="x.yaml"), complete=True)
+    assert [problem.in_force for problem in planned.unreadable["x.yaml"]] == ["nothing"]
+
+
+# What one file says
+
+
+def manifest(name: str, *, namespace: str = "default", **spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "telemetry.intel.com/v1alpha1",
+        "kind": "TASPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"strategies": {}, **spec},
+    }
+
+
+def file_of(*manifests: object) -> PolicyFile:
+    return policy_file("a.yaml", manifests, size=lambda _: 0, most_bytes=0)
+
+
+def test_a_file_has_the_policies_of_its_manifests_in_order() -> None:
+    read = file_of(manifest("one"), manifest("two", namespace="other"))
+    assert [filed.policy.key for filed in read.policies] == [key("one"), PolicyKey("other", "two")]
+    assert {filed.origin for filed in read.policies} == {"a.yaml"}
+    assert read.problems == ()
+
+
+def test_an_unreadable_part_is_reported_and_the_rest_counts() -> None:
+    refused = manifest("two", staleAfter="soon")
+    read = file_of(manifest("one"), refused, {"kind": "Pod"})
+    assert [filed.policy.key.name for filed in read.policies] == ["one"]
+    first, second = read.problems
+    assert (first.origin, first.subject, first.field) == ("a.yaml", "policy default/two", "spec.staleAfter")
+    assert second.origin == "a.yaml"
+
+
+def test_a_file_without_a_policy_is_unreadable_and_deletes_nothing() -> None:
+    read = file_of()
+    assert read.policies == ()
+    assert [problem.field for problem in read.problems] == ["content"]
+    assert plan([read], stored(one="a.yaml"), complete=True).remove == frozenset()
+
+
+@pytest.mark.parametrize(("size", "fits"), [(9, True), (10, True), (11, False)])
+def test_a_policy_that_is_too_large_is_reported_and_the_others_count(size: int, fits: bool) -> None:
+    sizes = {"one": 1, "two": size, "three": 2}
+    manifests = [manifest(name) for name in sizes]
+    read = policy_file("a.yaml", manifests, size=lambda filed: sizes[filed.policy.key.name], most_bytes=10)
+    assert [filed.policy.key.name for filed in read.policies] == (["one", "two", "three"] if fits else ["one", "three"])
+    assert [(each.subject, each.value) for each in read.problems] == (
+        [] if fits else [("policy default/two", f"{size} bytes")]
+    )
+
+
+def test_the_generation_changes_with_the_spec_and_only_with_it() -> None:
+    numbers = [generation_of(spec) for spec in ({"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 1}, None, {}, {"a": 10**40})]
+    assert len(set(numbers)) == len(numbers)
+    assert all(1 <= number <= 2**48 for number in numbers)
+    assert generation_of({"b": 2, "a": 1}) == numbers[0]
+
+
+def test_each_name_has_its_own_uid() -> None:
+    assert file_policy_uid(key("one")) == file_policy_uid(PolicyKey("default", "one"))
+    assert len({file_policy_uid(each) for each in (key("one"), key("two"), PolicyKey("other", "one"))}) == 3
+
+
+def test_all_problems_of_a_plan_are_reported_by_file() -> None:
+    planned = plan([file("a.yaml", "one"), file("x.yaml", "one", broken=True)], {}, complete=True)
+    assert planned.problems.keys() == {"x.yaml"}
+    assert [each.subject for each in planned.problems["x.yaml"]] == ["policy default/one", "policy default/one"]
+    assert [each.field for each in planned.problems["x.yaml"]] == ["spec", "metadata.name"]

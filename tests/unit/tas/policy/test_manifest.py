@@ -1,0 +1,706 @@
+"""Manifests: the meaning of each field, the problems, and the `spec` written back."""
+
+import json
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.errors import InvalidInputError
+from tas.policy.manifest import MAX_PROBLEMS, parse_manifest, parse_policy, policy_spec
+from tas.policy.policy import (
+    API_VERSION,
+    KIND,
+    ON_STALE,
+    LogicalOperator,
+    OnStale,
+    Operator,
+    Policy,
+    PolicyKey,
+    Problem,
+    Rule,
+    ScoreMode,
+    Strategy,
+    StrategyType,
+)
+from tas.policy.rules import State, rule_state
+from tas.policy.selector import LabelSelector, Requirement, SelectorOperator
+from tas.values.quantity import Quantity, parse_quantity
+from tests.unit.tas.generators import anything, policies
+
+KEY = PolicyKey("default", "demo")
+RULE = {"metricname": "m", "operator": "GreaterThan", "target": 1}
+DONTSCHEDULE, SCHEDULEONMETRIC = StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC
+DESCHEDULE, LABELING = StrategyType.DESCHEDULE, StrategyType.LABELING
+
+
+def spec_of(kind: str = "dontschedule", *rules: Any, **fields: Any) -> dict[str, Any]:
+    return {"strategies": {kind: {"rules": list(rules) or [RULE], **fields}}}
+
+
+def manifest_of(spec: Any, **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "demo", **metadata}, "spec": spec}
+
+
+def parsed(spec: Any, key: PolicyKey = KEY) -> tuple[Policy, list[Problem], list[Problem]]:
+    """The policy, the refused problems, and the accepted ones."""
+    policy, problems = parse_policy(key, spec)
+    return policy, [each for each in problems if each.refused], [each for each in problems if not each.refused]
+
+
+def fields(problems: list[Problem]) -> list[str]:
+    return [each.field for each in problems]
+
+
+class TestMeaning:
+    def test_the_policy_of_the_health_demo(self) -> None:
+        """The demo of the original: every field that it uses, without a problem."""
+        spec = {
+            "strategies": {
+                "deschedule": {"rules": [{"metricname": "health_metric", "operator": "Equals", "target": 2}]},
+                "dontschedule": {
+                    "policyName": "ignored",
+                    "logicalOperator": "allOf",
+                    "rules": [
+                        {"metricname": "health_metric", "operator": "Equals", "target": 1},
+                        {"metricname": "health_metric", "operator": "Equals", "target": 2},
+                    ],
+                },
+                "scheduleonmetric": {"rules": [{"metricname": "health_metric", "operator": "LessThan"}]},
+            }
+        }
+
+        def rule(operator: Operator, target: str) -> Rule:
+            return Rule(metric="health_metric", operator=operator, target=parse_quantity(target))
+
+        policy, problems = parse_policy(KEY, spec)
+        assert problems == ()
+        assert policy == Policy(
+            key=KEY,
+            strategies={
+                DESCHEDULE: Strategy(type=DESCHEDULE, rules=(rule(Operator.EQUALS, "2"),), on_stale=OnStale.HOLD),
+                DONTSCHEDULE: Strategy(
+                    type=DONTSCHEDULE,
+                    rules=(rule(Operator.EQUALS, "1"), rule(Operator.EQUALS, "2")),
+                    logical_operator=LogicalOperator.ALL_OF,
+                    on_stale=OnStale.PASS,
+                ),
+                SCHEDULEONMETRIC: Strategy(
+                    type=SCHEDULEONMETRIC, rules=(rule(Operator.LESS_THAN, "0"),), on_stale=OnStale.LOWEST
+                ),
+            },
+        )
+
+    def test_every_extension(self) -> None:
+        spec = {
+            "suspend": True,
+            "dryRun": True,
+            "nodeSelector": {"matchLabels": {"pool": "a"}},
+            "staleAfter": "1m30s",
+            "strategies": {
+                "labeling": {
+                    "onStale": "clear",
+                    "for": "2m",
+                    "clearFor": "500ms",
+                    "rules": [{**RULE, "source": "machine", "target": "1500m", "labels": ["a=b", "c="]}],
+                },
+                "scheduleonmetric": {
+                    "onStale": "neutral",
+                    "scoreMode": "proportional",
+                    "rules": [{**RULE, "weight": 7}],
+                },
+            },
+        }
+        policy, problems = parse_policy(KEY, spec)
+        assert problems == ()
+        assert (policy.suspend, policy.dry_run, policy.stale_after) == (True, True, 90.0)
+        requirement = Requirement(key="pool", operator=SelectorOperator.IN, values=frozenset({"a"}))
+        assert policy.node_selector == LabelSelector(requirements=(requirement,))
+        labeling, scoring = policy.strategies[LABELING], policy.strategies[SCHEDULEONMETRIC]
+        assert (labeling.on_stale, labeling.for_, labeling.clear_for) == (OnStale.CLEAR, 120.0, 0.5)
+        assert labeling.rules[0] == Rule(
+            metric="m",
+            operator=Operator.GREATER_THAN,
+            target=parse_quantity("1.5"),
+            labels=(("a", "b"), ("c", "")),
+            source="machine",
+        )
+        assert (scoring.on_stale, scoring.score_mode, scoring.rules[0].weight) == (
+            OnStale.NEUTRAL,
+            ScoreMode.PROPORTIONAL,
+            7,
+        )
+
+    @pytest.mark.parametrize("found", ["", "anyOf"])
+    def test_an_empty_logical_operator_is_any_of(self, found: str) -> None:
+        policy, refused, accepted = parsed(spec_of(logicalOperator=found))
+        assert policy.strategies[DONTSCHEDULE].logical_operator is LogicalOperator.ANY_OF
+        assert refused == accepted == []
+
+    @pytest.mark.parametrize(
+        ("target", "expected"),
+        [
+            (5, "5"),
+            (-1, "-1"),
+            ("1500m", "1.5"),
+            ("2Gi", "2147483648"),
+            (2**63, "9223372036854775808"),
+            (10**40, "1e40"),
+        ],
+    )
+    def test_targets(self, target: Any, expected: str) -> None:
+        policy, refused, _ = parsed(spec_of("dontschedule", {**RULE, "target": target}))
+        assert refused == []
+        assert policy.strategies[DONTSCHEDULE].rules[0].target == parse_quantity(expected)
+
+    def test_facts_Q9_target_omitted_is_zero(self) -> None:
+        policy, refused, _ = parsed(spec_of("dontschedule", {"metricname": "m", "operator": "Equals"}))
+        assert refused == []
+        assert rule_state(policy.strategies[DONTSCHEDULE].rules[0], Quantity(0)) is State.VIOLATED
+
+    def test_facts_D34_names_of_recording_rules(self) -> None:
+        policy, problems = parse_policy(KEY, spec_of("dontschedule", {**RULE, "metricname": "node:load:avg1m"}))
+        assert problems == ()
+        assert policy.strategies[DONTSCHEDULE].rules[0].metric == "node:load:avg1m"
+
+    def test_facts_D40_rules_that_differ_in_any_field_are_not_equal(self) -> None:
+        """The original compared metric, target and operator alone."""
+        variants = [
+            spec_of(),
+            spec_of(logicalOperator="allOf"),
+            spec_of("dontschedule", RULE, RULE),
+            spec_of("dontschedule", {**RULE, "source": "machine"}),
+            spec_of("deschedule"),
+            {"strategies": {}},
+        ]
+        read = [parse_policy(KEY, spec)[0] for spec in variants]
+        assert all(read[i] != read[j] for i in range(len(read)) for j in range(i))
+
+    def test_the_same_target_in_another_notation_is_equal(self) -> None:
+        assert parse_policy(KEY, spec_of("dontschedule", {**RULE, "target": "1000m"})) == parse_policy(KEY, spec_of())
+
+
+class TestAccepted:
+    """Values that the original's schema accepted: reported, never refused, and the rest works."""
+
+    @pytest.mark.parametrize("spec", [None, {"strategies": {}}])
+    def test_a_policy_without_strategies_does_nothing(self, spec: Any) -> None:
+        policy, refused, accepted = parsed(spec)
+        assert policy == Policy(key=KEY, strategies={})
+        assert (len(refused), len(accepted)) == (0, 1)
+        assert "does nothing" in str(accepted[0])
+
+    def test_facts_D37_C4_siblings_of_an_unknown_strategy_work(self) -> None:
+        spec = spec_of()
+        spec["strategies"] |= {"strategy_unavailable": {"rules": []}, 7: None, "Deschedule": 5}
+        policy, refused, accepted = parsed(spec)
+        assert list(policy.strategies) == [DONTSCHEDULE]
+        assert refused == []
+        assert fields(accepted) == [
+            "spec.strategies.strategy_unavailable",
+            "spec.strategies[7]",
+            "spec.strategies.Deschedule",
+        ]
+        assert "did you mean deschedule?" in accepted[2].reason
+
+    def test_empty_rules(self) -> None:
+        policy, refused, accepted = parsed({"strategies": {"deschedule": {"rules": []}}})
+        assert policy.strategies[DESCHEDULE].rules == ()
+        assert (refused, fields(accepted)) == ([], ["spec.strategies.deschedule.rules"])
+
+    def test_facts_D5_P10_extra_rules_without_weight(self) -> None:
+        opposite = {**RULE, "operator": "LessThan"}
+        policy, refused, accepted = parsed(spec_of("scheduleonmetric", RULE, opposite))
+        assert len(policy.strategies[SCHEDULEONMETRIC].rules) == 2
+        assert (refused, fields(accepted)) == ([], ["spec.strategies.scheduleonmetric.rules"])
+        assert "only the first rule counts" in accepted[0].reason
+
+    def test_facts_D5_rules_that_all_carry_a_weight_combine(self) -> None:
+        _, problems = parse_policy(KEY, spec_of("scheduleonmetric", {**RULE, "weight": 1}, {**RULE, "weight": 100}))
+        assert problems == ()
+
+    def test_weights_on_only_some_rules(self) -> None:
+        _, refused, accepted = parsed(spec_of("scheduleonmetric", RULE, {**RULE, "weight": 1}, RULE))
+        assert refused == []
+        assert [str(each) for each in accepted] == [
+            "spec.strategies.scheduleonmetric.rules = '1 of 3 with a weight': rules without a weight do not count"
+        ]
+
+    def test_ranks_do_not_combine(self) -> None:
+        _, refused, accepted = parsed(spec_of("scheduleonmetric", {**RULE, "weight": 1}, scoreMode="rank"))
+        assert (refused, fields(accepted)) == ([], ["spec.strategies.scheduleonmetric.scoreMode"])
+
+    def test_labels_in_a_strategy_that_does_not_use_them(self) -> None:
+        policy, refused, accepted = parsed(spec_of("deschedule", {**RULE, "labels": ["a=b"]}))
+        assert policy.strategies[DESCHEDULE].rules[0].labels == ()
+        assert (refused, fields(accepted)) == ([], ["spec.strategies.deschedule.rules[0].labels"])
+
+    @pytest.mark.parametrize("labels", [{}, {"labels": []}])
+    def test_labeling_without_labels(self, labels: dict[str, Any]) -> None:
+        _, refused, accepted = parsed(spec_of("labeling", {**RULE, **labels}))
+        assert (refused, fields(accepted)) == ([], ["spec.strategies.labeling.rules[0].labels"])
+
+    @pytest.mark.parametrize(
+        "label",
+        [
+            pytest.param("foo", id="facts_G10-no-equals-sign"),
+            pytest.param("", id="facts_D51-empty"),
+            pytest.param("=b", id="facts_D51-no-key"),
+            pytest.param("a/b=c", id="facts_D54-slash"),
+            pytest.param("a~b=c", id="facts_D54-tilde"),
+            pytest.param("-a=c", id="facts_D54-key-begins-with-dash"),
+            pytest.param("a=-1", id="facts_D54-value-begins-with-dash"),
+            pytest.param("a=b c", id="facts_D54-space"),
+            pytest.param("a=b=c", id="facts_D54-two-equals-signs"),
+            pytest.param("a=b\n", id="facts_D54-newline"),
+            pytest.param("ä=b", id="facts_D54-no-ascii"),
+            pytest.param("a" * 64 + "=b", id="facts_D54-long-key"),
+            pytest.param("a=" + "b" * 64, id="facts_D54-long-value"),
+        ],
+    )
+    def test_facts_D51_D54_an_invalid_label_is_left_out_alone(self, label: str) -> None:
+        spec = spec_of(
+            "labeling", {**RULE, "labels": ["first=1", label, "last=" + "x" * 63]}, {**RULE, "labels": ["b=c"]}
+        )
+        policy, refused, accepted = parsed(spec)
+        assert [rule.labels for rule in policy.strategies[LABELING].rules] == [
+            (("first", "1"), ("last", "x" * 63)),
+            (("b", "c"),),
+        ]
+        assert (refused, fields(accepted)) == ([], ["spec.strategies.labeling.rules[0].labels[1]"])
+
+    def test_labels_that_gpu_aware_scheduling_reads(self) -> None:
+        labels = ["gas-disable-card0=true", "gas-prefer-gpu=card0", "gas-tile-preferred-card1_gt0=PCI_GROUP"]
+        policy, problems = parse_policy(KEY, spec_of("labeling", {**RULE, "labels": labels}))
+        assert problems == ()
+        assert [f"{key}={value}" for key, value in policy.strategies[LABELING].rules[0].labels] == labels
+
+    def test_facts_D54_a_duplicate_key_in_a_rule(self) -> None:
+        policy, refused, accepted = parsed(spec_of("labeling", {**RULE, "labels": ["a=b", "a=c", "a=b"]}))
+        assert policy.strategies[LABELING].rules[0].labels == (("a", "b"),)
+        assert refused == []
+        assert ["the first counts: a=b" in each.reason for each in accepted] == [True, True]
+
+    def test_facts_D52_G6_mixed_operators_on_one_label(self) -> None:
+        rules = [
+            {"metricname": "memory", "operator": "LessThan", "target": 2000, "labels": ["d=card0", "x=1"]},
+            {"metricname": "cpu", "operator": "Equals", "target": 200, "labels": ["d=card1", "y=1"]},
+            {"metricname": "cpu", "operator": "Equals", "target": 300, "labels": ["d=card2", "y=2"]},
+        ]
+        policy, refused, accepted = parsed(spec_of("labeling", *rules))
+        assert [rule.labels for rule in policy.strategies[LABELING].rules] == [
+            (("x", "1"),),
+            (("y", "1"),),
+            (("y", "2"),),
+        ]
+        assert (refused, fields(accepted)) == ([], ["spec.strategies.labeling.rules"])
+        assert accepted[0].value == "'d: Equals, LessThan'"
+
+    def test_facts_G3_one_operator_on_one_label_is_fine(self) -> None:
+        rules = [{**RULE, "labels": ["d=card0"]}, {**RULE, "metricname": "k", "labels": ["d=card1"]}]
+        policy, problems = parse_policy(KEY, spec_of("labeling", *rules))
+        assert problems == ()
+        assert [rule.labels for rule in policy.strategies[LABELING].rules] == [(("d", "card0"),), (("d", "card1"),)]
+
+    @pytest.mark.parametrize("length", [63, 64])
+    def test_facts_D45_names_that_no_label_can_hold(self, length: int) -> None:
+        spec = {"strategies": {kind: {"rules": [RULE]} for kind in ("deschedule", "dontschedule")}}
+        policy, refused, accepted = parsed(spec, PolicyKey("default", "p" * length))
+        assert refused == []
+        assert set(policy.strategies) == {DESCHEDULE, DONTSCHEDULE}
+        assert fields(accepted) == ([] if length == 63 else ["metadata.name", "metadata.name"])
+        assert all("63 characters" in each.reason for each in accepted)
+
+    @pytest.mark.parametrize("length", [226, 227])
+    def test_prefix_and_name_within_253(self, length: int) -> None:
+        spec = spec_of("labeling", {**RULE, "labels": ["a=b"]})
+        policy, refused, accepted = parsed(spec, PolicyKey("default", "p" * length))
+        assert refused == []
+        assert policy.strategies[LABELING].rules[0].labels == ((("a", "b"),) if length == 226 else ())
+        assert fields(accepted) == ([] if length == 226 else ["metadata.name"])
+
+    def test_unknown_fields_are_named(self) -> None:
+        spec: dict[Any, Any] = {
+            **spec_of("dontschedule", {**RULE, "Target": 5}, logicaloperator="allOf"),
+            "dryrun": True,
+            date(2024, 1, 1): 1,
+            "a\ud800b": 2,
+        }
+        policy, refused, accepted = parsed(spec)
+        assert refused == []
+        assert policy.strategies[DONTSCHEDULE].logical_operator is LogicalOperator.ANY_OF
+        assert {each.field: each.reason for each in accepted} == {
+            "spec.dryrun": "unknown field, ignored; did you mean dryRun?",
+            "spec[datetime.date(2024, 1, 1)]": "unknown field, ignored",
+            "spec['a\\ud800b']": "unknown field, ignored",
+            "spec.strategies.dontschedule.logicaloperator": "unknown field, ignored; did you mean logicalOperator?",
+            "spec.strategies.dontschedule.rules[0].Target": "unknown field, ignored; did you mean target?",
+        }
+
+
+RULE_FIELD = "spec.strategies.{kind}.rules[0].{field}"
+
+
+class TestRefused:
+    """Values that the CRD's schema would reject: reported as refused, and without effect on any node."""
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            pytest.param("operator", "ABCDE", id="facts_Q4"),
+            ("operator", ""),
+            ("operator", "greaterthan"),
+            ("operator", None),
+            ("operator", ["Equals"]),
+            pytest.param("metricname", "", id="facts_C3"),
+            ("metricname", "a.b"),
+            ("metricname", "a b"),
+            ("metricname", "m\n"),
+            ("metricname", "m" * 254),
+            ("metricname", 5),
+            ("metricname", None),
+            ("target", "many"),
+            ("target", "NaN"),
+            ("target", ""),
+            ("target", " 1"),
+            ("target", 1.5),
+            ("target", float("nan")),
+            ("target", True),
+            ("target", None),
+            ("target", [1]),
+            ("target", 10**40 + 1),
+            ("target", -(10**5000)),
+            ("source", "Machine"),
+            ("source", ""),
+            ("source", None),
+            ("source", 5),
+            ("labels", "a=b"),
+            ("labels", ["a=b", 5]),
+            ("labels", None),
+        ],
+        ids=lambda value: str(value)[:12] if isinstance(value, str) else type(value).__name__,
+    )
+    @pytest.mark.parametrize("kind", [DONTSCHEDULE, DESCHEDULE, LABELING])
+    def test_an_unreadable_rule_is_unknown(self, kind: StrategyType, field: str, value: Any) -> None:
+        sibling = {**RULE, "metricname": "k", "labels": ["x=1"]} if kind is LABELING else {**RULE, "metricname": "k"}
+        labels = {"labels": ["x=1"]} if kind is LABELING else {}
+        policy, refused, accepted = parsed(spec_of(kind.value, {**RULE, **labels, field: value}, sibling))
+        assert (fields(refused), accepted) == ([RULE_FIELD.format(kind=kind.value, field=field)], [])
+        first, second = policy.strategies[kind].rules
+        assert not first.readable
+        # A rule without a metric's name never gets a value.
+        assert rule_state(first, Quantity(10**20) if first.metric else None) is State.UNKNOWN
+        assert second.readable
+        assert not policy.suspend
+
+    @pytest.mark.parametrize("field", ["metricname", "operator"])
+    def test_a_required_field_is_missing(self, field: str) -> None:
+        policy, refused, _ = parsed(spec_of("dontschedule", {name: RULE[name] for name in RULE if name != field}))
+        assert [(each.field, each.value) for each in refused] == [
+            (RULE_FIELD.format(kind="dontschedule", field=field), "absent")
+        ]
+        assert not policy.strategies[DONTSCHEDULE].rules[0].readable
+
+    def test_the_readable_fields_of_a_rule_are_kept(self) -> None:
+        """A user recognizes the rule in the explanations."""
+        broken = [{**RULE, "metricname": "a b"}, {**RULE, "operator": "ABCDE"}, {**RULE, "target": "many"}]
+        policy, _, _ = parsed(spec_of("dontschedule", *broken))
+        assert [str(rule) for rule in policy.strategies[DONTSCHEDULE].rules] == [
+            "? GreaterThan 1",
+            "m ? 1",
+            "m GreaterThan ?",
+        ]
+
+    @pytest.mark.parametrize("weight", [0, -1, 101, 1.0, "1", True, None])
+    def test_weights(self, weight: Any) -> None:
+        policy, refused, _ = parsed(spec_of("scheduleonmetric", {**RULE, "weight": weight}))
+        assert fields(refused) == [RULE_FIELD.format(kind="scheduleonmetric", field="weight")]
+        assert not policy.strategies[SCHEDULEONMETRIC].rules[0].readable
+
+    @pytest.mark.parametrize("kind", [DONTSCHEDULE, DESCHEDULE, LABELING])
+    def test_a_weight_in_a_strategy_without_scores(self, kind: StrategyType) -> None:
+        policy, refused, _ = parsed(spec_of(kind.value, {**RULE, "weight": 5}))
+        assert fields(refused) == [RULE_FIELD.format(kind=kind.value, field="weight")]
+        assert not policy.strategies[kind].rules[0].readable
+
+    @pytest.mark.parametrize(
+        ("kind", "field", "value"),
+        [
+            *((kind, "logicalOperator", value) for kind in StrategyType for value in ("oneOf", None, 5, ["anyOf"])),
+            *((kind, "onStale", value) for kind in StrategyType for value in ("", "never", None, True)),
+            *(
+                (kind, "onStale", value.value)
+                for kind in StrategyType
+                for value in OnStale
+                if value not in ON_STALE[kind]
+            ),
+            *((kind, field, value)
+              for kind in (DESCHEDULE, LABELING)
+              for field in ("for", "clearFor")
+              for value in ("", "90", 90, 90.0, "-1s", "1 m", "1d", "169h", "1e3s", None)),
+            *((kind, field, "90s") for kind in (DONTSCHEDULE, SCHEDULEONMETRIC) for field in ("for", "clearFor")),
+            (SCHEDULEONMETRIC, "scoreMode", "Rank"),
+            (SCHEDULEONMETRIC, "scoreMode", None),
+            *((kind, "scoreMode", "proportional") for kind in (DONTSCHEDULE, DESCHEDULE, LABELING)),
+        ],
+    )  # fmt: skip
+    def test_an_unreadable_strategy_is_unknown(self, kind: StrategyType, field: str, value: Any) -> None:
+        labels = {"labels": ["x=1"]} if kind is LABELING else {}
+        spec = spec_of(kind.value, {**RULE, **labels}, **{field: value})
+        spec["strategies"]["deschedule" if kind is not DESCHEDULE else "dontschedule"] = {"rules": [RULE]}
+        policy, refused, _ = parsed(spec)
+        assert set(fields(refused)) == {f"spec.strategies.{kind.value}.{field}"}
+        strategy = policy.strategies.pop(kind)  # type: ignore[attr-defined]
+        assert not strategy.rules[0].readable
+        assert strategy.on_stale is ON_STALE[kind][0]
+        assert all(other.readable for other in policy.strategies.values())
+        assert not policy.suspend
+
+    @pytest.mark.parametrize("rules", [{}, {"rules": None}, {"rules": {}}, {"rules": "m"}, {"rules": 0}])
+    def test_a_strategy_without_a_list_of_rules_is_unknown_and_not_healthy(self, rules: Any) -> None:
+        policy, refused, _ = parsed({"strategies": {"deschedule": rules}})
+        assert fields(refused) == ["spec.strategies.deschedule.rules"]
+        assert [rule.readable for rule in policy.strategies[DESCHEDULE].rules] == [False]
+
+    def test_an_unreadable_strategy_is_unknown_even_without_rules(self) -> None:
+        policy, refused, _ = parsed({"strategies": {"deschedule": {"rules": [], "onStale": "never"}}})
+        assert fields(refused) == ["spec.strategies.deschedule.onStale"]
+        assert [rule.readable for rule in policy.strategies[DESCHEDULE].rules] == [False]
+
+    @pytest.mark.parametrize("value", [None, [], "rules", 5, date(2024, 1, 1)])
+    def test_a_strategy_or_rule_that_is_no_object_is_unknown(self, value: Any) -> None:
+        policy, refused, _ = parsed({"strategies": {"deschedule": value, "dontschedule": {"rules": [RULE, value]}}})
+        assert fields(refused) == ["spec.strategies.deschedule", "spec.strategies.dontschedule.rules[1]"]
+        assert [rule.readable for rule in policy.strategies[DESCHEDULE].rules] == [False]
+        assert [rule.readable for rule in policy.strategies[DONTSCHEDULE].rules] == [True, False]
+
+    def test_on_stale_has_no_effect_by_an_unreadable_rule(self) -> None:
+        """`onStale: fail` for a mistyped operator would reject every node."""
+        spec = spec_of("dontschedule", {**RULE, "operator": "MoreThan"}, onStale="fail")
+        policy, refused, accepted = parsed(spec)
+        assert policy.strategies[DONTSCHEDULE].on_stale is OnStale.PASS
+        assert fields(refused) == [RULE_FIELD.format(kind="dontschedule", field="operator")]
+        assert fields(accepted) == ["spec.strategies.dontschedule.onStale"]
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("suspend", "yes"),
+            ("suspend", None),
+            ("suspend", 0),
+            ("dryRun", "false"),
+            ("dryRun", 1),
+            ("staleAfter", 90),
+            ("staleAfter", "0s"),
+            ("staleAfter", "-1m"),
+            ("staleAfter", "3601s"),
+            ("staleAfter", "soon"),
+            ("staleAfter", None),
+            ("nodeSelector", None),
+            ("nodeSelector", "pool=a"),
+            ("nodeSelector", {"matchlabels": {"pool": "a"}}),
+            ("nodeSelector", {"matchLabels": {"pool": 5}}),
+            ("nodeSelector", {"matchExpressions": [{"key": "pool", "operator": "In"}]}),
+        ],
+    )
+    def test_an_unreadable_policy_is_suspended(self, field: str, value: Any) -> None:
+        policy, refused, accepted = parsed({**spec_of(), field: value})
+        assert (fields(refused), accepted) == ([f"spec.{field}"], [])
+        assert policy.suspend
+        assert policy.strategies[DONTSCHEDULE].readable
+
+    @pytest.mark.parametrize("value", ["1ns", "3600s", "1h"])
+    def test_stale_after_up_to_an_hour(self, value: str) -> None:
+        _, problems = parse_policy(KEY, {**spec_of(), "staleAfter": value})
+        assert problems == ()
+
+    @pytest.mark.parametrize(
+        ("spec", "field"),
+        [
+            ([], "spec"),
+            ("strategies", "spec"),
+            (False, "spec"),
+            ({}, "spec.strategies"),
+            ({"strategies": None}, "spec.strategies"),
+            ({"strategies": [RULE]}, "spec.strategies"),
+        ],
+    )
+    def test_without_readable_strategies_labels_are_held(self, spec: Any, field: str) -> None:
+        """A policy without strategies would remove its labels."""
+        policy, refused, _ = parsed(spec)
+        assert fields(refused) == [field]
+        assert policy == Policy(key=KEY, strategies={}, suspend=True)
+
+
+class TestManifest:
+    def test_a_whole_object(self) -> None:
+        policy, problems = parse_manifest(manifest_of(spec_of(), namespace="team", labels={"x": "y"}) | {"status": {}})
+        assert problems == ()
+        assert policy == parse_policy(PolicyKey("team", "demo"), spec_of())[0]
+
+    @pytest.mark.parametrize("metadata", [{}, {"namespace": None}])
+    def test_namespace_by_default(self, metadata: dict[str, Any]) -> None:
+        assert parse_manifest(manifest_of(spec_of(), **metadata))[0].key == PolicyKey("default", "demo")
+        assert parse_manifest(manifest_of(spec_of()), default_namespace="team")[0].key.namespace == "team"
+
+    def test_unknown_fields_of_the_object(self) -> None:
+        _, problems = parse_manifest(manifest_of(None) | {"Spec": spec_of(), "strategies": {}})
+        assert [(each.field, each.refused) for each in problems] == [
+            ("Spec", False),
+            ("strategies", False),
+            ("spec", False),
+        ]
+
+    @pytest.mark.parametrize(
+        ("changes", "subject", "field", "value"),
+        [
+            ({"apiVersion": "telemetry.intel.com/v1"}, "manifest demo", "apiVersion", "'telemetry.intel.com/v1'"),
+            ({"apiVersion": None}, "manifest demo", "apiVersion", "None"),
+            ({"kind": "TASPolicyList"}, "manifest demo", "kind", "'TASPolicyList'"),
+            ({"kind": ["TASPolicy"]}, "manifest demo", "kind", "['TASPolicy']"),
+            ({"metadata": None}, "manifest", "metadata", "None"),
+            ({"metadata": {}}, "manifest", "metadata.name", "absent"),
+            ({"metadata": {"name": 5}}, "manifest", "metadata.name", "5"),
+            ({"metadata": {"name": "Demo"}}, "manifest", "metadata.name", "'Demo'"),
+            ({"metadata": {"name": "a_b"}}, "manifest", "metadata.name", "'a_b'"),
+            ({"metadata": {"name": "a" * 254}}, "manifest", "metadata.name", None),
+            ({"metadata": {"name": "a.b", "namespace": "a.b"}}, "manifest a.b", "metadata.namespace", "'a.b'"),
+            ({"metadata": {"name": "a", "namespace": ""}}, "manifest a", "metadata.namespace", "''"),
+            ({"metadata": {"name": "a", "namespace": 1}}, "manifest a", "metadata.namespace", "1"),
+        ],
+    )
+    def test_an_object_that_is_no_policy(self, changes: Any, subject: str, field: str, value: str | None) -> None:
+        with pytest.raises(InvalidInputError) as caught:
+            parse_manifest(manifest_of(spec_of()) | changes)
+        assert (caught.value.subject, caught.value.field) == (subject, field)
+        assert value is None or caught.value.value == value
+
+    def test_missing_type(self) -> None:
+        with pytest.raises(InvalidInputError) as caught:
+            parse_manifest({"metadata": {"name": "demo"}})
+        assert str(caught.value) == f"manifest demo: apiVersion = absent: must be {API_VERSION}"
+
+    @pytest.mark.parametrize("document", [None, 5, "kind: TASPolicy", [], [manifest_of(None)]])
+    def test_a_document_that_is_no_object(self, document: Any) -> None:
+        with pytest.raises(InvalidInputError):
+            parse_manifest(document)
+
+
+WORDS = (
+    "apiVersion", "kind", "metadata", "name", "namespace", "spec", "strategies", "suspend", "dryRun", "nodeSelector",
+    "matchLabels", "matchExpressions", "key", "values", "staleAfter", "dontschedule", "scheduleonmetric", "deschedule",
+    "labeling", "policyName", "logicalOperator", "rules", "onStale", "for", "clearFor", "scoreMode", "metricname",
+    "operator", "target", "labels", "source", "weight", API_VERSION, KIND, "m", "GreaterThan", "In", "90s", "a=b",
+    "hold",
+)  # fmt: skip
+
+
+class TestAnything:
+    @given(anything(WORDS) | st.builds(manifest_of, anything(WORDS)))
+    def test_a_manifest_is_a_policy_or_invalid_input(self, document: Any) -> None:
+        try:
+            policy, problems = parse_manifest(document)
+        except InvalidInputError as error:
+            str(error).encode()
+        else:
+            json.dumps(policy_spec(policy), allow_nan=False).encode()
+            "".join(map(str, problems)).encode()
+
+    @given(
+        st.one_of(
+            anything(WORDS),
+            st.builds(
+                lambda kind, value: {"strategies": {kind: value}}, st.sampled_from(StrategyType), anything(WORDS)
+            ),
+            st.builds(lambda kind, value: spec_of(kind.value, value), st.sampled_from(StrategyType), anything(WORDS)),
+            st.builds(
+                lambda field, value: {**spec_of(), field: value},
+                st.sampled_from(["suspend", "dryRun", "nodeSelector", "staleAfter"]),
+                anything(WORDS),
+            ),
+            st.builds(
+                lambda kind, field, value: spec_of(kind.value, {**RULE, field: value}),
+                st.sampled_from(StrategyType),
+                st.sampled_from(["metricname", "operator", "target", "labels", "source", "weight"]),
+                anything(WORDS),
+            ),
+        )
+    )
+    def test_a_spec_written_back_is_read_as_the_same_policy(self, spec: Any) -> None:
+        """Reading it again changes nothing, and refuses only rules that were unreadable before."""
+        policy, problems = parse_policy(KEY, spec)
+        again, refused, _ = parsed(json.loads(json.dumps(policy_spec(policy))))
+        assert again == policy
+        if not any(each.refused for each in problems):
+            assert refused == []
+        assert all(".rules[" in each.field for each in refused)
+
+    def test_very_deep(self) -> None:
+        deep: Any = []
+        for _ in range(100_000):
+            deep = [deep]
+        for value in (deep, {"strategies": deep}, {"strategies": {"deschedule": deep}}, spec_of("labeling", deep)):
+            _, refused, _ = parsed(value)
+            assert refused
+        _, refused, _ = parsed({**spec_of(), "nodeSelector": deep})
+        assert refused
+        with pytest.raises(InvalidInputError):
+            parse_manifest(deep)
+
+    def test_a_list_that_holds_itself(self) -> None:
+        """YAML can write it."""
+        loop: list[Any] = []
+        loop.append(loop)
+        _, refused, _ = parsed(spec_of("labeling", {**RULE, "labels": loop}))
+        assert refused
+
+    def test_a_manifest_with_many_problems_gives_a_small_message(self) -> None:
+        spec = spec_of("dontschedule", *(5 for _ in range(10_000)))
+        spec |= {f"unknown{number}": "x" * 10_000 for number in range(10_000)}
+        policy, problems = parse_policy(KEY, spec)
+        assert len(problems) == MAX_PROBLEMS + 1
+        assert problems[-1].refused
+        assert "19900" in problems[-1].reason
+        assert len("".join(map(str, problems))) < 50_000
+        assert len(policy.strategies[DONTSCHEDULE].rules) == 10_000
+
+    def test_the_further_problems_are_refused_if_one_of_them_is(self) -> None:
+        spec: dict[str, Any] = {f"unknown{number}": 1 for number in range(MAX_PROBLEMS)}
+        _, problems = parse_policy(KEY, spec | {"strategies": {"dontschedule": 7, "unknown": 7}})
+        assert len(problems) == MAX_PROBLEMS + 1
+        assert problems[-1].reason.startswith("2 more")
+        assert problems[-1].refused
+        _, problems = parse_policy(KEY, spec | {"strategies": {"unknown": 7}})
+        assert not problems[-1].refused
+
+
+class TestRoundTrip:
+    @given(policies())
+    def test_a_policy_written_as_a_spec_reads_back(self, policy: Policy) -> None:
+        again, refused, _ = parsed(json.loads(json.dumps(policy_spec(policy))), policy.key)
+        assert again == policy
+        assert refused == []
+
+    @given(policies(readable=False))
+    def test_a_policy_with_unreadable_rules_reads_back(self, policy: Policy) -> None:
+        again, refused, _ = parsed(json.loads(json.dumps(policy_spec(policy))), policy.key)
+        assert again == policy
+        unreadable = {
+            f"spec.strategies.{kind.value}.rules[{index}]"
+            for kind, strategy in policy.strategies.items()
+            for index, rule in enumerate(strategy.rules)
+            if not rule.readable
+        }
+        assert {each.field.rpartition(".")[0] for each in refused} == unreadable
+
+    def test_defaults_are_not_written(self) -> None:
+        spec = spec_of("dontschedule", RULE)
+        assert policy_spec(parse_policy(KEY, spec)[0]) == spec
+
+    def test_targets_are_integers_where_the_original_accepts_them(self) -> None:
+        rules = [{**RULE, "target": target} for target in ("2", "1500m", "-9223372036854775807", "9223372036854775808")]
+        spec = policy_spec(parse_policy(KEY, spec_of("dontschedule", *rules))[0])
+        targets = [rule["target"] for rule in spec["strategies"]["dontschedule"]["rules"]]
+        assert targets == [2, "1.5", -(2**63 - 1), "9223372036854775808"]

@@ -1,0 +1,48 @@
+"""The limits of time, at the limit and a microsecond before and after it: the precision of times on the bus."""
+
+import pytest
+
+from tas.samples.freshness import is_fresh, stale_at, time_fault
+
+NOW = 1_800_000_000.0
+MICROSECOND = 1e-6
+
+
+@pytest.mark.parametrize(
+    ("age", "fresh"),
+    [
+        (0.0, True),
+        (-10.0, True),
+        (30.0 - MICROSECOND, True),
+        (30.0, False),
+        (30.0 + MICROSECOND, False),
+        (float("inf"), False),
+    ],
+)
+def test_a_sample_is_fresh_until_it_is_as_old_as_stale_after(age: float, fresh: bool) -> None:
+    assert is_fresh(NOW - age, 30.0, NOW) is fresh
+
+
+def test_a_sample_is_stale_from_the_time_of_stale_at() -> None:
+    deadline = stale_at(NOW, 0.1)
+    assert is_fresh(NOW, 0.1, deadline - MICROSECOND)
+    assert not is_fresh(NOW, 0.1, deadline)
+    assert not is_fresh(NOW, 0.1, deadline + MICROSECOND)
+
+
+@pytest.mark.parametrize(
+    ("offset", "fault"),
+    [
+        (0.0, None),
+        (10.0 - MICROSECOND, None),
+        (10.0, None),
+        (10.0 + MICROSECOND, "must be at most 10 s ahead, and is 10 s ahead"),
+        (75.0, "must be at most 10 s ahead, and is 75 s ahead"),
+        (-3600.0 + MICROSECOND, None),
+        (-3600.0, None),
+        (-3600.0 - MICROSECOND, "must be at most 3600 s ago, and is 3600 s ago"),
+        (-7200.0, "must be at most 3600 s ago, and is 7200 s ago"),
+    ],
+)
+def test_a_measured_time_is_accepted_from_an_hour_ago_to_ten_seconds_ahead(offset: float, fault: str | None) -> None:
+    assert time_fault(NOW + offset, NOW) == fault

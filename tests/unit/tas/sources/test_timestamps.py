@@ -1,0 +1,34 @@
+"""Times and windows as sources write them."""
+
+import pytest
+
+from tas.sources.timestamps import InvalidTimeError, parse_time, parse_window, valid_window
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-01-01T00:00:00Z", 1767225600.0),
+        ("2026-01-01T01:00:00+01:00", 1767225600.0),
+        ("2026-01-01T00:00:00.25Z", 1767225600.25),
+        ("2026-01-01T00:00:00.123456789Z", 1767225600.123456),
+    ],
+)
+def test_a_time_is_read(text: str, seconds: float) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "now", "1767225600", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01"])
+def test_text_that_is_no_time_with_a_zone_gives_an_error(text: str) -> None:
+    with pytest.raises(InvalidTimeError):
+        parse_time(text)
+
+
+def test_an_invalid_window_is_left_out() -> None:
+    assert [valid_window(each) for each in (1, 0.5, 86400, 0, -1, 86401, float("nan"), float("inf"), None)] == [
+        *(1.0, 0.5, 86400.0),
+        *(None,) * 6,
+    ]
+    assert parse_window("15.02s") == 15.02
+    assert parse_window("1m") == 60.0
+    assert parse_window("") is None

@@ -1,0 +1,99 @@
+"""Who knows more than a stored verdict: tables written by hand."""
+
+import pytest
+
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.verdict.knowledge import Action, Known, action, is_confirmed, is_outdated, of_node
+from tas.verdict.verdict import ABSENT, HOLD, DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
+
+P, Q = PolicyKey("default", "p"), PolicyKey("default", "q")
+
+
+def stored(*, uid: str = "u", nodes: int = 5, policies: int = 5, **of: PolicyVerdict) -> NodeVerdict:
+    verdicts = {PolicyKey("default", name): verdict for name, verdict in of.items()}
+    return NodeVerdict(node_uid=uid, nodes_revision=nodes, policies_revision=policies, policies=verdicts)
+
+
+def policy(*, generation: int = 1, desired: DesiredLabel = ABSENT) -> PolicyVerdict:
+    label = LabelVerdict(state=State.MET, desired=desired, met_since=1.0)
+    strategy = StrategyVerdict(state=State.MET, changed=1.0, labels={"p": label})
+    return PolicyVerdict(uid="u", generation=generation, strategies={StrategyType.DESCHEDULE: strategy})
+
+
+@pytest.mark.parametrize(
+    ("verdict", "known", "does"),
+    [
+        (None, Known("u", 5, 5), Action.JUDGE),
+        (stored(), Known("u", 5, 5), Action.JUDGE),
+        (stored(), Known("u", 6, 6), Action.JUDGE),
+        (stored(), Known("u", 4, 5), Action.WAIT),
+        (stored(), Known("u", 5, 4), Action.WAIT),
+        (stored(), Known("u", 4, 9), Action.WAIT),
+        (stored(), Known("u", 9, 4), Action.WAIT),
+        (stored(), Known("another", 5, 5), Action.JUDGE),
+        (stored(), Known("another", 4, 5), Action.WAIT),
+        (stored(uid=""), Known("", 5, 5), Action.JUDGE),
+        (None, Known(None, 5, 5), Action.LEAVE),
+        (stored(), Known(None, 6, 5), Action.DELETE),
+        (stored(), Known(None, 5, 5), Action.DELETE),
+        (stored(), Known(None, 4, 5), Action.WAIT),  # the node may have come back
+        (stored(), Known(None, 6, 4), Action.WAIT),
+    ],
+)
+def test_who_is_behind_does_nothing(verdict: NodeVerdict | None, known: Known, does: Action) -> None:
+    assert action(verdict, known) is does
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outdated"),
+    [
+        (None, True),
+        (stored(), False),  # equal knowledge
+        (stored(nodes=6, policies=6), False),
+        (stored(nodes=4), True),
+        (stored(policies=4), True),
+        (stored(nodes=4, policies=6), True),
+        (stored(nodes=6, policies=4), True),
+        (stored(uid="another", nodes=9, policies=9), True),
+        (stored(uid=""), True),
+    ],
+)
+def test_what_another_has_stored_is_judged_again_if_it_knew_less(verdict: NodeVerdict | None, outdated: bool) -> None:
+    assert is_outdated(verdict, Known("u", 5, 5)) is outdated
+
+
+@pytest.mark.parametrize(
+    ("verdict_uid", "node_uid", "valid"),
+    [("u", "u", True), ("u", "another", False), ("u", None, False), ("u", "", False), ("", "", True), ("", "u", False)],
+)
+def test_a_verdict_of_another_uid_is_void(verdict_uid: str, node_uid: str | None, valid: bool) -> None:
+    verdict = stored(uid=verdict_uid)
+    assert of_node(verdict, node_uid) == (verdict if valid else None)
+    assert of_node(None, node_uid) is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "judged", "keys", "confirmed"),
+    [
+        (stored(p=policy()), {P: policy()}, {P}, True),
+        (stored(p=policy()), {P: policy(generation=2)}, {P}, False),
+        (stored(p=policy()), {}, {P}, False),  # the policy is gone
+        (stored(), {P: policy()}, {P}, False),  # it is new
+        (stored(), {}, {P}, True),  # it came and went
+        (stored(p=policy(), q=policy()), {P: policy()}, {P}, True),  # the other was not touched
+        (stored(p=policy(), q=policy()), {P: policy()}, {P, Q}, False),
+        (stored(p=policy(), q=policy()), {P: policy(), Q: policy(desired=HOLD)}, {P, Q}, False),
+        (stored(), {}, set(), True),
+    ],
+)
+def test_what_is_stored_is_confirmed_policy_by_policy(
+    verdict: NodeVerdict, judged: dict[PolicyKey, PolicyVerdict], keys: set[PolicyKey], confirmed: bool
+) -> None:
+    assert is_confirmed(verdict, judged, keys, None) is confirmed
+
+
+def test_a_removal_that_waits_again_is_confirmed_where_the_label_is_gone() -> None:
+    verdict, judged = stored(p=policy()), {P: policy(desired=HOLD)}
+    assert is_confirmed(verdict, judged, {P}, {"other"})
+    assert not is_confirmed(verdict, judged, {P}, {"p"})

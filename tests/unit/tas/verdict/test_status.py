@@ -1,0 +1,229 @@
+"""What a policy's status says."""
+
+from typing import Any
+
+import pytest
+
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
+from tas.policy.rules import State
+from tas.verdict.status import (
+    MAX_NAMES,
+    MetricUse,
+    NodeStates,
+    StateBook,
+    differs,
+    metrics_of,
+    policy_status,
+    shared_labels,
+)
+
+KEY = PolicyKey("default", "demo")
+RULE = {"metricname": "m", "operator": "Equals", "target": 1}
+NOW = 1_000_000_000.0
+
+
+def read(strategies: dict[str, Any], *, namespace: str = "default", **spec: Any) -> tuple[Policy, tuple[Problem, ...]]:
+    return parse_policy(PolicyKey(namespace, "demo"), {"strategies": strategies, **spec})
+
+
+def rules(*more: dict[str, Any]) -> dict[str, Any]:
+    return {"rules": [RULE, *more]}
+
+
+def status(
+    strategies: dict[str, Any],
+    states: dict[StrategyType, NodeStates] | None = None,
+    *,
+    unseen: tuple[MetricUse, ...] = (),
+    before: object = None,
+    now: float = NOW,
+    **spec: Any,
+) -> dict[str, Any]:
+    policy, problems = read(strategies, **spec)
+    return policy_status(
+        policy, generation=3, problems=problems, states=states or {}, unseen=unseen, before=before, now=now
+    )
+
+
+def condition(found: dict[str, Any], kind: str) -> tuple[str, str]:
+    (one,) = (each for each in found["conditions"] if each["type"] == kind)
+    return one["status"], one["reason"]
+
+
+def message(found: dict[str, Any], kind: str) -> str:
+    (one,) = (each for each in found["conditions"] if each["type"] == kind)
+    text: str = one["message"]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("strategies", "spec", "expected"),
+    [
+        pytest.param({"deschedule": rules()}, {}, ("True", "InForce"), id="in force"),
+        pytest.param({"deschedule": rules()}, {"suspend": True}, ("False", "Suspended"), id="suspended"),
+        pytest.param({"deschedule": rules()}, {"dryRun": True}, ("False", "DryRun"), id="dry-run"),
+        pytest.param({}, {}, ("False", "NothingToDo"), id="no strategies"),
+        pytest.param({"deschedule": {"rules": []}}, {}, ("False", "NothingToDo"), id="facts_D34 no rules"),
+        pytest.param(
+            {"deschedule": rules(), "x": rules()}, {}, ("True", "PartlyIgnored"), id="facts_C4 unknown strategy"
+        ),
+        pytest.param({"deschedule": {"rules": 7}}, {}, ("False", "PartlyUnreadable"), id="unreadable rules"),
+        pytest.param({"deschedule": rules()}, {"suspend": 7}, ("False", "PartlyUnreadable"), id="unreadable field"),
+    ],
+)
+def test_ready_says_whether_the_policy_is_in_force(
+    strategies: dict[str, Any], spec: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert condition(status(strategies, **spec), "Ready") == expected
+
+
+def test_what_was_ignored_is_told_with_its_field_and_reason() -> None:
+    found = status({"deschedule": rules(), "strategy_unavailable": rules()})
+    (problem,) = found["problems"]
+    assert problem["field"] == "spec.strategies.strategy_unavailable"
+    assert problem["reason"]
+    assert problem["refused"] is False
+    assert "strategy_unavailable" in message(found, "Ready")
+
+
+@pytest.mark.parametrize(
+    ("unseen", "expected"),
+    [
+        ((), ("True", "Fresh")),
+        ((MetricUse("m"),), ("False", "NoFreshSample")),
+        ((MetricUse("another"),), ("True", "Fresh")),
+    ],
+)
+def test_metrics_seen_says_whether_anybody_reports_them(
+    unseen: tuple[MetricUse, ...], expected: tuple[str, str]
+) -> None:
+    assert condition(status({"deschedule": rules()}, unseen=unseen), "MetricsSeen") == expected
+
+
+def test_a_rule_of_one_source_is_about_that_source() -> None:
+    policy, _ = read({"scheduleonmetric": {"rules": [RULE | {"source": "agent"}]}})
+    assert metrics_of(policy) == {MetricUse("m", "agent")}
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ({}, ("Unknown", "NoVerdict")),
+        ({StrategyType.DESCHEDULE: NodeStates(met=["a"])}, ("False", "NoneViolates")),
+        ({StrategyType.DESCHEDULE: NodeStates(met=["a"], unknown=["b"])}, ("False", "SomeUnknown")),
+        ({StrategyType.DESCHEDULE: NodeStates(violated=["a"], unknown=["b"])}, ("True", "NodesViolate")),
+    ],
+)
+def test_violating_says_what_the_verdicts_say(
+    states: dict[StrategyType, NodeStates], expected: tuple[str, str]
+) -> None:
+    assert condition(status({"deschedule": rules()}, states), "Violating") == expected
+
+
+def test_a_name_at_the_limit_leaves_nothing_to_count() -> None:
+    nodes = [f"node-{number}" for number in range(MAX_NAMES)]
+    found = status({"deschedule": rules()}, {StrategyType.DESCHEDULE: NodeStates(violated=nodes)})
+    assert message(found, "Violating") == f"{MAX_NAMES} of {MAX_NAMES} nodes violate: {', '.join(nodes)}"
+
+
+def test_the_message_says_why_a_policy_is_not_in_force_and_else_who_violates_it() -> None:
+    states = {StrategyType.DESCHEDULE: NodeStates(violated=["a"])}
+    for suspend, kind in ((False, "Violating"), (True, "Ready")):
+        found = status({"deschedule": rules()}, states, suspend=suspend)
+        assert found["message"] == message(found, kind)
+    assert status({"deschedule": rules()}, states)["message"] == "1 of 1 nodes violate: a"
+
+
+def test_the_most_nodes_that_any_strategy_judged_are_told() -> None:
+    states = {
+        StrategyType.DONTSCHEDULE: NodeStates(met=["a"]),
+        StrategyType.DESCHEDULE: NodeStates(met=["a", "b"]),
+    }
+    found = status({"dontschedule": rules(), "deschedule": rules()}, states)
+    assert message(found, "Violating") == "none of 2 nodes violates"
+
+
+def test_a_metric_of_a_rule_that_does_not_count_is_not_missed() -> None:
+    second = RULE | {"metricname": "second"}
+    policy, _ = read({"scheduleonmetric": rules(second)})
+    assert metrics_of(policy) == {MetricUse("m")}
+    policy, _ = read({"scheduleonmetric": rules(second | {"weight": 1})})
+    assert metrics_of(policy) == {MetricUse("second")}
+
+
+def test_a_policy_that_only_orders_nodes_is_never_violated() -> None:
+    assert condition(status({"scheduleonmetric": rules()}), "Violating") == ("False", "NothingToViolate")
+
+
+def test_nodes_are_named_up_to_a_limit_and_counted_beyond() -> None:
+    nodes = [f"node-{number:02}" for number in range(MAX_NAMES + 5)]
+    found = status(
+        {"deschedule": rules(), "dontschedule": rules()},
+        {
+            StrategyType.DESCHEDULE: NodeStates(violated=set(nodes)),
+            StrategyType.DONTSCHEDULE: NodeStates(violated=set(nodes[:3]), met=["z"]),
+        },
+    )
+    assert found["violating"] == MAX_NAMES + 5
+    assert found["violatingNodes"] == nodes[:MAX_NAMES]
+    assert message(found, "Violating").endswith(f"{nodes[MAX_NAMES - 1]} and 5 more")
+    assert found["strategies"] == [
+        {"name": "dontschedule", "violated": 3, "met": 1, "unknown": 0},
+        {"name": "deschedule", "violated": MAX_NAMES + 5, "met": 0, "unknown": 0},
+    ]
+
+
+def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
+    met = {StrategyType.DESCHEDULE: NodeStates(met=["a"])}
+    first = status({"deschedule": rules()}, met)
+    second = status({"deschedule": rules()}, met, before=first, now=NOW + 60)
+    assert second == first
+    assert not differs(first, second)
+    third = status(
+        {"deschedule": rules()}, {StrategyType.DESCHEDULE: NodeStates(violated=["a"])}, before=second, now=NOW + 60
+    )
+    assert differs(second, third)
+    times = {each["type"]: each["lastTransitionTime"] for each in third["conditions"]}
+    assert times["Ready"] == "2001-09-09T01:46:40Z"
+    assert times["Violating"] == "2001-09-09T01:47:40Z"
+
+
+def test_conditions_and_fields_of_others_stay() -> None:
+    theirs = {"type": "Theirs", "status": "True"}
+    first = status({"deschedule": rules()}, before={"conditions": [theirs], "compliance": "x"})
+    assert theirs in first["conditions"]
+    assert not differs({"compliance": "x"} | first, first)
+
+
+@pytest.mark.parametrize("before", [None, 7, [], {"conditions": 7}, {"conditions": [7, {"type": 7}]}])
+def test_a_status_that_makes_no_sense_is_replaced(before: object) -> None:
+    found = status({"deschedule": rules()}, before=before)
+    assert [each["type"] for each in found["conditions"]] == ["Ready", "MetricsSeen", "Violating"]
+    assert differs(before, found)
+
+
+def test_facts_D39_policies_of_one_name_tell_of_the_labels_that_they_share() -> None:
+    one, _ = read({"deschedule": rules()}, namespace="b")
+    two, _ = read({"deschedule": rules()}, namespace="a")
+    three, _ = read({"labeling": {"rules": [RULE | {"labels": ["card=0"]}]}}, namespace="c")
+    (problem,) = shared_labels(one, [one, two, three])
+    assert "a/demo" in problem.reason
+    assert "that of a is set" in problem.reason
+    assert shared_labels(three, [one, two, three]) == ()
+
+
+def test_the_book_counts_each_node_once() -> None:
+    book = StateBook()
+    violated = {(KEY, "u"): {StrategyType.DESCHEDULE: State.VIOLATED}}
+    met = {(KEY, "u"): {StrategyType.DESCHEDULE: State.MET}}
+    assert book.take("a", violated) == {KEY}
+    assert book.take("a", violated) == frozenset()
+    assert book.take("b", met) == {KEY}
+    assert book.states(KEY, "u")[StrategyType.DESCHEDULE] == NodeStates(violated={"a"}, met={"b"})
+    assert book.take("a", met) == {KEY}
+    assert book.states(KEY, "u")[StrategyType.DESCHEDULE].met == {"a", "b"}
+    assert book.states(KEY, "another") == {}
+    assert book.take("a", {}) == {KEY}
+    assert book.take("b", {}) == {KEY}
+    assert book.states(KEY, "u") == {}

@@ -1,0 +1,830 @@
+"""The view against a second evaluation of the same facts: after any history, its answers are those of the present."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tas.enforcing.waking import Recoveries, Waiting, rejecting
+from tas.explain.explain import explain_node
+from tas.extender.decision import Outcome, Pod, ScoreDecision
+from tas.extender.telemetry import TelemetryDecider
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import POD_LABEL, PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.samples.sample import MAX_SAMPLE_AGE, Scrape
+from tas.values.quantity import parse_quantity
+from tas.verdict.verdict import PolicyVerdict, evaluate_policy, same_meaning
+from tas.view.view import MetricKey, View
+
+NODES = ("a", "b", "c.d")
+METRICS = ("m", "k")
+SOURCES = ("s1", "s2")
+
+
+def scrape(time: float, sequence: int = 1, source: str = "s1", **metrics: str) -> Scrape:
+    return Scrape(
+        source=source,
+        measured=time,
+        arrived=time,
+        sequence=sequence,
+        metrics={name: parse_quantity(value) for name, value in metrics.items()},
+    )
+
+
+def pod_of(policy: str = "p", namespace: str = "default") -> Pod:
+    return Pod(namespace=namespace, name="pod", uid="u", labels={POD_LABEL: policy})
+
+
+def policy_of(spec: Mapping[str, Any], name: str = "p") -> Any:
+    policy, problems = parse_policy(PolicyKey("default", name), spec)
+    assert not [each for each in problems if each.refused]
+    return policy
+
+
+def dontschedule(*rules: tuple[str, str, int], operator: str = "anyOf", **extra: Any) -> dict[str, Any]:
+    return {
+        "strategies": {
+            "dontschedule": {
+                "logicalOperator": operator,
+                "rules": [{"metricname": m, "operator": op, "target": target} for m, op, target in rules],
+                **extra,
+            }
+        }
+    }
+
+
+def rules_of(draw_from: tuple[str, ...]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    return st.lists(
+        st.fixed_dictionaries(
+            {
+                "metricname": st.sampled_from(draw_from),
+                "operator": st.sampled_from(["GreaterThan", "LessThan", "Equals"]),
+                "target": st.integers(0, 3),
+            },
+            optional={"source": st.sampled_from(SOURCES)},
+        ),
+        min_size=1,
+        max_size=3,
+    )
+
+
+SPECS = st.fixed_dictionaries(
+    {
+        "strategies": st.fixed_dictionaries(
+            {},
+            optional={
+                "dontschedule": st.fixed_dictionaries(
+                    {"rules": rules_of(METRICS)},
+                    optional={
+                        "logicalOperator": st.sampled_from(["anyOf", "allOf"]),
+                        "onStale": st.sampled_from(["pass", "fail"]),
+                    },
+                ),
+                "scheduleonmetric": st.fixed_dictionaries({"rules": rules_of(METRICS)}),
+            },
+        )
+    },
+    optional={
+        "staleAfter": st.sampled_from(["5s", "30s"]),
+        "nodeSelector": st.sampled_from([{"matchLabels": {"pool": "x"}}, {}]),
+    },
+)
+
+
+class ReportedValue(NamedTuple):
+    """The newest value of one metric of one node from one source."""
+
+    time: float
+    sequence: int
+    value: int
+
+
+COMPARE = {"GreaterThan": operator.gt, "LessThan": operator.lt, "Equals": operator.eq}
+
+
+class Facts:
+    """The same facts as in a view, evaluated without the view, from plain values and specs."""
+
+    def __init__(self, default_stale_after: float) -> None:
+        self.default_stale_after = default_stale_after
+        self.reported: dict[str, dict[tuple[str, str], ReportedValue]] = {}  # by node, then by source and metric
+        self.labels: dict[str, dict[str, str]] = {}
+        self.specs: dict[str, dict[str, Any]] = {}
+
+    def add(self, node: str, source: str, reported: Mapping[str, ReportedValue]) -> None:
+        known = self.reported.setdefault(node, {})
+        for metric, incoming in reported.items():
+            before = known.get((source, metric))
+            if before is None or incoming[:2] > before[:2]:
+                known[source, metric] = incoming
+
+    def fresh(self, node: str, spec: Mapping[str, Any], rule: Mapping[str, Any], now: float) -> int | None:
+        """The newest value of a rule, None if it is stale; for equal times the first source counts."""
+        sources = [rule["source"]] if "source" in rule else SOURCES
+        known = self.reported.get(node, {})
+        found = [known[source, rule["metricname"]] for source in sources if (source, rule["metricname"]) in known]
+        newest = max(found, key=lambda reported: reported.time, default=None)
+        stale_after = {"5s": 5.0, "30s": 30.0, None: self.default_stale_after}[spec.get("staleAfter")]
+        return None if newest is None or newest.time + stale_after <= now else newest.value
+
+    def selects(self, node: str, spec: Mapping[str, Any]) -> bool | None:
+        """Whether a policy concerns a node; None if its labels are not known."""
+        if "nodeSelector" not in spec:
+            return True
+        if node not in self.labels:
+            return None
+        wanted = spec["nodeSelector"].get("matchLabels", {})
+        return all(self.labels[node].get(name) == value for name, value in wanted.items())
+
+    def state(self, node: str, spec: Mapping[str, Any], kind: str, now: float) -> State:
+        """The state of a strategy with rules: unknown exactly where it depends on an unknown value or label."""
+        selected, strategy = self.selects(node, spec), spec["strategies"][kind]
+        if not selected:
+            return State.UNKNOWN if selected is None else State.MET
+        violated = [
+            None
+            if (value := self.fresh(node, spec, rule, now)) is None
+            else COMPARE[rule["operator"]](value, rule["target"])
+            for rule in strategy["rules"]
+        ]
+        decide = all if strategy.get("logicalOperator") == "allOf" else any
+        at_best, at_worst = (decide(guess if each is None else each for each in violated) for guess in (False, True))
+        if at_best is not at_worst:
+            return State.UNKNOWN
+        return State.VIOLATED if at_best else State.MET
+
+
+class Histories(RuleBasedStateMachine):
+    """Random histories of all changes of a view."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self.now = 1_000_000.0
+        self.sequence = 0
+        self.view = view
+        self.facts = Facts(view.default_stale_after)
+
+    @rule(
+        node=st.sampled_from(NODES),
+        source=st.sampled_from(SOURCES),
+        age=st.floats(-5, 40),
+        values=st.dictionaries(st.sampled_from(METRICS), st.integers(0, 3), min_size=1),
+    )
+    def sample(self, node: str, source: str, age: float, values: dict[str, int]) -> None:
+        self.add(node, source, age, values)
+
+    def add(self, node: str, source: str, age: float, values: Mapping[str, int]) -> None:
+        self.sequence += 1
+        incoming = Scrape(
+            source=source,
+            measured=self.now - age,
+            arrived=self.now,
+            sequence=self.sequence,
+            metrics={name: parse_quantity(str(value)) for name, value in values.items()},
+        )
+        self.view.add_samples(node, [incoming], self.now)
+        time = self.now - max(age, 0.0)
+        self.facts.add(
+            node, source, {name: ReportedValue(time, self.sequence, value) for name, value in values.items()}
+        )
+
+    @rule(
+        node=st.sampled_from(NODES),
+        source=st.sampled_from(SOURCES),
+        metric=st.sampled_from(METRICS),
+        values=st.lists(st.integers(0, 3), min_size=2, max_size=4),
+    )
+    def samples_in_a_row(self, node: str, source: str, metric: str, values: list[int]) -> None:
+        """Makes a fresh value replace a fresh one, which hardly ever happens by chance."""
+        for value in values:
+            self.add(node, source, 0.0, {metric: value})
+            self.was_added(node)
+
+    def was_added(self, node: str) -> None:
+        """A hook for checks of the view between two samples."""
+
+    @rule(seconds=st.floats(0, 60))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def an_hour_passes(self) -> None:
+        self.now += MAX_SAMPLE_AGE
+
+    @rule(node=st.sampled_from(NODES))
+    def node_goes(self, node: str) -> None:
+        self.view.drop_samples(node)
+        self.facts.reported.pop(node, None)
+
+    @rule(node=st.sampled_from(NODES), labels=st.sampled_from([{}, {"pool": "x"}, {"pool": "y"}]))
+    def labelled(self, node: str, labels: dict[str, str]) -> None:
+        self.view.set_labels(node, labels)
+        self.facts.labels[node] = labels
+
+    @rule(node=st.sampled_from(NODES))
+    def unlabelled(self, node: str) -> None:
+        self.view.drop_labels(node)
+        self.facts.labels.pop(node, None)
+
+    @rule(name=st.sampled_from(["p", "q"]), spec=SPECS)
+    def policy(self, name: str, spec: dict[str, Any]) -> None:
+        self.view.set_policy(policy_of(spec, name), self.now)
+        self.facts.specs[name] = spec
+
+    @rule(specs=st.dictionaries(st.sampled_from(["p", "q"]), SPECS))
+    def policies(self, specs: dict[str, dict[str, Any]]) -> None:
+        self.view.set_policies([policy_of(spec, name) for name, spec in specs.items()], self.now)
+        self.facts.specs |= specs
+
+    @rule(name=st.sampled_from(["p", "q"]))
+    def policy_goes(self, name: str) -> None:
+        self.view.drop_policy(PolicyKey("default", name))
+        self.facts.specs.pop(name, None)
+
+
+class ViewAgainstFacts(Histories):
+    """After each step the incremental view must agree with the raw facts."""
+
+    reached = 0
+    """How often a fresh value moved to the target of a `dontschedule` rule from another fresh value, or away from it.
+
+    The hard case of a view that judges a strategy again only when a value passes a target.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(View(default_stale_after=20.0))
+        self.decider = TelemetryDecider(self.view)
+
+    @initialize(rules=rules_of(METRICS))
+    def begins_with_a_policy(self, rules: list[dict[str, Any]]) -> None:
+        self.policy("p", {"strategies": {"dontschedule": {"rules": rules}}})
+
+    def add(self, node: str, source: str, age: float, values: Mapping[str, int]) -> None:
+        before = self.values(node)
+        super().add(node, source, age, values)
+        for (target, one), (_, other) in zip(before, self.values(node), strict=True):
+            ViewAgainstFacts.reached += None not in (one, other) and one != other and target in (one, other)
+
+    def values(self, node: str) -> list[tuple[int, int | None]]:
+        """The target of each `dontschedule` rule, and the fresh value that it reads."""
+        return [
+            (rule["target"], self.facts.fresh(node, spec, rule, self.now))
+            for spec in self.facts.specs.values()
+            for rule in spec["strategies"].get("dontschedule", {}).get("rules", ())
+        ]
+
+    def was_added(self, node: str) -> None:
+        self.filter_says_what_the_facts_say()
+
+    @invariant()
+    def filter_says_what_the_facts_say(self) -> None:
+        assert {key.name for key in self.view.policies} == self.facts.specs.keys()
+        for name, spec in self.facts.specs.items():
+            decision = self.decider.filter(pod_of(name), dict.fromkeys(NODES), self.now)
+            if "dontschedule" not in spec["strategies"]:
+                assert decision.outcome is Outcome.NO_RULES
+                continue
+            states = {node: self.facts.state(node, spec, "dontschedule", self.now) for node in NODES}
+            stale_fails = spec["strategies"]["dontschedule"].get("onStale") == "fail"
+            fails = {State.VIOLATED, State.UNKNOWN} if stale_fails else {State.VIOLATED}
+            assert set(decision.rejected) == {node for node, state in states.items() if state in fails}
+            passed_unknown = [n for n, state in states.items() if state is State.UNKNOWN and state not in fails]
+            assert decision.unknown == len(passed_unknown)
+
+    @invariant()
+    def an_explanation_says_what_the_facts_say(self) -> None:
+        for node in NODES:
+            explained = {each.policy: each for each in explain_node(self.view, node, self.now).policies}
+            assert explained.keys() == {f"default/{name}" for name in self.facts.specs}
+            for name, spec in self.facts.specs.items():
+                for strategy in explained[f"default/{name}"].strategies:
+                    rules = spec["strategies"][strategy.type.value]["rules"]
+                    fresh = [self.facts.fresh(node, spec, rule, self.now) is not None for rule in rules]
+                    assert [rule.fresh for rule in strategy.rules] == fresh
+                    if strategy.type is StrategyType.DONTSCHEDULE:
+                        assert strategy.state is self.facts.state(node, spec, "dontschedule", self.now)
+
+    @invariant()
+    def scores_are_bounded_and_known_values_alone_can_have_any(self) -> None:
+        for name, spec in self.facts.specs.items():
+            decision = self.decider.score(pod_of(name), dict.fromkeys(NODES), self.now)
+            for node, score in (decision.scores or {}).items():
+                assert 0 <= score <= 10
+                first = spec["strategies"]["scheduleonmetric"]["rules"][0]
+                known = self.facts.selects(node, spec) and self.facts.fresh(node, spec, first, self.now) is not None
+                assert score == 0 or known
+
+    @invariant()
+    def no_index_outlives_its_policies(self) -> None:
+        used = {
+            (rule.metric, rule.source, self.view.stale_after(entry.policy))
+            for entry in self.view.policies.values()
+            for kind, strategy in entry.policy.strategies.items()
+            if kind in {StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC}
+            for rule in strategy.rules
+        }
+        assert set(self.view._indices) == used
+
+
+class TestViewAgainstFacts:
+    def test_after_any_history_answers_are_those_of_the_facts(self) -> None:
+        ViewAgainstFacts.reached = 0
+        run_state_machine_as_test(
+            ViewAgainstFacts, settings=settings(max_examples=150, stateful_step_count=30, deadline=None)
+        )
+        assert ViewAgainstFacts.reached >= 30
+
+
+def labelled_rules(operator: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Rules with one operator, which may share their label keys."""
+    return st.lists(
+        st.fixed_dictionaries(
+            {
+                "metricname": st.sampled_from(METRICS),
+                "operator": st.just(operator),
+                "target": st.integers(0, 3),
+                "labels": st.lists(st.sampled_from(["x=1", "y=1"]), unique=True, max_size=2),
+            },
+            optional={"source": st.sampled_from(SOURCES)},
+        ),
+        min_size=1,
+        max_size=3,
+    )
+
+
+SLOW = {
+    "logicalOperator": st.sampled_from(["anyOf", "allOf"]),
+    "onStale": st.sampled_from(["hold", "violate", "clear"]),
+    "for": st.sampled_from(["1s", "30s"]),
+    "clearFor": st.sampled_from(["1s", "30s"]),
+}
+VERDICT_SPECS = st.fixed_dictionaries(
+    {
+        "strategies": st.fixed_dictionaries(
+            {},
+            optional={
+                "dontschedule": st.fixed_dictionaries(
+                    {"rules": rules_of(METRICS)}, optional={"onStale": st.sampled_from(["pass", "fail"])}
+                ),
+                "deschedule": st.fixed_dictionaries({"rules": rules_of(METRICS)}, optional=SLOW),
+                "labeling": st.sampled_from(["GreaterThan", "LessThan", "Equals"]).flatmap(
+                    lambda operator: st.fixed_dictionaries({"rules": labelled_rules(operator)}, optional=SLOW)
+                ),
+            },
+        )
+    },
+    optional={
+        "staleAfter": st.sampled_from(["5s", "30s"]),
+        "nodeSelector": st.sampled_from([{"matchLabels": {"pool": "x"}}, {}]),
+        "suspend": st.booleans(),
+        "dryRun": st.booleans(),
+    },
+)
+
+
+WAITED_FOR = (PolicyKey("default", "p"), PolicyKey("default", "q"))
+
+
+class VerdictsByTouch(Histories):
+    """Evaluating only touched policies and due deadlines gives the same verdicts as evaluating everything."""
+
+    def __init__(self) -> None:
+        super().__init__(View(default_stale_after=20.0, verdicts=True))
+        self.decider = TelemetryDecider(self.view)
+        self.refused: dict[str, set[PolicyKey]] = {}  # by filter's last word
+        self.written: dict[str, dict[PolicyKey, PolicyVerdict]] = {}
+        waiting = Waiting()
+        for key in WAITED_FOR:
+            waiting.set(f"pod-{key.name}", key)
+        self.recoveries = {node: Recoveries(waiting) for node in NODES}  # so that no node takes another's turn
+        self.at = 0.0
+        self.verdicts: dict[tuple[str, PolicyKey], PolicyVerdict] = {}
+        self.waiting: dict[tuple[str, PolicyKey], float] = {}
+
+    @rule(name=st.sampled_from(["p", "q"]), spec=VERDICT_SPECS)
+    def verdict_policy(self, name: str, spec: dict[str, Any]) -> None:
+        self.view.set_policy(policy_of(spec, name), self.now)
+        self.facts.specs[name] = spec
+
+    def judge(self, node: str, key: PolicyKey) -> tuple[PolicyVerdict, float | None]:
+        return evaluate_policy(
+            self.view.policies[key].policy,
+            uid="u",
+            generation=1,
+            samples=self.view.samples(node),
+            labels=self.view.labels(node),
+            default_stale_after=self.view.default_stale_after,
+            before=self.verdicts.get((node, key)),
+            now=self.now,
+            stale_deadlines=False,
+        )
+
+    def judge_again(self, node: str, key: PolicyKey) -> None:
+        self.waiting.pop((node, key), None)
+        if key not in self.view.policies:
+            self.verdicts.pop((node, key), None)
+            return
+        self.verdicts[node, key], due = self.judge(node, key)
+        if due is not None:
+            self.waiting[node, key] = due
+
+    def catch_up(self) -> None:
+        """Evaluates the touched policies, and those whose deadline is due."""
+        self.view.advance(self.now)
+        due = [place for place, when in self.waiting.items() if when <= self.now]
+        for node, key in [*due, *((node, key) for node, keys in self.view.touched.items() for key in keys)]:
+            self.judge_again(node, key)
+        self.view.touched.clear()
+        for node, key in [place for place in self.verdicts if place[0] not in self.view.nodes]:
+            self.judge_again(node, key)  # what is not in the view, whoever keeps its verdict looks after
+
+    @invariant()
+    def what_was_touched_is_all_that_changed(self) -> None:
+        self.catch_up()
+        assert {key for _, key in self.verdicts} <= self.view.policies.keys()
+        for node in self.view.nodes:
+            for key in self.view.policies:
+                assert same_meaning(self.verdicts[node, key], self.judge(node, key)[0])
+
+    @invariant()
+    def who_is_woken_is_whom_filter_refused_and_passes_now(self) -> None:
+        """The verdict is written when its meaning changes, and only then."""
+        self.catch_up()
+        self.at += 1.0
+        for node, recoveries in self.recoveries.items():
+            verdicts = {key: verdict for (of, key), verdict in self.verdicts.items() if of == node}
+            if node not in self.view.nodes:
+                recoveries.forget(node)
+                self.refused.pop(node, None)
+                self.written.pop(node, None)
+                continue
+            refused = {
+                key for key in WAITED_FOR if node in self.decider.filter(pod_of(key.name), [node], self.now).rejected
+            }
+            assert rejecting(verdicts) == refused
+            known = self.written.get(node)
+            if (
+                known is None
+                or known.keys() != verdicts.keys()
+                or not all(same_meaning(known[key], verdict) for key, verdict in verdicts.items())
+            ):
+                self.written[node] = verdicts
+                recoveries.judged(node, 1, verdicts, at=self.at, now=self.now)
+            gained, told = self.refused.get(node, set()) - refused, set[PolicyKey]()
+            while (recovery := recoveries.due(node, None, at=self.at)) is not None:
+                assert not recovery.policies & refused
+                told |= recovery.policies if recovery.sent == 0 else set()
+                recoveries.mark_sent(node, recovery)
+            assert told >= gained
+            assert gained or known is None or not told
+            self.refused[node] = refused
+
+    @invariant()
+    def no_index_outlives_its_policies(self) -> None:
+        used = {
+            (rule.metric, rule.source, self.view.stale_after(entry.policy))
+            for entry in self.view.policies.values()
+            for strategy in entry.policy.strategies.values()
+            for rule in strategy.rules
+        }
+        assert set(self.view._indices) == used
+        watched = [watch for index in self.view._indices.values() for watch in index.watches]
+        assert len(watched) == sum(
+            len(strategy.rules)
+            for entry in self.view.policies.values()
+            for kind, strategy in entry.policy.strategies.items()
+            if kind is not StrategyType.SCHEDULEONMETRIC
+        )
+
+
+TestVerdictsByTouch = VerdictsByTouch.TestCase
+TestVerdictsByTouch.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+class TestTouched:
+    SPEC: Mapping[str, Any] = {
+        "strategies": {"deschedule": {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 40}]}}
+    }
+
+    def test_a_sample_that_changes_no_state_touches_nothing(self) -> None:
+        view = View(verdicts=True)
+        view.set_policy(policy_of(self.SPEC), 1.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        assert view.touched == {"a": {PolicyKey("default", "p")}}
+        view.touched.clear()
+        view.add_samples("a", [scrape(2.0, m="60")], 2.0)
+        assert view.touched == {}
+        view.add_samples("a", [scrape(3.0, m="40")], 3.0)
+        assert view.touched == {"a": {PolicyKey("default", "p")}}
+
+    def test_another_winning_rule_touches_although_no_state_changes(self) -> None:
+        """Of two violated rules that set one label the larger value wins: the desired label changes with the value."""
+        rules = [
+            {"metricname": metric, "operator": "GreaterThan", "target": 40, "labels": [f"card={metric}"]}
+            for metric in ("m", "k")
+        ]
+        view = View(verdicts=True)
+        view.set_policy(policy_of({"strategies": {"labeling": {"rules": rules}}}), 1.0)
+        view.add_samples("a", [scrape(1.0, m="60", k="50")], 1.0)
+        view.touched.clear()
+        view.add_samples("a", [scrape(2.0, m="60", k="70")], 2.0)
+        assert view.touched == {"a": {PolicyKey("default", "p")}}
+        view.touched.clear()
+        view.add_samples("a", [scrape(3.0, m="1", k="1")], 3.0)
+        view.touched.clear()
+        view.add_samples("a", [scrape(4.0, m="2", k="3")], 4.0)
+        assert view.touched == {}
+
+    def test_a_change_touches_its_policy_and_node_only(self) -> None:
+        view = View(verdicts=True)
+        other = {"strategies": {"deschedule": {"rules": [{"metricname": "k", "operator": "LessThan", "target": 5}]}}}
+        view.set_policy(policy_of(self.SPEC), 1.0)
+        view.set_policy(policy_of(other, "q"), 1.0)
+        for node in ("a", "b"):
+            view.add_samples(node, [scrape(1.0, m="50", k="1")], 1.0)
+        view.touched.clear()
+        view.add_samples("b", [scrape(2.0, m="1", k="2")], 2.0)
+        assert view.touched == {"b": {PolicyKey("default", "p")}}
+
+    def test_the_first_sample_of_a_series_touches_also_if_another_series_is_removed_at_once(self) -> None:
+        rule = {"metricname": "k", "operator": "GreaterThan", "target": 1, "source": "s1"}
+        view = View(default_stale_after=20, verdicts=True)
+        view.set_policy(policy_of({"strategies": {"deschedule": {"onStale": "clear", "rules": [rule]}}}), 0.0)
+        view.add_samples("a", [scrape(0.0, m="1")], 0.0)
+        view.add_samples("a", [scrape(100.0, source="s2", m="1")], 100.0)
+        view.touched.clear()
+        # The sample is stale when it arrives, but it is the first of its series. The one measured at 0 is removed.
+        view.add_samples("a", [scrape(MAX_SAMPLE_AGE + 1, k="2")], MAX_SAMPLE_AGE + 40)
+        assert [each.source for each in view.samples("a")] == ["s1", "s2"]
+        assert view.touched == {"a": {PolicyKey("default", "p")}}
+
+    def test_without_verdicts_nothing_is_touched(self) -> None:
+        view = View()
+        view.set_policy(policy_of(self.SPEC), 1.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        view.set_labels("a", {})
+        view.drop_policy(PolicyKey("default", "p"))
+        assert view.touched == {}
+        assert view._indices == {}
+
+
+class TestStaleness:
+    def test_facts_D22_a_silent_node_becomes_unknown_without_any_event(self) -> None:
+        view = View(default_stale_after=10)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        decider = TelemetryDecider(view)
+        assert set(decider.filter(pod_of(), {"a": None}, 109.9).rejected) == {"a"}
+        after = decider.filter(pod_of(), {"a": None}, 110.0)
+        assert after.rejected == {}
+        assert after.unknown == 1
+
+    def test_an_unknown_node_is_rejected_with_on_stale_fail(self) -> None:
+        view = View(default_stale_after=10)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), onStale="fail")), 0.0)
+        decision = TelemetryDecider(view).filter(pod_of(), {"a": None}, 0.0)
+        assert decision.rejected == {"a": "Node violates p: no fresh sample of m"}
+        assert decision.unknown == 0
+
+    def test_a_new_index_has_no_value_that_has_just_become_stale(self) -> None:
+        view = View()
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        assert view.metric(MetricKey("m", None, 10.0), 109.9) == {"a": parse_quantity("50")}
+        assert view.metric(MetricKey("m", None, 5.0), 105.0) == {}
+
+    def test_with_on_stale_fail_a_violating_node_has_the_reason_of_its_violation(self) -> None:
+        view = View()
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), onStale="fail")), 0.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        assert TelemetryDecider(view).filter(pod_of(), ["a", "b"], 1.0).rejected == {
+            "a": "Node violates p: m GreaterThan 40",
+            "b": "Node violates p: no fresh sample of m",
+        }
+
+    def test_the_next_deadline_is_when_the_first_sample_becomes_stale(self) -> None:
+        view = View(default_stale_after=10)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        view.add_samples("b", [scrape(103.0, m="50")], 103.0)
+        assert view.next_deadline() == 110.0
+        view.advance(110.0)
+        assert view.next_deadline() == 113.0
+
+    def test_the_shortest_stale_after_of_several_policies_is_the_next_deadline(self) -> None:
+        impatient = dontschedule(("m", "GreaterThan", 40)) | {"staleAfter": "10s"}
+        patient = dontschedule(("m", "GreaterThan", 40)) | {"staleAfter": "30s"}
+        for specs in ([impatient, patient], [patient, impatient]):
+            view = View()
+            view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+            view.set_policies([policy_of(spec, name) for spec, name in zip(specs, "pq", strict=True)], 101.0)
+            assert view.next_deadline() == 110.0
+
+    def test_samples_too_old_for_any_policy_are_removed(self) -> None:
+        view = View()
+        view.add_samples("a", [scrape(100.0, m="50")], 100.0)
+        view.advance(100.0 + MAX_SAMPLE_AGE)
+        assert "a" not in view.nodes
+
+
+@pytest.mark.parametrize("kind", COMPARE)
+@pytest.mark.parametrize(("before", "after"), [(5, 10), (10, 5), (15, 10), (10, 15), (5, 15), (15, 5)])
+def test_a_value_that_reaches_or_leaves_the_target_is_evaluated_again(kind: str, before: int, after: int) -> None:
+    view = View()
+    view.set_policy(policy_of(dontschedule(("m", kind, 10))), 0.0)
+    for time, value in ((1.0, before), (2.0, after)):
+        view.add_samples("a", [scrape(time, m=str(value))], time)
+        rejected = {"a"} if COMPARE[kind](value, 10) else set()
+        assert set(TelemetryDecider(view).filter(pod_of(), ["a"], time).rejected) == rejected
+
+
+class TestSources:
+    def test_the_newest_of_two_sources_counts_and_a_rule_may_name_its_source(self) -> None:
+        view = View()
+        view.add_samples("a", [scrape(100.0, source="s1", m="50"), scrape(101.0, source="s2", m="1")], 101.0)
+        any_source = policy_of(dontschedule(("m", "GreaterThan", 40)))
+        named = {"strategies": {"dontschedule": {"rules": [
+            {"metricname": "m", "operator": "GreaterThan", "target": 40, "source": "s1"}]}}}  # fmt: skip
+        view.set_policy(any_source, 101.0)
+        view.set_policy(policy_of(named, "q"), 101.0)
+        decider = TelemetryDecider(view)
+        assert decider.filter(pod_of("p"), {"a": None}, 101.0).rejected == {}
+        assert set(decider.filter(pod_of("q"), {"a": None}, 101.0).rejected) == {"a"}
+
+    def test_an_older_sample_never_replaces_a_newer_one(self) -> None:
+        view = View()
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        view.add_samples("a", [scrape(101.0, m="50")], 101.0)
+        view.add_samples("a", [scrape(100.0, sequence=9, m="1")], 102.0)
+        assert set(TelemetryDecider(view).filter(pod_of(), {"a": None}, 102.0).rejected) == {"a"}
+
+
+class TestReasons:
+    """facts.md c20: identical reasons are counted together, so they name policy and rule, never a value."""
+
+    @pytest.mark.parametrize(
+        ("operator", "expected"),
+        [
+            ("anyOf", "Node violates p: m GreaterThan 40"),
+            ("allOf", "Node violates p: m GreaterThan 40 and k LessThan 5"),
+        ],
+    )
+    def test_facts_c20_the_reason_names_policy_and_rule(self, operator: str, expected: str) -> None:
+        view = View()
+        spec = dontschedule(("m", "GreaterThan", 40), ("k", "LessThan", 5), operator=operator)
+        for order in ("samples first", "policy first"):
+            if order == "policy first":
+                view.set_policy(policy_of(spec), 1.0)
+            view.add_samples("a", [scrape(1.0, m="50", k="1")], 1.0)
+            if order == "samples first":
+                view.set_policy(policy_of(spec), 1.0)
+            assert TelemetryDecider(view).filter(pod_of(), {"a": None}, 1.0).rejected == {"a": expected}
+            view.drop_policy(PolicyKey("default", "p"))
+            view.drop_samples("a")
+
+    def test_anyOf_names_the_first_violated_rule(self) -> None:
+        view = View()
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), ("k", "LessThan", 5))), 1.0)
+        view.add_samples("a", [scrape(1.0, m="1", k="1")], 1.0)
+        assert TelemetryDecider(view).filter(pod_of(), {"a": None}, 1.0).rejected == {
+            "a": "Node violates p: k LessThan 5"
+        }
+
+
+class TestIdlePolicies:
+    @pytest.mark.parametrize(("field", "outcome"), [("suspend", Outcome.SUSPENDED), ("dryRun", Outcome.DRY_RUN)])
+    def test_a_policy_that_does_not_act_passes_all_and_scores_none(self, field: str, outcome: Outcome) -> None:
+        spec = dontschedule(("m", "GreaterThan", 40)) | {field: True}
+        spec["strategies"]["scheduleonmetric"] = {"rules": [{"metricname": "m", "operator": "LessThan"}]}
+        view = View()
+        view.set_policy(policy_of(spec), 1.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        decider = TelemetryDecider(view)
+        filtered, scored = decider.filter(pod_of(), {"a": None}, 1.0), decider.score(pod_of(), {"a": None}, 1.0)
+        assert (filtered.outcome, filtered.rejected) == (outcome, {})
+        assert (scored.outcome, scored.scores) == (outcome, None)
+
+
+class TestSelector:
+    SPEC = dontschedule(("m", "GreaterThan", 40)) | {"nodeSelector": {"matchLabels": {"pool": "x"}}}
+
+    def test_only_selected_nodes_can_violate_and_a_node_without_facts_is_unknown(self) -> None:
+        view = View()
+        view.set_policy(policy_of(self.SPEC), 1.0)
+        for node in ("in", "out", "unknown"):
+            view.add_samples(node, [scrape(1.0, m="50")], 1.0)
+        view.set_labels("in", {"pool": "x"})
+        view.set_labels("out", {"pool": "y"})
+        decision = TelemetryDecider(view).filter(pod_of(), dict.fromkeys(("in", "out", "unknown")), 1.0)
+        assert set(decision.rejected) == {"in"}
+        assert decision.unknown == 1
+
+    def test_a_node_that_is_not_selected_has_score_0(self) -> None:
+        spec = {
+            "nodeSelector": {"matchLabels": {"pool": "x"}},
+            "strategies": {"scheduleonmetric": {"rules": [{"metricname": "m", "operator": "GreaterThan"}]}},
+        }
+        view = View()
+        view.set_policy(policy_of(spec), 1.0)
+        view.add_samples("in", [scrape(1.0, m="1")], 1.0)
+        view.add_samples("out", [scrape(1.0, m="50")], 1.0)
+        view.set_labels("in", {"pool": "x"})
+        view.set_labels("out", {"pool": "y"})
+        decision = TelemetryDecider(view).score(pod_of(), dict.fromkeys(("in", "out")), 1.0)
+        assert decision.scores == {"in": 10, "out": 0}
+
+
+class TestScoresOfFew:
+    """Cases in which `scheduleonmetric` gives no scores."""
+
+    PREFERS_MOST: Mapping[str, Any] = {"metricname": "m", "operator": "GreaterThan"}
+
+    def scored(self, *rules: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]], **spec: Any) -> ScoreDecision:
+        view = View()
+        view.set_policy(policy_of({"strategies": {"scheduleonmetric": {"rules": list(rules)}}, **spec}), 1.0)
+        for node, metrics in nodes.items():
+            view.set_labels(node, {"node": node})
+            if metrics:
+                view.add_samples(node, [scrape(1.0, **metrics)], 1.0)
+        return TelemetryDecider(view).score(pod_of(), nodes.keys(), 1.0)
+
+    def test_without_rules(self) -> None:
+        decision = self.scored(nodes={"a": {"m": "1"}})
+        assert (decision.outcome, decision.scores) == (Outcome.NO_RULES, None)
+
+    def test_without_any_fresh_value(self) -> None:
+        decision = self.scored(self.PREFERS_MOST, nodes={"a": {}, "b": {}})
+        assert (decision.outcome, decision.scores, decision.unknown) == (Outcome.DECIDED, None, 2)
+
+    def test_without_any_selected_candidate(self) -> None:
+        elsewhere = {"matchLabels": {"node": "c"}}
+        decision = self.scored(self.PREFERS_MOST, nodes={"a": {"m": "1"}, "b": {}}, nodeSelector=elsewhere)
+        assert (decision.outcome, decision.scores, decision.unknown) == (Outcome.DECIDED, None, 0)
+
+    def test_a_node_with_a_value_of_any_rule_that_counts_is_not_unknown(self) -> None:
+        rules = [{"metricname": metric, "operator": "GreaterThan", "weight": 1} for metric in ("m", "k")]
+        nodes = {"a": {"m": "1"}, "b": {"k": "1"}, "c": {"other": "1"}}
+        assert self.scored(*rules, nodes=nodes).unknown == 1
+
+
+class TestUnknownPolicy:
+    def test_facts_F8_a_policy_of_another_namespace_does_not_count(self) -> None:
+        view = View()
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 1.0)
+        view.add_samples("a", [scrape(1.0, m="50")], 1.0)
+        decision = TelemetryDecider(view).filter(pod_of(namespace="other"), {"a": None}, 1.0)
+        assert decision.outcome is Outcome.POLICY_NOT_FOUND
+        assert (decision.rejected, decision.error) == ({}, "")
+
+    def test_facts_F8_a_setting_makes_it_an_error(self) -> None:
+        decision = TelemetryDecider(View(), unknown_policy_fails=True).filter(pod_of(), {"a": None}, 1.0)
+        assert decision.error == "policy default/p not found"
+
+
+class TestMetricsInUse:
+    """The original counted the users of a metric in its cache; here an index ends with its last user, samples stay."""
+
+    RULES = (("m1", "GreaterThan", 1), ("m1", "GreaterThan", 2), ("m2", "GreaterThan", 1))
+
+    def filled(self) -> View:
+        view = View()
+        view.set_policy(policy_of(dontschedule(*self.RULES)), 0.0)
+        view.add_samples("a", [scrape(0.0, m1="5", m2="0")], 0.0)
+        return view
+
+    def test_facts_C1_a_metric_that_no_policy_uses_has_no_index(self) -> None:
+        view = self.filled()
+        assert {(key.metric, index.users) for key, index in view._indices.items()} == {("m1", 2), ("m2", 1)}
+
+        view.drop_policy(PolicyKey("default", "p"))
+
+        assert not view._indices
+        assert not TelemetryDecider(view).filter(pod_of(), {"a": None}, 1.0).rejected
+
+    def test_facts_C2_dropping_an_unknown_policy_changes_nothing(self) -> None:
+        view = self.filled()
+
+        view.drop_policy(PolicyKey("default", "never"))
+
+        assert set(TelemetryDecider(view).filter(pod_of(), {"a": None}, 1.0).rejected) == {"a"}
+
+    def test_facts_C6_a_metric_that_is_used_again_has_its_values_at_once(self) -> None:
+        view = self.filled()
+        view.set_policy(policy_of(dontschedule(("m1", "GreaterThan", 1)), "q"), 1.0)
+        assert set(TelemetryDecider(view).filter(pod_of("q"), {"a": None}, 1.0).rejected) == {"a"}
+
+        for name in ("p", "q"):
+            view.drop_policy(PolicyKey("default", name))
+        view.set_policy(policy_of(dontschedule(*self.RULES)), 2.0)
+
+        assert set(TelemetryDecider(view).filter(pod_of(), {"a": None}, 2.0).rejected) == {"a"}
+
+    def test_facts_C7_the_last_sample_counts_until_it_is_stale(self) -> None:
+        decider = TelemetryDecider(self.filled())
+
+        assert set(decider.filter(pod_of(), {"a": None}, 119.0).rejected) == {"a"}
+        assert not decider.filter(pod_of(), {"a": None}, 121.0).rejected

@@ -1,0 +1,76 @@
+"""What `labels` reports of its work."""
+
+import time
+from typing import cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from workers.enforcing.label_reports import LabelReports
+from workers.kubernetes.client import KubernetesClient
+
+
+class Reported:
+    """The reports of a worker that sends nothing, and their counts."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        nothing_sent = cast("KubernetesClient", None)
+        self.reports = LabelReports(nothing_sent, self._registry, pending=lambda: 0, failing=lambda: 0)
+
+    def count(self, metric: str, **labels: str) -> float:
+        found = self._registry.get_sample_value(metric, labels)
+        assert found is not None
+        return found
+
+    def patched(
+        self, changes: dict[str, str | None], *, orphans: tuple[str, ...] = (), wake: str | None = None
+    ) -> None:
+        now = time.monotonic()
+        self.reports.patched(
+            "n", changes, orphans=orphans, wake=wake, read_at=now, verdict_created=time.time(), conflicts=()
+        )
+
+
+def test_each_change_of_a_label_is_counted_once_as_what_it_is() -> None:
+    reported = Reported()
+    reported.patched({"a": "1", "b": None, "c": None, "d": None}, orphans=("c", "d"))
+    counts = {change: reported.count("tas_label_changes_total", change=change) for change in ("set", "removed")}
+    assert counts == {"set": 1, "removed": 1}
+    assert reported.count("tas_label_changes_total", change="orphan_removed") == 2
+    assert reported.count("tas_label_patches_total", result="patched") == 1
+    assert reported.count("tas_node_wakes_total") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "orphans", "measured"),
+    [
+        pytest.param({"a": "1"}, (), 1, id="a verdict's label"),
+        pytest.param({"a": None}, ("a",), 0, id="an orphan, which no verdict asks for"),
+        pytest.param({}, (), 0, id="only a wake"),
+    ],
+)
+def test_only_the_labels_of_a_verdict_are_measured_from_its_arrival(
+    changes: dict[str, str | None], orphans: tuple[str, ...], measured: int
+) -> None:
+    reported = Reported()
+    reported.patched(changes, orphans=orphans, wake="p")
+    assert reported.count("tas_label_patch_seconds_count") == measured
+    assert reported.count("tas_node_wakes_total") == 1
+
+
+def test_each_orphan_that_a_policy_keeps_is_counted() -> None:
+    reported = Reported()
+    reported.reports.kept("n", {"a", "b"})
+    assert reported.count("tas_label_orphans_kept_total") == 2
+
+
+def test_a_foreign_label_is_logged_when_it_is_new_and_counted_while_it_is_there() -> None:
+    reported, counts = Reported(), []
+    with capture_logs() as logs:
+        for labels in ({"a"}, {"a", "b"}, {"a", "b"}, {"b"}, set()):
+            reported.reports.foreign("n", frozenset(labels))
+            counts.append(reported.count("tas_labels_foreign"))
+    assert counts == [1, 2, 2, 1, 0]
+    assert [line["labels"] for line in logs] == [["a"], ["b"]]

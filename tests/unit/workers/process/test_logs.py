@@ -1,0 +1,109 @@
+"""Logs: the two formats, log lines of libraries, and the suppression of repeated lines."""
+
+import io
+import logging
+from collections.abc import Iterator
+
+import orjson
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from workers.process.log_form import LogFormat, LogLevel
+from workers.process.logs import ThrottledLog, configure_logging, logging_to
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def logged(form: LogFormat, level: LogLevel = LogLevel.INFO) -> io.StringIO:
+    stream = io.StringIO()
+    configure_logging(form, level, stream=stream)
+    return stream
+
+
+def test_json_lines_hold_event_level_logger_time_and_fields() -> None:
+    stream = logged(LogFormat.JSON)
+    structlog.get_logger("materialize").warning("samples_refused", node="n1", value=b"\xff")
+    line = orjson.loads(stream.getvalue())
+    assert line["event"] == "samples_refused"
+    assert line["level"] == "warning"
+    assert line["logger"] == "materialize"
+    assert line["node"] == "n1"
+    assert line["value"] == "b'\\xff'"
+    assert line["time"].endswith("Z")
+
+
+def test_a_traceback_is_one_field_of_one_line() -> None:
+    stream = logged(LogFormat.JSON)
+    structlog.get_logger("runtime").error("worker_crashed", exc_info=ValueError("for the log"))
+    (line,) = stream.getvalue().splitlines()
+    assert "ValueError: for the log" in orjson.loads(line)["exception"]
+
+
+def test_logging_to_redirects_log_lines_within_its_body() -> None:
+    stream, terminal = logged(LogFormat.JSON), io.StringIO()
+    log = structlog.get_logger("tas")
+    with logging_to(terminal):
+        log.info("pod_bound", node="n1")
+    log.error("worker_failed", error="the port is in use")
+    assert "[info     ] pod_bound" in terminal.getvalue()
+    assert "node=n1" in terminal.getvalue()
+    (line,) = map(orjson.loads, stream.getvalue().splitlines())
+    assert (line["event"], line["error"]) == ("worker_failed", "the port is in use")
+
+
+def test_log_lines_of_libraries_have_the_event_name_library_log() -> None:
+    stream = logged(LogFormat.JSON)
+    logging.getLogger("aiohttp.server").error("Unhandled %s", "thing")
+    line = orjson.loads(stream.getvalue())
+    assert (line["event"], line["message"], line["logger"]) == ("library_log", "Unhandled thing", "aiohttp.server")
+
+
+def test_info_lines_of_libraries_are_not_written() -> None:
+    stream = logged(LogFormat.JSON, LogLevel.DEBUG)
+    logging.getLogger("nats.aio.client").info("connecting")
+    assert stream.getvalue() == ""
+
+
+def test_events_below_the_level_are_not_written() -> None:
+    stream = logged(LogFormat.JSON, LogLevel.WARNING)
+    structlog.get_logger("x").info("quiet")
+    structlog.get_logger("x").warning("loud")
+    assert [orjson.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["loud"]
+
+
+def test_auto_without_a_terminal_is_json() -> None:
+    stream = logged(LogFormat.AUTO)
+    structlog.get_logger("x").info("event")
+    assert orjson.loads(stream.getvalue())["event"] == "event"
+
+
+def test_console_lines_are_not_json() -> None:
+    stream = logged(LogFormat.CONSOLE)
+    structlog.get_logger("x").info("policy_stored", policy="default/demo")
+    assert "policy_stored" in stream.getvalue()
+    assert "policy=default/demo" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+
+
+def test_a_throttled_log_writes_one_line_for_each_event_and_key() -> None:
+    with capture_logs() as lines:
+        throttled = ThrottledLog(structlog.get_logger("x"), source="mine")
+        for _ in range(3):
+            throttled.warning("failed", "node-1", node="node-1")
+            throttled.warning("failed", "node-2", node="node-2")
+            throttled.error("ended")
+
+    assert lines == [
+        {"event": "failed", "log_level": "warning", "source": "mine", "node": "node-1", "suppressed": 0},
+        {"event": "failed", "log_level": "warning", "source": "mine", "node": "node-2", "suppressed": 0},
+        {"event": "ended", "log_level": "error", "source": "mine", "suppressed": 0},
+    ]

@@ -1,0 +1,111 @@
+"""Whether a metric is seen on any node, and what it costs to find out."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from bus.entry import RawEntry
+from bus.invalid import InvalidEntries
+from bus.kinds import NODE_SAMPLES
+from bus.record_kind import Entry
+from bus.records.nodes import encode_node_samples
+from tas.samples.sample import NodeSamples, Scrape
+from tas.values.quantity import Quantity
+from tas.verdict.status import MetricUse
+from workers.watching.seen_metrics import NODE_BATCH, SeenMetrics
+
+NOW = 1_800_000_000.0
+STALE = 120.0
+
+LOAD = MetricUse("load")
+
+
+def stands(*metrics: str, age: float = 0.0, source: str = "a") -> bytes:
+    at = NOW - age
+    scrape = Scrape(source=source, measured=at, arrived=at, sequence=1, metrics=dict.fromkeys(metrics, Quantity(1)))
+    return encode_node_samples((scrape,))
+
+
+async def unseen(
+    seen: SeenMetrics, *uses: MetricUse, after: float = 0.0, stale: Mapping[MetricUse, float] | None = None
+) -> list[MetricUse]:
+    await seen.search(stale or dict.fromkeys(uses, STALE), NOW + after)
+    return seen.unseen(uses, STALE)
+
+
+def entry(node: str, value: bytes | None) -> Entry[str, NodeSamples]:
+    return Entry(NODE_SAMPLES, node, RawEntry(NODE_SAMPLES.key(node), value, 1, NOW), InvalidEntries())
+
+
+def of(**nodes: bytes) -> SeenMetrics:
+    seen = SeenMetrics()
+    for node, value in nodes.items():
+        seen.take(entry(node, value))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("value", "use", "is_seen"),
+    [
+        pytest.param(stands("load"), LOAD, True, id="fresh"),
+        pytest.param(stands("load", age=STALE - 1), LOAD, True, id="nearly-stale"),
+        pytest.param(stands("load", age=STALE), LOAD, False, id="stale"),
+        pytest.param(stands("load5"), LOAD, False, id="another-metric"),
+        pytest.param(stands("load", source="b"), MetricUse("load", "b"), True, id="of-this-source"),
+        pytest.param(stands("load", source="b"), MetricUse("load", "a"), False, id="of-another-source"),
+        pytest.param(b'{"load": unreadable', LOAD, False, id="unreadable"),
+    ],
+)
+async def test_a_metric_is_seen_where_a_node_has_a_fresh_sample(value: bytes, use: MetricUse, is_seen: bool) -> None:
+    assert await unseen(of(other=stands("x"), node=value), use) == ([] if is_seen else [use])
+
+
+async def test_no_node_no_metric_and_one_that_came_since_is_seen_with_the_next_look() -> None:
+    seen = SeenMetrics()
+    assert await unseen(seen, LOAD) == [LOAD]
+    seen.take(entry("node", stands("load")))
+    assert await unseen(seen, LOAD) == []
+
+
+async def test_a_metric_is_seen_by_a_newer_sample_than_the_one_that_was_found_first() -> None:
+    """What was found once grows old; that must not be taken for the newest there is."""
+    seen = of(first=stands("load", age=100), second=stands("load"))
+    assert await unseen(seen, LOAD) == []
+    assert await unseen(seen, LOAD, after=50) == []
+    assert await unseen(seen, LOAD, after=STALE) == [LOAD]
+
+
+async def test_each_policy_is_told_by_its_own_limit() -> None:
+    seen = of(node=stands("load", age=30))
+    await seen.search({LOAD: 10.0}, NOW)  # the shortest of all policies that use it
+    assert seen.unseen([LOAD], 10.0) == [LOAD]
+    assert seen.unseen([LOAD], STALE) == []
+
+
+async def test_what_a_node_no_longer_has_is_seen_until_it_is_stale() -> None:
+    seen = of(node=stands("load"))
+    assert await unseen(seen, LOAD) == []
+    seen.take(entry("node", None))
+    assert await unseen(seen, LOAD, after=STALE - 1) == []
+    assert await unseen(seen, LOAD, after=STALE) == [LOAD]
+
+
+async def test_a_source_that_is_silent_on_all_nodes_holds_up_nobody_however_many_metrics_it_had() -> None:
+    """Every sample is stale then, so none says that its metric is seen: all nodes are looked at, but once."""
+    nodes, metrics = 50 * NODE_BATCH, [f"metric{number}" for number in range(20)]
+    value = stands(*metrics, age=STALE)
+    seen = of(**{f"node-{number}": value for number in range(nodes)})
+    slots = 0
+
+    async def others() -> None:
+        nonlocal slots
+        while True:
+            slots += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    uses = [MetricUse(metric) for metric in metrics]
+    assert await unseen(seen, *uses) == uses
+    beside.cancel()
+    assert slots == pytest.approx(nodes / NODE_BATCH, abs=2)

@@ -1,0 +1,109 @@
+"""How objects of the API server stand on the bus."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from bus.kinds import POLICY_RECORDS
+from tas.enforcing.pod import PodKey
+from tas.policy.policy import PolicyKey, StrategyType
+from workers.kubernetes.resources import Object, PodObject, PolicyObject
+from workers.watching.policy_files import MAX_RECORD_BYTES
+from workers.watching.watch import node_facts, pod_record, policy_record
+
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+RULE = {"metricname": "health_metric", "operator": "Equals", "target": 1}
+
+
+def policy(spec: Any) -> PolicyObject:
+    metadata = {
+        "name": "demo.v2",
+        "namespace": "web",
+        "uid": "u",
+        "generation": 3,
+        "resourceVersion": "12",
+        "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}],
+    }
+    return msgspec.convert({"kind": "TASPolicy", "metadata": metadata, "spec": spec, "status": {"x": 1}}, PolicyObject)
+
+
+def test_a_policy_is_its_object() -> None:
+    key, record = policy_record(policy({"strategies": {"deschedule": {"rules": [RULE]}}}))
+    assert key == record.policy.key == PolicyKey("web", "demo.v2")
+    assert (record.uid, record.generation, record.resource_version, record.origin) == ("u", 3, "12", "")
+    assert str(record.policy.strategies[StrategyType.DESCHEDULE]) == "health_metric Equals 1"
+    assert record.problems == ()
+
+
+def test_a_policy_with_a_refused_part_acts_on_nobody_and_says_so() -> None:
+    _, record = policy_record(policy({"strategies": {"deschedule": {"rules": [RULE | {"operator": "Equal"}]}}}))
+    assert not record.policy.strategies[StrategyType.DESCHEDULE].readable
+    assert [problem.refused for problem in record.problems] == [True]
+    key, record = policy_record(policy({"strategies": {}, "nodeSelector": {"matchLabel": {}}}))
+    assert record.policy.suspend
+    assert record.problems[-1].field == "spec.nodeSelector"
+    assert POLICY_RECORDS.same(key, record, record)
+
+
+@pytest.mark.parametrize("spec", [None, {}, [], "text"])
+def test_a_policy_without_a_spec_does_nothing(spec: Any) -> None:
+    _, record = policy_record(policy(spec))
+    assert record.policy.strategies == {}
+    assert record.problems
+
+
+def test_a_policy_beyond_a_message_is_suspended() -> None:
+    many = [RULE | {"metricname": "m" * 200}] * 3000
+    key, record = policy_record(policy({"strategies": {"deschedule": {"rules": many}}}))
+    assert record.policy.suspend
+    assert record.policy.strategies == {}
+    assert [problem.refused for problem in record.problems] == [True]
+    assert len(POLICY_RECORDS.encode(record)) < MAX_RECORD_BYTES
+    assert POLICY_RECORDS.decode(key, POLICY_RECORDS.encode(record)) == record
+
+
+def test_a_node_is_its_uid_and_labels() -> None:
+    metadata = {
+        "name": "n.example",
+        "uid": "u",
+        "labels": {"a": "b"},
+        "annotations": {"c": "d"},
+        "resourceVersion": "5",
+    }
+    node, facts = node_facts(msgspec.convert({"metadata": metadata}, Object))
+    assert (node, facts.uid, facts.labels, facts.resource_version) == ("n.example", "u", {"a": "b"}, "5")
+
+
+def pod(*, spec: dict[str, Any] | None = None, phase: str = "Pending", **metadata: Any) -> PodObject:
+    known = {
+        "name": "web-1",
+        "namespace": "web",
+        "uid": "u",
+        "labels": {"telemetry-policy": "demo"},
+        "creationTimestamp": CREATED.isoformat(),
+        "resourceVersion": "9",
+    }
+    return msgspec.convert({"metadata": known | metadata, "spec": spec or {}, "status": {"phase": phase}}, PodObject)
+
+
+def test_a_pod_waits_from_its_creation_on() -> None:
+    key, record = pod_record(pod())
+    assert key == PodKey("web", "web-1")
+    assert (record.policy, record.uid, record.node, record.resource_version) == ("demo", "u", None, "9")
+    assert record.waiting_since == CREATED
+
+
+@pytest.mark.parametrize(
+    ("found", "node"),
+    [
+        pytest.param(pod(spec={"nodeName": "node-1"}), "node-1", id="bound"),
+        pytest.param(pod(spec={"schedulingGates": [{"name": "later"}]}), None, id="gated"),
+        pytest.param(pod(phase="Failed"), None, id="failed"),
+        pytest.param(pod(deletionTimestamp=CREATED.isoformat()), None, id="deleting"),
+    ],
+)
+def test_a_pod_that_is_not_to_be_placed_does_not_wait(found: PodObject, node: str | None) -> None:
+    _, record = pod_record(found)
+    assert (record.node, record.waiting_since) == (node, None)

@@ -1,5 +1,0 @@
-"""`python -m workers.cli`."""
-
-from workers.cli import main
-
-main()

@@ -1,0 +1,1 @@
+"""Verdicts, and what they change on nodes: `evaluate`, `labels`, `resources`."""

@@ -1,0 +1,402 @@
+"""Labels: the only writer of node labels. It sets and removes labels as verdicts desire, and wakes waiting pods.
+
+The worker watches nodes and compares their labels with the verdicts. If they differ, it reads the verdict again from
+the stream's leader, confirms each removal by new reads (`tas.enforcing.removal`), and sends one patch, which is
+conditional on the node's uid and resource version. The node is read only if that patch conflicts. So any number of
+replicas may do this, and a replica that was paused for a minute patches nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from bus.buckets import NODES as NODES_BUCKET
+from bus.buckets import POLICIES, SYNCED, VERDICTS
+from bus.connection import Bus, Epoch
+from bus.errors import BusError
+from bus.kinds import NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS
+from bus.record_kind import Entry, Unreadable
+from bus.records.pods import PodRecord
+from bus.records.policies import PolicyRecord
+from bus.records.synced import Synced
+from bus.watch import Watch
+from tas.enforcing.labels import desired_labels, labels_to_set
+from tas.enforcing.memory import Declined, PatchLimit
+from tas.enforcing.pod import PodKey
+from tas.enforcing.removal import requested_removals, unmentioned_labels
+from tas.enforcing.waking import ANNOTATION, Recoveries, Recovery, Waiting
+from tas.errors import InvalidInputError
+from tas.policy.policy import PolicyKey
+from tas.values.names import is_label_key, is_label_value
+from tas.verdict.verdict import NodeVerdict, PolicyVerdict
+from workers.enforcing.label_reports import LabelReports
+from workers.enforcing.lease_first import LeaseFirst
+from workers.enforcing.node_patches import NodeLabels, NodePatch, is_outdated, send_patch
+from workers.enforcing.removals import Removals
+from workers.enforcing.work_queue import RequeueError, WorkQueue
+from workers.following.synced import SyncedWatch
+from workers.kubernetes.client import FIELD_MANAGER, Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
+from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.resources import NODES, Metadata, Object
+
+log = structlog.get_logger("labels")
+
+OWN_MANAGERS = (FIELD_MANAGER, "extender")
+"""The field managers of TAS's labels: of this product, and of the original TAS (its binary's name)."""
+
+MAX_CONCURRENT = 16
+"""Nodes that are patched at the same time."""
+
+RESYNC_SECONDS = 600.0
+"""The time after which a node with a kept orphan or a refused label is reconciled again."""
+
+PATCHES, PATCHES_SECONDS = 50, 5.0
+"""After so many patches in so many seconds a node must wait: somebody else probably reverts the patches."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The work on one node: labels to change (None: to remove), and the annotation that wakes pods."""
+
+    changes: Mapping[str, str | None]
+    removals: Mapping[str, tuple[PolicyKey, ...]]
+    orphans: frozenset[str]
+    foreign: frozenset[str]
+    conflicts: tuple[str, ...]
+    wake: Recovery | None
+
+
+class Labels:
+    """The worker. Its state can be rebuilt from the bus and the API server."""
+
+    name = "labels"
+
+    def __init__(
+        self, bus: Bus, client: KubernetesClient, *, registry: CollectorRegistry, default_stale_after: float
+    ) -> None:
+        self._bus = bus
+        self._client = client
+        self._nodes: dict[str, NodeLabels] = {}
+        self._verdicts: dict[str, Entry[str, NodeVerdict]] = {}  # decoded when needed, which is seldom
+        self._refused = Declined(seconds=RESYNC_SECONDS)
+        self._kept = Declined(seconds=RESYNC_SECONDS)  # orphans that policies keep
+        self._limit = PatchLimit(PATCHES, seconds=PATCHES_SECONDS)
+        self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
+        self._reports = LabelReports(
+            client, registry, pending=lambda: len(self._queue), failing=lambda: self._queue.failing
+        )
+        self._removals = Removals(bus, client, default_stale_after=default_stale_after)
+        self._waiting = Waiting()
+        self._recoveries = Recoveries(self._waiting)
+        self._reflector = Reflector(client, NODES, on_list=self._take_in_list, on_change=self._take_in_change)
+        self._nodes_synced = SyncedWatch(
+            bus,
+            bucket=NODES_BUCKET,
+            on_epoch=lambda _: None,
+            on_complete=lambda _: self._start_if_ready(),
+        )
+        self._verdict_watch = Watch(
+            bus, NODE_VERDICTS.to(self._take_in_verdict), on_epoch=self._start_epoch, on_batch=self._start_if_ready
+        )
+        self._policy_watch = SyncedWatch(
+            bus,
+            POLICY_RECORDS.to(self._take_in_policy),
+            on_epoch=lambda _: self._removals.policies.clear(),  # nothing is removed before the list is complete again
+            on_complete=self._policies_complete,
+        )
+        self._pod_watch = SyncedWatch(
+            bus,
+            POD_RECORDS.to(self._take_in_pod),
+            on_epoch=lambda _: self._waiting.clear(),
+            on_complete=lambda _: None,
+        )
+        self._lease = LeaseFirst(bus, "labels", on_held=self._add_all)
+        self._started = False
+
+    def unready(self) -> str | None:
+        """Why nothing is written yet."""
+        policies, nodes = self._policy_watch.synced, self._nodes_synced.synced
+        reasons = (
+            None if self._reflector.listed else f"nodes: {self._reflector.problem}",
+            self._policy_watch.unready(),
+            f"{POLICIES.name}: its policies are not those of a cluster" if policies and not policies.cluster else None,
+            f"{NODES_BUCKET.name}: no complete list of a cluster yet (key {SYNCED})"
+            if not nodes or not nodes.cluster
+            else None,
+            None if self._verdict_watch.status.caught_up else f"{VERDICTS.name}: not caught up with the bus",
+        )
+        return "; ".join(reason for reason in reasons if reason is not None) or None
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for part in (
+                self._reflector,
+                self._verdict_watch,
+                self._policy_watch,
+                self._pod_watch,
+                self._nodes_synced,
+                self._lease,
+                self._queue,
+            ):
+                tasks.create_task(part.run())
+
+    async def _handle(self, name: str) -> float | None:
+        try:
+            return await self._reconcile(name)
+        except (ConflictError, ExpiredError) as error:
+            self._reports.attempted("conflict" if isinstance(error, ConflictError) else "expired")
+            log.debug("node_patch_retried", node=name, error=str(error))
+            raise RequeueError(str(error)) from error
+        except (KubernetesError, BusError, InvalidInputError) as error:
+            self._reports.failed(name, error)
+            pause = error.retry_after if isinstance(error, ThrottledError) else 0.0
+            raise RequeueError(str(error), pause=pause) from error
+
+    async def _reconcile(self, name: str) -> float | None:
+        """Reconciles one node; returns the seconds until it must be reconciled again, or None."""
+        node = self._nodes.get(name)
+        if node is None or self.unready() is not None:
+            return None  # every node is added when all is ready
+        stored = self._verdicts.get(name)
+        verdict = None if stored is None else _verdict_of(stored)
+        step = self._step(name, _policies_of(verdict, node.uid), node)
+        if verdict is not None and verdict.node_uid == node.uid:  # else it is unknown which labels belong to policies
+            self._reports.foreign(name, step.foreign)
+        if step.changes or step.wake is not None:
+            if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
+                self._reports.warning("node_patched_too_often", name, patches=PATCHES, seconds=PATCHES_SECONDS)
+                return wait
+            await self._patch(name, node)
+        return self._next_turn(name)
+
+    def _step(self, name: str, policies: Mapping[PolicyKey, PolicyVerdict], node: NodeLabels) -> _Step:
+        """The work on a node with the state `node`."""
+        desired = desired_labels(policies)
+        removals = requested_removals(desired, node.labels)
+        unmentioned = unmentioned_labels(desired, node.labels, managers=node.managers, own_managers=OWN_MANAGERS)
+        orphans = unmentioned.orphans - self._kept.of(name, at=time.monotonic()).keys()
+        changes = self._without_refused(
+            name, labels_to_set(desired, node.labels) | dict.fromkeys((*removals, *orphans))
+        )
+        return _Step(
+            changes=changes,
+            removals={label: requesting for label, requesting in removals.items() if label in changes},
+            orphans=orphans.intersection(changes),
+            foreign=unmentioned.foreign,
+            conflicts=tuple(label for label, winner in desired.winners.items() if winner.overruled),
+            wake=self._recoveries.due(name, node.recovered, at=time.monotonic()),
+        )
+
+    def _without_refused(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str | None]:
+        """The changes without those that were refused recently or are invalid."""
+        refused = self._refused.of(name, at=time.monotonic())
+        allowed = {}
+        for label, value in changes.items():
+            if label in refused and refused[label] == value:
+                continue
+            if value is None or (is_label_key(label) and is_label_value(value)):
+                allowed[label] = value
+            else:
+                self._refuse(name, label, value, "not a valid Kubernetes label")
+        return allowed
+
+    async def _patch(self, name: str, known: NodeLabels) -> None:
+        """Patches the differences from the verdict: first with the known state of the node, then with its read state.
+
+        The API server accepts the first patch only if the known state is current, so a read before it is unnecessary.
+        Raises KubernetesError, BusError, to be tried again. Raises RequeueError if a removal is not confirmed by what
+        is known now.
+        """
+        try:
+            await self._patch_as(name, known, read_at=time.monotonic())
+        except KubernetesError as error:
+            if not is_outdated(error, name):
+                raise
+        else:
+            return
+        self._reports.attempted("conflict")
+        known_now, read_at = self._nodes.get(name), time.monotonic()
+        try:
+            found = await self._client.get(NODES, name)
+        except NotFoundError as error:
+            if not is_outdated(error, name):
+                raise
+            self._reports.attempted("gone")
+            if self._nodes.get(name) is known_now:
+                self._nodes.pop(name, None)  # unless the watch has delivered another node of this name
+            return
+        await self._patch_as(name, NodeLabels.of(found.metadata), read_at=read_at)
+
+    async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> None:
+        """Reads the verdict again, and patches the differences if the node still has the state `node`.
+
+        `read_at` is the monotonic time of the oldest read behind the patch. Raises as `_patch`.
+        """
+        # After the read of the node: so labels of other replicas come from this verdict or an earlier one.
+        entry = await NODE_VERDICTS.get(self._bus, name)
+        policies = _policies_of(_verdict_of(entry), node.uid)
+        step = self._step(name, policies, node)
+        confirmed = await self._removals.confirmed(name, step.removals, policies, node.labels)
+        orphans, listed_at = await self._removals.orphans_that_may_go(step.orphans)
+        read_at = min(read_at, listed_at)
+        self._keep(name, step.orphans - orphans, listed_at)
+        changes = {
+            label: value
+            for label, value in step.changes.items()
+            if value is not None or label in confirmed or label in orphans
+        }
+        wake = None if step.wake is None else step.wake.value
+        if changes or wake is not None:
+            await self._send(name, node, changes, wake, read_at=read_at)
+            self._reports.patched(
+                name,
+                changes,
+                orphans=orphans,
+                wake=wake,
+                read_at=read_at,
+                verdict_created=entry.created or None,
+                conflicts=step.conflicts,
+            )
+            await self._reports.overwritten(name, node, changes)
+        if step.wake is not None:
+            self._recoveries.mark_sent(name, step.wake)
+        if unconfirmed := step.removals.keys() - confirmed:
+            self._reports.unconfirmed(name, unconfirmed)
+            raise RequeueError("a removal is not confirmed")
+
+    async def _send(
+        self, name: str, node: NodeLabels, changes: dict[str, str | None], wake: str | None, *, read_at: float
+    ) -> None:
+        """Sends the changes, and removes refused labels from `changes`. Raises KubernetesError."""
+        patch = NodePatch(labels=dict(changes), annotations={} if wake is None else {ANNOTATION: wake})
+        metadata = Metadata(name=name, uid=node.uid, resource_version=node.resource_version)
+        known = self._nodes.get(name)
+        patched, refused = await send_patch(self._client, metadata, patch, read_at=read_at)
+        # Not if the watch has delivered this or a later state, or if everything was refused.
+        if known is not None and self._nodes.get(name) is known and patched is not metadata:
+            self._nodes[name] = NodeLabels.of(patched)
+        self._limit.patched(name, at=time.monotonic())
+        for label, error in refused.items():
+            self._refuse(name, label, changes.pop(label), str(error))
+
+    def _keep(self, name: str, orphans: frozenset[str], listed_at: float) -> None:
+        """Remembers orphans that policies keep, unless a policy has changed since the list was requested."""
+        if not orphans:
+            return
+        self._reports.kept(name, orphans)
+        if not self._removals.is_current(listed_at):
+            self._add(name)
+            return
+        for label in orphans:
+            self._kept.add(name, label, None, at=time.monotonic())
+
+    def _refuse(self, name: str, label: str, value: str | None, reason: str) -> None:
+        self._refused.add(name, label, value, at=time.monotonic())
+        self._reports.refused(name, label, value, reason)
+
+    def _add(self, name: str) -> None:
+        self._queue.add(name, after=self._lease.delay)
+
+    def _add_all(self) -> None:
+        for name in self._nodes:
+            self._add(name)
+
+    def _next_turn(self, name: str) -> float | None:
+        """The seconds until the node must be reconciled without a change, or None."""
+        times = []
+        wake = self._recoveries.next(name)
+        if wake is not None:
+            times.append(max(0.0, wake + self._lease.delay - time.monotonic()))
+        if name in self._kept or name in self._refused:
+            times.append(RESYNC_SECONDS)
+        return min(times, default=None)
+
+    def _start_if_ready(self) -> None:
+        """Adds every node when the worker has become ready."""
+        ready = self.unready() is None
+        if ready and not self._started:
+            log.info("labels_ready", nodes=len(self._nodes), verdicts=len(self._verdicts))
+            self._add_all()
+        self._started = ready
+
+    def _take_in_list(self, listing: Listing[Object]) -> None:
+        for name in self._nodes.keys() - {each.metadata.name for each in listing.items}:
+            self._drop_node(name)
+        for each in listing.items:
+            self._take_in_node(each.metadata)
+        self._kept.clear()  # so kept orphans are checked again after each complete list
+        self._start_if_ready()
+
+    def _take_in_change(self, change: Change[Object]) -> None:
+        if change.type is ChangeType.DELETED:
+            self._drop_node(change.object.metadata.name)
+        else:
+            self._take_in_node(change.object.metadata)
+
+    def _take_in_node(self, metadata: Metadata) -> None:
+        node = NodeLabels.of(metadata)
+        known = self._nodes.get(metadata.name)
+        self._nodes[metadata.name] = node
+        if known != node:
+            self._add(metadata.name)
+
+    def _drop_node(self, name: str) -> None:
+        self._nodes.pop(name, None)
+        for each in (self._kept, self._refused, self._limit, self._reports, self._recoveries, self._queue):
+            each.forget(name)
+
+    def _start_epoch(self, epoch: Epoch) -> None:
+        log.info("verdicts_epoch_changed", epoch=epoch.created)
+        self._verdicts.clear()
+        self._started = False
+
+    def _take_in_verdict(self, entry: Entry[str, NodeVerdict]) -> None:
+        name, verdict = entry.key, entry.read()
+        if isinstance(verdict, Unreadable):
+            return
+        if verdict is None:
+            self._verdicts.pop(name, None)
+        else:
+            self._verdicts[name] = entry
+            self._recoveries.judged(name, entry.revision, verdict.policies, at=time.monotonic(), now=time.time())
+        self._add(name)
+
+    def _take_in_pod(self, entry: Entry[PodKey, PodRecord]) -> None:
+        pod, pod_name = entry.readable(), str(entry.key)
+        if pod is None or pod.waiting_since is None:
+            self._waiting.drop(pod_name)
+        else:
+            self._waiting.set(pod_name, PolicyKey(entry.key.namespace, pod.policy))
+
+    def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
+        self._removals.take_in_policy(entry)
+        self._recheck_kept()
+
+    def _policies_complete(self, synced: Synced) -> None:
+        log.info("policies_complete", cluster=synced.cluster, count=synced.count, writer=synced.writer)
+        self._recheck_kept()
+        self._start_if_ready()
+
+    def _recheck_kept(self) -> None:
+        """Checks kept orphans again: the policies may not keep them any more."""
+        for node in self._kept.clear():
+            self._add(node)
+
+
+def _verdict_of(entry: Entry[str, NodeVerdict]) -> NodeVerdict | None:
+    """The verdict; None if there is none. Raises InvalidInputError if it is invalid, which does not mean absence."""
+    verdict = entry.read()
+    if isinstance(verdict, Unreadable):
+        raise verdict.error
+    return verdict
+
+
+def _policies_of(verdict: NodeVerdict | None, uid: str) -> Mapping[PolicyKey, PolicyVerdict]:
+    """The policies' verdicts; empty if the verdict is of another node with this name."""
+    return verdict.policies if verdict is not None and verdict.node_uid == uid else {}

@@ -1,0 +1,42 @@
+"""Replicas that do the same work: the lease holder acts first, so that the API server gets fewer requests.
+
+Every replica may write at any time, since each write is conditional.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.lease import Lease
+
+log = structlog.get_logger(__name__)
+
+HOLD_BACK_SECONDS = 1.0
+"""How much later a replica on standby acts: usually the lease holder has done the work by then."""
+
+
+class LeaseFirst:
+    """The delay of this replica's work. `on_held` is called when the replica becomes the lease holder."""
+
+    def __init__(self, bus: Bus, key: str, *, on_held: Callable[[], None]) -> None:
+        self._key = key
+        self._lease = Lease(bus, key)
+        self._on_held = on_held
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait before the reaction to a change."""
+        return 0.0 if self._lease.held else HOLD_BACK_SECONDS
+
+    async def run(self) -> None:
+        """Acquires the lease whenever it is free, until cancelled."""
+        while True:
+            try:
+                async with self._lease.hold():
+                    self._on_held()  # the previous holder may have ended before its work was done
+                    await asyncio.Event().wait()
+            except BusError as error:
+                log.info("lease_lost", lease=self._key, error=str(error))

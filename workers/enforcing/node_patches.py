@@ -1,0 +1,132 @@
+"""Conditional patches of nodes.
+
+A patch has the node's uid and resource version, so it cannot create a node, change a later node of the same name or
+overwrite a change, and it is not sent if its reads are too old. If the API server refuses a label, the other labels are
+set without it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tas.enforcing.waking import ANNOTATION
+from tas.verdict.verdict import VIOLATING
+from workers.kubernetes.client import FIELD_MANAGER, KubernetesClient
+from workers.kubernetes.errors import ConflictError, InvalidError, KubernetesError, NotFoundError, RejectedError
+from workers.kubernetes.resources import NODES, Metadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLabels:
+    """The parts of a node of the API server that `labels` needs.
+
+    Attributes:
+        uid: The node's.
+        labels: All of them.
+        managers: Of each label without a prefix whose value is `violating`: the field managers that set it.
+        recovered: The value of the annotation that wakes pods, if it is set.
+        resource_version: The version that all this is of. Two that differ in it alone are equal.
+    """
+
+    uid: str
+    labels: Mapping[str, str]
+    managers: Mapping[str, tuple[str, ...]]
+    recovered: str | None
+    resource_version: str = field(compare=False)
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> "NodeLabels":
+        """The parts of a node's metadata."""
+        bare = {key for key, value in metadata.labels.items() if value == VIOLATING and "/" not in key}
+        return cls(
+            uid=metadata.uid,
+            labels=metadata.labels,
+            managers=_label_managers(metadata, bare),
+            recovered=metadata.annotations.get(ANNOTATION),
+            resource_version=metadata.resource_version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodePatch:
+    """Changes of a node: new values of labels (None: removal) and of annotations."""
+
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self, metadata: Metadata) -> dict[str, Any]:
+        """The merge patch, conditional on the uid and the resource version in `metadata`."""
+        changes: dict[str, Any] = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        if self.labels:
+            changes["labels"] = dict(self.labels)
+        if self.annotations:
+            changes["annotations"] = dict(self.annotations)
+        return {"metadata": changes}
+
+    def parts(self) -> tuple["NodePatch", ...]:
+        """The patch in two halves, to find the refused part; itself if it has only one change."""
+        if self.annotations and self.labels:
+            return NodePatch(labels=self.labels), NodePatch(annotations=self.annotations)
+        if len(self.labels) < 2:
+            return (self,)
+        labels = sorted(self.labels.items())
+        middle = len(labels) // 2
+        return NodePatch(labels=dict(labels[:middle])), NodePatch(labels=dict(labels[middle:]))
+
+
+Refused = dict[str, InvalidError | RejectedError]
+"""Labels that the API server refused, with its error."""
+
+
+async def send_patch(
+    client: KubernetesClient, metadata: Metadata, patch: NodePatch, *, read_at: float
+) -> tuple[Metadata, Refused]:
+    """The node after the patch, and the refused labels; all other changes are made.
+
+    Name, uid and version of `metadata` are used; if everything is refused, `metadata` itself is returned.
+    `read_at` is the monotonic time of the oldest read behind the patch.
+    Raises KubernetesError where the node is another one by now, has changed, or cannot be asked.
+    """
+    try:
+        answer = await client.merge_patch(
+            NODES, metadata.name, patch.body(metadata), field_manager=FIELD_MANAGER, read_at=read_at
+        )
+    except (InvalidError, RejectedError) as error:
+        if _is_successor(error):
+            raise
+        parts = patch.parts()
+        if len(parts) == 1:
+            if not patch.labels:
+                raise
+            return metadata, dict.fromkeys(patch.labels, error)
+    else:
+        return answer.metadata, {}
+    refused: Refused = {}
+    for part in parts:
+        metadata, more = await send_patch(client, metadata, part, read_at=read_at)
+        refused |= more
+    return metadata, refused
+
+
+def is_outdated(error: KubernetesError, name: str) -> bool:
+    """Whether a patch was refused because the node has changed, was replaced or deleted since it was read."""
+    if isinstance(error, NotFoundError):
+        return error.confirms_missing(group="", plural="nodes", name=name)
+    return isinstance(error, ConflictError) or _is_successor(error)
+
+
+def _label_managers(metadata: Metadata, labels: Collection[str]) -> dict[str, tuple[str, ...]]:
+    setters = [(fields.manager, _labels_of(fields.fields_v1)) for fields in metadata.managed_fields] if labels else []
+    return {label: tuple(manager for manager, owned in setters if f"f:{label}" in owned) for label in labels}
+
+
+def _labels_of(fields: Mapping[str, Any]) -> Collection[str]:
+    of_metadata = fields.get("f:metadata")
+    of_labels = of_metadata.get("f:labels") if isinstance(of_metadata, dict) else None
+    return of_labels if isinstance(of_labels, dict) else ()
+
+
+def _is_successor(error: KubernetesError) -> bool:
+    """Whether a patch was refused because the name belongs to another node now."""
+    causes: Iterable[Any] = error.status.details.causes if error.status.details is not None else ()
+    return any(cause.field == "metadata.uid" for cause in causes)

@@ -1,0 +1,93 @@
+"""Reads what the law of removal requires (`tas.enforcing.removal`): policies, samples, the API server's policies."""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from math import inf
+
+from bus.connection import Bus
+from bus.kinds import NODE_SAMPLES, POLICY_RECORDS
+from bus.record_kind import Entry
+from bus.records.policies import PolicyRecord
+from tas.enforcing.labels import policy_name
+from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, may_orphan_go
+from tas.policy.policy import PolicyKey
+from tas.verdict.verdict import PolicyVerdict
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.resources import POLICIES
+
+LIST_SECONDS = 0.5
+"""The maximum age of a list of policies that several nodes share."""
+
+
+class Removals:
+    """Finds the labels that may be removed. `take_in_policy` keeps the stored `policies` up to date."""
+
+    def __init__(self, bus: Bus, client: KubernetesClient, *, default_stale_after: float) -> None:
+        self.policies: set[PolicyKey] = set()
+        self._bus = bus
+        self._client = client
+        self._default_stale_after = default_stale_after
+        self._lock = asyncio.Lock()
+        self._list: list[tuple[PolicyKey, object]] = []
+        self._listed_at = self._changed_at = -inf
+
+    def take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
+        """Applies a changed policy: an earlier list of the API server is outdated."""
+        self._changed_at = time.monotonic()
+        if entry.present:
+            self.policies.add(entry.key)
+        else:
+            self.policies.discard(entry.key)
+
+    async def confirmed(
+        self,
+        node: str,
+        requested: Mapping[str, Collection[PolicyKey]],
+        judged: Mapping[PolicyKey, PolicyVerdict],
+        labels: Mapping[str, str],
+    ) -> frozenset[str]:
+        """The labels of `requested` whose removal the stored data confirms. Raises BusError."""
+        if not requested:
+            return frozenset()
+        names = {policy_name(label) for label in requested}
+        namesakes = {key for key in self.policies if key.name in names}
+        keys = sorted(namesakes.union(*requested.values()))
+        samples, policies = await asyncio.gather(
+            NODE_SAMPLES.get(self._bus, node),
+            asyncio.gather(*(POLICY_RECORDS.get(self._bus, key) for key in keys)),
+        )
+        evidence = Evidence(
+            policies={
+                entry.key: None if (record := entry.readable()) is None else StoredPolicy(record.uid, record.policy)
+                for entry in policies
+                if entry.present
+            },
+            samples=samples.readable() or (),  # missing or invalid samples confirm nothing
+            labels=labels,
+            default_stale_after=self._default_stale_after,
+            now=time.time(),
+        )
+        return confirmed_removals(requested, judged, evidence)
+
+    async def orphans_that_may_go(self, orphans: Collection[str]) -> tuple[frozenset[str], float]:
+        """The orphans that no policy keeps, and the monotonic time at which the list of policies was requested.
+
+        Raises:
+            KubernetesError: nothing is known of the policies.
+        """
+        if not orphans:
+            return frozenset(), inf
+        async with self._lock:  # several nodes share a list
+            requested_at = time.monotonic()
+            if requested_at - self._listed_at > LIST_SECONDS or not self.is_current(self._listed_at):
+                listing = await self._client.list(POLICIES)
+                self._list = [
+                    (PolicyKey(each.metadata.namespace, each.metadata.name), each.spec) for each in listing.items
+                ]
+                self._listed_at = requested_at
+            return frozenset(label for label in orphans if may_orphan_go(label, self._list)), self._listed_at
+
+    def is_current(self, listed_at: float) -> bool:
+        """Whether no policy change was received since."""
+        return listed_at > self._changed_at

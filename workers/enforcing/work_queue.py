@@ -1,0 +1,127 @@
+"""A work queue: keys to be reconciled now or later, each by one task at a time, and again after a failure.
+
+The queue holds only keys: the handler compares current and desired state when it handles a key. So a key that is added
+ten times is handled once, and a failure loses nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tas.values.backoff import Backoff
+from tas.view.deadlines import Deadlines
+
+RETRY = Backoff(first=0.1, longest=5.0)
+"""The waits after failures of a key."""
+
+
+class RequeueError(Exception):
+    """Raised by a handler to have the key handled again. The handler logs the cause, if necessary.
+
+    `pause` stops the whole queue for so many seconds, for example when the API server throttles.
+    """
+
+    def __init__(self, message: str, *, pause: float = 0.0) -> None:
+        super().__init__(message)
+        self.pause = pause
+
+
+class WorkQueue:
+    """Handles keys until cancelled.
+
+    `handle` returns the seconds after which the key is added again (None: never), and raises RequeueError after a
+    failure; any other error is a bug and ends `run`. A key that failed is not handled before its backoff has ended,
+    even if it is added meanwhile.
+    """
+
+    def __init__(self, handle: Callable[[str], Awaitable[float | None]], *, max_concurrent: int) -> None:
+        self._handle = handle
+        self._max_concurrent = max_concurrent
+        self._due: Deadlines[str] = Deadlines()
+        self._busy: dict[str, float | None] = {}  # the time of the next turn, if the key was added meanwhile
+        self._failures: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self._paused_until = 0.0
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        """The number of keys that wait or are being handled."""
+        return len(self._due) + len(self._busy)
+
+    @property
+    def failing(self) -> int:
+        """The number of keys whose last handling failed."""
+        return len(self._failures)
+
+    def add(self, key: str, *, after: float = 0.0) -> None:
+        """Adds a key, to be handled after so many seconds or earlier."""
+        when = asyncio.get_running_loop().time() + after
+        if key in self._busy:
+            added = self._busy[key]
+            self._busy[key] = when if added is None else min(added, when)
+            return
+        self._set(key, when)
+
+    def forget(self, key: str) -> None:
+        """Removes the key and its backoff."""
+        self._due.discard(key)
+        self._failures.pop(key, None)
+        self._not_before.pop(key, None)
+        if key in self._busy:
+            self._busy[key] = None
+
+    async def run(self) -> None:
+        """Handles keys until cancelled; then cancels the running handlers."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._until_due(loop)
+                # Only as many as can run: it costs much to take all due keys and put the rest back.
+                for key in self._due.pop_due(loop.time(), limit=self._max_concurrent - len(self._busy)):
+                    self._busy[key] = None
+                    tasks.create_task(self._handle_key(key), name=key)
+
+    async def _until_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Waits until a key is due and can be handled."""
+        while True:
+            self._changed.clear()
+            next_due = self._due.next()
+            wait: float | None = None
+            if next_due is not None and len(self._busy) < self._max_concurrent:
+                wait = max(next_due, self._paused_until) - loop.time()
+                if wait <= 0:
+                    return
+            try:
+                async with asyncio.timeout(wait):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _handle_key(self, key: str) -> None:
+        loop = asyncio.get_running_loop()
+        retry_at: float | None = None
+        try:
+            after = await self._handle(key)
+            retry_at = None if after is None else loop.time() + after
+            self._failures.pop(key, None)
+            self._not_before.pop(key, None)
+        except RequeueError as error:
+            retry_at = self._failed(key, error, loop.time())
+        finally:
+            added = self._busy.pop(key)
+            self._changed.set()
+        times = [when for when in (retry_at, added) if when is not None]
+        if times:
+            self._set(key, min(times))
+
+    def _failed(self, key: str, error: RequeueError, now: float) -> float:
+        self._failures[key] = self._failures.get(key, 0) + 1
+        self._paused_until = max(self._paused_until, now + error.pause)
+        self._not_before[key] = now + RETRY.after(self._failures[key])
+        return self._not_before[key]
+
+    def _set(self, key: str, when: float) -> None:
+        when = max(when, self._not_before.get(key, 0.0))
+        due = self._due.when(key)
+        if due is None or when < due:
+            self._due.set(key, when)
+        self._changed.set()

@@ -1,0 +1,1 @@
+"""Buckets of the bus followed by watches: views, records, complete lists."""

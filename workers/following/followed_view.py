@@ -1,0 +1,216 @@
+"""A `tas.view.view.View` that is kept up to date from the bus, for the workers and commands that need the view.
+
+The view follows NODES and POLICIES, and is kept while the bus is unavailable. After a wipe of the bus, policies and
+labels are dropped when a complete list of the new epoch does not contain them; samples, when they are stale.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from bus.buckets import NODES, POLICIES
+from bus.connection import Bus, Epoch
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS
+from bus.record_kind import Entry
+from bus.records.nodes import NodeFacts
+from bus.records.policies import PolicyRecord
+from bus.records.synced import Synced
+from bus.watch import WatchStatus
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import NodeSamples
+from tas.view.epoch_keys import EpochKeys
+from tas.view.view import View
+from workers.following.synced import SyncedWatch
+
+log = structlog.get_logger("view")
+
+ADVANCE_SECONDS = 0.25
+"""The longest time between two advances of the view, so that no answer waits until a whole cluster is made stale."""
+
+LEAST_ADVANCE_SECONDS = 0.01
+"""The shortest time between two advances, however many samples become stale one after the other."""
+
+
+class FollowedView:
+    """The view, kept up to date from the bus.
+
+    Attributes:
+        view: The state of nodes and policies.
+        records: The stored record of each policy, with its problems.
+        node_uids: The uid of each node of the API server.
+        node_revisions: The last revision of each node's entries in the current epoch of NODES, deletions included.
+        completed: Set once both lists were complete; stays set in later epochs.
+    """
+
+    name = "view"
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        default_stale_after: float,
+        verdicts: bool = False,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """With `verdicts` the view has `touched`. `on_change` is called after each change, also of readiness."""
+        self.view = View(default_stale_after=default_stale_after, verdicts=verdicts)
+        self._on_change = on_change
+        self.records: dict[PolicyKey, PolicyRecord] = {}
+        self.node_uids: dict[str, str] = {}
+        self.node_revisions: dict[str, int] = {}
+        self.completed = asyncio.Event()
+        self._last_update_at = time.monotonic()
+        self._policy_keys: EpochKeys[PolicyKey] = EpochKeys()
+        self._node_keys: EpochKeys[str] = EpochKeys()
+        self._policies = SyncedWatch(
+            bus,
+            POLICY_RECORDS.to(self._apply_policy),
+            on_epoch=self._start_policies_epoch,
+            on_complete=self._policies_complete,
+        )
+        self._nodes = SyncedWatch(
+            bus,
+            NODE_SAMPLES.to(self._apply_samples),
+            NODE_FACTS.to(self._apply_facts),
+            on_epoch=self._start_nodes_epoch,
+            on_complete=self._nodes_complete,
+        )
+
+    def unready(self) -> str | None:
+        """Why the view is not complete yet; None once both lists of the current epoch were received."""
+        reasons = [reason for watch in (self._policies, self._nodes) if (reason := watch.unready()) is not None]
+        return "; ".join(reasons) or None
+
+    @property
+    def watches(self) -> dict[str, WatchStatus]:
+        """The status of the watch of each bucket."""
+        return {POLICIES.name: self._policies.status, NODES.name: self._nodes.status}
+
+    @property
+    def cluster(self) -> bool:
+        """Whether the list of nodes is complete, and comes from a Kubernetes API: then there are no other nodes."""
+        return self._nodes.synced is not None and self._nodes.synced.cluster
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last entry was received from the bus: the age of the view."""
+        return time.monotonic() - self._last_update_at
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._policies.run())
+            tasks.create_task(self._nodes.run())
+            tasks.create_task(self._advance())
+
+    async def _advance(self) -> None:
+        while True:
+            now = time.time()
+            self.view.advance(now)
+            if self.view.touched:
+                self._on_change()
+            next_stale = self.view.next_deadline()
+            wait = ADVANCE_SECONDS if next_stale is None else min(ADVANCE_SECONDS, next_stale - now)
+            await asyncio.sleep(max(wait, LEAST_ADVANCE_SECONDS))
+
+    def _start_policies_epoch(self, epoch: Epoch) -> None:
+        self._policy_keys.start_epoch(epoch.created)
+        self._on_change()
+
+    def _start_nodes_epoch(self, epoch: Epoch) -> None:
+        self._node_keys.start_epoch(epoch.created)
+        self.node_revisions.clear()
+        self._on_change()
+
+    def _apply_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
+        self._last_update_at = time.monotonic()
+        key = entry.key
+        if not entry.present:
+            self._policy_keys.discard(key)
+            self._drop_policy(key)
+        else:
+            self._policy_keys.add(key)
+            record = entry.readable()
+            if record is not None:
+                self._set_policy(key, record)
+        self._on_change()
+
+    def _set_policy(self, key: PolicyKey, record: PolicyRecord) -> None:
+        known = self.records.get(key)
+        self.records[key] = record
+        if self.completed.is_set():
+            self.view.set_policy(record.policy, time.time())
+        if known is not None and (known.uid, known.generation) != (record.uid, record.generation):
+            self.view.touch_policy(key)
+
+    def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
+        self._note_node(entry)
+        samples = entry.readable()
+        if samples is not None:
+            self._set_samples(entry.key, samples)
+        elif not entry.present:
+            self.view.drop_samples(entry.key)
+        self._on_change()
+
+    def _apply_facts(self, entry: Entry[str, NodeFacts]) -> None:
+        self._note_node(entry)
+        node = entry.key
+        if not entry.present:
+            self._node_keys.discard(node)
+            self._drop_facts(node)
+        else:
+            self._node_keys.add(node)
+            facts = entry.readable()
+            if facts is not None:
+                self._set_facts(node, facts)
+        self._on_change()
+
+    def _note_node(self, entry: Entry[str, NodeSamples] | Entry[str, NodeFacts]) -> None:
+        self._last_update_at = time.monotonic()
+        self.node_revisions[entry.key] = entry.revision
+
+    def _set_facts(self, node: str, facts: NodeFacts) -> None:
+        self.view.set_labels(node, facts.labels)
+        if self.node_uids.get(node) != facts.uid:
+            self.node_uids[node] = facts.uid
+            self.view.touch_node(node)
+
+    def _set_samples(self, node: str, samples: NodeSamples) -> None:
+        now = time.time()
+        self.view.advance(
+            now
+        )  # old samples become stale at their deadline, also if new ones arrive before the next advance
+        if self.view.touched:
+            self._on_change()
+        self.view.add_samples(node, samples, now)
+
+    def _policies_complete(self, synced: Synced) -> None:
+        for key in self._policy_keys.complete_epoch(synced.epoch, self.view.policies.keys()):
+            log.info("policy_gone", policy=str(key), reason="not in the complete list of the new epoch of the bus")
+            self._drop_policy(key)
+        self._note_complete()
+
+    def _nodes_complete(self, synced: Synced) -> None:
+        for node in self._node_keys.complete_epoch(synced.epoch, self.view.labelled_nodes):
+            log.info("node_gone", node=node, reason="not in the complete list of the new epoch of the bus")
+            self._drop_facts(node)
+        self._note_complete()
+
+    def _note_complete(self) -> None:
+        if self.unready() is None:
+            if not self.completed.is_set():
+                # Only now: to evaluate all nodes at once takes a tenth of the time of one by one on arrival.
+                self.view.set_policies([record.policy for record in self.records.values()], time.time())
+            self.completed.set()
+            log.info("view_complete", policies=len(self.view.policies), nodes=len(self.view.nodes))
+        self._on_change()
+
+    def _drop_policy(self, key: PolicyKey) -> None:
+        self.records.pop(key, None)
+        self.view.drop_policy(key)
+
+    def _drop_facts(self, node: str) -> None:
+        self.node_uids.pop(node, None)
+        self.view.drop_labels(node)

@@ -1,0 +1,156 @@
+"""The records of one kind in a bucket, followed by a watch and changed by conditional writes.
+
+It serves workers that keep a bucket equal to a directory or an API server: they compare without requests, and several
+replicas may write.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from bus.connection import Bus, Epoch
+from bus.errors import BusError, ConflictError
+from bus.history import purge_tombstone
+from bus.record_kind import Entry, RecordKind
+from bus.watch import Watch
+
+WRITES_AT_ONCE = 64
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[R]):
+    """A key at `revision` (0: no such key). `present` without a record means an invalid value."""
+
+    revision: int
+    record: R | None = None
+    present: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write(Generic[R]):
+    """A record to be put, or for None a key to be deleted, if the key is still at `revision`.
+
+    `read_at` is the monotonic time of the reads behind it.
+    """
+
+    record: R | None
+    revision: int
+    read_at: float
+
+
+class Records(Generic[K, R]):
+    """The records of a bucket, followed and written.
+
+    `on_epoch` is called when a new epoch of the bucket begins, before the known records are dropped; `on_entry` when
+    another writer has changed a record; `on_batch` after a burst of changes, and when all stored records are known;
+    `on_written` for each write of this object, with the record that was stored before.
+
+    Attributes:
+        stored: The records by key, with the deleted keys whose tombstones are not purged yet.
+        epoch: The bucket's current epoch; None before the first.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        kind: RecordKind[K, R],
+        *,
+        on_epoch: Callable[[], None] = lambda: None,
+        on_entry: Callable[[K], None] = lambda _: None,
+        on_batch: Callable[[], None] = lambda: None,
+        on_written: Callable[[K, R | None, R | None], None] = lambda *_: None,
+    ) -> None:
+        self.stored: dict[K, Stored[R]] = {}
+        self.epoch: Epoch | None = None
+        self._bus = bus
+        self._kind = kind
+        self._on_epoch = on_epoch
+        self._on_entry = on_entry
+        self._on_written = on_written
+        self._never: Stored[R] = Stored(0)
+        self._watch = Watch(bus, kind.to(self._apply), on_epoch=self._begin_epoch, on_batch=on_batch)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all records of the current epoch have been read."""
+        return self.epoch is not None and self._watch.status.caught_up
+
+    @property
+    def applied(self) -> int:
+        """Up to which revision the bucket is known."""
+        return self._watch.status.applied
+
+    def get(self, key: K) -> Stored[R]:
+        """The stored state of a key."""
+        return self.stored.get(key, self._never)
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        await self._watch.run()
+
+    async def write(self, writes: Mapping[K, Write[R]]) -> dict[K, BusError]:
+        """Writes all, and returns the errors of failed writes by key."""
+        failures: dict[K, BusError] = {}
+        left = iter(writes.items())
+
+        async def write_on() -> None:
+            for key, what in left:
+                try:
+                    await self._write(key, what)
+                except BusError as error:
+                    failures[key] = error
+                    if isinstance(error, ConflictError):
+                        await self._drop_forgotten(key)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(WRITES_AT_ONCE, len(writes))):
+                tasks.create_task(write_on())
+        return failures
+
+    async def _write(self, key: K, what: Write[R]) -> None:
+        epoch, before = self.epoch, self.get(key).record
+        if what.record is None:
+            revision = await self._kind.delete(self._bus, key, revision=what.revision, read_at=what.read_at)
+        else:
+            revision = await self._kind.put(self._bus, key, what.record, revision=what.revision, read_at=what.read_at)
+        if epoch is self.epoch and self.get(key).revision < revision:
+            self.stored[key] = Stored(revision, what.record, what.record is not None)
+        self._on_written(key, what.record, before)
+
+    async def forget(self, key: K) -> None:
+        """Purges the tombstone of a key, here and in the bucket. Raises BusError."""
+        deleted = self.get(key)
+        if not deleted.present:
+            await purge_tombstone(self._bus, self._kind.bucket, self._kind.key(key), revision=deleted.revision)
+            self._drop(key, deleted)
+
+    async def _drop_forgotten(self, key: K) -> None:
+        """After a conflict: another replica may have purged the tombstone, which no watch delivers."""
+        known, epoch, bucket = self.get(key), self.epoch, self._kind.bucket
+        with suppress(BusError):  # the write is tried again, and this with it
+            if (await self._kind.get(self._bus, key)).revision or epoch is None:
+                return
+            if (
+                await self._bus.epoch(bucket)
+            ).created == epoch.created:  # else the bucket was wiped, and the watch reports the new epoch
+                self._drop(key, known)
+
+    def _drop(self, key: K, known: Stored[R]) -> None:
+        if self.stored.get(key) is known:
+            del self.stored[key]
+
+    def _begin_epoch(self, epoch: Epoch) -> None:
+        self._on_epoch()
+        self.stored.clear()
+        self.epoch = epoch
+
+    def _apply(self, entry: Entry[K, R]) -> None:
+        if self.get(entry.key).revision >= entry.revision:
+            return  # our own write
+        self.stored[entry.key] = Stored(entry.revision, entry.readable(), entry.present)
+        self._on_entry(entry.key)

@@ -1,0 +1,1 @@
+"""Ingestion of samples: sources, `collect`, the machine's own samples, and `materialize`, which writes NODES."""

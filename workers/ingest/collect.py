@@ -1,0 +1,319 @@
+"""Collect: publishes the values that sources have of the metrics in policies.
+
+Each source has its own task, lease and time limit, so that a slow, failed or faulty source does not affect the others.
+The replica that holds a source's lease polls it; the others are on standby. All replicas listen for a source that
+writes to `collect`. SOURCES has the state of each source.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.lease import Lease, process_identity
+from tas.sources.result import SourceResult, with_valid_times
+from tas.sources.state import SourceTracker
+from tas.values.backoff import Backoff
+from workers.ingest.sample_publisher import SamplePublisher
+from workers.ingest.source_states import SourceStates
+from workers.ingest.sources.base import Listener, Source, SourceError
+from workers.ingest.sources.spec import SourceSpec
+from workers.ingest.wanted_metrics import WantedMetrics
+from workers.process.errors import WorkerError
+from workers.process.logs import ThrottledLog
+
+log = structlog.get_logger("collect")
+
+POLL_TIMEOUT_SECONDS = 10.0
+"""Time limit of a poll, with all its requests."""
+
+MAX_PAUSE_SECONDS = 10.0
+"""The longest pause after repeated failures, unless the period or the source's `Retry-After` is longer."""
+
+MAX_RETRY_AFTER_SECONDS = 300.0
+"""The longest `Retry-After` that is respected."""
+
+MIN_PAUSE_SECONDS = 0.1
+"""The shortest pause between two polls, also after a late poll or while policies change all the time."""
+
+STATE_CHECK_SECONDS = 1.0
+"""How often the state of a source is checked for changes to write."""
+
+IDLE_SECONDS = 3600.0
+"""The pause while no policy uses a metric; a policy change ends it."""
+
+
+class SourceMetrics:
+    """Metrics of sources."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, labelnames=["source"], registry=registry)
+        gauge = partial(Gauge, labelnames=["source"], registry=registry)
+        self.polls = counter(
+            "tas_source_polls",
+            "Polls of a source, by whether they gave all, some or none of the metrics.",
+            labelnames=["source", "result"],
+        )
+        self.seconds = Histogram(
+            "tas_source_poll_seconds",
+            "Seconds that a source takes to answer.",
+            labelnames=["source"],
+            registry=registry,
+        )
+        self.messages = counter("tas_source_messages", "Scrapes published on SAMPLES.")
+        self.lost = counter("tas_source_polls_lost", "Polls whose values could not all be published.")
+        self.late = counter("tas_source_polls_late", "Polls that took longer than the period, with publishing.")
+        self.refused = counter(
+            "tas_source_values_refused", "Values in responses that were refused.", labelnames=["source", "reason"]
+        )
+        self.missing = gauge("tas_source_metrics_missing", "Metrics of policies without a value in the last poll.")
+        self.lease_held = gauge(
+            "tas_source_lease_held", "1 while this replica has the source, 0 while it is on standby."
+        )
+        self.last_success = gauge("tas_source_last_success_timestamp_seconds", "When a poll last gave values.")
+
+
+class Collect:
+    """The worker: collects from all its sources until cancelled."""
+
+    name = "collect"
+
+    def __init__(
+        self,
+        bus: Bus,
+        sources: Mapping[SourceSpec, Source | Listener],
+        *,
+        period: float,
+        registry: CollectorRegistry,
+    ) -> None:
+        """`period` is the time between polls of a source, in seconds."""
+        self._wanted = WantedMetrics(bus)
+        metrics = SourceMetrics(registry)
+        self._runs: list[_PolledSource | _ReceivingSource] = [
+            _ReceivingSource(bus, spec, source, self._wanted, metrics)
+            if isinstance(source, Listener)
+            else _PolledSource(bus, spec, source, self._wanted, metrics, period=period)
+            for spec, source in sources.items()
+        ]
+
+    def unready(self) -> str | None:
+        """Why the metrics of policies are not known yet. Failing sources do not change readiness."""
+        return self._wanted.unready()
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._wanted.run())
+            for run in self._runs:
+                tasks.create_task(run.run(), name=f"source {run.name}")
+
+
+class _CollectedSource:
+    """A source with its publisher, its state and its metrics; base of polled and receiving sources."""
+
+    def __init__(
+        self, bus: Bus, spec: SourceSpec, wanted: WantedMetrics, metrics: SourceMetrics, *, period: float | None
+    ) -> None:
+        self.name = spec.name
+        self._bus = bus
+        self._kind = spec.kind.value
+        self._wanted = wanted
+        self._metrics = metrics
+        self._period = period
+        self._holder = process_identity()
+        self._publisher = SamplePublisher(bus, spec.name)
+        self._throttled = ThrottledLog(log, source=spec.name)
+        self._start_tracking()
+        metrics.lease_held.labels(self.name).set(0)
+        metrics.missing.labels(self.name).set(0)
+        for result in ("all", "some", "none"):
+            metrics.polls.labels(self.name, result)
+
+    def _start_tracking(self) -> None:
+        """Starts a new state: from now on this replica has the source."""
+        self._tracker = SourceTracker(kind=self._kind, holder=self._holder, period=self._period, now=time.time())
+        self._states = SourceStates(self._bus, self.name)
+
+    async def _publish(self, result: SourceResult, metrics: frozenset[str], *, requested_at: float) -> None:
+        """Publishes the values of `metrics` in a result. Raises BusError."""
+        result = with_valid_times(result, now=time.time())
+        samples = tuple(sample for sample in result.samples if sample.metric in metrics)
+        published = 0
+        try:
+            self._metrics.messages.labels(self.name).inc(
+                await self._publisher.publish(samples, requested_at=requested_at)
+            )
+            published = len(samples)
+        except BusError as error:
+            self._metrics.lost.labels(self.name).inc()
+            self._throttled.warning("source_samples_lost", error=str(error))
+            raise
+        finally:
+            self._record_result(result, published)
+
+    def _record_result(self, result: SourceResult, published: int) -> None:
+        now = time.time()
+        missing_before = dict(self._tracker.missing)
+        if self._tracker.problem:
+            log.info("source_recovered", source=self.name)
+        self._tracker.record_result(result, published=published, now=now)
+        missing = self._tracker.missing
+        for metric in sorted(missing):
+            if missing[metric] != missing_before.get(metric):
+                self._throttled.warning("source_metric_missing", metric, metric=metric, reason=missing[metric])
+        for why, refusal in result.refusals.items():
+            self._metrics.refused.labels(self.name, why.value).inc(refusal.count)
+            self._throttled.warning(
+                "source_values_refused", why, reason=why.value, count=refusal.count, example=refusal.example
+            )
+        self._metrics.polls.labels(self.name, "some" if missing or result.refusals else "all").inc()
+        self._metrics.missing.labels(self.name).set(len(missing))
+        self._metrics.last_success.labels(self.name).set(now)
+
+    def _record_failure(self, problem: str) -> None:
+        """Records a poll without any value."""
+        if problem != self._tracker.problem:
+            self._throttled.warning("source_failed", problem, error=problem)
+        self._tracker.record_failure(problem, now=time.time())
+        self._metrics.polls.labels(self.name, "none").inc()
+
+
+class _PolledSource(_CollectedSource):
+    """A source that the lease holder polls every period."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        spec: SourceSpec,
+        source: Source,
+        wanted: WantedMetrics,
+        metrics: SourceMetrics,
+        *,
+        period: float,
+    ) -> None:
+        super().__init__(bus, spec, wanted, metrics, period=period)
+        self._source = source
+        self._poll_period = period
+        self._retry = Backoff(first=2 * period, longest=max(period, MAX_PAUSE_SECONDS))
+        metrics.late.labels(self.name)
+        self._lease = Lease(bus, f"collect.{spec.name}")
+
+    async def run(self) -> None:
+        """Polls while it holds the lease, and is on standby otherwise."""
+        await self._wanted.wait_until_known()
+        lease_held = self._metrics.lease_held.labels(self.name)
+        while True:
+            try:
+                async with self._lease.hold():
+                    lease_held.set(1)
+                    self._start_tracking()
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(self._poll_periodically())
+                        tasks.create_task(self._write_states())
+            except BusError as error:
+                log.info("source_lease_lost", source=self.name, error=str(error))
+            finally:
+                lease_held.set(0)
+
+    async def _poll_periodically(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            started = loop.time()
+            version = self._wanted.version
+            metrics = self._wanted.of(self.name)
+            self._tracker.set_metrics(metrics)
+            min_pause, pause = MIN_PAUSE_SECONDS, IDLE_SECONDS
+            if metrics:
+                try:
+                    await self._poll(metrics)
+                    failures, pause = 0, self._poll_period
+                    self._check_period(loop.time() - started)
+                except SourceError as error:
+                    self._record_failure(str(error))
+                    failures += 1
+                    pause = max(self._poll_period, self._retry.after(failures))
+                    min_pause = max(min_pause, min(error.retry_after, MAX_RETRY_AFTER_SECONDS))
+            await asyncio.sleep(min_pause)
+            await self._wanted.wait_for_change(after=version, seconds=started + pause - loop.time())
+
+    async def _poll(self, metrics: frozenset[str]) -> None:
+        """Polls once and publishes. Raises SourceError; publish errors are already logged, and are not retried."""
+        requested_at = time.time()
+        try:
+            with self._metrics.seconds.labels(self.name).time():
+                async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
+                    result = await self._source.read(metrics)
+        except TimeoutError as error:
+            raise SourceError(f"no answer within {POLL_TIMEOUT_SECONDS:g} s") from error
+        except SourceError:
+            raise
+        except Exception as error:  # a bug in one source must not end the others
+            log.exception("source_internal_error", source=self.name)
+            raise SourceError(f"a bug, see the log: {error!r}") from error
+        try:
+            await self._publish(result, metrics, requested_at=requested_at)
+        except BusError:
+            return
+
+    def _check_period(self, seconds: float) -> None:
+        """Logs a poll that took longer than the period. Polls never overlap: the next one is late."""
+        if seconds > self._poll_period:
+            self._metrics.late.labels(self.name).inc()
+            self._throttled.warning("source_poll_late", seconds=round(seconds, 3), period=self._poll_period)
+
+    async def _write_states(self) -> None:
+        while True:
+            await self._states.write(self._tracker.state(now=time.time()))
+            await asyncio.sleep(STATE_CHECK_SECONDS)
+
+
+class _ReceivingSource(_CollectedSource):
+    """A source that writes to `collect`: every replica listens, and publishes what it receives."""
+
+    def __init__(
+        self, bus: Bus, spec: SourceSpec, listener: Listener, wanted: WantedMetrics, metrics: SourceMetrics
+    ) -> None:
+        super().__init__(bus, spec, wanted, metrics, period=None)
+        self._listener = listener
+        self._written_polls = 0
+
+    async def run(self) -> None:
+        """Listens until cancelled. Raises WorkerError if it cannot listen."""
+        await self._wanted.wait_until_known()
+        self._metrics.lease_held.labels(self.name).set(1)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            tasks.create_task(self._write_states())
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._listener.listen(self._metrics_wanted, self._receive)
+                self._record_failure("a bug: it has stopped listening")
+            except WorkerError:
+                raise
+            except Exception as error:  # a bug in one source must not end the others
+                log.exception("source_internal_error", source=self.name)
+                self._record_failure(f"a bug, see the log: {error!r}")
+            await asyncio.sleep(MAX_PAUSE_SECONDS)
+
+    def _metrics_wanted(self) -> frozenset[str]:
+        return self._wanted.of(self.name)
+
+    async def _receive(self, result: SourceResult) -> None:
+        await self._publish(result, self._metrics_wanted(), requested_at=time.time())
+
+    async def _write_states(self) -> None:
+        while True:
+            self._tracker.set_metrics(self._metrics_wanted())
+            state = self._tracker.state(now=time.time())
+            # A replica that received nothing does not overwrite the state of another replica.
+            await self._states.write(state, keep_other_holder=state.polls == self._written_polls)
+            self._written_polls = state.polls
+            await asyncio.sleep(STATE_CHECK_SECONDS)

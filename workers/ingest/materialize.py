@@ -1,0 +1,311 @@
+"""Materialize: writes each node's newest samples to NODES, from the scrapes on SAMPLES.
+
+Any number of replicas take messages from one durable consumer. Merging does not depend on the order, and each write is
+conditional on the revision that it was merged with. So replicas need no partitions, a message that is delivered twice
+changes nothing, and a replica that was paused for a minute can only add newer samples.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from bus.buckets import NODES, SAMPLES
+from bus.connection import Bus, Epoch
+from bus.consumer import Message, SharedConsumer
+from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
+from bus.kinds import NODE_FACTS, NODE_SAMPLES
+from bus.record_kind import Entry
+from bus.records.nodes import NodeFacts
+from bus.records.synced import Synced
+from bus.scrapes import received
+from tas.errors import InvalidInputError
+from tas.samples.capacity import within_capacity
+from tas.samples.sample import NodeSamples, Scrape, merge
+from tas.samples.unknown_node import is_unknown_node
+from workers.following.synced import SyncedWatch
+from workers.process.logs import ThrottledLog
+
+log = structlog.get_logger("materialize")
+
+DURABLE = "materialize"
+
+BATCH_SECONDS = 5.0
+"""How long a node's write is retried after conflicts: well below the consumer's ack wait."""
+
+MAX_CONCURRENT_WRITES = 32
+"""Also how many messages are decoded before the event loop runs: an extender may answer in the same process."""
+
+RETRY_SECONDS = 1.0
+"""The delay before a failed deletion is retried."""
+
+_REASONS = {
+    "subject": "subject",
+    "body": "body",
+    "node": "names",
+    "source": "names",
+    "measured": "time",
+    "window": "window",
+    "metrics": "metrics",
+}
+
+
+def refusal_reason(error: InvalidInputError) -> str:
+    """The metric label for an error of a message, one of a fixed set."""
+    return "value" if error.field.startswith("metrics.") else _REASONS.get(error.field, "other")
+
+
+class _StoredSamples:
+    """A node's samples in NODES at `revision` (0: never written), decoded when first needed."""
+
+    __slots__ = ("_entry", "_samples", "revision")
+
+    def __init__(
+        self, revision: int, *, entry: Entry[str, NodeSamples] | None = None, samples: NodeSamples = ()
+    ) -> None:
+        self.revision = revision
+        self._entry = entry
+        self._samples = samples
+
+    @property
+    def samples(self) -> NodeSamples:
+        """The samples; also empty if the stored record is invalid: the next write replaces it."""
+        if self._entry is not None:
+            self._samples = self._entry.readable() or ()
+            self._entry = None
+        return self._samples
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether there is something to delete."""
+        return bool(self._samples) or (self._entry is not None and self._entry.present)
+
+
+class Materialize:
+    """The worker. It keeps a copy of NODES in memory, which every replica can rebuild."""
+
+    name = "materialize"
+
+    def __init__(self, bus: Bus, *, registry: CollectorRegistry) -> None:
+        self._bus = bus
+        self._nodes: dict[str, _StoredSamples] = {}
+        self._facts: set[str] = set()  # nodes of the API server
+        self._deleted: set[str] = set()  # nodes whose facts were deleted, not only missing
+        self._epoch: Epoch | None = None
+        self._deleted_changed = asyncio.Event()
+        self._write_slots = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
+        self._throttled = ThrottledLog(log)
+        self._watch = SyncedWatch(
+            bus,
+            NODE_SAMPLES.to(self._apply_samples),
+            NODE_FACTS.to(self._apply_facts),
+            on_epoch=self._start_epoch,
+            on_complete=self._complete,
+        )
+        self._consumer = SharedConsumer(bus, SAMPLES, DURABLE, self.handle)
+        self._metrics = _Metrics(registry)
+        self._metrics.nodes.set_function(lambda: float(sum(stored.has_samples for stored in self._nodes.values())))
+
+    def unready(self) -> str | None:
+        """Why the worker does not write yet."""
+        return None if self._watch.status.caught_up else f"{NODES.name}: not caught up with the bus"
+
+    async def run(self) -> None:
+        """Consumes until cancelled, then finishes the current batch."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run())
+            tasks.create_task(self._consumer.run())
+            tasks.create_task(self._delete_samples_of_deleted_nodes())
+
+    async def handle(self, messages: Sequence[Message]) -> None:
+        """Merges a batch into NODES; returns when all valid samples of the batch are stored.
+
+        Raises BusError if a write failed temporarily: the batch can be delivered again.
+        """
+        received_at = time.monotonic()
+        self._metrics.messages.inc(len(messages))
+        scrapes: defaultdict[str, list[Scrape]] = defaultdict(list)
+        for number, message in enumerate(messages, 1):
+            self._decode(message, scrapes)
+            if number % MAX_CONCURRENT_WRITES == 0:
+                await asyncio.sleep(0)
+        results = await asyncio.gather(
+            *(self._update(node, incoming, received_at) for node, incoming in scrapes.items()), return_exceptions=True
+        )
+        # All nodes were tried, independently of each other. A bug is raised rather than a temporary error.
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in sorted(errors, key=lambda error: isinstance(error, BusError)):
+            raise error
+
+    def _decode(self, message: Message, scrapes: Mapping[str, list[Scrape]]) -> None:
+        try:
+            node, scrape, refused = received(message)
+        except InvalidInputError as error:
+            self._refuse(refusal_reason(error), error)
+            return
+        for refusal in refused:
+            self._refuse(refusal_reason(refusal), refusal)
+        if scrape is None:
+            return
+        if self._is_unknown_node(node):
+            self._refuse_unknown(node, [scrape])
+            return
+        scrapes[node].append(scrape)
+
+    async def _update(self, node: str, incoming: list[Scrape], received_at: float) -> None:
+        """Merges `incoming` into the node's stored samples, with retries after conflicts."""
+        stored = self._nodes.get(node) or _StoredSamples(0)
+        read_at = received_at
+        while True:
+            async with self._write_slots:
+                accepted, refused = within_capacity(node, stored.samples, incoming)
+                merged = merge(stored.samples, accepted)
+                try:
+                    if merged is not stored.samples:
+                        stored = await self._write(node, stored, merged, read_at)
+                    break
+                except (ConflictError, ExpiredError) as error:
+                    if time.monotonic() - received_at > BATCH_SECONDS:
+                        raise
+                    if isinstance(error, ConflictError):
+                        self._metrics.conflicts.inc()
+                except RefusedError as error:
+                    # A retry alone does not help, and other nodes must not wait for this one.
+                    invalid = InvalidInputError(f"samples of {node}", "write", "refused", str(error))
+                    self._refuse("write", invalid)
+                    return
+                read_at = time.monotonic()
+                stored = await self._read(node)
+                if self._cluster and await self._is_deleted(node):
+                    # Another replica wrote meanwhile, perhaps because the node was deleted: our view may be older.
+                    self._refuse_unknown(node, incoming)
+                    return
+        for refusal in refused:
+            self._refuse("capacity", refusal)
+        now = time.time()
+        for scrape in accepted:
+            self._metrics.seconds.observe(max(0.0, now - scrape.arrived))
+
+    async def _write(self, node: str, stored: _StoredSamples, samples: NodeSamples, read_at: float) -> _StoredSamples:
+        epoch = self._epoch
+        revision = await NODE_SAMPLES.put(self._bus, node, samples, revision=stored.revision, read_at=read_at)
+        self._metrics.writes.inc()
+        written = _StoredSamples(revision, samples=samples)
+        self._remember(node, written, epoch)
+        return written
+
+    async def _read(self, node: str) -> _StoredSamples:
+        epoch = self._epoch
+        entry = await NODE_SAMPLES.get(self._bus, node)
+        stored = _StoredSamples(entry.revision, entry=entry)
+        self._remember(node, stored, epoch)
+        return stored
+
+    async def _is_deleted(self, node: str) -> bool:
+        """Whether the node's facts are missing now, read from the stream's leader."""
+        return not (await NODE_FACTS.get(self._bus, node)).present
+
+    def _remember(self, node: str, stored: _StoredSamples, epoch: Epoch | None) -> None:
+        """Keeps `stored` in memory, unless the bucket has a new epoch or a newer revision is known."""
+        current = self._nodes.get(node)
+        if epoch is self._epoch and (current is None or current.revision < stored.revision):
+            self._nodes[node] = stored
+
+    @property
+    def _cluster(self) -> bool | None:
+        """Whether the list of nodes comes from a Kubernetes API; None while the list is not complete."""
+        return None if self._watch.synced is None else self._watch.synced.cluster
+
+    def _is_unknown_node(self, node: str) -> bool:
+        return is_unknown_node(listed=node in self._facts, cluster=self._cluster)
+
+    def _start_epoch(self, epoch: Epoch) -> None:
+        self._epoch = epoch
+        self._nodes.clear()
+        self._facts.clear()
+        self._deleted.clear()
+
+    def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
+        self._remember(entry.key, _StoredSamples(entry.revision, entry=entry), self._epoch)
+        if entry.key in self._deleted:
+            self._deleted_changed.set()
+
+    def _apply_facts(self, entry: Entry[str, NodeFacts]) -> None:
+        if entry.present:
+            self._facts.add(entry.key)
+            self._deleted.discard(entry.key)
+        else:
+            self._facts.discard(entry.key)
+            self._deleted.add(entry.key)
+            self._deleted_changed.set()
+
+    def _complete(self, synced: Synced) -> None:
+        log.info("nodes_complete", cluster=synced.cluster, count=synced.count, writer=synced.writer)
+        self._deleted_changed.set()
+
+    async def _delete_samples_of_deleted_nodes(self) -> None:
+        """Runs until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._deleted_changed.wait()
+            self._deleted_changed.clear()
+            for node in [node for node in self._deleted if self._cluster and self._has_samples(node)]:
+                try:
+                    await self._delete_samples(node)
+                except BusError as error:
+                    self._throttled.warning("node_samples_not_deleted", node=node, error=str(error))
+                    loop.call_later(RETRY_SECONDS, self._deleted_changed.set)
+
+    def _has_samples(self, node: str) -> bool:
+        stored = self._nodes.get(node)
+        return stored is not None and stored.has_samples
+
+    async def _delete_samples(self, node: str) -> None:
+        read_at = time.monotonic()
+        stored = await self._read(node)
+        if not stored.has_samples or not await self._is_deleted(node):
+            return
+        epoch = self._epoch
+        revision = await NODE_SAMPLES.delete(self._bus, node, revision=stored.revision, read_at=read_at)
+        self._remember(node, _StoredSamples(revision), epoch)
+        log.info("node_samples_deleted", node=node)
+
+    def _refuse_unknown(self, node: str, scrapes: Iterable[Scrape]) -> None:
+        for scrape in scrapes:
+            subject = f"sample {node}/{scrape.source}"
+            self._refuse(
+                "unknown_node", InvalidInputError(subject, "node", node, "Kubernetes has no node of this name")
+            )
+
+    def _refuse(self, reason: str, error: InvalidInputError) -> None:
+        self._metrics.refused.labels(reason).inc()
+        self._throttled.warning(
+            "sample_refused",
+            (reason, error.subject),
+            object=error.subject,
+            field=error.field,
+            value=error.value,
+            reason=error.reason,
+        )
+
+
+class _Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        self.messages = counter("tas_sample_messages", "Messages taken from SAMPLES.")
+        self.refused = counter("tas_samples_refused", "Messages or single metrics that were refused.", ["reason"])
+        self.writes = counter("tas_node_writes", "Nodes written to NODES.")
+        self.conflicts = counter("tas_node_write_conflicts", "Writes repeated after a conflict with another writer.")
+        self.seconds = Histogram(
+            "tas_sample_write_seconds",
+            "Seconds from a message's arrival on the bus until it is stored in NODES.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0),
+            registry=registry,
+        )
+        self.nodes = Gauge("tas_nodes", "Nodes with samples.", registry=registry)
+        for reason in (*dict.fromkeys(_REASONS.values()), "value", "other", "unknown_node", "capacity", "write"):
+            self.refused.labels(reason)  # exported as 0 from the start, so that rates are defined

@@ -1,0 +1,48 @@
+"""Writes the state of a source to SOURCES, conditionally, and no more often than needed."""
+
+import time
+
+import structlog
+
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.kinds import SOURCE_STATES
+from tas.sources.state import SourceState, is_write_due
+
+log = structlog.get_logger("collect")
+
+EXPIRE_SECONDS = 3600
+"""When a state expires that no replica writes any more."""
+
+
+class SourceStates:
+    """Writes the state of one source."""
+
+    def __init__(self, bus: Bus, source: str) -> None:
+        self._bus = bus
+        self._source = source
+        self._written: SourceState | None = None
+
+    async def write(self, state: SourceState, *, keep_other_holder: bool = False) -> None:
+        """Writes `state` if a write is due. With `keep_other_holder` the state of another holder is not replaced.
+
+        After a failed write the next call tries again.
+        """
+        if not is_write_due(self._written, state):
+            return
+        read_at = time.monotonic()
+        try:
+            stored = await SOURCE_STATES.get(self._bus, self._source)
+            current = stored.readable()  # an invalid state has no holder
+            if not (keep_other_holder and current is not None and current.holder != state.holder):
+                await SOURCE_STATES.put(
+                    self._bus,
+                    self._source,
+                    state,
+                    revision=stored.revision,
+                    read_at=read_at,
+                    ttl_seconds=EXPIRE_SECONDS,
+                )
+            self._written = state
+        except BusError as error:
+            log.debug("source_state_not_written", source=self._source, error=str(error))

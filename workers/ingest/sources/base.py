@@ -1,0 +1,82 @@
+"""The interfaces that a source implements: collect polls a `Source` every period, and a `Listener` receives values.
+
+A source knows no bus, lease or policy. A `Source` gets the names of the metrics that policies use, and returns a
+`tas.sources.result.SourceResult`. `collect` decides when to poll, sets the time limit, publishes the samples and writes
+the state.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar, runtime_checkable
+
+from tas.sources.result import SourceResult
+
+
+class SourceError(Exception):
+    """A source gave no value at all; the message is for a person. `retry_after`: the requested delay in seconds."""
+
+    def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+LARGE_BYTES = 64 << 10
+"""Responses of this size or more are decoded in a thread: a response for 500 nodes has 60 to 100 kB."""
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Decodes responses of a source: small ones at once, large ones in a thread.
+
+    Decoding 15,000 nodes takes a tenth of a second, in which an extender of the same process answers and leases are
+    renewed. Only one large response is decoded at a time: several threads would block the event loop too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def read(self, decode: Callable[[], T], *, size: int) -> T:
+        """The result of `decode`, for a response of `size` bytes. Raises the errors of `decode`."""
+        if size < LARGE_BYTES:
+            return decode()
+        async with self._lock:
+            return await asyncio.to_thread(decode)
+
+
+class Source(Protocol):
+    """A source that is polled. One `read` at a time, from one task."""
+
+    @property
+    def name(self) -> str:
+        """The source of its samples, which a rule may name; `[a-z0-9-]+`."""
+        ...
+
+    async def read(self, metrics: frozenset[str]) -> SourceResult:
+        """The current values of `metrics` (never empty), under these names, of all nodes.
+
+        If only some metrics fail, they are in `missing`. May be cancelled at any point at the time limit. Raises
+        SourceError if no value could be read. Any other error is a bug, logged as such, and the poll is retried.
+        """
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A source that writes to `collect`. Every replica listens, and publishes what it receives."""
+
+    @property
+    def name(self) -> str:
+        """As for a `Source`."""
+        ...
+
+    async def listen(
+        self, metrics: Callable[[], frozenset[str]], publish: Callable[[SourceResult], Awaitable[None]]
+    ) -> None:
+        """Listens until cancelled, and publishes received values.
+
+        `metrics()` returns the metrics that policies use now: others need not be published. `publish` returns when all
+        samples are published, and raises bus.errors.BusError otherwise: then the sender must send again. An invalid
+        request is passed to `publish` as a result with refusals only. Raises StartError if it cannot listen.
+        """
+        ...

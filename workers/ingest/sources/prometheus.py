@@ -1,0 +1,142 @@
+"""Prometheus, or any server with its HTTP API: one instant query for each metric."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+
+import aiohttp
+
+from tas.sources.config import HttpConfig
+from tas.sources.prometheus import AnswerError, query_of, read_answer, with_common_times
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, combined
+from tas.sources.series import LOOKBACK, Mappings
+from workers.ingest.sources.base import Reader, SourceError
+from workers.ingest.sources.config import ConfigFile
+from workers.ingest.sources.http import HttpClient
+
+QUERY_SECONDS = 5.0
+"""Time limit of all queries together, also sent to Prometheus as the timeout of each query."""
+
+MAX_CONCURRENT_QUERIES = 8
+"""Prometheus itself evaluates 20 queries at once by default, of all clients."""
+
+MAX_ANSWER_BYTES = 32 << 20
+"""The largest response: 15,000 nodes take 5 MB."""
+
+_BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+class _FailedError(Exception):
+    """A query failed. `unreadable`: the response is not of a Prometheus API."""
+
+    def __init__(self, message: str, *, unreadable: bool = False, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.unreadable = unreadable
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Poll:
+    """The shared state of the queries of a poll."""
+
+    session: aiohttp.ClientSession
+    server_name: str | None
+    mappings: Mappings
+    slots: asyncio.Semaphore
+
+
+class Prometheus:
+    """The source: queries the server at `url`, which may contain a user name and a password.
+
+    Attributes:
+        name: As for every source.
+    """
+
+    def __init__(self, name: str, url: str, config: ConfigFile, *, query_seconds: float = QUERY_SECONDS) -> None:
+        self.name = name
+        self._config = config
+        self._query_seconds = query_seconds
+        self._reader = Reader()
+        self._http = HttpClient(url, folder=config.folder, user_agent=f"tas-on-nats/{name}")
+
+    async def read(self, metrics: frozenset[str]) -> SourceResult:
+        """As for every source. Raises SourceError if no query succeeded."""
+        config = await self._config.current()
+        http = config.http.get(self.name, HttpConfig())
+        poll = _Poll(
+            session=await self._http.session(http),
+            server_name=http.tls_config.server_name if http.tls_config else None,
+            mappings=config.mappings,
+            slots=asyncio.Semaphore(MAX_CONCURRENT_QUERIES),
+        )
+        requested = sorted(metrics)
+        outcomes = await asyncio.gather(*(self._query(poll, metric) for metric in requested))
+        return await asyncio.to_thread(
+            _result_of, dict(zip(requested, outcomes, strict=True)), within=self._query_seconds
+        )
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._http.close()
+
+    async def _query(self, poll: _Poll, metric: str) -> SourceResult | _FailedError:
+        mapping = poll.mappings.of(metric)
+        query = {
+            "query": query_of(metric, mapping),
+            "timeout": f"{self._query_seconds:g}s",
+            "lookback_delta": f"{LOOKBACK:g}s",
+        }
+        url = f"{self._http.url}/api/v1/query"
+        try:
+            # The time limit includes the wait for a slot, so that it holds for all queries together.
+            async with (
+                asyncio.timeout(self._query_seconds),
+                poll.slots,
+                poll.session.get(url, params=query, server_hostname=poll.server_name) as response,
+            ):
+                body = await _body(response)
+            read = partial(read_answer, metric, mapping, body, status=response.status)
+            return await self._reader.read(read, size=len(body))
+        except TimeoutError:
+            return _FailedError(f"{self._http.url}: no answer within {self._query_seconds:g} s")
+        except (aiohttp.ClientError, ValueError) as error:
+            return _FailedError(f"{self._http.url}: {error or type(error).__name__}")
+        except AnswerError as error:
+            busy = response.status in _BUSY
+            retry_after = _seconds(response.headers.get("Retry-After", "")) if busy else 0.0
+            return _FailedError(
+                f"{self._http.url}: {error}", unreadable=error.unreadable and not busy, retry_after=retry_after
+            )
+
+
+def _result_of(outcomes: Mapping[str, SourceResult | _FailedError], *, within: float) -> SourceResult:
+    """The combined result of all queries. Raises SourceError if all failed."""
+    failures = {metric: outcome for metric, outcome in outcomes.items() if isinstance(outcome, _FailedError)}
+    if len(failures) == len(outcomes):
+        first = next(iter(failures.values()))
+        raise SourceError(str(first), retry_after=max(failure.retry_after for failure in failures.values()))
+    builder = ResultBuilder()
+    for metric, failure in failures.items():
+        builder.add_missing(metric, str(failure))
+        if failure.unreadable:
+            builder.refuse(RefusalReason.SHAPE, metric, "answer", "unreadable", str(failure))
+    results = (outcome for outcome in outcomes.values() if isinstance(outcome, SourceResult))
+    return combined([*with_common_times(results, within=within), builder.result()])
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises ValueError if it is too large."""
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_ANSWER_BYTES:
+            raise ValueError(f"the response is larger than {MAX_ANSWER_BYTES} bytes")
+    return b"".join(chunks)
+
+
+def _seconds(text: str) -> float:
+    """The seconds in `Retry-After`; 0 for any other value."""
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0.0

@@ -1,0 +1,95 @@
+"""The metrics that policies use, followed on the bus: sources are polled for these only."""
+
+import asyncio
+from contextlib import suppress
+
+from bus.connection import Bus, Epoch
+from bus.kinds import POLICY_RECORDS
+from bus.record_kind import Entry
+from bus.records.policies import PolicyRecord
+from bus.records.synced import Synced
+from tas.policy.policy import PolicyKey
+from tas.verdict.status import MetricUse, metrics_of
+from tas.view.epoch_keys import EpochKeys
+from workers.following.synced import SyncedWatch
+
+
+class WantedMetrics:
+    """The metrics in all policies. After a wipe of the bus they stay the same until the new list is complete.
+
+    The metrics of a suspended policy are included: values are available at once when it is resumed, and its status
+    shows whether its metrics are seen.
+
+    Attributes:
+        version: The number of changes so far.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._uses: dict[PolicyKey, frozenset[MetricUse]] = {}
+        self._policy_keys: EpochKeys[PolicyKey] = EpochKeys()
+        self._known = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.version = 0
+        self._watch = SyncedWatch(
+            bus, POLICY_RECORDS.to(self._apply), on_epoch=self._start_epoch, on_complete=self._complete
+        )
+
+    def unready(self) -> str | None:
+        """Why the metrics are not known yet; None after the first complete list."""
+        return None if self._known.is_set() else self._watch.unready()
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        await self._watch.run()
+
+    async def wait_until_known(self) -> None:
+        """Waits for the first complete list of policies."""
+        await self._known.wait()
+
+    def of(self, source: str) -> frozenset[str]:
+        """The metrics to poll from a source: without a source, or with this one. Empty while not known."""
+        if not self._known.is_set():
+            return frozenset()
+        return frozenset(use.metric for uses in self._uses.values() for use in uses if use.source in ("", source))
+
+    async def wait_for_change(self, *, after: int, seconds: float) -> None:
+        """Returns when `version` differs from `after`, or after `seconds`."""
+        if self.version != after:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._changed.wait()
+
+    def _start_epoch(self, epoch: Epoch) -> None:
+        self._policy_keys.start_epoch(epoch.created)
+
+    def _apply(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
+        key = entry.key
+        if not entry.present:
+            self._policy_keys.discard(key)
+            self._set_uses(key, frozenset())
+            return
+        self._policy_keys.add(key)
+        record = entry.readable()
+        if record is not None:
+            self._set_uses(key, metrics_of(record.policy))
+
+    def _complete(self, synced: Synced) -> None:
+        for key in self._policy_keys.complete_epoch(synced.epoch, self._uses.keys()):
+            self._set_uses(key, frozenset())
+        self._known.set()
+        self._notify()
+
+    def _set_uses(self, key: PolicyKey, uses: frozenset[MetricUse]) -> None:
+        if self._uses.get(key, frozenset()) == uses:
+            return
+        if uses:
+            self._uses[key] = uses
+        else:
+            del self._uses[key]
+        self._notify()
+
+    def _notify(self) -> None:
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()

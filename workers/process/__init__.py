@@ -1,0 +1,1 @@
+"""What every process has: its lifetime, logs, health port, and HTTP servers with TLS."""

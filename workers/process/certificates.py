@@ -1,0 +1,160 @@
+"""The certificates in use: reloaded when their files change, and the decision which clients are admitted."""
+
+import asyncio
+import datetime as dt
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from tas.errors import shortened
+from tas.values.throttle import Throttle
+from workers.process.logs import ThrottledLog
+from workers.process.tls import (
+    Credentials,
+    PeerCertificate,
+    Refusal,
+    TlsError,
+    TlsFiles,
+    expires_of,
+    is_allowed,
+    load_credentials,
+    names_of,
+)
+
+log = structlog.get_logger("tls")
+
+CHECK_SECONDS = 1.0
+"""How often the files are read. Polling also works for mounted secrets, replaced links and network folders."""
+
+EXPIRES_SOON_SECONDS = 7 * 86400.0
+REMINDER_SECONDS = 6 * 3600.0
+
+
+class Certificates:
+    """The server's certificate, the trusted authorities, and the check of each client.
+
+    `current` is replaced as a whole. `epoch` grows when an authority is removed: connections opened in an earlier epoch
+    must end.
+    """
+
+    def __init__(
+        self,
+        files: TlsFiles,
+        *,
+        allowed: Collection[str] = (),
+        registry: CollectorRegistry | None = None,
+        check_seconds: float = CHECK_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Reads the files; raises TlsError. `allowed`: client names; empty: every client with a trusted certificate."""
+        self._files = files
+        self._allowed = frozenset(allowed)
+        self._check_seconds = check_seconds
+        self._clock = clock
+        self.current: Credentials = load_credentials(files)
+        self.epoch = 0
+        self._pending: tuple[bytes, ...] | None = None
+        self._problem = ""
+        self._throttled = ThrottledLog(log)
+        self._reminders = Throttle(seconds=REMINDER_SECONDS)
+        registry = registry or CollectorRegistry()
+        self._loads = Counter(
+            "tas_tls_reloads_total", "Attempts to read changed certificates.", ["result"], registry=registry
+        )
+        for result in ("loaded", "failed"):
+            self._loads.labels(result)
+        self._refused = Counter("tas_tls_refused_total", "Clients refused.", ["reason"], registry=registry)
+        remaining = Gauge(
+            "tas_tls_remaining_seconds",
+            "Seconds until the first certificate of the file expires.",
+            ["file"],
+            registry=registry,
+        )
+        for file in self.current.expires:
+            remaining.labels(file).set_function(partial(self._remaining, file))
+        self._warn_of_expiry()
+
+    async def run(self) -> None:
+        """Follows the files until cancelled. While they are invalid, the last valid credentials stay in use."""
+        while True:
+            await asyncio.sleep(self._check_seconds)
+            self._warn_of_expiry()
+            try:
+                await self._check_files()
+            except TlsError as error:
+                self._log_failure(str(error))
+
+    async def _check_files(self) -> None:
+        contents = await asyncio.to_thread(self._files.read)
+        if contents == self.current.contents:
+            self._clear_problem()
+        elif contents != self._pending:
+            self._pending = contents  # the file may still be being written: contents count once read twice
+        else:
+            self._replace(await asyncio.to_thread(load_credentials, self._files))
+
+    def _replace(self, credentials: Credentials) -> None:
+        removed = len(self.current.authorities - credentials.authorities)
+        self.current = credentials
+        if removed:
+            self.epoch += 1
+        self._loads.labels("loaded").inc()
+        expires = {file: _date(seconds) for file, seconds in credentials.expires.items()}
+        log.info("certificates_loaded", expires=expires, authorities_removed=removed)
+        self._clear_problem()
+
+    def _log_failure(self, problem: str) -> None:
+        self._loads.labels("failed").inc()
+        self._problem = problem
+        self._throttled.error("certificates_not_loaded", problem, error=problem, in_force="the last valid ones")
+
+    def _clear_problem(self) -> None:
+        self._pending = None
+        if self._problem:
+            log.info("certificates_recovered", problem=self._problem)
+            self._problem = ""
+
+    def check(self, certificate: PeerCertificate) -> Refusal | None:
+        """Why a client with a trusted certificate is refused; None if it is admitted."""
+        if expires_of(certificate) <= self._clock():
+            return Refusal(reason="expired", text="certificate has expired", client=_joined_names(certificate))
+        if not is_allowed(certificate, self._allowed):
+            text = "none of its names is among --client-names"
+            return Refusal(reason="name", text=text, client=_joined_names(certificate))
+        return None
+
+    def is_expired(self, epoch: int, expires: float) -> bool:
+        """Whether a connection admitted in `epoch` with a certificate that expires at `expires` must end."""
+        return epoch != self.epoch or expires <= self._clock()
+
+    def record_refusal(self, refusal: Refusal, address: str) -> None:
+        """Counts and logs a refused client."""
+        self._refused.labels(refusal.reason).inc()
+        self._throttled.warning(
+            "client_refused",
+            (refusal.reason, refusal.client or address),
+            reason=refusal.reason,
+            error=refusal.text,
+            client=refusal.client or None,
+            address=address,
+        )
+
+    def _remaining(self, file: str) -> float:
+        return self.current.expires[file] - self._clock()
+
+    def _warn_of_expiry(self) -> None:
+        for file, expires in self.current.expires.items():
+            is_soon = expires - self._clock() < EXPIRES_SOON_SECONDS
+            if is_soon and self._reminders.admit((file, expires), time.monotonic()) is not None:
+                log.warning("certificate_expiring", file=f"--{file}", expires=_date(expires))
+
+
+def _joined_names(certificate: PeerCertificate) -> str:
+    return shortened(", ".join(names_of(certificate)))
+
+
+def _date(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat()

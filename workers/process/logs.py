@@ -1,0 +1,119 @@
+"""Logs: events with stable names and fields, as JSON for machines or lines for a person.
+
+Every event is a `snake_case` name and keyword fields. Log lines of libraries, from the standard module, get the same
+form and go to the same stream. Logs go to standard error: standard output is for results.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TextIO
+
+import orjson
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from tas.values.throttle import Throttle
+from workers.process.log_form import LogFormat, LogLevel
+
+_LIBRARIES = ("nats", "aiohttp", "asyncio", "kubernetes_asyncio", "watchfiles")
+"""Loggers of libraries: their debug and information lines are not written."""
+
+
+_SHARED: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.ExtraAdder(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+)
+
+
+def configure_logging(form: LogFormat, level: LogLevel, *, stream: TextIO | None = None) -> None:
+    """Sends every event of this process to `stream` (standard error by default); may be called again."""
+    root = logging.getLogger()
+    root.handlers[:] = [_handler(form, stream or sys.stderr)]
+    root.setLevel(level.upper())
+    for name in _LIBRARIES:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_SHARED,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+@contextmanager
+def logging_to(stream: TextIO) -> Iterator[None]:
+    """Within the body every event of this process goes to `stream`, as lines for a person.
+
+    For a command that uses the terminal itself meanwhile.
+    """
+    root = logging.getLogger()
+    before = root.handlers[:]
+    root.handlers[:] = [_handler(LogFormat.CONSOLE, stream)]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+
+
+def _handler(form: LogFormat, stream: TextIO) -> logging.Handler:
+    as_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())
+    last: list[Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
+        if as_json
+        else [structlog.dev.ConsoleRenderer(colors=stream.isatty(), timestamp_key="time")]
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*_SHARED, _library_event],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    return handler
+
+
+def _json(event: Mapping[str, object], **_: object) -> str:
+    first = {key: event[key] for key in ("time", "level", "event", "logger") if key in event}  # easier to read
+    return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _library_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Gives a library's log line the event name `library_log`, and its text as field `message`."""
+    event["message"] = event["event"]
+    event["event"] = "library_log"
+    return event
+
+
+class ThrottledLog:
+    """Log lines that `Throttle` admits, each with `suppressed`: how many were suppressed since the last.
+
+    The key is the event and `about`. All lines have `fields`.
+    """
+
+    def __init__(self, log: structlog.stdlib.BoundLogger, **fields: object) -> None:
+        self._log = log
+        self._fields = fields
+        self._throttle = Throttle()
+
+    def warning(self, event: str, about: Hashable = None, /, **fields: object) -> None:
+        """Logs at level warning, unless suppressed."""
+        self._line(self._log.warning, event, about, fields)
+
+    def error(self, event: str, about: Hashable = None, /, **fields: object) -> None:
+        """Logs at level error, unless suppressed."""
+        self._line(self._log.error, event, about, fields)
+
+    def _line(self, log: Callable[..., object], event: str, about: Hashable, fields: Mapping[str, object]) -> None:
+        suppressed = self._throttle.admit((event, about), time.monotonic())
+        if suppressed is not None:
+            log(event, **self._fields, **fields, suppressed=suppressed)

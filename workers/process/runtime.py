@@ -1,0 +1,298 @@
+"""The workers of a process, their health routes, and an orderly stop.
+
+A worker runs until it is cancelled. The supervisor runs one or several workers on one event loop, serves `/healthz`,
+`/readyz` and `/metrics` on a separate port, and stops the workers on a signal. When a worker ends by itself, the
+process ends with an error: a restarted process is better than a process without one of its workers.
+"""
+
+import asyncio
+import errno
+import platform
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol, runtime_checkable
+
+import orjson
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from bus.buckets import ALL, Bucket
+from bus.invalid import InvalidEntries
+from workers.process.address import Address
+from workers.process.certificates import Certificates
+from workers.process.connections import ConnectionMetrics, Listener, bind
+from workers.process.errors import EXIT_FAILED, EXIT_OK, StartError, WorkerError
+from workers.process.limits import Limits
+from workers.process.stalls import stalls_logged
+
+log = structlog.get_logger("runtime")
+
+STOP_SECONDS = 15.0
+"""How long workers may take to finish their current work: more than a consumer's ack wait (10 s)."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals for an orderly stop: from a supervisor, Ctrl-C, or a closed terminal."""
+
+
+class Worker(Protocol):
+    """A stateless worker. Any replica can be killed at any line."""
+
+    @property
+    def name(self) -> str:
+        """As in `tas run <name>`, and in logs, metrics and `/readyz`."""
+        ...
+
+    def unready(self) -> str | None:
+        """Why the worker is not ready, for a person to read; None if it is ready."""
+        ...
+
+    async def run(self) -> None:
+        """Works until cancelled, then finishes its current work. Raises `WorkerError`; any other error is a bug."""
+        ...
+
+
+@runtime_checkable
+class WithHealthRoutes(Protocol):
+    """A worker with its own routes on the health port."""
+
+    def health_routes(self) -> Iterable[web.RouteDef]:
+        """Routes beside `/healthz`, `/readyz` and `/metrics`."""
+        ...
+
+
+def product_version() -> str:
+    """The version of the installed product."""
+    try:
+        return version("tas-on-nats")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry with the metrics of this process and build; workers add theirs."""
+    registry = CollectorRegistry(auto_describe=True)
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    Info("tas_build", "Version of the product and of Python.", registry=registry).info(
+        {"version": product_version(), "python": platform.python_version()}
+    )
+    return registry
+
+
+def invalid_entries(registry: CollectorRegistry) -> InvalidEntries:
+    """What the connections of a process report entries to that nobody can read."""
+    count = Counter(
+        "tas_bus_entries_invalid", "Entries of the bus that could not be read.", ["bucket"], registry=registry
+    )
+    for each in ALL:
+        if isinstance(each, Bucket):
+            count.labels(each.name)  # from the start on, so that a rate is never without its zero
+    return InvalidEntries(lambda bucket: count.labels(bucket).inc())
+
+
+@asynccontextmanager
+async def stop_signals() -> AsyncIterator[asyncio.Event]:
+    """An event that is set by the first stop signal within the body."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def request_stop(received: signal.Signals) -> None:
+        log.info("stop_requested", signal=received.name)
+        stop.set()
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, request_stop, number)
+    try:
+        yield stop
+    finally:
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def listening(
+    app: web.Application,
+    address: Address,
+    *,
+    purpose: str,
+    setting: str = "",
+    limits: Limits | None = None,
+    certificates: Certificates | None = None,
+    metrics: ConnectionMetrics | None = None,
+    shared: bool = False,
+) -> AsyncIterator[Address]:
+    """Serves `app` at `address` within the body, and yields the address (with the chosen port if it was 0).
+
+    With `certificates` it serves HTTPS to admitted clients only. `shared`: other processes may listen there as well.
+    Raises StartError if the address cannot be used; the message has `purpose` and the name of the `setting`.
+    """
+    runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=2.0)
+    await runner.setup()
+    try:
+        try:
+            sockets = await bind(address.host, address.port, shared=shared)
+        except OSError as error:
+            reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            hint = f" ({setting})" if setting else ""
+            raise StartError(f"{purpose}: cannot listen on {address}: {reason}{hint}") from error
+        listener = Listener(runner, sockets, limits=limits or Limits(), certificates=certificates, metrics=metrics)
+        host, port, *_ = sockets[0].getsockname()
+        listener.start()
+        try:
+            yield Address(host, port)
+        finally:
+            await listener.stop()
+    finally:
+        await runner.cleanup()
+
+
+def version_route() -> web.RouteDef:
+    """`GET /version`: the versions of the product and of Python."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        return json_response({"version": product_version(), "python": platform.python_version()})
+
+    return web.get("/version", answer)
+
+
+class Supervisor:
+    """Runs workers until `stop` is set, or until one of them ends by itself.
+
+    `bus_problem` returns the current problem of the bus connection for `/readyz`. It does not change readiness: each
+    worker decides whether it is ready.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        *,
+        registry: CollectorRegistry,
+        health: Address | None,
+        bus_problem: Callable[[], str | None] = lambda: None,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
+        self._workers = workers
+        self._registry = registry
+        self._health = health
+        self._bus_problem = bus_problem
+        self._stop_seconds = stop_seconds
+        self._tasks: dict[asyncio.Task[None], Worker] = {}
+        self._stopping = False
+        ready = Gauge(
+            "tas_worker_ready", "1 while the worker can do its work, else 0.", ["worker"], registry=self._registry
+        )
+        for worker in workers:
+            ready.labels(worker.name).set_function(partial(_is_ready, worker))
+        self._stalls = Counter(
+            "tas_event_loop_stalls",
+            "Times that code ran for seconds without awaiting, and blocked the event loop.",
+            registry=self._registry,
+        )
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """The exit code of the process: 0 after `stop`, else that of the worker that ended.
+
+        Raises StartError if the health address cannot be used.
+        """
+        async with stalls_logged(self._stalls.inc):
+            return await self._run_with_health(stop)
+
+    async def _run_with_health(self, stop: asyncio.Event) -> int:
+        if self._health is None:
+            return await self._run_workers(stop)
+        app = web.Application()
+        app.add_routes(self._health_routes())
+        setting = "--health-listen, TAS_HEALTH_LISTEN"
+        async with listening(app, self._health, purpose="health", setting=setting) as address:
+            log.info("health_listening", url=f"http://{address}")
+            return await self._run_workers(stop)
+
+    async def _run_workers(self, stop: asyncio.Event) -> int:
+        self._tasks = {asyncio.create_task(worker.run(), name=worker.name): worker for worker in self._workers}
+        log.info("workers_started", workers=[worker.name for worker in self._workers])
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopped, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            self._stopping = True
+            ended = {task for task in self._tasks if task.done()}
+            await self._stop_workers()
+        code = max((self._exit_code_of(task, by_itself=task in ended) for task in self._tasks), default=EXIT_OK)
+        log.info("workers_stopped", exit_code=code)
+        return code
+
+    async def _stop_workers(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=self._stop_seconds)
+        for task in late:
+            # Nothing is lost: unacknowledged messages are delivered again to another replica.
+            log.warning("worker_stop_timed_out", worker=self._tasks[task].name, seconds=self._stop_seconds)
+
+    def _exit_code_of(self, task: asyncio.Task[None], *, by_itself: bool) -> int:
+        name = self._tasks[task].name
+        if not task.done() or task.cancelled():
+            return EXIT_OK
+        error = task.exception()
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]  # TaskGroup wraps even a single error in a group
+        if isinstance(error, WorkerError):
+            log.error("worker_failed", worker=name, error=str(error))
+            return error.exit_code
+        if error is not None:
+            log.error("worker_crashed", worker=name, exc_info=error)
+            return EXIT_FAILED
+        if by_itself:
+            log.error(
+                "worker_ended", worker=name, error="the worker ended by itself; it must run until it is cancelled"
+            )
+            return EXIT_FAILED
+        return EXIT_OK
+
+    def _health_routes(self) -> Iterator[web.RouteDef]:
+        yield web.get("/healthz", self._healthz)
+        yield web.get("/readyz", self._readyz)
+        yield web.get("/metrics", self._metrics)
+        yield version_route()
+        for worker in self._workers:
+            if isinstance(worker, WithHealthRoutes):
+                yield from worker.health_routes()
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        ended = [worker.name for task, worker in self._tasks.items() if task.done()]
+        return json_response({"ok": not ended, "ended": ended}, status=503 if ended else 200)
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        reasons = self.unready()
+        body = {"ready": not any(reasons.values()), "workers": reasons, "bus": self._bus_problem()}
+        return json_response(body, status=200 if body["ready"] else 503)
+
+    def unready(self) -> Mapping[str, str | None]:
+        """For each worker by name, why it is not ready, or None."""
+        if self._stopping:
+            return {worker.name: "stopping" for worker in self._workers}
+        return {worker.name: worker.unready() for worker in self._workers}
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+
+def _is_ready(worker: Worker) -> float:
+    return float(worker.unready() is None)
+
+
+def json_response(value: object, *, status: int = 200) -> web.Response:
+    """`value` as JSON, with a final newline for reading in a terminal."""
+    body = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    return web.Response(body=body, status=status, content_type="application/json")

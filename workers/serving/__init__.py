@@ -1,0 +1,1 @@
+"""The scheduler extender over HTTP, with extensions beside it."""

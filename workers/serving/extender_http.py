@@ -1,0 +1,219 @@
+"""The HTTP side of the extender: checks of headers, a body within limits, and the core's answer.
+
+The scheduler calls once and waits for at most its `httpTimeout`. Any status but 200 is a failure, and the scheduler
+does not read its body (facts.md c1, c2, c3): the error text is for people.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from tas.errors import InvalidInputError, shortened
+from tas.extender.answers import error_body
+from tas.extender.decision import Decider
+from tas.extender.verbs import VERBS, Answer, Record
+from workers.serving.extender_metrics import CLIENT_GONE, ExtenderMetrics
+
+log = structlog.get_logger("extender")
+
+MAX_BODY_BYTES = 64 << 20
+"""Default limit of a request body: 5,000 full nodes take 35 MB."""
+
+BODY_SECONDS = 10.0
+"""How long a body may take to arrive; by default the scheduler waits 5 s for the whole exchange (facts.md c2)."""
+
+JSON = "application/json"
+
+
+VerbHandler = Callable[[bytes, float], tuple[bytes, Record] | Awaitable[tuple[bytes, Record]]]
+"""Answers a verb: from a request body and the time, to the response body and its record.
+
+Raises InvalidInputError for an invalid request, RefusedError for one that is refused now.
+"""
+
+
+class AnswerRing:
+    """The last answers, oldest first."""
+
+    def __init__(self, size: int = 1000) -> None:
+        self._answers: deque[Answer] = deque(maxlen=size)
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def add(self, answer: Answer) -> None:
+        """Adds `answer`, and drops the oldest beyond the size."""
+        self._answers.append(answer)
+
+    def to_json(self) -> bytes:
+        """A JSON array of `tas.extender.verbs.Answer`."""
+        return msgspec.json.encode(list(self._answers))
+
+
+def verb_handlers(decider: Decider) -> Mapping[str, VerbHandler]:
+    """The handlers of a decider for `build_app`, by the last part of the path."""
+    return {name: partial(verb, decider) for name, verb in VERBS.items()}
+
+
+def build_app(
+    served: Mapping[str, Mapping[str, VerbHandler]],
+    *,
+    unready: Callable[[], str | None],
+    on_answer: Callable[[Answer], None] = lambda _: None,
+    metrics: ExtenderMetrics | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    body_seconds: float = BODY_SECONDS,
+    clock: Callable[[], float] = time.time,
+    routes: Iterable[web.RouteDef] = (),
+) -> web.Application:
+    """The app that answers verbs below each path of `served`, such as `/scheduler`.
+
+    The paths have no trailing slash. `unready` returns why requests are refused with 503, or None. `on_answer` must not
+    raise; it is called for each request to a verb, after its response. A longer request than `max_body_bytes` gets 413,
+    a slower one than `body_seconds` 408. `routes` are further routes, which are not counted.
+    """
+    metrics = metrics or ExtenderMetrics(CollectorRegistry())
+    app = web.Application()
+    for path, verbs in served.items():
+        metrics.mount(path, verbs)
+        for name, answer in verbs.items():
+            endpoint = _Endpoint(
+                path=path,
+                name=name,
+                verb=answer,
+                unready=unready,
+                on_answer=on_answer,
+                metrics=metrics,
+                max_body_bytes=max_body_bytes,
+                body_seconds=body_seconds,
+                clock=clock,
+            )
+            app.router.add_route("*", f"{path}/{name}", endpoint.handle)
+    app.add_routes(routes)
+    app.router.add_route("*", "/{path:.*}", partial(_unknown_path, metrics))
+    return app
+
+
+class RefusedError(Exception):
+    """A request gets `status` instead of an answer; with `close` the connection is closed after that."""
+
+    def __init__(self, status: int, error: str, *, close: bool = False) -> None:
+        super().__init__(error)
+        self.status = status
+        self.close = close
+
+    def response(self) -> web.Response:
+        """The response to the client."""
+        response = _response(error_body(str(self)), self.status)
+        if self.status == HTTPStatus.METHOD_NOT_ALLOWED:
+            response.headers["Allow"] = "POST"
+        if self.close:
+            response.force_close()
+        return response
+
+
+def _response(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, headers={"Content-Type": JSON})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Endpoint:
+    path: str
+    name: str
+    verb: VerbHandler
+    unready: Callable[[], str | None]
+    on_answer: Callable[[Answer], None]
+    metrics: ExtenderMetrics
+    max_body_bytes: int
+    body_seconds: float
+    clock: Callable[[], float]
+
+    async def handle(self, request: web.Request) -> web.Response:
+        started = time.perf_counter()
+        try:
+            self._admit(request)
+            answered = self.verb(await self._read_body(request), self.clock())
+            body, record = answered if isinstance(answered, tuple) else await answered
+            response = _response(body)
+        except RefusedError as error:
+            response, record = error.response(), self._refusal(error.status, str(error))
+        except InvalidInputError as error:
+            response, record = _response(error_body(str(error)), 400), self._refusal(400, str(error))
+        except Exception as error:  # a bug in one answer must not reach any other
+            log.exception("extender_answer_failed", path=self.path, verb=self.name)
+            text = f"a bug, see the log: {type(error).__name__}"
+            response, record = _response(error_body(text), 500), self._refusal(500, text)
+        # Recorded in the loop's next turn, after the response is sent.
+        asyncio.get_running_loop().call_soon(self._record, record, time.perf_counter() - started)
+        return response
+
+    def _record(self, record: Record, seconds: float) -> None:
+        answer = msgspec.structs.replace(record(), path=self.path, seconds=seconds)
+        self.metrics.observe(answer)
+        self.on_answer(answer)
+
+    def _refusal(self, status: int, error: str) -> Record:
+        return partial(Answer, time=self.clock(), verb=self.name, status=status, error=error)
+
+    def _admit(self, request: web.Request) -> None:
+        """Checks the headers, before any work. Raises RefusedError."""
+        if (refused := _wrong_method(request)) is not None:
+            raise refused
+        content_type = request.headers.get("Content-Type")
+        if not (content_type == JSON or (content_type or "").partition(";")[0].strip().lower() == JSON):
+            text = f"Content-Type = {shortened(content_type)}: must be {JSON}"
+            raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+        if (request.content_length or 0) > self.max_body_bytes:
+            raise self._too_large(request.content_length)
+        if (reason := self.unready()) is not None:
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
+
+    async def _read_body(self, request: web.Request) -> bytes:
+        """The body, whose declared length may be wrong or missing (chunked)."""
+        content = request.content
+        if content.is_eof() and 0 < content.total_bytes <= self.max_body_bytes:
+            return content.read_nowait()  # arrived with the headers, as usual: needs no timer
+        content.set_read_chunk_size(1 << 20)
+        chunks, size = [], 0
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                while chunk := await content.readany():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > self.max_body_bytes:
+                        raise self._too_large(size)
+        except TimeoutError:
+            text = f"body: {size} bytes in {self.body_seconds:g} s: too slow"
+            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, text, close=True) from None
+        except ConnectionError as error:
+            raise RefusedError(CLIENT_GONE, "body: the client left", close=True) from error
+        except web.RequestPayloadError as error:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"body: {error}", close=True) from error
+        return b"".join(chunks)
+
+    def _too_large(self, size: int | None) -> RefusedError:
+        text = f"body = {size} bytes: the limit is {self.max_body_bytes}"
+        return RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, close=True)
+
+
+async def _unknown_path(metrics: ExtenderMetrics, request: web.Request) -> web.Response:
+    refused = _wrong_method(request)
+    if refused is None:
+        refused = RefusedError(HTTPStatus.NOT_FOUND, f"path = {shortened(request.path)}: no verb is answered here")
+    metrics.count_unknown_path(refused.status)
+    return refused.response()
+
+
+def _wrong_method(request: web.Request) -> RefusedError | None:
+    if request.method == "POST":
+        return None
+    return RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"method = {shortened(request.method)}: must be POST")

@@ -1,0 +1,398 @@
+"""A mirror: keeps a bucket equal to a resource of the API server.
+
+Any number of replicas may do this. Each follows the API server and the bucket, and corrects differences by conditional
+writes. The resource version in a record says which replica is right: a replica whose watch is behind leaves later
+records unchanged. If a difference remains for a while, the replica requests a complete list before it writes, so
+nothing is written or deleted because of old data.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from bus.buckets import SYNCED
+from bus.connection import WRITE_SECONDS, Bus, Epoch
+from bus.errors import BusError, ConflictError, ExpiredError
+from bus.record_kind import RecordKind
+from tas.values.backoff import Backoff
+from workers.following.records import Records, Stored, Write
+from workers.following.synced import write_synced
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.resources import Object, Resource
+from workers.process.logs import ThrottledLog
+
+log = structlog.get_logger("watch")
+
+RETRY = Backoff(first=0.05, longest=2.0)
+"""The waits after passes with failed writes."""
+
+GRACE_SECONDS = 1.0
+"""How long the bucket may be newer than the last observation: the watch may deliver the change late."""
+
+RELIST = Backoff(first=1.0, longest=300.0)
+"""The waits between two lists that are requested because of such a difference.
+
+After the longest wait without such a list, the waits start again with the first. So two versions of this program, which
+may encode a record differently, do not overwrite each other all the time.
+"""
+
+FORGET_SECONDS = 1800.0
+"""How often tombstones are purged: each exists at least so long, and at most twice as long. A reader without a
+connection for a longer time must read the bucket again."""
+
+KEY_BATCH = 256
+"""After so many keys other tasks may run: an extender may answer requests in the same process."""
+
+
+class Versioned(Protocol):
+    """A record with its resource version; empty if the record is not of an API server."""
+
+    @property
+    def resource_version(self) -> str: ...  # noqa: D102
+
+
+K = TypeVar("K")
+R = TypeVar("R", bound=Versioned)
+T = TypeVar("T", bound=Object)
+
+
+def version_number(resource_version: str) -> int:
+    """A resource version as a number that grows with time (Kubernetes KEP-5504); 0 if it is not a number."""
+    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation(Generic[R]):
+    """What the API server reported of a key.
+
+    Attributes:
+        record: The record of the object; None if there is no object.
+        version: The resource version of the object, or of a complete list.
+        at: The monotonic time of the report.
+        applied: The revision up to which the bucket was known at the list's request, or at the watch event.
+    """
+
+    record: R | None
+    version: int
+    at: float
+    applied: int
+
+
+class Step(Enum):
+    """What to do with a key."""
+
+    LEAVE = auto()
+    WRITE = auto()
+    WAIT = auto()
+    """The bucket differs, and may be newer than the observation."""
+
+
+def next_step(observed: Observation[R] | None, stored: Stored[R], *, same: bool) -> Step:
+    """What to do with a key, given its last observation (None: none yet) and the stored record.
+
+    `same` is whether they agree.
+    """
+    if same:
+        return Step.LEAVE
+    if observed is None:
+        return Step.WAIT if stored.present else Step.LEAVE  # another replica may have seen the object earlier
+    later = stored.revision > observed.applied
+    if stored.record is None:
+        # A tombstone has no resource version. A tombstone that was stored after the observation may be of a later one.
+        return Step.WAIT if later else Step.WRITE
+    version = version_number(stored.record.resource_version)
+    if version > observed.version or (version == observed.version and later):
+        return Step.WAIT
+    return Step.WRITE
+
+
+@dataclass(slots=True)
+class _Bucket(Generic[K, R]):
+    """What is known in one epoch of the bucket."""
+
+    epoch: Epoch | None = None
+    observed: dict[K, Observation[R]] = field(default_factory=dict)
+    dirty: dict[K, None] = field(default_factory=dict)  # in the order of their changes
+    waiting: dict[K, float] = field(default_factory=dict)
+
+
+def _settle(now: _Bucket[K, R], key: K) -> None:
+    """Notes that the bucket agrees with the observation of the key."""
+    now.dirty.pop(key, None)
+    now.waiting.pop(key, None)
+    observed = now.observed.get(key)
+    if observed is not None and observed.record is None:
+        del now.observed[key]
+
+
+class Mirror(Generic[T, K, R]):
+    """One resource in one bucket.
+
+    `record_of` returns an object's key and record, or None for an object without a record. `on_written` is called for
+    each write with the new record (None for a deletion) and the previous record. With `forget_seconds` tombstones are
+    purged some time after the deletion: for objects that are created and deleted all the time.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        client: KubernetesClient,
+        resource: Resource[T],
+        kind: RecordKind[K, R],
+        *,
+        record_of: Callable[[T], tuple[K, R] | None],
+        on_written: Callable[[K, R | None, R | None], None],
+        label_selector: str = "",
+        forget_seconds: float | None = None,
+        writer: str,
+    ) -> None:
+        self._bus = bus
+        self._resource = resource
+        self._kind = kind
+        self._record_of = record_of
+        self._writer = writer
+        self._forget_seconds = forget_seconds
+        self._records = Records(
+            bus,
+            kind,
+            on_epoch=self._start_epoch,
+            on_entry=self._note,
+            on_batch=self._wake_up,
+            on_written=on_written,
+        )
+        self._reflector = Reflector(
+            client,
+            resource,
+            on_list=self._listed,
+            on_change=self._changed,
+            before_list=self._before_list,
+            label_selector=label_selector,
+        )
+        self._now: _Bucket[K, R] = _Bucket()
+        self._list_base: tuple[Epoch | None, int] = (
+            None,
+            0,
+        )  # the bucket's epoch and revision when the list was requested
+        self._wake = asyncio.Event()
+        self._caught_up = asyncio.Event()
+        self._synced_list = 0
+        self._synced_epoch: Epoch | None = None
+        self._failure: str | None = None
+        self._next_list_at = float("-inf")
+        self._lists_in_a_row = 0
+        self._throttled = ThrottledLog(log, bucket=kind.bucket.name)
+
+    def __len__(self) -> int:
+        """The number of objects of the API server."""
+        return sum(observed.record is not None for observed in self._now.observed.values())
+
+    def records(self) -> Iterator[tuple[K, R]]:
+        """All keys and records, as last reported by the API server."""
+        return ((key, observed.record) for key, observed in self._now.observed.items() if observed.record is not None)
+
+    def unready(self) -> str | None:
+        """Why the bucket may differ from the API server."""
+        name = self._kind.bucket.name
+        if self._reflector.problem is not None and self._records.caught_up:
+            return f"{self._resource}: {self._reflector.problem}"
+        if self._synced_epoch is not None and self._synced_epoch is self._records.epoch:
+            return None
+        if not self._records.caught_up:
+            return f"{name}: not caught up with the bus"
+        return f"{name}: {self._failure or 'not all written yet'}"
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._records.run())
+            tasks.create_task(self._reflector.run())
+            tasks.create_task(self._reconcile())
+            if self._forget_seconds is not None:
+                tasks.create_task(self._forget_deleted(self._forget_seconds))
+
+    def _start_epoch(self) -> None:
+        self._now.epoch = None
+        self._now.dirty.clear()
+        self._now.waiting.clear()
+        self._reflector.relist()
+
+    def _note(self, key: K) -> None:
+        self._now.dirty[key] = None
+        self._wake.set()
+
+    def _wake_up(self) -> None:
+        if self._records.caught_up:
+            self._caught_up.set()
+        self._wake.set()
+
+    async def _before_list(self) -> None:
+        """Waits until the bucket is known: then the list shows which keys must be deleted."""
+        while not self._records.caught_up:
+            self._caught_up.clear()
+            await self._caught_up.wait()
+        self._list_base = (self._records.epoch, self._records.applied)
+
+    def _listed(self, listing: Listing[T]) -> None:
+        at = time.monotonic()
+        epoch, applied = self._list_base
+        version = version_number(listing.resource_version)
+        observed: dict[K, Observation[R]] = {}
+        for each in listing.items:
+            found = self._record_of(each)
+            if found is not None:
+                observed[found[0]] = Observation(record=found[1], version=version, at=at, applied=applied)
+        for key, stored in self._records.stored.items():
+            if key not in observed and stored.present:
+                observed[key] = Observation(record=None, version=version, at=at, applied=applied)
+            if stored.record is not None and stored.revision <= applied and key in observed:
+                # The record has a later version than this later list: the API server was restored from an earlier
+                # state, and the list is right.
+                known = version_number(stored.record.resource_version)
+                if known > version:
+                    observed[key] = Observation(
+                        record=observed[key].record, version=known, at=at, applied=stored.revision
+                    )
+        self._now = _Bucket(epoch=epoch, observed=observed, dirty=dict.fromkeys(observed))
+        self._wake.set()
+
+    def _changed(self, change: Change[T]) -> None:
+        found = self._record_of(change.object)
+        if found is None:
+            return
+        key, record = found
+        self._now.observed[key] = Observation(
+            record=None if change.type is ChangeType.DELETED else record,
+            version=version_number(change.resource_version),
+            at=time.monotonic(),
+            applied=self._records.applied,
+        )
+        self._note(key)
+
+    async def _reconcile(self) -> None:
+        """A pass at each wake. Runs until cancelled."""
+        failures = 0
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_SECONDS if self._now.waiting else None):
+                    await self._wake.wait()
+            self._wake.clear()
+            if await self._pass():
+                failures = 0
+            else:
+                failures += 1
+                await asyncio.sleep(RETRY.after(failures))
+                self._wake.set()
+
+    async def _pass(self) -> bool:
+        """Writes the differences. Returns whether the bucket is complete."""
+        now, listed = self._now, self._reflector.listed
+        if now.epoch is None or now.epoch is not self._records.epoch:
+            return True  # the next list wakes this task
+        observed = await self._differing(now)
+        writes = {
+            key: Write(record=each.record, revision=self._records.get(key).revision, read_at=each.at)
+            for key, each in observed.items()
+        }
+        failures = await self._records.write(writes)
+        for key in observed.keys() - failures.keys():
+            if now.observed.get(key) is observed[key]:  # no later observation
+                _settle(now, key)
+        self._list_if_overdue(now)
+        if failures:
+            self._take_failures(failures, len(writes))
+            return False
+        return now is not self._now or await self._write_synced(now, listed)
+
+    async def _differing(self, now: _Bucket[K, R]) -> dict[K, Observation[R]]:
+        """The observations that must be written; notes which keys agree, and which must wait."""
+        differing: dict[K, Observation[R]] = {}
+        for number, key in enumerate(list(now.dirty), 1):
+            if number % KEY_BATCH == 0:
+                await asyncio.sleep(0)
+            observed, stored = now.observed.get(key), self._records.get(key)
+            step = next_step(observed, stored, same=self._same(key, observed, stored))
+            if step is Step.WRITE and observed is not None:
+                differing[key] = observed
+            elif step is Step.WAIT:
+                now.waiting.setdefault(key, time.monotonic())
+                now.dirty.pop(key, None)
+            else:
+                _settle(now, key)
+        return differing
+
+    def _same(self, key: K, observed: Observation[R] | None, stored: Stored[R]) -> bool:
+        if observed is None or observed.record is None:
+            return observed is not None and not stored.present
+        if stored.record is None:
+            return False
+        # A later resource version alone is not a difference.
+        as_read_before = msgspec.structs.replace(observed.record, resource_version=stored.record.resource_version)  # type: ignore[type-var]
+        return self._kind.same(key, as_read_before, stored.record)
+
+    def _list_if_overdue(self, now: _Bucket[K, R]) -> None:
+        """Requests a complete list if a key has waited too long."""
+        monotonic = time.monotonic()
+        if now.waiting and monotonic > self._next_list_at and monotonic - min(now.waiting.values()) > GRACE_SECONDS:
+            first = monotonic - self._next_list_at > RELIST.longest
+            reason = "the bucket differs from what the API server reported"
+            self._request_list(reason, in_a_row=1 if first else self._lists_in_a_row + 1)
+
+    def _request_list(self, reason: str, *, in_a_row: int = 1) -> None:
+        """Requests a list; the next one is possible after the wait for `in_a_row` lists."""
+        log.info("watch_relisted", bucket=self._kind.bucket.name, resource=str(self._resource), reason=reason)
+        self._lists_in_a_row = in_a_row
+        self._next_list_at = time.monotonic() + RELIST.after(in_a_row)
+        self._reflector.relist()
+
+    def _take_failures(self, failures: dict[K, BusError], of: int) -> None:
+        expired = [error for error in failures.values() if isinstance(error, ExpiredError)]
+        if expired and time.monotonic() > self._next_list_at:
+            self._request_list(f"the last report of the API server is more than {WRITE_SECONDS:g} s old")
+        others = [error for error in failures.values() if not isinstance(error, ConflictError | ExpiredError)]
+        if others:
+            self._report_failure(f"{len(failures)} of {of} records not written: {others[0]}")
+
+    async def _write_synced(self, now: _Bucket[K, R], listed: int) -> bool:
+        """Writes `_synced`, once for each list. Returns whether it is written."""
+        self._failure = None
+        if self._synced_list == listed or now.epoch is None:
+            return True
+        try:
+            await write_synced(
+                self._bus, self._kind.bucket, now.epoch, count=len(self), writer=self._writer, cluster=True
+            )
+        except ConflictError:
+            return False  # another replica wrote it first
+        except BusError as error:
+            self._report_failure(f"{SYNCED} not written: {error}")
+            return False
+        self._synced_list = listed
+        if self._synced_epoch is not now.epoch:
+            self._synced_epoch = now.epoch
+            log.info("watch_synced", bucket=self._kind.bucket.name, resource=str(self._resource), count=len(self))
+        return True
+
+    async def _forget_deleted(self, every: float) -> None:
+        """Purges tombstones that already existed at the previous check. Runs until cancelled."""
+        deleted: dict[K, Stored[R]] = {}
+        while True:
+            await asyncio.sleep(every)
+            try:
+                for key, stored in deleted.items():
+                    if self._records.get(key) is stored and key not in self._now.observed:
+                        await self._records.forget(key)
+            except BusError as error:
+                self._throttled.warning("tombstones_not_removed", error=str(error))
+            deleted = {key: stored for key, stored in self._records.stored.items() if not stored.present}
+
+    def _report_failure(self, failure: str) -> None:
+        self._failure = failure
+        self._throttled.warning("records_not_written", error=failure)

@@ -1,0 +1,314 @@
+"""Policies from a directory: TASPolicy files in, POLICIES out.
+
+The bucket follows the directory: a pass reads the complete directory and writes the differences. A pass runs after each
+change that the operating system reports, and every few seconds, since network file systems report no changes. Every
+write is conditional, so several replicas may do the same.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import aclosing, suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from watchfiles import awatch
+
+from bus.buckets import NODES, POLICIES, SYNCED
+from bus.connection import Bus, Epoch
+from bus.errors import BusError
+from bus.kinds import POLICY_RECORDS
+from bus.records.policies import PolicyRecord
+from tas.policy.directory import DirectoryPlan, FileProblem, plan
+from tas.policy.policy import PolicyKey
+from tas.values.backoff import Backoff
+from workers.following.records import Records, Stored, Write
+from workers.following.synced import write_synced
+from workers.process.logs import ThrottledLog
+from workers.process.runtime import json_response
+from workers.watching.policy_files import DirectoryReader, Listing, policy_record
+
+log = structlog.get_logger("policies")
+
+REREAD_SECONDS = 10.0
+"""How often the directory is read without a reported change; unchanged files are not parsed again."""
+
+RETRY = Backoff(first=0.1, longest=2.0)
+"""The waits after failed passes."""
+
+MISSING_SECONDS = 1.0
+"""How often a missing directory is checked."""
+
+QUIET_MILLISECONDS = 50
+"""A pass waits for so long without further changes: a file is often written in several steps."""
+
+BUSY_MILLISECONDS = 500
+"""The longest time that a pass waits for the end of further changes."""
+
+
+class PolicyDirectory:
+    """The worker. Its state can be rebuilt from POLICIES and the directory.
+
+    Attributes:
+        problems: Invalid files, and policies that are not stored because another file has the same name.
+    """
+
+    name = "policies"
+
+    def __init__(
+        self, bus: Bus, *, directory: Path, registry: CollectorRegistry, reread_seconds: float = REREAD_SECONDS
+    ) -> None:
+        self._bus = bus
+        self._directory = directory
+        self._reread_seconds = reread_seconds
+        self._reader = DirectoryReader(directory)
+        # The records before a wipe of the bus: for files that cannot be read now, there is no other copy.
+        self._previous: dict[PolicyKey, PolicyRecord] = {}
+        self._records = Records(
+            bus,
+            POLICY_RECORDS,
+            on_epoch=self._start_epoch,
+            on_batch=self._caught_up_wakes,
+            on_written=self._note_written,
+        )
+        self._wake = asyncio.Event()
+        self._read_once = False
+        self._synced_epoch: Epoch | None = None
+        self._waiting_for = "the directory has not been read yet"
+        self._reported_files: Mapping[str, tuple[FileProblem, ...]] = {}
+        self._reported_directory: str | None = None
+        self._throttled = ThrottledLog(log)
+        self.problems: tuple[FileProblem, ...] = ()
+        self._metrics = _Metrics(registry)
+
+    def unready(self) -> str | None:
+        """Why POLICIES may differ from the directory; None when all is stored in this epoch."""
+        if self._synced_epoch is not None and self._synced_epoch is self._records.epoch:
+            return None
+        if not self._records.caught_up:
+            return f"{POLICIES.name}: not caught up with the bus"
+        return self._waiting_for
+
+    def health_routes(self) -> Iterable[web.RouteDef]:
+        """`/problems`: what is not in force, and why."""
+        return [web.get("/problems", self._get_problems)]
+
+    async def _get_problems(self, _request: web.Request) -> web.Response:
+        return json_response({"problems": [msgspec.to_builtins(problem) for problem in self.problems]})
+
+    async def run(self) -> None:
+        """Follows the directory until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._records.run())
+            tasks.create_task(self._follow_changes())
+            tasks.create_task(self._reconcile())
+
+    def _start_epoch(self) -> None:
+        self._previous.update(_records_of(self._records.stored))
+        self._wake.set()
+
+    def _caught_up_wakes(self) -> None:
+        if self._synced_epoch is not self._records.epoch:
+            self._wake.set()
+
+    async def _follow_changes(self) -> None:
+        """Wakes the reconciliation after each change. Runs until cancelled."""
+        while True:
+            try:
+                await self._follow_one_directory()
+            except* (OSError, RuntimeError) as errors:
+                # The directory is missing, the system's limit of watches is reached, or a file name is not valid text:
+                # then the regular passes must suffice.
+                if self._reported_directory is None:
+                    reason = "; ".join(str(error) for error in errors.exceptions)
+                    self._throttled.warning(
+                        "policy_directory_not_watched", directory=str(self._directory), error=reason
+                    )
+                await asyncio.sleep(MISSING_SECONDS)
+            self._wake.set()
+
+    async def _follow_one_directory(self) -> None:
+        """Returns when the watched directory was replaced by another one. Raises OSError, RuntimeError."""
+        watched = await asyncio.to_thread(_identity, self._directory)
+        started = False
+        changes = awatch(
+            self._directory,
+            watch_filter=None,
+            step=QUIET_MILLISECONDS,
+            debounce=BUSY_MILLISECONDS,
+            rust_timeout=int(MISSING_SECONDS * 1000),
+            yield_on_timeout=True,
+        )
+        async with aclosing(changes):
+            async for changed in changes:
+                # The first iteration shows that the watch works: a pass finds the changes before that.
+                if changed or not started:
+                    self._wake.set()
+                started = True
+                if await asyncio.to_thread(_identity, self._directory) != watched:
+                    return
+
+    async def _reconcile(self) -> None:
+        """Runs a pass at each wake, and every few seconds. Never ends."""
+        failures = 0
+        while True:
+            self._wake.clear()
+            if await self._pass():
+                failures, pause = 0, self._reread_seconds
+            else:
+                failures += 1
+                pause = RETRY.after(failures)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+
+    async def _pass(self) -> bool:
+        """Reads the directory and writes the differences. Returns whether all is stored."""
+        epoch, caught_up = self._records.epoch, self._records.caught_up
+        stored = dict(self._records.stored)
+        listing = await asyncio.to_thread(self._reader.read)
+        # After a long pause the writes expire. The revisions are older than this read of the directory: if another
+        # replica has written since, the writes conflict.
+        read_at = time.monotonic()
+        self._report_directory(listing)
+        if epoch is None or not caught_up:
+            return False
+        previous = {key: record for key, record in self._previous.items() if key not in stored}
+        current = {key: record.origin for key, record in _records_of(stored).items()}
+        planned = plan(
+            listing.files,
+            current | {key: record.origin for key, record in previous.items()},
+            complete=listing.problem is None,
+        )
+        self._report_files(planned)
+        desired = {key: policy_record(filed) for key, filed in planned.desired.items()}
+        kept = {key: record for key, record in previous.items() if key not in planned.remove}
+        removed = {key for key in planned.remove if key in current}
+        if not await self._write_all(kept | desired, removed, stored, read_at):
+            return False
+        self._previous.clear()
+        self._read_once = self._read_once or listing.problem is None
+        count = len((current.keys() - removed) | kept.keys() | desired.keys())
+        self._metrics.policies.set(count)
+        # Until the complete directory has been read once, a missing file does not mean a deleted one.
+        return self._read_once and await self._write_synced(epoch, count)
+
+    async def _write_all(
+        self,
+        desired: Mapping[PolicyKey, PolicyRecord],
+        removed: Collection[PolicyKey],
+        stored: Mapping[PolicyKey, Stored[PolicyRecord]],
+        read_at: float,
+    ) -> bool:
+        """Writes the differences from what is stored. Returns whether all writes succeeded."""
+        writes: dict[PolicyKey, Write[PolicyRecord]] = {}
+        for key, record in desired.items():
+            current = stored.get(key, Stored(0))
+            if not POLICY_RECORDS.same(key, record, current.record):
+                writes[key] = Write(record=record, revision=current.revision, read_at=read_at)
+        for key in removed:
+            writes[key] = Write(record=None, revision=stored[key].revision, read_at=read_at)
+        failures = await self._records.write(writes)
+        if failures:
+            first = next(iter(failures.values()))
+            self._report_failure(f"{len(failures)} of {len(writes)} policies not written: {first}")
+        return not failures
+
+    def _note_written(self, key: PolicyKey, record: PolicyRecord | None, before: PolicyRecord | None) -> None:
+        if record is None:
+            self._metrics.writes.labels("delete").inc()
+            log.info("policy_deleted", policy=str(key), file=before.origin if before else None)
+            return
+        self._metrics.writes.labels("put").inc()
+        log.info(
+            "policy_stored",
+            policy=str(key),
+            file=record.origin,
+            generation=record.generation,
+            problems=[str(problem) for problem in record.problems],
+        )
+
+    async def _write_synced(self, epoch: Epoch, count: int) -> bool:
+        """Writes `_synced` in both buckets. Returns whether it is written."""
+        try:
+            await write_synced(self._bus, POLICIES, epoch, count=count, writer="directory", cluster=False)
+            # Without a cluster every valid name is a node.
+            nodes_epoch = await self._bus.epoch(NODES)
+            await write_synced(self._bus, NODES, nodes_epoch, count=0, writer="directory", cluster=False)
+        except BusError as error:
+            self._report_failure(f"{SYNCED} not written: {error}")
+            return False
+        if self._synced_epoch is not epoch:
+            self._synced_epoch = epoch
+            log.info("policies_synced", directory=str(self._directory), count=count)
+        return True
+
+    def _report_directory(self, listing: Listing) -> None:
+        """Logs each change of the directory's problem."""
+        self._metrics.readable.set(listing.problem is None)
+        self._metrics.files.set(len(listing.files))
+        if listing.problem is not None:
+            self._waiting_for = f"the directory cannot be read: {listing.problem}"
+        if listing.problem == self._reported_directory:
+            return
+        if listing.problem is None:
+            log.info("policy_directory_readable", directory=str(self._directory))
+        else:
+            log.error("policy_directory_unreadable", directory=str(self._directory), error=listing.problem)
+        self._reported_directory = listing.problem
+
+    def _report_files(self, planned: DirectoryPlan) -> None:
+        """Logs each change of a file's problems."""
+        reported = planned.problems
+        for origin, problems in reported.items():
+            if self._reported_files.get(origin) != problems:
+                for problem in problems:
+                    log.warning("policy_file_invalid", file=origin, **problem_fields(problem))
+        for origin in self._reported_files.keys() - reported.keys():
+            log.info("policy_file_valid", file=origin)
+        self._reported_files = reported
+        self.problems = tuple(problem for problems in reported.values() for problem in problems)
+        self._metrics.unreadable.set(len(planned.unreadable))
+        self._metrics.duplicates.set(len(planned.duplicates))
+
+    def _report_failure(self, failure: str) -> None:
+        self._waiting_for = failure
+        self._throttled.warning("policies_not_written", error=failure)
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    """Device and inode, which differ after the directory was replaced. Raises OSError."""
+    status = directory.stat()
+    return (status.st_dev, status.st_ino)
+
+
+def _records_of(stored: Mapping[PolicyKey, Stored[PolicyRecord]]) -> dict[PolicyKey, PolicyRecord]:
+    return {key: entry.record for key, entry in stored.items() if entry.record is not None}
+
+
+def problem_fields(problem: FileProblem) -> dict[str, str]:
+    """The fields of a log event about `problem`, without `file`."""
+    return {
+        "object": problem.subject,
+        "field": problem.field,
+        "value": problem.value,
+        "reason": problem.reason,
+        "in_force": problem.in_force,
+    }
+
+
+class _Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, registry=registry)
+        self.policies = gauge("tas_policies", "Policies of the directory that are stored on the bus.")
+        self.files = gauge("tas_policy_files", "Policy files in the directory.")
+        self.unreadable = gauge("tas_policy_files_unreadable", "Files with invalid content.")
+        self.duplicates = gauge("tas_policy_duplicates", "Policies not stored because another file has the same name.")
+        self.readable = gauge("tas_policy_directory_readable", "1 if the complete directory can be listed, else 0.")
+        self.writes = Counter("tas_policy_writes", "Policies written to the bus.", ["operation"], registry=registry)
+        for operation in ("put", "delete"):
+            self.writes.labels(operation)

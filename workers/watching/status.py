@@ -1,0 +1,256 @@
+"""The status of TASPolicies: written by one replica at a time, rarely, and only if it differs.
+
+The lease holder follows VERDICTS for the states, NODES for missing metrics, and the policies of the API server. A lease
+does not prevent late writes, so each patch is conditional on the policy's uid and resource version.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from math import inf
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.kinds import LEASE_RECORDS, NODE_SAMPLES, NODE_VERDICTS
+from bus.lease import Lease
+from bus.record_kind import Entry, Unreadable
+from bus.records.synced import Synced
+from bus.watch import Watch
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import Policy, PolicyKey, Problem
+from tas.verdict.status import MetricUse, StateBook, differs, metrics_of, policy_status, shared_labels
+from tas.verdict.verdict import NodeVerdict
+from workers.following.synced import SyncedWatch
+from workers.kubernetes.client import FIELD_MANAGER, Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
+from workers.kubernetes.reflector import Reflector
+from workers.kubernetes.resources import POLICIES, Metadata, PolicyObject
+from workers.process.logs import ThrottledLog
+from workers.watching.seen_metrics import SeenMetrics
+
+log = structlog.get_logger("status")
+
+PATCH_SECONDS = 5.0
+"""The shortest time between two patches of a policy."""
+
+CHECK_SECONDS = 0.5
+"""How often changed policies are checked."""
+
+CHECK_ALL_SECONDS = 5.0
+"""How often all policies are checked: a metric becomes stale without an event."""
+
+MAX_CONCURRENT = 4
+"""Statuses that are patched at the same time."""
+
+LEASE_KEY = "status"
+
+
+class _Written:
+    """A policy of the API server, with its parsed spec."""
+
+    __slots__ = ("metadata", "policy", "problems", "status")
+
+    def __init__(self, found: PolicyObject) -> None:
+        self.metadata: Metadata = found.metadata
+        self.status: object = found.status
+        self.policy: Policy
+        self.problems: tuple[Problem, ...]
+        self.policy, self.problems = parse_policy(PolicyKey(found.metadata.namespace, found.metadata.name), found.spec)
+
+
+class PolicyStatus:
+    """The worker, which runs in the process of `watch`. Its state can be rebuilt from the bus and the API server."""
+
+    name = "status"
+
+    def __init__(
+        self, bus: Bus, client: KubernetesClient, *, registry: CollectorRegistry, default_stale_after: float
+    ) -> None:
+        self._bus = bus
+        self._client = client
+        self._default_stale_after = default_stale_after
+        self._lease = Lease(bus, LEASE_KEY)
+        self.throttled = ThrottledLog(log)
+        self._patches = Counter(
+            "tas_policy_status_patches",
+            "Attempts to patch a policy's status, by result.",
+            ["result"],
+            registry=registry,
+        )
+        for result in ("patched", "conflict", "gone", "failed"):
+            self._patches.labels(result)
+
+    def unready(self) -> str | None:
+        """None: without the lease this replica is on standby."""
+        return None
+
+    async def run(self) -> None:
+        """Waits for the lease and writes while it holds the lease, until cancelled."""
+        while True:
+            await self._bus.wait_connected()  # else the start would log a lost lease
+            try:
+                first = (await LEASE_RECORDS.get(self._bus, LEASE_KEY)).revision == 0
+                async with self._lease.hold():
+                    # Another replica may have patched a moment ago.
+                    following = _Following(self, patch_after=0.0 if first else PATCH_SECONDS)
+                    await following.run()
+            except BusError as error:
+                log.info("status_lease_lost", error=str(error))
+                await asyncio.sleep(CHECK_SECONDS)
+
+    async def patch(self, written: _Written, following: "_Following") -> bool:
+        """Patches a policy's status if it differs. Returns whether something was sent."""
+        read_at = time.monotonic()
+        metadata, policy = written.metadata, written.policy
+        others = (each.policy for key, each in following.policies.items() if key.name == policy.key.name)
+        status = policy_status(
+            policy,
+            generation=metadata.generation,
+            problems=(*written.problems, *shared_labels(policy, others)),
+            states=following.book.states(policy.key, metadata.uid),
+            unseen=following.unseen(policy),
+            before=written.status,
+            now=time.time(),
+        )
+        if not differs(written.status, status):
+            return False
+        patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}, "status": status}
+        try:
+            after = await self._client.merge_patch(
+                POLICIES,
+                metadata.name,
+                patch,
+                namespace=metadata.namespace,
+                subresource="status",
+                field_manager=FIELD_MANAGER,
+                read_at=read_at,
+            )
+        except (ConflictError, ExpiredError):
+            self._patches.labels("conflict").inc()
+            following.changed.add(policy.key)
+        except NotFoundError:
+            self._patches.labels("gone").inc()
+        except KubernetesError as error:
+            self._patches.labels("failed").inc()
+            following.changed.add(policy.key)
+            self.throttled.warning("policy_status_failed", policy.key, policy=str(policy.key), error=str(error))
+        else:
+            self._patches.labels("patched").inc()
+            following.patched(written, after)
+        return True
+
+
+class _Following:
+    """The data of all statuses, while the lease is held."""
+
+    def __init__(self, writer: PolicyStatus, *, patch_after: float) -> None:
+        bus, client = writer._bus, writer._client
+        self.policies: dict[PolicyKey, _Written] = {}
+        self.book = StateBook()
+        self.changed: set[PolicyKey] = set()
+        self._writer = writer
+        self._default_stale_after = writer._default_stale_after
+        self._seen = SeenMetrics()
+        self._start_at = time.monotonic() + patch_after
+        self._patched: dict[PolicyKey, float] = {}
+        self._reflector = Reflector(client, POLICIES, on_list=self._listed, on_change=self._change)
+        self._verdicts = Watch(bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self.book.clear())
+        self._nodes = SyncedWatch(
+            bus,
+            NODE_SAMPLES.to(self._seen.take),
+            on_epoch=lambda _: self._seen.clear(),
+            on_complete=self._complete,
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for work in (self._reflector.run(), self._verdicts.run(), self._nodes.run(), self._write()):
+                tasks.create_task(work)
+
+    def unseen(self, policy: Policy) -> list[MetricUse]:
+        """The policy's metrics of which no node had a fresh sample at the last search."""
+        return self._seen.unseen(metrics_of(policy), self._stale_after(policy))
+
+    @property
+    def _ready(self) -> bool:
+        return bool(self._reflector.listed) and self._verdicts.status.caught_up and self._nodes.unready() is None
+
+    async def _write(self) -> None:
+        all_checked_at = float("-inf")
+        slots = asyncio.Semaphore(MAX_CONCURRENT)
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            now = time.monotonic()
+            if not self._ready or now < self._start_at:
+                continue
+            if now - all_checked_at >= CHECK_ALL_SECONDS:
+                all_checked_at = now
+                self.changed.update(self.policies)
+            due = {key for key in self.changed if now - self._patched.get(key, float("-inf")) >= PATCH_SECONDS}
+            self.changed -= due
+            to_check = [written for key in sorted(due) if (written := self.policies.get(key)) is not None]
+            await self._seen.search(self._uses(to_check), time.time())
+            await asyncio.gather(*(self._patch(written, slots) for written in to_check))
+
+    def _uses(self, policies: Iterable[_Written]) -> dict[MetricUse, float]:
+        """The metrics of the policies' rules, with the shortest `staleAfter` for each."""
+        uses: dict[MetricUse, float] = {}
+        for written in policies:
+            for use in metrics_of(written.policy):
+                uses[use] = min(self._stale_after(written.policy), uses.get(use, inf))
+        return uses
+
+    def _stale_after(self, policy: Policy) -> float:
+        return policy.stale_after_or(self._default_stale_after)
+
+    async def _patch(self, written: _Written, slots: asyncio.Semaphore) -> None:
+        key = written.policy.key
+        async with slots:
+            if self.policies.get(key) is not written:
+                self.changed.add(key)  # it has changed since: its metrics must be searched first
+            elif await self._writer.patch(written, self):
+                self._patched[key] = time.monotonic()
+            await asyncio.sleep(0)  # lets other tasks run between two policies
+
+    def patched(self, written: _Written, after: PolicyObject) -> None:
+        """Applies the answer to a patch, unless the watch has delivered the policy meanwhile."""
+        if self.policies.get(written.policy.key) is written:
+            self.take(after)
+
+    def take(self, found: PolicyObject) -> None:
+        """Stores the current state of a policy."""
+        written = _Written(found)
+        self.policies[written.policy.key] = written
+
+    def _listed(self, listing: Listing[PolicyObject]) -> None:
+        self.policies.clear()
+        for found in listing.items:
+            self.take(found)
+        self.changed.update(self.policies)
+
+    def _change(self, change: Change[PolicyObject]) -> None:
+        metadata = change.object.metadata
+        key = PolicyKey(metadata.namespace, metadata.name)
+        if change.type is ChangeType.DELETED:
+            self.policies.pop(key, None)
+            self._patched.pop(key, None)
+        else:
+            self.take(change.object)
+        self.changed.update(each for each in self.policies if each.name == key.name)  # they share labels
+
+    def _verdict(self, entry: Entry[str, NodeVerdict]) -> None:
+        verdict = entry.read()
+        if isinstance(verdict, Unreadable):
+            return
+        policies = {} if verdict is None else verdict.policies
+        states = {
+            (key, policy.uid): {kind: strategy.state for kind, strategy in policy.strategies.items()}
+            for key, policy in policies.items()
+        }
+        self.changed.update(self.book.take(entry.key, states))
+
+    def _complete(self, synced: Synced) -> None:
+        log.info("status_ready", nodes=synced.count, policies=len(self.policies))

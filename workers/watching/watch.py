@@ -1,0 +1,181 @@
+"""Watch: copies policies, nodes and pods from the API server to the bus.
+
+POLICIES has the TASPolicies of all namespaces, NODES the uid and labels of nodes, and PODS the pods that name a policy.
+A record is deleted only if the API server reports a deletion, or sends a complete list without the object.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from bus.connection import Bus
+from bus.kinds import NODE_FACTS, POD_RECORDS, POLICY_RECORDS
+from bus.records.nodes import NodeFacts
+from bus.records.pods import PodRecord
+from bus.records.policies import PolicyRecord
+from tas.enforcing.pod import PodKey, waiting_since
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import POD_LABEL, Policy, PolicyKey, Problem
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.resources import NODES, PODS, POLICIES, Object, PodObject, PolicyObject
+from workers.process.runtime import json_response
+from workers.watching.mirror import FORGET_SECONDS, Mirror
+from workers.watching.policy_files import MAX_RECORD_BYTES
+
+log = structlog.get_logger("watch")
+
+WRITER = "watch"
+
+
+def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
+    """The record of a TASPolicy for the bus, with all its problems.
+
+    Invalid parts have no effect (`tas.policy.manifest`), so an invalid policy is stored, too. A policy too large
+    for a message is stored as suspended and without rules.
+    """
+    metadata = found.metadata
+    key = PolicyKey(metadata.namespace, metadata.name)
+    policy, problems = parse_policy(key, found.spec)
+    record = PolicyRecord(
+        policy=policy,
+        uid=metadata.uid,
+        generation=metadata.generation,
+        problems=problems,
+        resource_version=metadata.resource_version,
+    )
+    size = POLICY_RECORDS.size(record)
+    if size <= MAX_RECORD_BYTES:
+        return key, record
+    reason = f"must be at most {MAX_RECORD_BYTES} bytes on the bus; the policy is read as suspended"
+    too_large = Problem(field="spec", value=f"{size} bytes", reason=reason, refused=True)
+    suspended = Policy(key=key, strategies={}, suspend=True)
+    return key, msgspec.structs.replace(record, policy=suspended, problems=(too_large,))
+
+
+def node_facts(found: Object) -> tuple[str, NodeFacts]:
+    """The record of a node for the bus."""
+    metadata = found.metadata
+    facts = NodeFacts(uid=metadata.uid, labels=metadata.labels, resource_version=metadata.resource_version)
+    return metadata.name, facts
+
+
+def pod_record(found: PodObject) -> tuple[PodKey, PodRecord]:
+    """The record of a pod for the bus."""
+    metadata = found.metadata
+    node = found.spec.node_name or None
+    created = metadata.creation_timestamp
+    since = None
+    if created is not None:
+        since = waiting_since(
+            created=created.timestamp(),
+            node=node,
+            gated=bool(found.spec.scheduling_gates),
+            phase=found.status.phase,
+            deleting=metadata.deletion_timestamp is not None,
+        )
+    record = PodRecord(
+        policy=metadata.labels.get(POD_LABEL, ""),
+        uid=metadata.uid,
+        node=node,
+        waiting_since=None if since is None else datetime.fromtimestamp(since, UTC),
+        resource_version=metadata.resource_version,
+    )
+    return PodKey(metadata.namespace, metadata.name), record
+
+
+class WatchWorker:
+    """The worker. Its state can be rebuilt from the API server and the bus."""
+
+    name = "watch"
+
+    def __init__(
+        self,
+        bus: Bus,
+        client: KubernetesClient,
+        *,
+        registry: CollectorRegistry,
+        forget_seconds: float = FORGET_SECONDS,
+    ) -> None:
+        self._metrics = _Metrics(registry)
+        self._policies = Mirror(
+            bus,
+            client,
+            POLICIES,
+            POLICY_RECORDS,
+            record_of=policy_record,
+            on_written=self._policy_written,
+            writer=WRITER,
+        )
+        self._nodes = Mirror(
+            bus, client, NODES, NODE_FACTS, record_of=node_facts, on_written=self._node_written, writer=WRITER
+        )
+        self._pods = Mirror(
+            bus,
+            client,
+            PODS,
+            POD_RECORDS,
+            record_of=pod_record,
+            on_written=self._pod_written,
+            label_selector=POD_LABEL,
+            # Pods come and go all the time. Tombstones of the few nodes stay, for replicas that start later.
+            forget_seconds=forget_seconds,
+            writer=WRITER,
+        )
+        for resource, mirror in (("taspolicies", self._policies), ("nodes", self._nodes), ("pods", self._pods)):
+            self._metrics.objects.labels(resource).set_function(mirror.__len__)
+
+    def unready(self) -> str | None:
+        """Why the bus may differ from the API server."""
+        mirrors = (self._policies, self._nodes, self._pods)
+        return "; ".join(reason for mirror in mirrors if (reason := mirror.unready()) is not None) or None
+
+    def health_routes(self) -> Iterable[web.RouteDef]:
+        """`/problems`: the problems of policies, and their effects."""
+        return [web.get("/problems", self._get_problems)]
+
+    async def _get_problems(self, _request: web.Request) -> web.Response:
+        problems = {str(key): [str(each) for each in record.problems] for key, record in self._policies.records()}
+        return json_response({"problems": {key: found for key, found in problems.items() if found}})
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for mirror in (self._policies, self._nodes, self._pods):
+                tasks.create_task(mirror.run())
+
+    def _policy_written(self, key: PolicyKey, record: PolicyRecord | None, _before: PolicyRecord | None) -> None:
+        self._count("taspolicies", record)
+        if record is None:
+            log.info("policy_deleted", policy=str(key))
+            return
+        problems = [str(problem) for problem in record.problems]
+        log.info("policy_stored", policy=str(key), uid=record.uid, generation=record.generation, problems=problems)
+
+    def _node_written(self, node: str, facts: NodeFacts | None, before: NodeFacts | None) -> None:
+        self._count("nodes", facts)
+        if facts is None:
+            log.info("node_deleted", node=node)
+        elif before is None or before.uid != facts.uid:
+            log.debug("node_stored", node=node, uid=facts.uid)
+
+    def _pod_written(self, _key: PodKey, record: PodRecord | None, _before: PodRecord | None) -> None:
+        self._count("pods", record)
+
+    def _count(self, resource: str, record: object | None) -> None:
+        self._metrics.writes.labels(resource, "delete" if record is None else "put").inc()
+
+
+class _Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.objects = Gauge("tas_watch_objects", "Known objects of the API server.", ["resource"], registry=registry)
+        self.writes = Counter(
+            "tas_watch_writes", "Records written to the bus.", ["resource", "operation"], registry=registry
+        )
+        for resource in ("taspolicies", "nodes", "pods"):
+            for operation in ("put", "delete"):
+                self.writes.labels(resource, operation)
