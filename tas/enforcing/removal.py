@@ -77,18 +77,18 @@ class Evidence(NamedTuple):
 
 def confirmed_removals(
     requested: Mapping[str, Collection[PolicyKey]],
-    judged: Mapping[PolicyKey, PolicyVerdict],
+    verdicts: Mapping[PolicyKey, PolicyVerdict],
     evidence: Evidence,
 ) -> frozenset[str]:
     """The labels of `requested` that may be removed: each requesting policy confirms, and no other keeps the label.
 
-    `judged` are the verdicts of the requesting policies: a stored policy with another uid confirms nothing.
+    `verdicts` are the verdicts of the requesting policies: a stored policy with another uid confirms nothing.
     """
     return frozenset(
         label
         for label, requesting in requested.items()
         if requesting
-        and all(_confirms(key, judged[key].uid, label, evidence) for key in requesting)
+        and all(_confirms(key, verdicts[key].uid, label, evidence) for key in requesting)
         and not any(_keeps(key, label, evidence) for key in evidence.policies if key not in requesting)
     )
 

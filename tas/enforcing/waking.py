@@ -138,7 +138,7 @@ class Recoveries:
         self._pending: dict[str, Recovery] = {}
         self._turns: dict[PolicyKey, float] = {}  # when the next node's first wake is due
 
-    def judged(
+    def take_in_verdict(
         self, node: str, revision: int, policies: Mapping[PolicyKey, PolicyVerdict], *, at: float, now: float
     ) -> None:
         """Applies a node's verdict; `at` is monotonic, `now` in seconds since 1970."""

@@ -52,7 +52,7 @@ class Action(Enum):
     LEAVE = auto()
     """Nothing: there is no node and no verdict."""
     DELETE = auto()
-    JUDGE = auto()
+    EVALUATE = auto()
     """Evaluate the node, and write the verdict if it differs."""
 
 
@@ -64,7 +64,7 @@ def action(verdict: NodeVerdict | None, known: Known) -> Action:
         return Action.WAIT
     if known.node_uid is None:
         return Action.LEAVE if verdict is None else Action.DELETE
-    return Action.JUDGE
+    return Action.EVALUATE
 
 
 def is_outdated(verdict: NodeVerdict | None, known: Known) -> bool:
@@ -84,18 +84,18 @@ def of_node(verdict: NodeVerdict | None, node_uid: str | None) -> NodeVerdict | 
 
 def is_confirmed(
     verdict: NodeVerdict,
-    judged: Mapping[PolicyKey, PolicyVerdict],
+    evaluated: Mapping[PolicyKey, PolicyVerdict],
     keys: Collection[PolicyKey],
     node_labels: Collection[str] | None,
 ) -> bool:
-    """Whether `verdict` agrees with `judged` for the policies `keys`, so that no write is necessary.
+    """Whether `verdict` agrees with `evaluated` for the policies `keys`, so that no write is necessary.
 
     A policy in only one of them is a difference.
     """
-    return all(_same(verdict.policies.get(key), judged.get(key), node_labels) for key in keys)
+    return all(_same(verdict.policies.get(key), evaluated.get(key), node_labels) for key in keys)
 
 
-def _same(stored: PolicyVerdict | None, judged: PolicyVerdict | None, node_labels: Collection[str] | None) -> bool:
-    if stored is None or judged is None:
-        return stored is judged
-    return same_meaning(stored, judged, node_labels)
+def _same(stored: PolicyVerdict | None, evaluated: PolicyVerdict | None, node_labels: Collection[str] | None) -> bool:
+    if stored is None or evaluated is None:
+        return stored is evaluated
+    return same_meaning(stored, evaluated, node_labels)

@@ -157,15 +157,15 @@ def _violating(
 ) -> tuple[str, str, str]:
     if not any(policy.strategies[kind].rules for kind in VERDICT_STRATEGIES if kind in policy.strategies):
         return "False", "NothingToViolate", "no rule forbids anything"
-    judged = max((each.count for each in states.values()), default=0)
-    if not judged:
+    evaluated = max((each.count for each in states.values()), default=0)
+    if not evaluated:
         return "Unknown", "NoVerdict", "no node has been evaluated yet"
     if violating:
-        return "True", "NodesViolate", f"{len(violating)} of {judged} nodes violate: {_first(violating)}"
+        return "True", "NodesViolate", f"{len(violating)} of {evaluated} nodes violate: {_first(violating)}"
     unknown = {node for each in states.values() for node in each.unknown}
     if unknown:
-        return "False", "SomeUnknown", f"none of {judged} nodes is known to violate, {len(unknown)} are unknown"
-    return "False", "NoneViolates", f"none of {judged} nodes violates"
+        return "False", "SomeUnknown", f"none of {evaluated} nodes is known to violate, {len(unknown)} are unknown"
+    return "False", "NoneViolates", f"none of {evaluated} nodes violates"
 
 
 def _condition(

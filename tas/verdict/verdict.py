@@ -130,8 +130,10 @@ def labeling_prefix(policy: PolicyKey) -> str:
 
 def strategy_labels(key: PolicyKey, strategy: Strategy) -> frozenset[str]:
     """All labels of a strategy in verdicts."""
-    where = _Where(selected=True, samples=(), stale_after=0.0, now=0.0)
-    return frozenset(each.label for each in _labels(key, strategy, _readings(strategy, where, sampled=()), where))
+    context = _Context(selected=True, samples=(), stale_after=0.0, now=0.0)
+    return frozenset(
+        each.label for each in _labels(key, strategy, _rule_results(strategy, context, sampled=()), context)
+    )
 
 
 def strategy_series(strategy: Strategy) -> tuple[str, ...]:
@@ -167,7 +169,7 @@ def evaluate_policy(
         watched: What the replica has observed: nothing else counts for `clearFor`.
     """
     earlier = before if before is not None and before.uid == uid else None
-    where = _Where(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now, watched)
+    context = _Context(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now, watched)
     silent = policy.suspend or policy.dry_run
     strategies: dict[StrategyType, StrategyVerdict] = {}
     deadlines: list[float] = []
@@ -177,17 +179,17 @@ def evaluate_policy(
             continue
         acts = strategy.readable and not silent
         previous = None if earlier is None else earlier.strategies.get(kind)
-        strategies[kind], readings, due = _evaluate_strategy(policy.key, strategy, previous, where, acts=acts)
+        strategies[kind], results, due = _evaluate_strategy(policy.key, strategy, previous, context, acts=acts)
         deadlines += due
         if kind is StrategyType.DONTSCHEDULE and strategies[kind].state in rejecting_states(policy):
             strategies[kind] = msgspec.structs.replace(strategies[kind], rejects=True)
-        if stale_deadlines and where.selected:
-            deadlines += (reading.fresh_until for reading in readings if reading.fresh_until is not None)
+        if stale_deadlines and context.selected:
+            deadlines += (result.fresh_until for result in results if result.fresh_until is not None)
     verdict = PolicyVerdict(uid=uid, generation=generation, strategies=strategies, holds_prefix=holds_prefix(policy))
     return verdict, min(deadlines, default=None)
 
 
-def judging_time(before: NodeVerdict | None, now: float) -> float:
+def evaluation_time(before: NodeVerdict | None, now: float) -> float:
     """The time of an evaluation: not before the time of `before`, else replicas with different clocks alternate.
 
     Of a `before` in the future at most `FUTURE_TOLERANCE` counts.
@@ -197,7 +199,7 @@ def judging_time(before: NodeVerdict | None, now: float) -> float:
     return round(now, 6)  # the precision of the JSON, so that a verdict equals its stored copy
 
 
-def same_meaning(stored: PolicyVerdict, judged: PolicyVerdict, node_labels: Collection[str] | None = None) -> bool:
+def same_meaning(stored: PolicyVerdict, evaluated: PolicyVerdict, node_labels: Collection[str] | None = None) -> bool:
     """Whether the verdicts have the same effects: then the new one is not written.
 
     `node_labels` are the node's current labels; None if unknown. For a label that the node does not have, a stored
@@ -205,31 +207,34 @@ def same_meaning(stored: PolicyVerdict, judged: PolicyVerdict, node_labels: Coll
     a restart of `evaluate` causes few writes.
     """
     return (
-        (stored.uid, stored.generation, stored.holds_prefix) == (judged.uid, judged.generation, judged.holds_prefix)
-        and stored.strategies.keys() == judged.strategies.keys()
-        and all(_same_strategy(each, judged.strategies[kind], node_labels) for kind, each in stored.strategies.items())
+        (stored.uid, stored.generation, stored.holds_prefix)
+        == (evaluated.uid, evaluated.generation, evaluated.holds_prefix)
+        and stored.strategies.keys() == evaluated.strategies.keys()
+        and all(
+            _same_strategy(each, evaluated.strategies[kind], node_labels) for kind, each in stored.strategies.items()
+        )
     )
 
 
-def _same_strategy(stored: StrategyVerdict, judged: StrategyVerdict, node_labels: Collection[str] | None) -> bool:
+def _same_strategy(stored: StrategyVerdict, evaluated: StrategyVerdict, node_labels: Collection[str] | None) -> bool:
     return (
-        (stored.state, stored.rejects, stored.sampled) == (judged.state, judged.rejects, judged.sampled)
-        and stored.labels.keys() == judged.labels.keys()
+        (stored.state, stored.rejects, stored.sampled) == (evaluated.state, evaluated.rejects, evaluated.sampled)
+        and stored.labels.keys() == evaluated.labels.keys()
         and all(
-            verdict == judged.labels[label]
+            verdict == evaluated.labels[label]
             or (
                 node_labels is not None
                 and label not in node_labels
-                and _waits_again(stored=verdict, judged=judged.labels[label])
+                and _waits_again(stored=verdict, evaluated=evaluated.labels[label])
             )
             for label, verdict in stored.labels.items()
         )
     )
 
 
-def _waits_again(*, stored: LabelVerdict, judged: LabelVerdict) -> bool:
+def _waits_again(*, stored: LabelVerdict, evaluated: LabelVerdict) -> bool:
     """Whether the only difference is that the end of `clearFor` is not proven any more."""
-    return judged.desired == HOLD and msgspec.structs.replace(judged, desired=ABSENT) == stored
+    return evaluated.desired == HOLD and msgspec.structs.replace(evaluated, desired=ABSENT) == stored
 
 
 def met_labels(
@@ -243,13 +248,13 @@ def met_labels(
     now: float,
 ) -> dict[str, bool]:
     """Whether the rules of each label count as met, of strategies with `clearFor`. Arguments as `evaluate_policy`."""
-    where = _Where(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now)
+    context = _Context(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now)
     found: dict[str, bool] = {}
     for strategy in policy.strategies.values():
         if strategy.type in VERDICT_STRATEGIES and strategy.rules and strategy.clear_for:
             stored = None if before is None or before.uid != uid else before.strategies.get(strategy.type)
-            readings = _readings(strategy, where, sampled=() if stored is None else stored.sampled)
-            for each in _labels(policy.key, strategy, readings, where):
+            results = _rule_results(strategy, context, sampled=() if stored is None else stored.sampled)
+            for each in _labels(policy.key, strategy, results, context):
                 found[each.label] = each.counts_as is State.MET
     return found
 
@@ -267,10 +272,10 @@ def label_state(
 
     None if no valid strategy of the policy names the label.
     """
-    where = _Where(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now)
+    context = _Context(policy.selects(labels), samples, policy.stale_after_or(default_stale_after), now)
     for strategy in policy.strategies.values():
         if strategy.readable:
-            for each in _labels(policy.key, strategy, _readings(strategy, where, sampled=()), where):
+            for each in _labels(policy.key, strategy, _rule_results(strategy, context, sampled=()), context):
                 if each.label == label:
                     return each.counts_as
     return None
@@ -283,7 +288,7 @@ def holds_prefix(policy: Policy) -> bool:
     return policy.suspend or policy.dry_run or unreadable
 
 
-class _Where(NamedTuple):
+class _Context(NamedTuple):
     """The data of a node at a time. `selected` is None if it depends on unknown labels."""
 
     selected: bool | None
@@ -293,7 +298,7 @@ class _Where(NamedTuple):
     watched: Watched = ALWAYS_WATCHED
 
 
-class _Reading(NamedTuple):
+class _RuleResult(NamedTuple):
     """One rule for one node.
 
     `counts_as` is `state` with `onStale` applied. `value` is the fresh value, until `fresh_until`.
@@ -311,7 +316,7 @@ class _Label(NamedTuple):
     """One label with its rules, their state by samples, and that state with `onStale` applied."""
 
     label: str
-    readings: Sequence[_Reading]
+    results: Sequence[_RuleResult]
     state: State
     counts_as: State
 
@@ -320,18 +325,18 @@ def _series(rule: Rule) -> str:
     return rule.metric if rule.source is None else f"{rule.metric}@{rule.source}"
 
 
-def _readings(strategy: Strategy, where: _Where, *, sampled: Collection[str]) -> list[_Reading]:
-    readings = []
+def _rule_results(strategy: Strategy, context: _Context, *, sampled: Collection[str]) -> list[_RuleResult]:
+    results = []
     for rule in strategy.rules:
-        scrape = newest(where.samples, rule.metric, rule.source)
+        scrape = newest(context.samples, rule.metric, rule.source)
         value = fresh_until = None
-        if scrape is not None and is_fresh(scrape.time, where.stale_after, where.now):
-            value, fresh_until = scrape.metrics[rule.metric], stale_at(scrape.time, where.stale_after)
+        if scrape is not None and is_fresh(scrape.time, context.stale_after, context.now):
+            value, fresh_until = scrape.metrics[rule.metric], stale_at(scrape.time, context.stale_after)
         state = rule_state(rule, value)
         was_sampled = scrape is not None or _series(rule) in sampled
         counts_as = _counted(state, strategy.on_stale, sampled=was_sampled)
-        readings.append(_Reading(rule, state, counts_as, value, fresh_until, was_sampled))
-    return readings
+        results.append(_RuleResult(rule, state, counts_as, value, fresh_until, was_sampled))
+    return results
 
 
 def _counted(state: State, on_stale: OnStale, *, sampled: bool) -> State:
@@ -344,82 +349,82 @@ def _counted(state: State, on_stale: OnStale, *, sampled: bool) -> State:
 
 
 def _evaluate_strategy(
-    key: PolicyKey, strategy: Strategy, previous: StrategyVerdict | None, where: _Where, *, acts: bool
-) -> tuple[StrategyVerdict, Sequence[_Reading], list[float]]:
-    """The strategy's verdict after the previous one, its rules' readings, and when desired labels change by time alone.
+    key: PolicyKey, strategy: Strategy, previous: StrategyVerdict | None, context: _Context, *, acts: bool
+) -> tuple[StrategyVerdict, Sequence[_RuleResult], list[float]]:
+    """The strategy's verdict after the previous one, its rules' results, and when desired labels change by time alone.
 
     If the strategy does not act, every label is held.
     """
-    readings = _readings(strategy, where, sampled=() if previous is None else previous.sampled)
+    results = _rule_results(strategy, context, sampled=() if previous is None else previous.sampled)
     deadlines: list[float] = []
     labels: dict[str, LabelVerdict] = {}
-    for each in _labels(key, strategy, readings, where):
+    for each in _labels(key, strategy, results, context):
         earlier = None if previous is None else previous.labels.get(each.label)
-        labels[each.label], due = _evaluate_label(each, earlier, strategy, where)
+        labels[each.label], due = _evaluate_label(each, earlier, strategy, context)
         if not acts:
             labels[each.label] = msgspec.structs.replace(labels[each.label], desired=HOLD)
         elif due is not None:
             deadlines.append(due)
-    state = strategy_state(strategy, [reading.state for reading in readings], selected=where.selected)
-    changed, value = where.now, readings[0].value
+    state = strategy_state(strategy, [result.state for result in results], selected=context.selected)
+    changed, value = context.now, results[0].value
     value_text = "" if value is None else format_quantity(value)
     if previous is not None and previous.state is state:
-        changed, value_text = min(previous.changed, where.now), previous.value
+        changed, value_text = min(previous.changed, context.now), previous.value
     sampled: tuple[str, ...] = ()
     if strategy.type is not StrategyType.DONTSCHEDULE:
-        sampled = tuple(sorted({_series(reading.rule) for reading in readings if reading.sampled}))
+        sampled = tuple(sorted({_series(result.rule) for result in results if result.sampled}))
     verdict = StrategyVerdict(state=state, changed=changed, value=value_text, labels=labels, sampled=sampled)
-    return verdict, readings, deadlines
+    return verdict, results, deadlines
 
 
-def _labels(key: PolicyKey, strategy: Strategy, readings: Sequence[_Reading], where: _Where) -> list[_Label]:
+def _labels(key: PolicyKey, strategy: Strategy, results: Sequence[_RuleResult], context: _Context) -> list[_Label]:
     """The valid labels of a strategy, in the order of its rules."""
-    readings_by_label: dict[str, Sequence[_Reading]] = {}
+    results_by_label: dict[str, Sequence[_RuleResult]] = {}
     if strategy.type is StrategyType.DESCHEDULE:
-        if readings and (label := deschedule_label(key)) is not None:
-            readings_by_label[label] = readings
+        if results and (label := deschedule_label(key)) is not None:
+            results_by_label[label] = results
     elif strategy.type is StrategyType.LABELING:
         prefix = labeling_prefix(key)
-        for reading in readings:
-            for name, value in reading.rule.labels:
+        for result in results:
+            for name, value in result.rule.labels:
                 if is_label_key(prefix + name) and is_label_value(value):
-                    readings_by_label[prefix + name] = (*readings_by_label.get(prefix + name, ()), reading)
+                    results_by_label[prefix + name] = (*results_by_label.get(prefix + name, ()), result)
     labels: list[_Label] = []
-    for label, carrying in readings_by_label.items():
-        counting = carrying if strategy.logical_operator is LogicalOperator.ANY_OF else readings
-        state = strategy_state(strategy, [reading.state for reading in counting], selected=where.selected)
-        counts_as = strategy_state(strategy, [reading.counts_as for reading in counting], selected=where.selected)
+    for label, carrying in results_by_label.items():
+        counting = carrying if strategy.logical_operator is LogicalOperator.ANY_OF else results
+        state = strategy_state(strategy, [result.state for result in counting], selected=context.selected)
+        counts_as = strategy_state(strategy, [result.counts_as for result in counting], selected=context.selected)
         labels.append(_Label(label, carrying, state, counts_as))
     return labels
 
 
 def _evaluate_label(
-    label: _Label, earlier: LabelVerdict | None, strategy: Strategy, where: _Where
+    label: _Label, earlier: LabelVerdict | None, strategy: Strategy, context: _Context
 ) -> tuple[LabelVerdict, float | None]:
     """The label's verdict after `earlier`, and when the end of `for` or `clearFor` changes it."""
-    violated_since = None if earlier is None else _past(earlier.violated_since, where.now)
-    met_since = None if earlier is None else _past(earlier.met_since, where.now)
+    violated_since = None if earlier is None else _past(earlier.violated_since, context.now)
+    met_since = None if earlier is None else _past(earlier.met_since, context.now)
     desired, due = HOLD, None
     if label.counts_as is State.VIOLATED:
         met_since = None
-        violated_since = where.now if violated_since is None else violated_since
-        if where.now >= violated_since + strategy.for_:
+        violated_since = context.now if violated_since is None else violated_since
+        if context.now >= violated_since + strategy.for_:
             desired = _desired_set(label, strategy)
         else:
             due = violated_since + strategy.for_
     elif label.counts_as is State.MET:
         violated_since = None
-        met_since = where.now if met_since is None else met_since
+        met_since = context.now if met_since is None else met_since
         # While the node was not watched, an interruption is possible.
-        watched_met_since = where.watched.met_since(label.label) if strategy.clear_for else 0.0
+        watched_met_since = context.watched.met_since(label.label) if strategy.clear_for else 0.0
         # The writer of the stored verdict saw the whole `clearFor`, and since then this replica has watched. The time
         # counts all the same: an edit of the policy may have made `clearFor` longer.
         was_cleared = earlier is not None and earlier.desired == ABSENT
-        is_proven = was_cleared and watched_met_since <= where.watched.stored_until
-        proven_since = met_since if is_proven else max(met_since, watched_met_since + where.watched.ahead)
+        is_proven = was_cleared and watched_met_since <= context.watched.stored_until
+        proven_since = met_since if is_proven else max(met_since, watched_met_since + context.watched.ahead)
         cleared = proven_since + strategy.clear_for
         # `nodeSelector` applies at once: `clearFor` is only about samples.
-        if not where.selected or where.now >= cleared:
+        if not context.selected or context.now >= cleared:
             desired = ABSENT
         elif cleared < inf:
             due = cleared
@@ -438,20 +443,20 @@ def _desired_set(label: _Label, strategy: Strategy) -> DesiredLabel:
     if strategy.type is StrategyType.DESCHEDULE:
         return DesiredLabel(DesiredKind.SET, VIOLATING)
     name = label.label.rpartition("/")[2]
-    violated = [reading for reading in label.readings if reading.counts_as is State.VIOLATED]
+    violated = [result for result in label.results if result.counts_as is State.VIOLATED]
     winner = violated[0]
-    for reading in violated[1:]:
-        if _is_worse(reading, winner):
-            winner = reading
+    for result in violated[1:]:
+        if _is_worse(result, winner):
+            winner = result
     value = dict(winner.rule.labels)[name]
     # An unknown rule could be worse than the winner, unless it counts as violated with the same value.
-    is_uncertain = any(each.state is State.UNKNOWN and each.counts_as is not State.MET for each in label.readings)
+    is_uncertain = any(each.state is State.UNKNOWN and each.counts_as is not State.MET for each in label.results)
     if strategy.on_stale is OnStale.VIOLATE and all(dict(each.rule.labels)[name] == value for each in violated):
         is_uncertain = False
     return DesiredLabel(DesiredKind.SET_IF_ABSENT if is_uncertain else DesiredKind.SET, value)
 
 
-def _is_worse(one: _Reading, other: _Reading) -> bool:
+def _is_worse(one: _RuleResult, other: _RuleResult) -> bool:
     """Whether `one` wins over the earlier `other`. A rule without a value never wins."""
     if one.value is None or other.value is None:
         return one.value is not None

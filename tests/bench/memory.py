@@ -81,7 +81,7 @@ async def _evaluate(stand: Stand, nodes: int) -> float:
         first = (await standing.bus.epoch(VERDICTS)).last_sequence
         with stand.process("evaluate", product("evaluate", standing.server.url)) as evaluate:
             async with asyncio.timeout(JUDGED_SECONDS):
-                while b"verdicts_judged" not in evaluate.log.read_bytes():
+                while b"nodes_evaluated" not in evaluate.log.read_bytes():
                     evaluate.must_run()
                     await asyncio.sleep(LOOK_SECONDS)
                 while (await standing.bus.epoch(VERDICTS)).last_sequence - first < nodes:

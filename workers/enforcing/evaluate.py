@@ -28,7 +28,7 @@ from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.verdict.knowledge import NEVER_STORED, Action, Known, StoredVerdict, action, is_confirmed, is_outdated, of_node
 from tas.verdict.pending import PendingNodes, Touched
-from tas.verdict.verdict import NodeVerdict, PolicyVerdict, evaluate_policy, judging_time, met_labels
+from tas.verdict.verdict import NodeVerdict, PolicyVerdict, evaluate_policy, evaluation_time, met_labels
 from tas.verdict.watched import UnmetLabels, Watched
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.followed_view import FollowedView
@@ -113,7 +113,7 @@ class Evaluate:
                 self._followed.run(),
                 self._watch.run(),
                 self._note_touched(),
-                self._judge_all(),
+                self._queue_all(),
                 self._queue.run(),
             ):
                 tasks.create_task(work)
@@ -183,7 +183,7 @@ class Evaluate:
         """Whether the watch of nodes was interrupted since the last evaluation of all nodes."""
         return self._ready_since < self._followed.watches[NODES.name].attached < inf
 
-    async def _judge_all(self) -> None:
+    async def _queue_all(self) -> None:
         """Queues every node with every policy, whenever the lists have become complete. Never ends."""
         while True:
             await self._all_requested.wait()
@@ -199,7 +199,7 @@ class Evaluate:
                 if not self._ready:
                     break  # `_note_touched` starts this again
             self._unqueued = 0
-            log.info("verdicts_judged", nodes=len(nodes), seconds=round(time.monotonic() - started, 3))
+            log.info("nodes_evaluated", nodes=len(nodes), seconds=round(time.monotonic() - started, 3))
 
     async def _wait_for_queue(self) -> None:
         """Lets other tasks run, and waits until few nodes are queued."""
@@ -265,7 +265,7 @@ class Evaluate:
         touched = self._pending.take(node, at=time.monotonic(), now=time.time())
         self._handled.set()
         try:
-            due = await self._judge(node, touched)
+            due = await self._evaluate(node, touched)
         except BusError as error:
             self._pending.put_back(node, touched)
             if isinstance(error, ConflictError):
@@ -279,7 +279,7 @@ class Evaluate:
         self._pending.set_due(node, due)
         return None if due == inf else max(0.0, due - time.time())
 
-    async def _judge(self, node: str, touched: Touched) -> float:
+    async def _evaluate(self, node: str, touched: Touched) -> float:
         """Updates the node's verdict; returns when time alone can change it next (`inf`: never)."""
         uid = self._followed.node_uids.get(node, None if self._followed.cluster else "")
         stored = self._stored_verdict(node).verdict
@@ -293,13 +293,13 @@ class Evaluate:
         if touched.by_all:
             keys, due_before = self._followed.records.keys() | before.policies.keys(), inf
         view = self._followed.view
-        samples, labels, now = view.samples(node), view.labels(node), judging_time(before, time.time())
-        judged, due = await self._judge_policies(node, keys, before, samples=samples, labels=labels, now=now)
-        if is_confirmed(before, judged, keys, labels):
+        samples, labels, now = view.samples(node), view.labels(node), evaluation_time(before, time.time())
+        evaluated, due = await self._evaluate_policies(node, keys, before, samples=samples, labels=labels, now=now)
+        if is_confirmed(before, evaluated, keys, labels):
             return min(due, due_before)
         return await self._write(node, touched)
 
-    async def _judge_policies(
+    async def _evaluate_policies(
         self,
         node: str,
         keys: Collection[PolicyKey],
@@ -310,7 +310,7 @@ class Evaluate:
         now: float,
     ) -> tuple[dict[PolicyKey, PolicyVerdict], float]:
         """The verdict of each existing policy of `keys`, and when time alone can change one of them next."""
-        judged: dict[PolicyKey, PolicyVerdict] = {}
+        evaluated: dict[PolicyKey, PolicyVerdict] = {}
         due = inf
         # Without a feed a change may be missed now: then the policy is evaluated again later.
         ahead = max(0.0, now - time.time())
@@ -319,7 +319,7 @@ class Evaluate:
         for number, key in enumerate(sorted(keys), 1):
             record = self._followed.records.get(key)
             if record is not None:
-                judged[key], waits = evaluate_policy(
+                evaluated[key], waits = evaluate_policy(
                     record.policy,
                     uid=record.uid,
                     generation=record.generation,
@@ -335,10 +335,10 @@ class Evaluate:
             if number % POLICY_BATCH == 0:
                 await asyncio.sleep(0)
         self._metrics.evaluations.inc(len(keys))
-        return judged, due
+        return evaluated, due
 
     async def _write(self, node: str, touched: Touched) -> float:
-        """Evaluates data of the stream's leader, and writes the verdict if it differs; returns as `_judge`.
+        """Evaluates data of the stream's leader, and writes the verdict if it differs; returns as `_evaluate`.
 
         Raises BusError, to be tried again.
         """
@@ -356,21 +356,23 @@ class Evaluate:
                 return inf
             case Action.LEAVE:
                 return inf
-            case Action.JUDGE:
+            case Action.EVALUATE:
                 pass
         before, keys = of_node(stored.verdict, found.uid), self._followed.records.keys()
-        now = judging_time(before, time.time())
-        judged, due = await self._judge_policies(
+        now = evaluation_time(before, time.time())
+        evaluated, due = await self._evaluate_policies(
             node, keys, before, samples=found.samples, labels=found.labels, now=now
         )
-        if before is not None and is_confirmed(before, judged, before.policies.keys() | judged.keys(), found.labels):
+        if before is not None and is_confirmed(
+            before, evaluated, before.policies.keys() | evaluated.keys(), found.labels
+        ):
             return due
         verdict = NodeVerdict(
             node_uid=found.uid or "",
             nodes_revision=found.revision,
             policies_revision=policies_revision,
             time=now,
-            policies=judged,
+            policies=evaluated,
         )
         epoch = self._epoch
         revision = await NODE_VERDICTS.put(self._bus, node, verdict, revision=stored.revision, read_at=read_at)

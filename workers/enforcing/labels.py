@@ -364,7 +364,7 @@ class Labels:
             self._verdicts.pop(name, None)
         else:
             self._verdicts[name] = entry
-            self._recoveries.judged(name, entry.revision, verdict.policies, at=time.monotonic(), now=time.time())
+            self._recoveries.take_in_verdict(name, entry.revision, verdict.policies, at=time.monotonic(), now=time.time())
         self._add(name)
 
     def _take_in_pod(self, entry: Entry[PodKey, PodRecord]) -> None:

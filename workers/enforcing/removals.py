@@ -44,7 +44,7 @@ class Removals:
         self,
         node: str,
         requested: Mapping[str, Collection[PolicyKey]],
-        judged: Mapping[PolicyKey, PolicyVerdict],
+        verdicts: Mapping[PolicyKey, PolicyVerdict],
         labels: Mapping[str, str],
     ) -> frozenset[str]:
         """The labels of `requested` whose removal the stored data confirms. Raises BusError."""
@@ -68,7 +68,7 @@ class Removals:
             default_stale_after=self._default_stale_after,
             now=time.time(),
         )
-        return confirmed_removals(requested, judged, evidence)
+        return confirmed_removals(requested, verdicts, evidence)
 
     async def orphans_that_may_go(self, orphans: Collection[str]) -> tuple[frozenset[str], float]:
         """The orphans that no policy keeps, and the monotonic time at which the list of policies was requested.

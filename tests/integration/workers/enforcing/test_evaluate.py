@@ -680,7 +680,7 @@ async def test_who_starts_judges_every_node_and_writes_only_what_has_changed_whi
             await world.eventually(MET, ABSENT, node=nodes[7])
             await world.quiet()
             assert evaluate.unready() is None
-    assert [line["nodes"] for line in logs if line["event"] == "verdicts_judged"] == [40]
+    assert [line["nodes"] for line in logs if line["event"] == "nodes_evaluated"] == [40]
     assert [line["node"] for line in logs if line["event"] == "verdict_written"] == [nodes[7]]
 
 

@@ -111,7 +111,7 @@ class TestRecoveries:
         return Recoveries(waiting)
 
     def judge(self, recoveries: Recoveries, revision: int, found: PolicyVerdict, *, at: float) -> None:
-        recoveries.judged("n", revision, {A: found}, at=at, now=1e9)
+        recoveries.take_in_verdict("n", revision, {A: found}, at=at, now=1e9)
 
     def test_what_is_said_is_due_again_until_it_has_been_said_often_enough(self) -> None:
         recoveries = self.waiting_for(A)
@@ -159,9 +159,9 @@ class TestRecoveries:
     def test_a_second_policy_that_recovers_later_begins_anew_for_both(self) -> None:
         recoveries = self.waiting_for(A)
         both = {A: REJECTS, B: REJECTS}
-        recoveries.judged("n", 1, both, at=0.0, now=1e9)
-        recoveries.judged("n", 2, both | {A: PASSES}, at=10.0, now=1e9)
-        recoveries.judged("n", 3, {A: PASSES, B: PASSES}, at=10.5, now=1e9)
+        recoveries.take_in_verdict("n", 1, both, at=0.0, now=1e9)
+        recoveries.take_in_verdict("n", 2, both | {A: PASSES}, at=10.0, now=1e9)
+        recoveries.take_in_verdict("n", 3, {A: PASSES, B: PASSES}, at=10.5, now=1e9)
         recovery = recoveries.due("n", "2", at=10.5)
         assert recovery is not None
         assert recovery.value == "3"
@@ -178,17 +178,17 @@ class TestRecoveries:
 
     def test_who_waits_for_another_policy_is_not_kept_waiting_by_them(self) -> None:
         recoveries = self.waiting_for(A, B)
-        recoveries.judged("other", 1, {B: REJECTS}, at=0.0, now=1e9)
+        recoveries.take_in_verdict("other", 1, {B: REJECTS}, at=0.0, now=1e9)
         self.judge_500(recoveries, at=10.0)
-        recoveries.judged("other", 2, {B: PASSES}, at=10.0, now=1e9)
+        recoveries.take_in_verdict("other", 2, {B: PASSES}, at=10.0, now=1e9)
         assert recoveries.due("other", None, at=10.0) is not None
 
     def test_who_recovers_for_two_policies_takes_the_first_turn_of_either_and_one_of_both(self) -> None:
         recoveries = self.waiting_for(A, B)
 
         def turn(node: str, *policies: PolicyKey) -> float | None:
-            recoveries.judged(node, 1, dict.fromkeys(policies, REJECTS), at=10.0, now=1e9)
-            recoveries.judged(node, 2, dict.fromkeys(policies, PASSES), at=10.0, now=1e9)
+            recoveries.take_in_verdict(node, 1, dict.fromkeys(policies, REJECTS), at=10.0, now=1e9)
+            recoveries.take_in_verdict(node, 2, dict.fromkeys(policies, PASSES), at=10.0, now=1e9)
             return recoveries.next(node)
 
         assert [turn(node, A) for node in ("a1", "a2", "a3")] == pytest.approx([10.0, 10.02, 10.04])
@@ -201,7 +201,7 @@ class TestRecoveries:
         for revision, found in enumerate(
             ({A: REJECTS, B: REJECTS}, {A: PASSES, B: PASSES}, {A: REJECTS, B: PASSES}), 1
         ):
-            recoveries.judged("n", revision, found, at=10.0, now=1e9)
+            recoveries.take_in_verdict("n", revision, found, at=10.0, now=1e9)
         recovery = recoveries.due("n", None, at=10.0)
         assert recovery is not None
         assert (recovery.revision, recovery.policies) == (2, frozenset({B}))
@@ -245,7 +245,7 @@ class TestRecoveries:
     def judge_500(self, recoveries: Recoveries, *, at: float) -> None:
         for revision, found in enumerate((REJECTS, PASSES)):
             for number in range(500):
-                recoveries.judged(f"node-{number}", revision, {A: found}, at=at, now=1e9)
+                recoveries.take_in_verdict(f"node-{number}", revision, {A: found}, at=at, now=1e9)
 
     def said_of_500(self, recoveries: Recoveries, *, at: float) -> list[tuple[float, str]]:
         """When what is said of 500 nodes that recover together, while a pod waits all the time."""

@@ -24,16 +24,16 @@ def policy(*, generation: int = 1, desired: DesiredLabel = ABSENT) -> PolicyVerd
 @pytest.mark.parametrize(
     ("verdict", "known", "does"),
     [
-        (None, Known("u", 5, 5), Action.JUDGE),
-        (stored(), Known("u", 5, 5), Action.JUDGE),
-        (stored(), Known("u", 6, 6), Action.JUDGE),
+        (None, Known("u", 5, 5), Action.EVALUATE),
+        (stored(), Known("u", 5, 5), Action.EVALUATE),
+        (stored(), Known("u", 6, 6), Action.EVALUATE),
         (stored(), Known("u", 4, 5), Action.WAIT),
         (stored(), Known("u", 5, 4), Action.WAIT),
         (stored(), Known("u", 4, 9), Action.WAIT),
         (stored(), Known("u", 9, 4), Action.WAIT),
-        (stored(), Known("another", 5, 5), Action.JUDGE),
+        (stored(), Known("another", 5, 5), Action.EVALUATE),
         (stored(), Known("another", 4, 5), Action.WAIT),
-        (stored(uid=""), Known("", 5, 5), Action.JUDGE),
+        (stored(uid=""), Known("", 5, 5), Action.EVALUATE),
         (None, Known(None, 5, 5), Action.LEAVE),
         (stored(), Known(None, 6, 5), Action.DELETE),
         (stored(), Known(None, 5, 5), Action.DELETE),
@@ -74,7 +74,7 @@ def test_a_verdict_of_another_uid_is_void(verdict_uid: str, node_uid: str | None
 
 
 @pytest.mark.parametrize(
-    ("verdict", "judged", "keys", "confirmed"),
+    ("verdict", "evaluated", "keys", "confirmed"),
     [
         (stored(p=policy()), {P: policy()}, {P}, True),
         (stored(p=policy()), {P: policy(generation=2)}, {P}, False),
@@ -88,12 +88,12 @@ def test_a_verdict_of_another_uid_is_void(verdict_uid: str, node_uid: str | None
     ],
 )
 def test_what_is_stored_is_confirmed_policy_by_policy(
-    verdict: NodeVerdict, judged: dict[PolicyKey, PolicyVerdict], keys: set[PolicyKey], confirmed: bool
+    verdict: NodeVerdict, evaluated: dict[PolicyKey, PolicyVerdict], keys: set[PolicyKey], confirmed: bool
 ) -> None:
-    assert is_confirmed(verdict, judged, keys, None) is confirmed
+    assert is_confirmed(verdict, evaluated, keys, None) is confirmed
 
 
 def test_a_removal_that_waits_again_is_confirmed_where_the_label_is_gone() -> None:
-    verdict, judged = stored(p=policy()), {P: policy(desired=HOLD)}
-    assert is_confirmed(verdict, judged, {P}, {"other"})
-    assert not is_confirmed(verdict, judged, {P}, {"p"})
+    verdict, evaluated = stored(p=policy()), {P: policy(desired=HOLD)}
+    assert is_confirmed(verdict, evaluated, {P}, {"other"})
+    assert not is_confirmed(verdict, evaluated, {P}, {"p"})

@@ -27,7 +27,7 @@ from tas.verdict.verdict import (
     StrategyVerdict,
     deschedule_label,
     evaluate_policy,
-    judging_time,
+    evaluation_time,
     label_state,
     labeling_prefix,
     met_labels,
@@ -727,11 +727,11 @@ def test_whoever_judges_does_so_no_earlier_than_who_did_before_within_bounds(
     before = None
     if written is not None:
         before = NodeVerdict(node_uid="", nodes_revision=1, policies_revision=1, time=written, policies={})
-    assert judging_time(before, NOW) == judged_at
+    assert evaluation_time(before, NOW) == judged_at
 
 
 def test_the_time_of_a_judgement_is_as_exact_as_it_is_written() -> None:
-    assert judging_time(None, NOW + 0.12345678) == NOW + 0.123457
+    assert evaluation_time(None, NOW + 0.12345678) == NOW + 0.123457
 
 
 # Histories

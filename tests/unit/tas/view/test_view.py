@@ -474,7 +474,7 @@ class VerdictsByTouch(Histories):
                 or not all(same_meaning(known[key], verdict) for key, verdict in verdicts.items())
             ):
                 self.written[node] = verdicts
-                recoveries.judged(node, 1, verdicts, at=self.at, now=self.now)
+                recoveries.take_in_verdict(node, 1, verdicts, at=self.at, now=self.now)
             gained, told = self.refused.get(node, set()) - refused, set[PolicyKey]()
             while (recovery := recoveries.due(node, None, at=self.at)) is not None:
                 assert not recovery.policies & refused
