@@ -110,7 +110,7 @@ class LabelReports:
         wake: str | None,
         read_at: float,
         verdict_created: float | None,
-        conflicts: Collection[str],
+        overruled: Collection[str],
     ) -> None:
         """Reports a patch of a node; `read_at` is monotonic, `verdict_created` in seconds since 1970."""
         put = {label: value for label, value in changes.items() if value is not None}
@@ -134,7 +134,7 @@ class LabelReports:
             orphans=sorted(orphans),
             recovered=wake,
             age=round(time.monotonic() - read_at, 4),
-            conflicts=list(conflicts),
+            overruled=list(overruled),
         )
 
     async def overwritten(self, name: str, node: NodeLabels, changes: Mapping[str, str | None]) -> None:

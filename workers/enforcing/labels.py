@@ -67,7 +67,7 @@ class _Step:
     removals: Mapping[str, tuple[PolicyKey, ...]]
     orphans: frozenset[str]
     foreign: frozenset[str]
-    conflicts: tuple[str, ...]
+    overruled: tuple[str, ...]
     wake: Recovery | None
 
 
@@ -189,7 +189,7 @@ class Labels:
             removals={label: requesting for label, requesting in removals.items() if label in changes},
             orphans=orphans.intersection(changes),
             foreign=unmentioned.foreign,
-            conflicts=tuple(label for label, winner in desired.winners.items() if winner.overruled),
+            overruled=tuple(label for label, winner in desired.winners.items() if winner.overruled),
             wake=self._recoveries.due(name, node.recovered, at=time.monotonic()),
         )
 
@@ -261,7 +261,7 @@ class Labels:
                 wake=wake,
                 read_at=read_at,
                 verdict_created=entry.created or None,
-                conflicts=step.conflicts,
+                overruled=step.overruled,
             )
             await self._reports.overwritten(name, node, changes)
         if step.wake is not None:
@@ -364,7 +364,9 @@ class Labels:
             self._verdicts.pop(name, None)
         else:
             self._verdicts[name] = entry
-            self._recoveries.take_in_verdict(name, entry.revision, verdict.policies, at=time.monotonic(), now=time.time())
+            self._recoveries.take_in_verdict(
+                name, entry.revision, verdict.policies, at=time.monotonic(), now=time.time()
+            )
         self._add(name)
 
     def _take_in_pod(self, entry: Entry[PodKey, PodRecord]) -> None:

@@ -29,7 +29,7 @@ class Reported:
     ) -> None:
         now = time.monotonic()
         self.reports.patched(
-            "n", changes, orphans=orphans, wake=wake, read_at=now, verdict_created=time.time(), conflicts=()
+            "n", changes, orphans=orphans, wake=wake, read_at=now, verdict_created=time.time(), overruled=()
         )
 
 
