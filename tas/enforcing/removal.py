@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from tas.enforcing.labels import DesiredLabels, is_in_our_form, policy_name
+from tas.enforcing.managers import OWN_MANAGERS
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -135,15 +136,11 @@ class Unmentioned(NamedTuple):
 
 
 def unmentioned_labels(
-    desired: DesiredLabels,
-    current: Mapping[str, str],
-    *,
-    managers: Mapping[str, Collection[str]],
-    own_managers: Collection[str],
+    desired: DesiredLabels, current: Mapping[str, str], *, managers: Mapping[str, Collection[str]]
 ) -> Unmentioned:
     """The orphans and the foreign labels among the labels `current` of a node.
 
-    `managers` are the field managers of each label without a prefix. If none of them is in `own_managers`, or they are
+    `managers` are the field managers of each label without a prefix. If none of them is in `OWN_MANAGERS`, or they are
     unknown, the label is foreign and stays.
     """
     found = {
@@ -154,7 +151,7 @@ def unmentioned_labels(
     foreign = frozenset(
         label
         for label in found
-        if not label.startswith(LABEL_PREFIX) and set(own_managers).isdisjoint(managers.get(label, ()))
+        if not label.startswith(LABEL_PREFIX) and OWN_MANAGERS.isdisjoint(managers.get(label, ()))
     )
     return Unmentioned(frozenset(found - foreign), foreign)
 

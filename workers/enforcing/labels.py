@@ -39,15 +39,12 @@ from workers.enforcing.node_patches import NodeLabels, NodePatch, is_outdated, s
 from workers.enforcing.removals import Removals
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.synced import SyncedWatch
-from workers.kubernetes.client import FIELD_MANAGER, Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import NODES, Metadata, Object
 
 log = structlog.get_logger("labels")
-
-OWN_MANAGERS = (FIELD_MANAGER, "extender")
-"""The field managers of TAS's labels: of this product, and of the original TAS (its binary's name)."""
 
 MAX_CONCURRENT = 16
 """Nodes that are patched at the same time."""
@@ -106,7 +103,7 @@ class Labels:
         self._policy_watch = SyncedWatch(
             bus,
             POLICY_RECORDS.to(self._take_in_policy),
-            on_epoch=lambda _: self._removals.policies.clear(),  # nothing is removed before the list is complete again
+            on_epoch=lambda _: self._removals.policies.clear(),  # removals wait for the complete list
             on_complete=self._policies_complete,
         )
         self._pod_watch = SyncedWatch(
@@ -179,7 +176,7 @@ class Labels:
         """The work on a node with the state `node`."""
         desired = desired_labels(policies)
         removals = requested_removals(desired, node.labels)
-        unmentioned = unmentioned_labels(desired, node.labels, managers=node.managers, own_managers=OWN_MANAGERS)
+        unmentioned = unmentioned_labels(desired, node.labels, managers=node.managers)
         orphans = unmentioned.orphans - self._kept.of(name, at=time.monotonic()).keys()
         changes = self._without_refused(
             name, labels_to_set(desired, node.labels) | dict.fromkeys((*removals, *orphans))

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.waking import ANNOTATION
 from tas.verdict.verdict import VIOLATING
-from workers.kubernetes.client import FIELD_MANAGER, KubernetesClient
+from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, InvalidError, KubernetesError, NotFoundError, RejectedError
 from workers.kubernetes.resources import NODES, Metadata
 

@@ -13,10 +13,11 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
+from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.node_resource import RESOURCE, is_offered
 from workers.enforcing.lease_first import LeaseFirst
 from workers.enforcing.work_queue import RequeueError, WorkQueue
-from workers.kubernetes.client import FIELD_MANAGER, Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import FULL_NODES, NodeObject

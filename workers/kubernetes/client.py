@@ -26,9 +26,6 @@ from workers.kubernetes.errors import (
 )
 from workers.kubernetes.resources import PODS, Metadata, Object, Resource
 
-FIELD_MANAGER = "tas-on-nats"
-"""The field manager of every patch of this product."""
-
 CALL_SECONDS = 10.0
 """Time limit of a request; of a list, of each page."""
 

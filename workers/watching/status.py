@@ -19,12 +19,13 @@ from bus.lease import Lease
 from bus.record_kind import Entry, Unreadable
 from bus.records.synced import Synced
 from bus.watch import Watch
+from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem
 from tas.verdict.status import MetricUse, StateBook, differs, metrics_of, policy_status, shared_labels
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
-from workers.kubernetes.client import FIELD_MANAGER, Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import POLICIES, Metadata, PolicyObject

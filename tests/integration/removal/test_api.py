@@ -6,10 +6,10 @@ import pytest
 
 from sandbox import Sandbox
 from sandbox.resources import NODES
+from tas.enforcing.managers import FIELD_MANAGER
 from tests.integration.removal.api import SandboxApi
 from tests.integration.removal.judge import Judge
 from tests.integration.removal.observed import Observed
-from workers.kubernetes.client import FIELD_MANAGER
 
 NODE, LABEL = "n", "red"
 

@@ -26,7 +26,6 @@ P = PolicyKey("default", "deschedule-test")
 L = PolicyKey("default", "labeling-test")
 K = "telemetry.aware.scheduling.labeling-test/"
 SET = DesiredLabel(DesiredKind.SET, VIOLATING)
-OURS = ("tas", "extender")
 
 
 def value(text: str) -> DesiredLabel:
@@ -61,7 +60,7 @@ def changes(desired: Desired, labels: Mapping[str, str]) -> Mapping[str, str | N
 def unmentioned(
     policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, str], managers: Managers | None = None
 ) -> Unmentioned:
-    return unmentioned_labels(desired_labels(policies), labels, managers=managers or {}, own_managers=OURS)
+    return unmentioned_labels(desired_labels(policies), labels, managers=managers or {})
 
 
 def orphans(desired: Desired, labels: Mapping[str, str], managers: Managers | None = None) -> set[str]:
@@ -161,7 +160,7 @@ def test_facts_D39_values_that_differ_are_reported() -> None:
 
 def test_facts_S8_a_deleted_twin_removes_nothing() -> None:
     assert changes({B: {"same": SET}}, {"same": VIOLATING}) == {}
-    assert orphans({B: {"same": SET}}, {"same": VIOLATING}, {"same": OURS}) == set()
+    assert orphans({B: {"same": SET}}, {"same": VIOLATING}, {"same": ("tas-on-nats",)}) == set()
 
 
 @pytest.mark.parametrize("holding", [A, B])
@@ -186,9 +185,9 @@ def test_facts_S6_of_a_deleted_policy_only_violating_is_an_orphan() -> None:
     [
         pytest.param({}, False, id="nobody-known"),
         pytest.param({P.name: ("kubectl-label",)}, False, id="a-user"),
-        pytest.param({P.name: ("kubectl-label", "tas")}, True, id="both"),
+        pytest.param({P.name: ("kubectl-label", "tas-on-nats")}, True, id="both"),
         pytest.param({P.name: ("extender",)}, True, id="facts_D47-the-original"),
-        pytest.param({"other": ("tas",)}, False, id="of-another-label"),
+        pytest.param({"other": ("tas-on-nats",)}, False, id="of-another-label"),
     ],
 )
 def test_facts_D47_a_label_without_a_prefix_is_an_orphan_if_we_set_it_and_foreign_else(
@@ -201,7 +200,7 @@ def test_facts_D47_a_label_without_a_prefix_is_an_orphan_if_we_set_it_and_foreig
 @pytest.mark.parametrize("desired", [SET, HOLD, ABSENT])
 def test_what_a_verdict_mentions_is_neither_orphan_nor_foreign(desired: DesiredLabel) -> None:
     policies = {P: verdict({P.name: desired}), L: verdict({K + "gpu": desired})}
-    for managers in ({P.name: OURS}, {P.name: ("kubectl",)}):
+    for managers in ({P.name: ("tas-on-nats",)}, {P.name: ("kubectl",)}):
         found = unmentioned(policies, {P.name: VIOLATING, K + "gpu": "1"}, managers)
         assert not found.orphans
         assert not found.foreign
@@ -301,7 +300,7 @@ def test_a_removal_is_asked_for_by_every_policy_that_mentions_the_label(
         assert list(asking) == [key for key, policy in sorted(policies.items()) if mentions({key: policy}, label)]
 
 
-@given(several, nodes, st.dictionaries(st.sampled_from(LABELS), st.sampled_from([("tas",), ("kubectl",)])))
+@given(several, nodes, st.dictionaries(st.sampled_from(LABELS), st.sampled_from([("tas-on-nats",), ("kubectl",)])))
 def test_orphans_are_ours_and_no_verdict_mentions_them(
     policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str], managers: dict[str, tuple[str, ...]]
 ) -> None:
@@ -313,7 +312,7 @@ def test_orphans_are_ours_and_no_verdict_mentions_them(
         assert not mentions(policies, label)
         assert label not in touched
         assert label.startswith(LABEL_PREFIX) or labels[label] == VIOLATING
-        is_ours = label.startswith(LABEL_PREFIX) or "tas" in managers.get(label, ())
+        is_ours = label.startswith(LABEL_PREFIX) or "tas-on-nats" in managers.get(label, ())
         assert (label in found.orphans) is is_ours
 
 

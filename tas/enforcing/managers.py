@@ -1,0 +1,7 @@
+"""The field managers of TAS."""
+
+FIELD_MANAGER = "tas-on-nats"
+"""The field manager of every patch of this product."""
+
+OWN_MANAGERS = frozenset({FIELD_MANAGER, "extender"})
+"""The field managers of TAS's labels: of this product, and of the original TAS (the name of its binary)."""
