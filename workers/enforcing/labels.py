@@ -33,10 +33,10 @@ from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_label_key, is_label_value
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
+from workers.enforcing.confirmation import Confirmation
 from workers.enforcing.label_reports import LabelReports
 from workers.enforcing.lease_first import LeaseFirst
 from workers.enforcing.node_patches import NodeLabels, NodePatch, is_outdated, send_patch
-from workers.enforcing.removals import Removals
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
@@ -87,7 +87,7 @@ class Labels:
         self._reports = LabelReports(
             client, registry, pending=lambda: len(self._queue), failing=lambda: self._queue.failing
         )
-        self._removals = Removals(bus, client, default_stale_after=default_stale_after)
+        self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
         self._waiting = Waiting()
         self._recoveries = Recoveries(self._waiting)
         self._reflector = Reflector(client, NODES, on_list=self._take_in_list, on_change=self._take_in_change)
@@ -103,7 +103,7 @@ class Labels:
         self._policy_watch = SyncedWatch(
             bus,
             POLICY_RECORDS.to(self._take_in_policy),
-            on_epoch=lambda _: self._removals.policies.clear(),  # removals wait for the complete list
+            on_epoch=lambda _: self._confirmation.policies.clear(),  # removals wait for the complete list
             on_complete=self._policies_complete,
         )
         self._pod_watch = SyncedWatch(
@@ -239,8 +239,8 @@ class Labels:
         entry = await NODE_VERDICTS.get(self._bus, name)
         policies = _policies_of(_verdict_of(entry), node.uid)
         step = self._step(name, policies, node)
-        confirmed = await self._removals.confirmed(name, step.removals, policies, node.labels)
-        orphans, listed_at = await self._removals.orphans_that_may_go(step.orphans)
+        confirmed = await self._confirmation.confirmed(name, step.removals, policies, node.labels)
+        orphans, listed_at = await self._confirmation.orphans_that_may_go(step.orphans)
         read_at = min(read_at, listed_at)
         self._keep(name, step.orphans - orphans, listed_at)
         changes = {
@@ -287,7 +287,7 @@ class Labels:
         if not orphans:
             return
         self._reports.kept(name, orphans)
-        if not self._removals.is_current(listed_at):
+        if not self._confirmation.is_current(listed_at):
             self._add(name)
             return
         for label in orphans:
@@ -374,7 +374,7 @@ class Labels:
             self._waiting.set(pod_name, PolicyKey(entry.key.namespace, pod.policy))
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
-        self._removals.take_in_policy(entry)
+        self._confirmation.take_in_policy(entry)
         self._recheck_kept()
 
     def _policies_complete(self, synced: Synced) -> None:

@@ -299,7 +299,7 @@ async def test_lists_that_no_cluster_gave_in_this_life_of_the_bus_let_nothing_be
 async def test_an_orphan_goes_by_no_list_of_policies_that_is_older_than_a_write_may_be(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.enforcing.removals.LIST_SECONDS", 600.0)  # shared for longer than a write may wait
+    monkeypatch.setattr("workers.enforcing.confirmation.LIST_SECONDS", 600.0)  # shared for longer than a write may wait
     monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.5)
     node, name = await violating(world, labelled=True)
     await world.remove(VERDICTS, verdict_key(node))

@@ -1,4 +1,4 @@
-"""Reads what the law of removal requires (`tas.enforcing.removal`): policies, samples, the API server's policies."""
+"""Confirms removals by new reads (`tas.enforcing.removal`): of policies, samples, and the API server's policies."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ LIST_SECONDS = 0.5
 """The maximum age of a list of policies that several nodes share."""
 
 
-class Removals:
+class Confirmation:
     """Finds the labels that may be removed. `take_in_policy` keeps the stored `policies` up to date."""
 
     def __init__(self, bus: Bus, client: KubernetesClient, *, default_stale_after: float) -> None:
