@@ -10,7 +10,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bus.errors import UnavailableError
+from bus.buckets import Bucket, Stream
+from bus.connection import Bus, RawEntry
+from bus.errors import ConflictError, ExpiredError, UnavailableError
 from bus.server import STORE_BYTES, EmbeddedServer
 from tests.e2e.processes import free_ports
 
@@ -85,14 +87,32 @@ def _stands_still(thread: Path) -> bool:
 
 
 async def answered(call: Callable[[], Awaitable[T]], *, within: float = 60.0) -> T:
-    """The answer of a server that may be too busy for the limit of one call; the call must be harmless twice."""
+    """The result of `call`, repeated while the server is too busy to answer it in time; it must be harmless twice.
+
+    A write that was not sent, since its read was too old, or whose key somebody else has written, is repeated as well:
+    such a call reads the key itself.
+    """
     until = time.monotonic() + within
     while True:
         try:
             return await call()
-        except UnavailableError:
+        except (UnavailableError, ExpiredError, ConflictError):
             if time.monotonic() > until:
                 raise
+        await asyncio.sleep(0.02)  # without a connection a call fails at once, and the loop must run to reconnect
+
+
+class PatientBus(Bus):
+    """A connection of a test, not of a worker: reads and publishes are `answered`."""
+
+    async def api(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return await answered(lambda: super(PatientBus, self).api(verb, body))
+
+    async def entries(self, bucket: Bucket) -> list[RawEntry]:
+        return await answered(lambda: super(PatientBus, self).entries(bucket))
+
+    async def publish(self, stream: Stream, subject: str, payload: bytes) -> int:
+        return await answered(lambda: super(PatientBus, self).publish(stream, subject, payload))
 
 
 async def eventually(

@@ -1,23 +1,26 @@
-"""Workers run inside a test, and what they wrote."""
+"""Workers that run inside a test, and the records on the bus."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from bus.buckets import NODES, POLICIES, SYNCED, Bucket
-from bus.connection import Bus
-from bus.errors import UnavailableError
+from bus.buckets import NODES, POLICIES, SAMPLES, SYNCED, Bucket, Stream
+from bus.connection import Bus, Epoch, RawEntry
+from bus.errors import CONSUMER_NOT_FOUND, RefusedError
 from bus.records.nodes import decode_node_samples
 from bus.records.policies import PolicyRecord, decode_policy
 from bus.records.synced import Synced, decode_synced
 from bus.subjects import node_metrics_key, parse_policy_key
 from tas.samples.sample import NodeSamples
+from tests.integration.servers import answered, eventually
+from workers.ingest.materialize import DURABLE
 from workers.process.runtime import Worker
 
 
 @asynccontextmanager
 async def running(worker: Worker) -> AsyncIterator[None]:
-    """Runs a worker as long as the body does; it must not have ended by itself."""
+    """Runs a worker while the body runs; fails if the worker has ended by itself."""
     task = asyncio.create_task(worker.run())
     try:
         yield
@@ -28,10 +31,31 @@ async def running(worker: Worker) -> AsyncIterator[None]:
             await task
 
 
+async def entry_on(bus: Bus, bucket: Bucket, key: str) -> RawEntry | None:
+    return await answered(lambda: bus.get(bucket, key))
+
+
+async def epoch_on(bus: Bus, of: Stream | Bucket) -> Epoch:
+    return await answered(lambda: bus.epoch(of))
+
+
+async def put(bus: Bus, bucket: Bucket, key: str, value: bytes | None) -> int:
+    """Writes a key whatever is stored (None deletes it), and returns its revision."""
+
+    async def write() -> int:
+        stored, read_at = await bus.get(bucket, key), time.monotonic()
+        revision = 0 if stored is None else stored.revision
+        if value is None:
+            return await bus.delete(bucket, key, revision=revision, read_at=read_at)
+        return await bus.put(bucket, key, value, revision=revision, read_at=read_at)
+
+    return await answered(write)
+
+
 async def policies_on(bus: Bus) -> dict[str, PolicyRecord]:
-    """What stands in POLICIES, by `namespace/name`."""
+    """The records in POLICIES, by `namespace/name`."""
     records = {}
-    for entry in await bus.entries(POLICIES):
+    for entry in await answered(lambda: bus.entries(POLICIES)):
         if entry.key != SYNCED:
             assert entry.value is not None
             key = parse_policy_key(entry.key)
@@ -40,19 +64,33 @@ async def policies_on(bus: Bus) -> dict[str, PolicyRecord]:
 
 
 async def policy_names(bus: Bus) -> set[str]:
-    """The names of the policies that stand, without their namespaces; empty while the bus does not answer."""
-    with suppress(UnavailableError):
-        return {key.partition("/")[2] for key in await policies_on(bus)}
-    return set()
+    """The names of the policies in POLICIES, without their namespaces."""
+    return {key.partition("/")[2] for key in await policies_on(bus)}
 
 
 async def synced_on(bus: Bus, bucket: Bucket) -> Synced | None:
-    """What `_synced` says."""
-    entry = await bus.get(bucket, SYNCED)
+    """The record `_synced` of a bucket."""
+    entry = await entry_on(bus, bucket, SYNCED)
     return None if entry is None or entry.value is None else decode_synced(entry.value)
 
 
 async def samples_on(bus: Bus, node: str) -> NodeSamples | None:
-    """What stands of a node's samples; None if nothing does."""
-    entry = await bus.get(NODES, node_metrics_key(node))
+    """A node's samples in NODES; None without any."""
+    entry = await entry_on(bus, NODES, node_metrics_key(node))
     return None if entry is None or entry.value is None else decode_node_samples(entry.value)
+
+
+async def all_handled(bus: Bus) -> None:
+    """Waits until all messages that are on SAMPLES now were delivered to a replica of materialize and acknowledged."""
+    last = (await epoch_on(bus, SAMPLES)).last_sequence
+
+    async def handled() -> bool:
+        try:
+            state = await answered(lambda: bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.{DURABLE}"))
+        except RefusedError as error:
+            if error.code != CONSUMER_NOT_FOUND:
+                raise
+            return False  # no replica has created it yet
+        return bool(state["delivered"]["stream_seq"] >= last and state["num_ack_pending"] == 0)
+
+    await eventually(handled, every=0.02)

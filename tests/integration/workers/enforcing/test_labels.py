@@ -107,13 +107,13 @@ async def test_facts_S7_a_node_that_cannot_be_patched_is_named_and_keeps_no_othe
         await world.sample(node, health=1)
     with capture_logs() as logs:
         await world.judge(*nodes)
-        await eventually(has(world, nodes[1], name, VIOLATING), within=30)
+        await eventually(has(world, nodes[1], name, VIOLATING))
         failed = {"event": "node_patch_failed", "node": bad}
-        await eventually(lambda: any(failed.items() <= line.items() for line in logs), within=30)
+        await eventually(lambda: any(failed.items() <= line.items() for line in logs))
     assert labels.count("tas_label_nodes_failing") == 1
     assert name not in await world.labels(bad)
     sandbox.faults.clear()
-    await eventually(has(world, bad, name, VIOLATING), within=30)
+    await eventually(has(world, bad, name, VIOLATING))
 
 
 async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World, labels: Running) -> None:
@@ -225,14 +225,20 @@ async def test_what_was_read_more_than_two_seconds_ago_is_not_sent(
 ) -> None:
     node, name = await violating(world, labelled=True)
     await world.sample(node, health=0)
+    expired: list[float] = []
+
+    def note(call: Call) -> bool:
+        if ours("patch")(call):
+            expired.append(labels.count("tas_label_patches_total", result="expired"))
+        return False
+
+    sandbox.faults.answer(500, which=note)
     sandbox.faults.answer(409, which=ours("patch"))
     sandbox.faults.delay(2.2, which=ours("get"))
-    before = len(sandbox.calls)
     await world.judge(node)
-    await eventually(lambda: labels.count("tas_label_patches_total", result="expired") == 1)
-    assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 1  # the one that was refused
-    assert (await world.labels(node))[name] == VIOLATING
     await eventually(has(world, node, name, None))
+    refused, next_sent = expired[:2]
+    assert next_sent > refused  # between them what was read before the delay has expired
 
 
 async def test_nothing_happens_before_all_is_listed(
@@ -288,7 +294,7 @@ async def test_lists_that_no_cluster_gave_in_this_life_of_the_bus_let_nothing_be
             is_it = len(reasons) == 1 and bucket.name in reasons[0] and reason in reasons[0]
             return is_it and worker.worker._nodes_synced.status.caught_up  # then what `_synced` says has been seen
 
-        await eventually(waits_for_this_alone, within=30)
+        await eventually(waits_for_this_alone)
         await world.judge(node)
         assert name not in await world.labels(node)
         await say_synced(world, bucket)
@@ -303,13 +309,13 @@ async def test_an_orphan_goes_by_no_list_of_policies_that_is_older_than_a_write_
     monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.5)
     node, name = await violating(world, labelled=True)
     await world.remove(VERDICTS, verdict_key(node))
-    await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)  # by a list of now
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)  # by a list of now
     listed = time.monotonic()
     await eventually(lambda: time.monotonic() - listed > 0.5)
     later, orphan = await world.node("later"), world.name("orphan")
     patch = {"metadata": {"labels": {orphan: VIOLATING}}}
     await world.admin.patch(f"/api/v1/nodes/{later}?fieldManager=tas-on-nats", patch)
-    await eventually(lambda: labels.count("tas_label_patches_total", result="expired") > 0, within=30)
+    await eventually(lambda: labels.count("tas_label_patches_total", result="expired") > 0)
     assert (await world.labels(later))[orphan] == VIOLATING
     await world.policy(f"a-{world.number}", name, deschedule(), suspend=True)  # so that it is listed again
     await eventually(has(world, later, orphan, None))
@@ -332,7 +338,7 @@ async def test_what_the_watch_told_while_a_patch_was_answered_is_not_forgotten(
     monkeypatch.setattr(KubernetesClient, "merge_patch", answered_late)
     assert await violating(world) == (node, name)
     await eventually(changed.is_set)
-    await eventually(has(world, node, name, VIOLATING), within=30)
+    await eventually(has(world, node, name, VIOLATING))
 
 
 async def test_a_list_that_was_asked_for_before_a_policy_was_deleted_keeps_no_label_for_long(
@@ -353,21 +359,21 @@ async def test_a_list_that_was_asked_for_before_a_policy_was_deleted_keeps_no_la
 
     monkeypatch.setattr(KubernetesClient, "list", answered_late)
     await world.remove(VERDICTS, verdict_key(node))
-    await eventually(has(world, node, name, None), within=30)
+    await eventually(has(world, node, name, None))
     assert deleted.is_set()
 
 
 async def test_nothing_is_asked_while_nothing_of_ours_changes(sandbox: Sandbox, world: World, labels: Running) -> None:
     node, _ = await violating(world, labelled=True)
     await world.remove(VERDICTS, verdict_key(node))  # an orphan that its policy keeps
-    await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)
     await settled(world)
     await eventually(lambda: labels.count("tas_label_nodes_pending") <= 1)
     before = len(sandbox.calls)
     await world.admin.label_node(node, {"theirs": "1"})
-    began = time.monotonic()
-    await eventually(lambda: time.monotonic() - began > 2)
-    assert sandbox.count(since=before, which=lambda call: call.user_agent == OURS) == {}
+    await settled(world)  # by one patch of another node
+    calls = sandbox.count(since=before, which=lambda call: call.user_agent == OURS)
+    assert calls == Counter({("patch", "nodes"): 1})
 
 
 async def test_a_list_from_before_a_policy_was_deleted_keeps_no_label_for_long(
@@ -376,7 +382,7 @@ async def test_a_list_from_before_a_policy_was_deleted_keeps_no_label_for_long(
     node, name = await violating(world, labelled=True)
     key = PolicyKey(f"a-{world.number}", name)
     await world.remove(VERDICTS, verdict_key(node))
-    await eventually(lambda: labels.count("tas_label_orphans_kept_total") == 1)
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)
     await world.delete_policy(key)  # within the time in which a list is shared
     await eventually(has(world, node, name, None))
 
@@ -417,7 +423,7 @@ async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_
     node, name = await violating(world)
     command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "STOP", "read"]
     with replica("labels", command, folder=tmp_path) as stopped:
-        await eventually(has(world, node, name, VIOLATING), within=30)
+        await eventually(has(world, node, name, VIOLATING))
         await world.sample(node, health=0)
         await world.judge(node)
         await eventually(lambda: stopped.paused)
@@ -426,7 +432,7 @@ async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_
         await eventually(lambda: time.monotonic() - began > WRITE_SECONDS)
         before = len(sandbox.calls)
         stopped.resume()
-        await eventually(lambda: any(e["event"] == "label_removal_unconfirmed" for e in stopped.events()), within=30)
+        await eventually(lambda: any(e["event"] == "label_removal_unconfirmed" for e in stopped.events()))
         stopped.must_run()
         assert sandbox.count(since=before, which=ours("patch"))[("patch", "nodes")] == 0
         assert (await world.labels(node))[name] == VIOLATING
@@ -440,11 +446,11 @@ async def test_a_replica_stopped_after_its_last_check_removes_nothing_from_a_nod
     node, name = await violating(world)
     command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "STOP", "later"]
     with replica("labels", command, folder=tmp_path) as stopped:
-        await eventually(has(world, node, name, VIOLATING), within=30)
+        await eventually(has(world, node, name, VIOLATING))
         stopped.send(SIGNALS["send"])
         await world.sample(node, health=0)
         await world.judge(node)
-        await eventually(lambda: stopped.paused, within=30)
+        await eventually(lambda: stopped.paused)
         await world.sample(node, health=1)
         await world.judge(node)
         await world.admin.label_node(node, {"theirs": "1"})
@@ -454,7 +460,7 @@ async def test_a_replica_stopped_after_its_last_check_removes_nothing_from_a_nod
         def refused() -> bool:
             return any(call.verb == "patch" and call.status == 409 for call in sandbox.calls[before:])
 
-        await eventually(refused, within=30)
+        await eventually(refused)
         stopped.must_run()
         assert (await world.labels(node))[name] == VIOLATING
 
@@ -465,14 +471,13 @@ async def test_another_replica_removes_what_a_killed_one_was_about_to(
     node, name = await violating(world)
     command = ["-m", "tests.integration.workers.halting_labels", server.url, str(kubeconfig), "KILL", "read"]
     with replica("labels", command, folder=tmp_path) as killed:
-        await eventually(has(world, node, name, VIOLATING), within=30)
+        await eventually(has(world, node, name, VIOLATING))
         async with labels_running(kubeconfig, server.url) as other:
             await world.sample(node, health=0)
             await world.judge(node)
             await eventually(lambda: killed.ended)
-            assert (await world.labels(node))[name] == VIOLATING
             await eventually(has(world, node, name, None))
-            assert other.count("tas_label_changes_total", change="removed") == 1
+            await eventually(lambda: other.count("tas_label_changes_total", change="removed") == 1)
 
 
 async def test_a_policy_of_the_name_that_no_verdict_has_judged_yet_keeps_the_label(
@@ -485,10 +490,10 @@ async def test_a_policy_of_the_name_that_no_verdict_has_judged_yet_keeps_the_lab
     other = await world.policy(await world.namespace("b"), name, deschedule(), suspend=True)
     await world.sample(node, health=0)
     await world.verdict(node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=uid)})
-    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0, within=30)
+    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
     assert (await world.labels(node))[name] == VIOLATING
     await world.policy(other.namespace, name, {"labeling": {"rules": []}})  # it speaks of no label any more
-    await eventually(has(world, node, name, None), within=30)
+    await eventually(has(world, node, name, None))
 
 
 async def test_a_policy_of_the_name_that_nobody_can_read_keeps_the_label(world: World, labels: Running) -> None:
@@ -500,10 +505,10 @@ async def test_a_policy_of_the_name_that_nobody_can_read_keeps_the_label(world: 
     await world.put(POLICIES, other, b"garbage")
     await world.sample(node, health=0)
     await world.verdict(node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=uid)})
-    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0, within=30)
+    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
     assert (await world.labels(node))[name] == VIOLATING
     await world.remove(POLICIES, other)
-    await eventually(has(world, node, name, None), within=30)
+    await eventually(has(world, node, name, None))
 
 
 async def test_a_record_that_nobody_can_read_confirms_nothing_and_keeps_no_other_label_waiting(
@@ -521,7 +526,7 @@ async def test_a_record_that_nobody_can_read_confirms_nothing_and_keeps_no_other
     }
     await world.verdict(node, metadata["uid"], policies)
     await eventually(has(world, node, other, VIOLATING))
-    assert labels.count("tas_label_removals_unconfirmed_total") > 0
+    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
     assert (await world.labels(node))[name] == VIOLATING
     await world.record(key, stored)
     await eventually(has(world, node, name, None))
