@@ -18,6 +18,9 @@ from tas.policy.policy import (
     API_VERSION,
     KIND,
     LABEL_PREFIX,
+    MAX_RULE_LABELS,
+    MAX_RULES,
+    MAX_STRATEGY_LABELS,
     MAX_WEIGHT,
     ON_STALE,
     POD_LABEL,
@@ -401,6 +404,12 @@ def _rules(kind: StrategyType, strategy: Object, scope: _Scope) -> tuple[Rule, .
     if not isinstance(found, list):
         scope.refuse("rules", found, "must be a list of rules")
         return (UNREADABLE,)
+    if len(found) > MAX_RULES:
+        scope.refuse("rules", f"{len(found)} rules", f"must have at most {MAX_RULES}")
+        return (UNREADABLE,)
+    if kind is StrategyType.LABELING and (labels := _count_labels(found)) > MAX_STRATEGY_LABELS:
+        scope.refuse("rules", f"{labels} labels", f"must have at most {MAX_STRATEGY_LABELS} labels in all")
+        return (UNREADABLE,)
     if not found:
         scope.note("rules", found, "without rules the strategy does nothing")
     path = scope.at("rules")
@@ -412,6 +421,12 @@ def _rules(kind: StrategyType, strategy: Object, scope: _Scope) -> tuple[Rule, .
     if kind is StrategyType.SCHEDULEONMETRIC:
         _report_weights(rules, strategy, scope)
     return rules
+
+
+def _count_labels(rules: list[Any]) -> int:
+    """The number of labels in the text of all rules, also of invalid labels."""
+    lists = (rule.get("labels") for rule in rules if isinstance(rule, dict))
+    return sum(len(labels) for labels in lists if isinstance(labels, list))
 
 
 def _rule(kind: StrategyType, found: object, scope: _Scope) -> Rule:
@@ -503,6 +518,9 @@ def _labels(kind: StrategyType, found: object, scope: _Scope) -> tuple[tuple[str
         return ()
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         scope.refuse("labels", found, "must be a list of strings key=value")
+        return ()
+    if len(found) > MAX_RULE_LABELS:
+        scope.refuse("labels", f"{len(found)} labels", f"must have at most {MAX_RULE_LABELS}")
         return ()
     if kind is not StrategyType.LABELING:
         scope.note("labels", found, "is for rules of labeling only, ignored")

@@ -101,6 +101,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return f"{metric}{source} {operator} {target}"
 
 
+MAX_RULES = 64
+"""The most rules of a strategy."""
+
+MAX_RULE_LABELS = 32
+"""The most labels of a rule of `labeling`."""
+
+MAX_STRATEGY_LABELS = 128
+"""The most labels of all rules of a `labeling` strategy: each costs bytes in the verdict of each node."""
+
 MAX_WEIGHT = 100
 """The largest weight of a rule: the same as for plugins of kube-scheduler, and enough for percentages."""
 

@@ -9,8 +9,11 @@ import msgspec
 from tas.errors import TasError, shortened
 from tas.values.names import is_label_key, is_label_value
 
-MAX_MATCH_LABELS = 100
-"""The most `matchLabels`: a CRD rule that checks the syntax of each key needs a bound for their number."""
+MAX_MATCH_LABELS = MAX_MATCH_EXPRESSIONS = 50
+"""The most `matchLabels` and `matchExpressions`: each is compared for each node."""
+
+MAX_VALUES = 100
+"""The most values of one requirement."""
 
 
 class SelectorOperator(StrEnum):
@@ -94,8 +97,7 @@ def parse_selector(found: object) -> LabelSelector:
         wire = msgspec.convert(found, _WireSelector)
     except msgspec.ValidationError as error:
         raise SelectorError(str(error)) from error
-    if len(wire.match_labels) > MAX_MATCH_LABELS:
-        raise SelectorError(f"{len(wire.match_labels)} matchLabels: at most {MAX_MATCH_LABELS} can be given")
+    _check_size(wire)
     requirements = [
         *(
             Requirement(key=key, operator=SelectorOperator.IN, values=frozenset({value}))
@@ -115,6 +117,17 @@ def parse_selector(found: object) -> LabelSelector:
         if bool(each.values) is not (each.operator in (SelectorOperator.IN, SelectorOperator.NOT_IN)):
             raise SelectorError(f"{each.key} {each.operator}: values must be given for In and NotIn, and only there")
     return LabelSelector(requirements=tuple(requirements))
+
+
+def _check_size(wire: _WireSelector) -> None:
+    bounds = (
+        ("matchLabels", len(wire.match_labels), MAX_MATCH_LABELS),
+        ("matchExpressions", len(wire.match_expressions), MAX_MATCH_EXPRESSIONS),
+        *((f"values of {shortened(each.key)}", len(each.values), MAX_VALUES) for each in wire.match_expressions),
+    )
+    for found, count, most in bounds:
+        if count > most:
+            raise SelectorError(f"{count} {found}: at most {most} can be given")
 
 
 def selector_spec(selector: LabelSelector) -> dict[str, Any]:

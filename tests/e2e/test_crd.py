@@ -71,6 +71,22 @@ def with_strategy(**changes: Any) -> dict[str, Any]:
     return {"strategies": {"deschedule": {"rules": [RULE]} | changes}}
 
 
+def with_labels(full: int, more: int) -> dict[str, Any]:
+    """A labeling strategy with `full` rules of 32 labels each, and one with `more`."""
+    return {"strategies": {"labeling": {"rules": [RULE | {"labels": ["a=b"] * each} for each in [32] * full + [more]]}}}
+
+
+def with_selector(**selector: Any) -> dict[str, Any]:
+    return with_strategy() | {"nodeSelector": selector}
+
+
+EXISTS = {"key": "a", "operator": "Exists"}
+
+
+def in_values(number: int) -> dict[str, Any]:
+    return {"key": "a", "operator": "In", "values": [f"v{each}" for each in range(number)]}
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "operator": (with_rule(operator="Equal"), "Unsupported value"),
     "operator-empty": (with_rule(operator=""), "Unsupported value"),
@@ -97,6 +113,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "selector-operator": (
         with_strategy() | {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt"}]}},
         "nodeSelector",
+    ),
+    "65-rules": (with_strategy(rules=[RULE] * 65), "rules"),
+    "33-labels-of-a-rule": (with_rule(labels=["a=b"] * 33), "labels"),
+    "129-labels-in-all": (with_labels(4, 1), "at most 128 labels"),
+    "51-match-labels": (with_selector(matchLabels={f"a{each}": "" for each in range(51)}), "matchLabels"),
+    "51-match-expressions": (with_selector(matchExpressions=[EXISTS] * 51), "matchExpressions"),
+    "101-values": (with_selector(matchExpressions=[in_values(101)]), "values"),
+}
+
+LARGEST = {
+    "rules": with_strategy(rules=[RULE] * 64),
+    "labels": with_labels(4, 0),
+    "selector": with_selector(
+        matchLabels={f"a{each}": "" for each in range(50)}, matchExpressions=[in_values(100)] * 50
     ),
 }
 
@@ -223,12 +253,20 @@ async def test_a_mistyped_selector_is_kept_for_us_to_refuse(admin: Admin, namesp
     assert created["spec"]["nodeSelector"] == selector
 
 
+@pytest.mark.parametrize("case", LARGEST)
+async def test_a_policy_at_the_bounds_is_accepted(admin: Admin, namespace: str, case: str) -> None:
+    created = await admin.create_policy(namespace, case, **LARGEST[case])
+    assert created["spec"] == LARGEST[case]
+    assert not [each for each in parse_policy(PolicyKey(namespace, case), LARGEST[case])[1] if each.refused]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 async def test_what_can_never_be_is_refused_by_its_field(admin: Admin, namespace: str, case: str) -> None:
     spec, told = REFUSED[case]
     with pytest.raises(AdminError, match=told) as caught:
         await admin.create_policy(namespace, case, **spec)
     assert caught.value.status == 422
+    assert any(each.refused for each in parse_policy(PolicyKey(namespace, case), spec)[1])
 
 
 async def test_status_is_written_by_itself(admin: Admin, namespace: str) -> None:

@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.errors import InvalidInputError
-from tas.policy.manifest import MAX_PROBLEMS, parse_manifest, parse_policy, policy_spec
+from tas.policy.manifest import MAX_PROBLEMS, UNREADABLE, parse_manifest, parse_policy, policy_spec
 from tas.policy.policy import (
     API_VERSION,
     KIND,
+    MAX_RULE_LABELS,
+    MAX_RULES,
+    MAX_STRATEGY_LABELS,
     ON_STALE,
     LogicalOperator,
     OnStale,
@@ -28,6 +31,7 @@ from tas.policy.policy import (
 from tas.policy.rules import State, rule_state
 from tas.policy.selector import LabelSelector, Requirement, SelectorOperator
 from tas.values.quantity import Quantity, parse_quantity
+from tas.verdict.verdict import holds_prefix
 from tests.unit.tas.generators import anything, policies
 
 KEY = PolicyKey("default", "demo")
@@ -534,6 +538,46 @@ class TestRefused:
         assert policy == Policy(key=KEY, strategies={}, suspend=True)
 
 
+class TestBounds:
+    @staticmethod
+    def labeled(rules: int, labels: int, stray: int = 0) -> list[dict[str, Any]]:
+        """Rules with `labels` labels each; the first has `stray` more that are not `key=value`."""
+        found = [RULE | {"labels": [f"key-{each}-{rule}=v" for each in range(labels)]} for rule in range(rules)]
+        found[0]["labels"] += ["stray"] * stray
+        return found
+
+    @pytest.mark.parametrize("kind", StrategyType)
+    def test_a_strategy_with_too_many_rules_is_unknown(self, kind: StrategyType) -> None:
+        rules = [RULE] * MAX_RULES
+        policy, refused, _ = parsed(spec_of(kind, *rules))
+        assert (len(policy.strategies[kind].rules), refused) == (MAX_RULES, [])
+        policy, refused, _ = parsed(spec_of(kind, *rules, RULE))
+        assert fields(refused) == [f"spec.strategies.{kind}.rules"]
+        assert "65 rules" in refused[0].value
+        assert len(policy.strategies[kind].rules) == 1
+        assert not policy.strategies[kind].readable
+
+    def test_a_rule_with_too_many_labels_is_unknown_and_the_next_rule_works(self) -> None:
+        within, beyond = self.labeled(1, MAX_RULE_LABELS), self.labeled(1, MAX_RULE_LABELS, stray=1)
+        assert parsed(spec_of("labeling", *within))[1] == []
+        policy, refused, _ = parsed(spec_of("labeling", *beyond, RULE | {"labels": ["a=b"]}))
+        assert fields(refused) == ["spec.strategies.labeling.rules[0].labels"]
+        too_many, other = policy.strategies[LABELING].rules
+        assert (too_many.readable, too_many.labels) == (False, ())
+        assert (other.readable, other.labels) == (True, (("a", "b"),))
+
+    def test_a_strategy_with_too_many_labels_in_all_is_unknown(self) -> None:
+        rules = MAX_STRATEGY_LABELS // MAX_RULE_LABELS
+        policy, refused, _ = parsed(spec_of("labeling", *self.labeled(rules, MAX_RULE_LABELS), RULE))
+        assert refused == []
+        assert sum(len(rule.labels) for rule in policy.strategies[LABELING].rules) == MAX_STRATEGY_LABELS
+        beyond = [*self.labeled(rules, MAX_RULE_LABELS), RULE | {"labels": ["stray"]}]
+        policy, refused, _ = parsed(spec_of("labeling", *beyond))
+        assert fields(refused) == ["spec.strategies.labeling.rules"]
+        assert not policy.strategies[LABELING].readable
+        assert holds_prefix(policy)
+
+
 class TestManifest:
     def test_a_whole_object(self) -> None:
         policy, problems = parse_manifest(manifest_of(spec_of(), namespace="team", labels={"x": "y"}) | {"status": {}})
@@ -662,9 +706,9 @@ class TestAnything:
         policy, problems = parse_policy(KEY, spec)
         assert len(problems) == MAX_PROBLEMS + 1
         assert problems[-1].refused
-        assert "19900" in problems[-1].reason
+        assert "9901" in problems[-1].reason
         assert len("".join(map(str, problems))) < 50_000
-        assert len(policy.strategies[DONTSCHEDULE].rules) == 10_000
+        assert policy.strategies[DONTSCHEDULE].rules == (UNREADABLE,)
 
     def test_the_further_problems_are_refused_if_one_of_them_is(self) -> None:
         spec: dict[str, Any] = {f"unknown{number}": 1 for number in range(MAX_PROBLEMS)}

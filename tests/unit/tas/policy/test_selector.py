@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.policy.selector import (
+    MAX_MATCH_EXPRESSIONS,
     MAX_MATCH_LABELS,
+    MAX_VALUES,
     LabelSelector,
     Requirement,
     SelectorError,
@@ -158,8 +160,16 @@ def test_the_text_of_a_selector_is_that_of_kubectl(selector: dict[str, object], 
     assert str(parse_selector(selector)) == text
 
 
-def test_as_many_match_labels_as_the_api_server_accepts() -> None:
+def test_a_selector_is_refused_beyond_each_bound() -> None:
     labels = {f"label-{number}": "" for number in range(MAX_MATCH_LABELS)}
-    assert len(parse_selector({"matchLabels": labels}).requirements) == MAX_MATCH_LABELS
-    with pytest.raises(SelectorError, match="101 matchLabels"):
+    exists = [{"key": f"key-{number}", "operator": "Exists"} for number in range(MAX_MATCH_EXPRESSIONS)]
+    values = [f"value-{number}" for number in range(MAX_VALUES)]
+    full = {"matchLabels": labels, "matchExpressions": exists}
+    assert len(parse_selector(full).requirements) == MAX_MATCH_LABELS + MAX_MATCH_EXPRESSIONS
+    with pytest.raises(SelectorError, match="51 matchLabels"):
         parse_selector({"matchLabels": labels | {"one-more": ""}})
+    with pytest.raises(SelectorError, match="51 matchExpressions"):
+        parse_selector({"matchExpressions": [*exists, {"key": "one-more", "operator": "Exists"}]})
+    assert parse_selector({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]})
+    with pytest.raises(SelectorError, match="101 values of 'a'"):
+        parse_selector({"matchExpressions": [{"key": "a", "operator": "In", "values": [*values, "one-more"]}]})
