@@ -542,9 +542,9 @@ class TestBounds:
     @staticmethod
     def labeled(rules: int, labels: int, stray: int = 0) -> list[dict[str, Any]]:
         """Rules with `labels` labels each; the first has `stray` more that are not `key=value`."""
-        found = [RULE | {"labels": [f"key-{each}-{rule}=v" for each in range(labels)]} for rule in range(rules)]
-        found[0]["labels"] += ["stray"] * stray
-        return found
+        texts = [[f"key-{each}-{rule}=v" for each in range(labels)] for rule in range(rules)]
+        texts[0] += ["stray"] * stray
+        return [RULE | {"labels": each} for each in texts]
 
     @pytest.mark.parametrize("kind", StrategyType)
     def test_a_strategy_with_too_many_rules_is_unknown(self, kind: StrategyType) -> None:
