@@ -2,8 +2,9 @@
 
 import base64
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -11,7 +12,8 @@ from aiohttp import web
 from sandbox.errors import PageNotFoundError, StatusError
 from sandbox.metrics import CUSTOM, USAGE, USAGE_VERSION, Metrics, Raw
 from tests.certificates import Authority
-from tests.kubernetes.admin import Admin
+from tests.integration.servers import eventually
+from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.collect_scenarios import Adapter
 
 NAMESPACE = "default"
@@ -80,19 +82,30 @@ class AggregatedAdapter(Adapter):
             await runner.cleanup()
 
     async def serve(self, *versions: str, usage: bool = False) -> None:
-        """Registers these and unregisters all others, and waits until the API server knows."""
-        wished = {f"{version}.{CUSTOM}": (CUSTOM, version, 100 - place) for place, version in enumerate(versions)}
+        """Registers these and unregisters all others, and waits until the API server has applied the change."""
+        services = {f"{version}.{CUSTOM}": (CUSTOM, version, 100 - place) for place, version in enumerate(versions)}
         if usage:
-            wished[f"{USAGE_VERSION}.{USAGE}"] = (USAGE, USAGE_VERSION, 100)
+            services[f"{USAGE_VERSION}.{USAGE}"] = (USAGE, USAGE_VERSION, 100)
         self.metrics.versions, self.metrics.usage_is_served = list(versions), usage
-        for name in self._registered - wished.keys():
+        for name in self._registered - services.keys():
             await self._admin.delete(f"{API_SERVICES}/{name}")
-        for name in self._registered & wished.keys():
-            priority = {"spec": {"versionPriority": wished[name][2]}}
+        for name in self._registered & services.keys():
+            priority = {"spec": {"versionPriority": services[name][2]}}
             await self._admin.patch(f"{API_SERVICES}/{name}", priority)
-        for name in wished.keys() - self._registered:
-            await self._admin.create(API_SERVICES, self._api_service(name, *wished[name]))
-        self._registered = set(wished)
+        for name in services.keys() - self._registered:
+            await self._admin.create(API_SERVICES, self._api_service(name, *services[name]))
+        self._registered = set(services)
+        await eventually(partial(self._is_discovered, versions))
+
+    async def _is_discovered(self, versions: Sequence[str]) -> bool:
+        """Whether the API server offers exactly these versions of the custom metrics API, in this order."""
+        try:
+            found = await self._admin.get(f"/apis/{CUSTOM}")
+        except AdminError as error:
+            if error.status != 404:
+                raise
+            return not versions
+        return [each["version"] for each in found["versions"]] == list(versions)
 
     def _api_service(self, name: str, group: str, version: str, priority: int) -> dict[str, object]:
         return {

@@ -2,12 +2,12 @@
 
 import subprocess
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
 from .api import Api, ApiError, Object
-from .controlplane import AuditLog, ControlPlane
+from .controlplane import AuditLog, Call, ControlPlane
 from .processes import Process, clean_environment, until
 
 NODES = ("node-1", "node-2", "node-3")
@@ -44,6 +44,7 @@ class Cluster:
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
         self._namespaces = 0
+        self._touches = 0
 
     @property
     def kubeconfig(self) -> Path:
@@ -171,15 +172,15 @@ class Cluster:
             self.api.delete(path)
             until(partial(self._is_empty, path), f"{path} is empty")
 
-    def placed(self, namespace: str, pod: str, *, timeout: float = 60.0) -> str:
+    def placed(self, namespace: str, pod: str) -> str:
         """The node the scheduler chose, waiting until it has."""
         what = f"pod {namespace}/{pod} is placed"
         try:
-            return until(lambda: self.node_of(namespace, pod), what, timeout=timeout)
+            return until(lambda: self.node_of(namespace, pod), what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; its condition says {self.why_pending(namespace, pod)!r}") from error
 
-    def rejected(self, namespace: str, pod: str, *, containing: str = "", timeout: float = 60.0) -> str:
+    def rejected(self, namespace: str, pod: str, *, containing: str = "") -> str:
         """Why the scheduler has not placed a pod, waiting until it says so in words that contain these.
 
         The words are those of the pod's condition, which are always the newest. Events have them too, but a repeated
@@ -192,7 +193,7 @@ class Cluster:
             return words if containing in words else None
 
         try:
-            return until(reason, what, timeout=timeout)
+            return until(reason, what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; its condition says {self.why_pending(namespace, pod)!r}") from error
 
@@ -229,9 +230,27 @@ class Cluster:
         running: bool = found["status"].get("phase") == "Running"
         return running and "deletionTimestamp" not in found["metadata"]
 
-    def touch_node(self, name: str, note: str) -> None:
-        """Really changes a node, which makes the scheduler try the pods again that an extender rejected."""
-        self.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {"e2e/touched": note}}})
+    def touch_node(self, name: str) -> None:
+        """Changes an annotation of a node: the scheduler then retries the pods that an extender rejected."""
+        self._touches += 1
+        self.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {"e2e/touched": str(self._touches)}}})
+
+    def remove_resource(self) -> None:
+        """Removes the resource of the worker `resources`, which has ended, from the nodes of all tests."""
+        for node in NODES:
+            self.touch_node(node)  # so that a late patch of the worker conflicts
+            nothing = {RESOURCE: None}
+            self.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": nothing, "allocatable": nothing}})
+
+    def delete_policies(self, namespace: str) -> None:
+        """Deletes every policy of a namespace, if policies are served."""
+        with suppress(ApiError):
+            self.api.delete(f"/apis/telemetry.intel.com/v1alpha1/namespaces/{namespace}/taspolicies")
+
+    def bindings(self, since: int, namespace: str, pod: str) -> list[Call]:
+        """The requests after a mark of the audit log that bind this pod. The effect may be visible before the entry."""
+        uri = f"/api/v1/namespaces/{namespace}/pods/{pod}/binding"
+        return [call for call in self.audit.calls(since) if call.uri.partition("?")[0] == uri]
 
     def _pod(self, namespace: str, pod: str) -> Object:
         return self.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")

@@ -1,10 +1,11 @@
 """The fixture `cluster`: one control plane for all tests of a process, its logs kept if a test fails."""
 
-import functools
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from tests.kubernetes.fixtures import admin, client, node
 from workers.kubernetes.crd import crd_manifest
 
 from . import binaries
+from .api import ApiError
 from .cluster import NODES, Cluster
 from .controlplane import control_plane
+from .processes import until
 
 __all__ = ["admin", "bus", "client", "node", "server"]
 
@@ -36,7 +39,7 @@ KEPT = "tas-e2e-kept"
 """The name under which a worker of pytest-xdist hands over where it kept logs."""
 
 
-find_binaries = functools.cache(binaries.find)
+find_binaries = cache(binaries.find)
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +77,14 @@ def prometheus_binary() -> Path:
 def crd(cluster: Cluster) -> None:
     """TASPolicies are served."""
     cluster.kubectl("apply", "-f", "-", stdin=crd_manifest())
-    cluster.kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=60s")
+    until(partial(_are_policies_served, cluster), "policies are served")
+
+
+def _are_policies_served(cluster: Cluster) -> bool:
+    with suppress(ApiError):  # 404, and 429 while the API server prepares the storage
+        cluster.api.get("/apis/telemetry.intel.com/v1alpha1/taspolicies")
+        return True
+    return False
 
 
 @pytest.fixture(scope="session")
@@ -91,16 +101,17 @@ def kubeconfig(cluster: Cluster, crd: None) -> Path:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace for one test, its pods gone afterwards."""
+    """A namespace for one test. Afterwards its pods and policies are deleted."""
     name = cluster.create_namespace()
     yield name
+    cluster.delete_policies(name)
     cluster.delete_pods(name)
 
 
 @pytest.fixture
 def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Says a line at the end of the session's output, also if all is well: a figure that somebody wants to know."""
-    return functools.partial(record_property, TOLD)
+    return partial(record_property, TOLD)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,7 +45,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class AuditLog:
-    """Every request the API server answered: who asked for what. An entry is written before its answer is sent."""
+    """Every request that the API server answered. An entry is complete before the last byte of its answer is sent."""
 
     path: Path
 
@@ -173,7 +173,7 @@ def control_plane(folder: Path, binaries: Mapping[str, Path]) -> Iterator[Contro
         etcd_url = f"http://127.0.0.1:{client_port}"
         start("etcd", *_etcd_flags(folder, etcd_url, f"http://127.0.0.1:{peer_port}"))
         server = start("kube-apiserver", *_api_server_flags(folder, etcd_url, port))
-        until(lambda: _ready(plane.api, server), "kube-apiserver is ready", timeout=60)
+        until(lambda: _ready(plane.api, server), "kube-apiserver is ready")
         start("kube-controller-manager", *_controller_manager_flags(folder, plane))
         start("kwok", *_kwok_flags(plane))
         yield plane

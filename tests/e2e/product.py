@@ -14,7 +14,10 @@ from .cluster import POLICY_LABEL, Cluster
 from .processes import Process, clean_environment, free_ports, running, until
 
 PUBLISH_SECONDS = 100.0
-"""Generous: several times a second of work, on a machine that may have much else to do."""
+"""Time limit of `tas publish`, on a busy machine."""
+
+CALL_SECONDS = 60.0
+"""Time limit of a request to the extender, on a busy machine."""
 
 TAS = [sys.executable, "-m", "cli"]
 
@@ -108,8 +111,8 @@ class Product:
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
-        return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=10, context=self._tls)
+            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_SECONDS)
+        return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=CALL_SECONDS, context=self._tls)
 
     def _ask(self, verb: str, namespace: str, policy: str, names: Iterable[str]) -> object:
         pod = {"metadata": {"name": "asked", "namespace": namespace, "labels": {POLICY_LABEL: policy}}}
@@ -173,7 +176,7 @@ def lone_extension(cluster: Cluster, tas: Product, name: str, site: Path, **envi
     env = environment(cluster.folder) | {"PYTHONPATH": str(site)} | environ
     with running(f"tas-{name}-{len(cluster.processes)}", command, folder=cluster.folder, env=env) as process:
         cluster.processes.append(process)
-        until(lambda: _ready(process, health_port), f"{name} is ready", timeout=40)
+        until(lambda: _ready(process, health_port), f"{name} is ready")
         yield f"http://127.0.0.1:{port}"
 
 

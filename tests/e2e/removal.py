@@ -160,7 +160,7 @@ class RealApi:
         while True:
             await asyncio.sleep(ORDER_SECONDS / 3)
             self._read_audit()
-            until = time.time() - ORDER_SECONDS
+            until = time.time() - ORDER_SECONDS - self._judge.late()
             ripe = [each for each in self._waiting if each[1] < until]
             self._waiting = [each for each in self._waiting if each[1] >= until]
             for version, at, kind, found, gone in sorted(ripe, key=lambda each: each[0]):

@@ -11,6 +11,7 @@ from cli.demo.stories import STORIES
 
 from .cluster import NODES, Cluster, extender
 from .controlplane import ADMIN_GROUP, Call
+from .processes import until
 from .product import TAS, Product, environment, product
 
 POLICY = "asked-about"
@@ -58,6 +59,7 @@ def tas(cluster: Cluster, crd: None, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def demo(cluster: Cluster, tas: Product, tmp_path: Path) -> Demo:
+    until(lambda: not deleting(cluster), "namespaces that other tests have deleted are gone")
     return Demo(cluster, tas, tmp_path)
 
 
@@ -111,6 +113,12 @@ def test_a_scheduler_that_has_not_asked_yet_is_found_out_by_a_pod_if_wished(
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"tas-demo-probe is Pending: 0/\d+ nodes are available: \d Node violates", done.stdout)
     assert standing(cluster) == before
+
+
+def deleting(cluster: Cluster) -> set[str]:
+    """The namespaces that are being deleted."""
+    metadata = [each["metadata"] for each in cluster.api.get("/api/v1/namespaces")["items"]]
+    return {each["name"] for each in metadata if "deletionTimestamp" in each}
 
 
 def standing(cluster: Cluster) -> dict[str, str]:

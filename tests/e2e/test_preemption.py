@@ -17,7 +17,6 @@ both_forms = pytest.mark.parametrize("names_only", [True, False], ids=["names", 
 HOSTS = ("host-1", "host-2", "host-3")
 POOL = {"pool": "preemption"}
 HIGH = "e2e-high"
-PATIENCE = 40.0
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def full(cluster: Cluster, namespace: str, hosts: Iterable[str]) -> Iterator[Non
     for host in hosts:
         cluster.create_pod(namespace, f"on-{host}", containers=containers(), nodeName=host)
     for host in hosts:
-        until(partial(cluster.is_running, namespace, f"on-{host}"), f"a pod runs on {host}", timeout=PATIENCE)
+        until(partial(cluster.is_running, namespace, f"on-{host}"), f"a pod runs on {host}")
     try:
         yield
     finally:
@@ -93,7 +92,7 @@ def test_facts_c31_preempt_is_asked_in_the_form_and_with_the_golden_fields_and_m
         cluster.scheduler(preempting(recorder.url, names_only=names_only)),
     ):
         create_urgent(cluster, where, policy="demo-policy")
-        assert cluster.placed(where, "urgent", timeout=PATIENCE) == "host-2"
+        assert cluster.placed(where, "urgent") == "host-2"
         assert left(cluster, where) == {"host-1", "host-3"}
     asked, *_ = recorder.about("urgent", PREEMPT)
     assert asked.headers["Content-Type"] == "application/json"
@@ -123,12 +122,12 @@ def test_facts_c31_a_bad_answer_to_preempt_evicts_nobody_or_is_skipped_if_ignora
     with full(cluster, namespace, hosts), recording(answering(answer)) as recorder:
         with cluster.scheduler(preempting(recorder.url, names_only=True)):
             create_urgent(cluster, namespace)
-            until(lambda: len(recorder.about("urgent", PREEMPT)) > 0, "preempt was asked", timeout=PATIENCE)
+            until(lambda: len(recorder.about("urgent", PREEMPT)) > 0, "preempt was asked")
             cluster.rejected(namespace, "urgent")
             assert left(cluster, namespace) == set(hosts)
         asked = len(recorder.about("urgent", PREEMPT))
         with cluster.scheduler(preempting(recorder.url, names_only=True, ignorable=True)):
-            until(lambda: len(recorder.about("urgent", PREEMPT)) > asked, "it was asked again", timeout=PATIENCE)
+            until(lambda: len(recorder.about("urgent", PREEMPT)) > asked, "it was asked again")
 
 
 def test_facts_c31_without_a_preempt_verb_or_interest_nobody_asks(
@@ -139,7 +138,7 @@ def test_facts_c31_without_a_preempt_verb_or_interest_nobody_asks(
         other = preempting(recorder.url, names_only=True, managedResources=[{"name": "example.com/other"}])
         with cluster.scheduler(silent, other):
             create_urgent(cluster, namespace)
-            assert cluster.placed(namespace, "urgent", timeout=PATIENCE) in hosts
+            assert cluster.placed(namespace, "urgent") in hosts
         assert not [asked for asked in recorder.asked if asked.verb == PREEMPT]
 
 
@@ -157,8 +156,8 @@ def test_nobody_is_evicted_from_a_node_that_the_policy_rejects(
     rules = [{"metricname": "health_metric", "operator": "Equals", "target": 2}]
     tas.publish({"host-1": {"health_metric": 2}, "host-2": {"health_metric": 2}, "host-3": {"health_metric": 0}})
     with tas.policy(namespace, "demo", {"dontschedule": {"rules": rules}}):
-        until(lambda: tas.passes(namespace, "demo", hosts) == {"host-3"}, "two hosts are rejected", timeout=PATIENCE)
+        until(lambda: tas.passes(namespace, "demo", hosts) == {"host-3"}, "two hosts are rejected")
         with full(cluster, namespace, hosts), cluster.scheduler(preempting(tas.url, names_only=names_only)):
             create_urgent(cluster, namespace, policy="demo")
-            assert cluster.placed(namespace, "urgent", timeout=PATIENCE) == "host-3"
+            assert cluster.placed(namespace, "urgent") == "host-3"
             assert left(cluster, namespace) == {"host-1", "host-2"}

@@ -15,7 +15,6 @@ from .prometheus import exporter, prometheus
 from .test_enforcement import MANIFEST
 
 POLICY = "health-by-prometheus"
-PATIENCE = 60.0
 
 
 def health(**values: int) -> str:
@@ -27,7 +26,7 @@ def health(**values: int) -> str:
 
 async def holds(probe: Callable[[], bool], what: str) -> None:
     """Waits in a thread, so that the exporter goes on answering."""
-    await asyncio.to_thread(until, probe, what, timeout=PATIENCE)
+    await asyncio.to_thread(until, probe, what)
 
 
 async def ended(url: str) -> bool:
@@ -64,7 +63,7 @@ async def test_from_an_exporter_to_a_label_and_back(
 
                 # Silence removes nothing: the series end, and the label stays.
                 scraped.away = True
-                await eventually(lambda: ended(url), within=PATIENCE, every=0.1)
+                await eventually(lambda: ended(url), every=0.1)
                 assert labels() == {"node-2"}
 
                 scraped.text, scraped.away = health(), False

@@ -12,7 +12,9 @@ from .cluster import NODES, Cluster, extender
 from .processes import until
 from .recorder import FILTER, PREEMPT, PRIORITIZE, Answer, Answered, Asked, passing, recording, say, scoring
 
-PATIENCE = 40.0
+LATE_SECONDS = 40.0
+"""Much longer than the time limit of the scheduler."""
+
 FIRST, SECOND, THIRD = NODES
 
 
@@ -33,8 +35,8 @@ def test_facts_c1_an_error_is_not_tried_again_in_the_same_cycle_and_slashes_at_t
 
     with recording(answer) as recorder, cluster.scheduler(extender(f"{recorder.url}///", names_only=True)):
         cluster.create_pod(namespace, "web")
-        assert "code 503" in cluster.rejected(namespace, "web", timeout=PATIENCE)
-        until(lambda: len(times) >= 2, "the next cycle", timeout=PATIENCE)
+        assert "code 503" in cluster.rejected(namespace, "web")
+        until(lambda: len(times) >= 2, "the next cycle")
     assert {asked.verb for asked in recorder.asked} == {FILTER}
     assert times[1] - times[0] > 0.9
 
@@ -43,8 +45,8 @@ def test_facts_c1_an_error_is_not_tried_again_in_the_same_cycle_and_slashes_at_t
 def test_facts_c2_the_time_limit_is_for_the_whole_exchange(cluster: Cluster, namespace: str, late: str) -> None:
     def answer(asked: Asked) -> Answered:
         if late == "headers":
-            until(lambda: released, "the test is over", timeout=PATIENCE)
-        return Answered(200, passing(asked, NODES).raw, pause=PATIENCE if late == "body" else 0.0)
+            until(lambda: released, "the test is over")
+        return Answered(200, passing(asked, NODES).raw, pause=LATE_SECONDS if late == "body" else 0.0)
 
     released: list[bool] = []
     with (
@@ -52,7 +54,7 @@ def test_facts_c2_the_time_limit_is_for_the_whole_exchange(cluster: Cluster, nam
         cluster.scheduler(extender(recorder.url, names_only=True, httpTimeout="300ms")),
     ):
         cluster.create_pod(namespace, "web")
-        said = cluster.rejected(namespace, "web", timeout=PATIENCE)
+        said = cluster.rejected(namespace, "web")
         released.append(True)
     assert "deadline exceeded" in said or "Client.Timeout" in said
     assert cluster.node_of(namespace, "web") is None
@@ -74,13 +76,13 @@ def test_facts_c13_each_is_asked_about_what_the_one_before_left_and_nobody_once_
         entries = [extender(each.url, names_only=True, managedResources=[]) for each in (one, two, three)]
         with cluster.scheduler(*entries):
             cluster.create_pod(namespace, "web", managed=False)
-            cluster.rejected(namespace, "web", timeout=PATIENCE)
+            cluster.rejected(namespace, "web")
             asked, *_ = two.about("web", FILTER)
             assert sorted(asked.names) == [FIRST, SECOND]
             assert not three.about("web")
 
             cluster.create_pod(namespace, "pinned", managed=False, nodeSelector={"kubernetes.io/hostname": FIRST})
-            cluster.rejected(namespace, "pinned", timeout=PATIENCE)
+            cluster.rejected(namespace, "pinned")
             asked, *_ = one.about("pinned", FILTER)
             assert asked.names == [FIRST]
 
@@ -94,7 +96,7 @@ def test_facts_c20_equal_reasons_are_counted_and_the_event_is_cut(cluster: Clust
 
     with recording(filtering(answer)) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
         cluster.create_pod(namespace, "web")
-        condition = cluster.rejected(namespace, "web", timeout=PATIENCE)
+        condition = cluster.rejected(namespace, "web")
         assert f"2 {words[0]}" in condition
         assert f"1 {words[1]}" in condition
         for message in cluster.events(namespace, "web", reason="FailedScheduling"):
@@ -118,7 +120,7 @@ def test_facts_c21_of_many_nodes_a_sample_is_asked_about(cluster: Cluster, names
         cluster.scheduler(extender(recorder.url, names_only=True)),
     ):
         cluster.create_pod(namespace, "web")
-        cluster.rejected(namespace, "web", timeout=PATIENCE)
+        cluster.rejected(namespace, "web")
         for asked in recorder.about("web", FILTER):
             assert len(asked.names) == 100
 
@@ -135,7 +137,7 @@ def test_facts_c24_c27_a_score_is_worth_ten_times_its_weight_against_the_in_tree
         with recording(best) as recorder, cluster.scheduler(extender(recorder.url, names_only=True, weight=weight)):
             for number in range(3):
                 cluster.create_pod(namespace, f"web-{number}")
-                assert (cluster.placed(namespace, f"web-{number}", timeout=PATIENCE) == FIRST) is wins
+                assert (cluster.placed(namespace, f"web-{number}") == FIRST) is wins
                 cluster.delete_pods(namespace)  # so that all nodes stay equal
     finally:
         cluster.api.patch(f"/api/v1/nodes/{FIRST}", {"spec": {"taints": None}})
@@ -152,7 +154,7 @@ def test_facts_c24_the_scores_of_several_are_added_up(cluster: Cluster, namespac
         entries = [extender(each.url, names_only=True, weight=weight, managedResources=[]) for each, weight in weights]
         with cluster.scheduler(*entries):
             cluster.create_pod(namespace, "web", managed=False)
-            assert cluster.placed(namespace, "web", timeout=PATIENCE) == SECOND
+            assert cluster.placed(namespace, "web") == SECOND
         assert all(each.about("web", PRIORITIZE) for each in (one, two, three))
 
 
@@ -171,9 +173,9 @@ def test_facts_c30_who_cannot_bind_stops_the_pod_or_is_skipped_if_ignorable(
     ):
         cluster.create_pod(namespace, "web")
         if ignorable:
-            assert cluster.placed(namespace, "web", timeout=PATIENCE) in NODES
+            assert cluster.placed(namespace, "web") in NODES
         else:
-            assert cluster.rejected(namespace, "web", containing="no card is free", timeout=PATIENCE)
+            assert cluster.rejected(namespace, "web", containing="no card is free")
             assert cluster.node_of(namespace, "web") is None
     binding = recorder.about("web", "bind")[0].body
     assert binding.keys() == {"PodName", "PodNamespace", "PodUID", "Node"}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cluster import NODES, RESOURCE, Cluster
+from tests.e2e.cluster import Cluster
 from tests.integration.conftest import bus, server
 from tests.kubernetes.fixtures import admin
 from tests.kubernetes.label_fixtures import world
@@ -14,12 +14,10 @@ __all__ = ["admin", "bus", "resources", "server", "world"]
 
 
 @pytest.fixture(autouse=True)
-def others(cluster: Cluster) -> Iterator[None]:
-    """The nodes of all tests are as before: the worker itself takes nothing away."""
+def nodes_of_all_tests(cluster: Cluster) -> Iterator[None]:
+    """Afterwards the nodes of all tests are as before: the worker itself removes nothing."""
     yield
-    for node in NODES:
-        nothing = {RESOURCE: None}
-        cluster.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": nothing, "allocatable": nothing}})
+    cluster.remove_resource()
 
 
 class TestResources(ResourceScenarios):

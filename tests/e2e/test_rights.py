@@ -1,6 +1,7 @@
 """The rights in deploy/rbac suffice for what each worker does, and the worker says which right is missing."""
 
 from collections.abc import MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,16 @@ from workers.kubernetes.resources import FULL_NODES, NODES, PODS, POLICIES
 from workers.watching.watch import WatchWorker
 
 from .cluster import Cluster
+from .processes import until
 
 RBAC = Path(__file__).parents[2] / "deploy" / "rbac"
 NAMESPACE = "telemetry-aware-scheduling"
+RIGHTS = (
+    ("tas-watch", "list", "pods", ""),
+    ("tas-labels", "patch", "nodes", ""),
+    ("tas-resources", "patch", "nodes", "status"),
+)
+"""Some right of each account: ServiceAccount, verb, resource and subresource."""
 
 
 def account(cluster: Cluster, name: str) -> Path:
@@ -35,6 +43,19 @@ def account(cluster: Cluster, name: str) -> Path:
 def rights(cluster: Cluster, product_namespace: str) -> None:
     for file in sorted(RBAC.glob("*.yaml")):
         cluster.apply(file)
+    # The API server applies new rights with a delay.
+    for name, verb, resource, subresource in RIGHTS:
+        until(partial(is_allowed, cluster, name, verb, resource, subresource), f"{name} may {verb} {resource}")
+
+
+def is_allowed(cluster: Cluster, name: str, verb: str, resource: str, subresource: str) -> bool:
+    """Whether the API server allows a ServiceAccount to do this now."""
+    spec = {
+        "user": f"system:serviceaccount:{NAMESPACE}:{name}",
+        "resourceAttributes": {"verb": verb, "resource": resource, "subresource": subresource},
+    }
+    review = cluster.api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
+    return bool(review["status"]["allowed"])
 
 
 async def test_watch_can_do_its_work_and_no_more(

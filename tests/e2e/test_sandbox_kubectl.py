@@ -105,10 +105,10 @@ async def test_lists_are_shown_as_of_a_real_cluster(kubectl: Kubectl) -> None:
     assert await shown("nodes", "--sort-by=.metadata.name", "--no-headers", "--selector=kubernetes.io/hostname=node-2")
     async with kubectl.sandbox.scheduler():
         await kubectl("apply", "--validate=false", "--filename=-", stdin=POD)
-        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=30s")
+        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=60s")
         assert (await shown("pods"))[1][:4] == ["web", "0/1", "Pending", "0"]
         await kubectl("label", "node", "node-2", "disk=fast")
-        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=30s")
+        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=60s")
         assert (await shown("pods"))[1][:4] == ["web", "1/1", "Running", "0"]
     reasons = {row[2] for row in (await shown("events"))[1:]}
     assert {"FailedScheduling", "Scheduled"} <= reasons
@@ -135,14 +135,14 @@ async def test_a_cordoned_or_tainted_node_gets_no_pod(kubectl: Kubectl) -> None:
         assert "SchedulingDisabled" in await kubectl("get", "node", "node-1")
         pod = POD.replace("nodeSelector: {disk: fast}", "restartPolicy: Always")
         await kubectl("apply", "--validate=false", "--filename=-", stdin=pod)
-        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=30s")
+        await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=60s")
         described = await kubectl("describe", "pod", "web")
         assert "1 node(s) had untolerated taint(s), 1 node(s) were unschedulable" in described
         await kubectl("taint", "node", "node-2", "example.com/broken-")
-        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=30s")
+        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=60s")
         assert await kubectl("get", "pod", "web", "--output=jsonpath={.spec.nodeName}") == "node-2"
         await kubectl("uncordon", "node-1")
-        await kubectl("drain", "node-2", "--force", "--timeout=30s")
+        await kubectl("drain", "node-2", "--force", "--timeout=60s")
     assert kubectl.sandbox.cluster.store.items(PODS) == []
 
 

@@ -107,7 +107,7 @@ def test_a_pod_waits_with_the_reason_while_all_nodes_are_forbidden_and_runs_once
 
         tas.publish({"node-1": {"health_metric": 0}})
         until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1"}, "node-1 is allowed again")
-        cluster.touch_node("node-1", namespace)
+        cluster.touch_node("node-1")
         assert cluster.placed(namespace, "waiting") == "node-1"
 
 

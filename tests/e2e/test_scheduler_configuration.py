@@ -11,7 +11,6 @@ from workers.process.manifests import read_yaml
 from .cluster import NODES, RESOURCE, Cluster, extender
 from .recorder import FILTER, PRIORITIZE, Answered, Asked, passing, recording, scoring
 
-PATIENCE = 40.0
 NOWHERE = "http://127.0.0.1:1"
 
 
@@ -68,7 +67,7 @@ def test_the_entry_of_docs_scheduler_is_taken_and_asks(cluster: Cluster, namespa
         mine = entry | {"urlPrefix": f"{recorder.url}/scheduler", "httpTimeout": "30s"}
         with cluster.scheduler(mine):
             cluster.create_pod(namespace, "web", policy="demo-policy")
-            assert cluster.placed(namespace, "web", timeout=PATIENCE) == "node-2"
+            assert cluster.placed(namespace, "web") == "node-2"
             assert recorder.about("web", FILTER)
 
 
@@ -80,8 +79,8 @@ def test_facts_c11_all_profiles_ask_the_same_extenders(cluster: Cluster, namespa
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True), profiles=profiles):
         cluster.create_pod(namespace, "first")
         cluster.create_pod(namespace, "second", schedulerName="second")
-        assert cluster.placed(namespace, "first", timeout=PATIENCE) == "node-2"
-        assert cluster.placed(namespace, "second", timeout=PATIENCE) == "node-2"
+        assert cluster.placed(namespace, "first") == "node-2"
+        assert cluster.placed(namespace, "second") == "node-2"
 
 
 @pytest.mark.parametrize("place", ["containers", "initContainers"])
@@ -97,7 +96,7 @@ def test_facts_c12_a_pod_is_of_interest_by_any_container_that_names_the_resource
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
         init_containers = [] if place == "containers" else [taking_part]
         cluster.create_pod(namespace, "web", containers=containers, initContainers=init_containers)
-        assert cluster.placed(namespace, "web", timeout=PATIENCE) == "node-2"
+        assert cluster.placed(namespace, "web") == "node-2"
         assert recorder.about("web", FILTER)
 
 
@@ -110,5 +109,5 @@ def test_facts_c12_without_managed_resources_every_pod_is_of_interest(cluster: C
         cluster.scheduler(extender(recorder.url, names_only=True, managedResources=[])),
     ):
         cluster.create_pod(namespace, "plain", managed=False)
-        cluster.placed(namespace, "plain", timeout=PATIENCE)
+        cluster.placed(namespace, "plain")
         assert {asked.verb for asked in recorder.about("plain")} == {FILTER, PRIORITIZE}

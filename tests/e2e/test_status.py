@@ -1,13 +1,12 @@
 """The status of TASPolicies over a real API server and a real nats-server, also as kubectl shows it."""
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from tests.e2e.cluster import Cluster
 from tests.integration.conftest import bus, server
 from tests.kubernetes.fixtures import admin
 from tests.kubernetes.label_fixtures import world
-from tests.kubernetes.status_scenarios import StatusScenarios, says, status
+from tests.kubernetes.status_scenarios import Checking, StatusScenarios, status, wait_for_status
 from tests.kubernetes.world import World, deschedule
 
 __all__ = ["admin", "bus", "server", "status", "world"]
@@ -20,12 +19,12 @@ def no_others(cluster: Cluster, crd: None) -> None:
 
 
 class TestStatus(StatusScenarios):
-    async def test_kubectl_shows_it_in_columns(self, cluster: Cluster, world: World, status: CollectorRegistry) -> None:
+    async def test_kubectl_shows_it_in_columns(self, cluster: Cluster, world: World, status: Checking) -> None:
         node = await world.node()
         key = await world.policy(await world.namespace(), world.name(), deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
-        await says(world, key, MetricsSeen=("True", "Fresh"), Violating=("True", "NodesViolate"))
+        await world.evaluate(node)
+        await wait_for_status(world, key, MetricsSeen=("True", "Fresh"), Violating=("True", "NodesViolate"))
         table = cluster.kubectl("get", "taspolicies", "--namespace", key.namespace, "--output", "wide")
         head, row = table.splitlines()
         assert head.split() == ["NAME", "READY", "METRICS", "VIOLATING", "AGE", "MESSAGE"]

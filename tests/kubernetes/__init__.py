@@ -1,1 +1,1 @@
-"""What holds of any API server: scenarios written once, run over the sandbox and over a real one."""
+"""Scenarios for any API server: tests/integration runs them with the sandbox, tests/e2e with a real one."""

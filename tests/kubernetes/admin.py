@@ -17,7 +17,7 @@ POLICIES = "/apis/telemetry.intel.com/v1alpha1"
 
 
 class AdminError(Exception):
-    """The API server answered with something else than success."""
+    """The API server answered with a status other than 2xx."""
 
     def __init__(self, method: str, path: str, status: int, body: str) -> None:
         super().__init__(f"{method} {path}: {status} {body[:500]}")
@@ -25,10 +25,10 @@ class AdminError(Exception):
 
 
 class Admin:
-    """Creates, changes and deletes. Only the reading of the kubeconfig file is the product's.
+    """Creates, changes and deletes objects. Uses no code of the product but the reading of the kubeconfig file.
 
     Attributes:
-        kubeconfig: Whose rights it has.
+        kubeconfig: The file with its credentials.
     """
 
     def __init__(self, kubeconfig: Path, credentials: Credentials, session: aiohttp.ClientSession) -> None:
@@ -74,7 +74,7 @@ class Admin:
             if error.status != 404:
                 raise
 
-    # What scenarios are about
+    # Nodes, policies and pods
 
     async def create_node(self, name: str, **labels: str) -> Object:
         """Creates a node that is Ready, so that no controller changes it."""
@@ -86,7 +86,7 @@ class Admin:
                 created = await self.get(f"/api/v1/nodes/{name}")
             return _is_ready(created)
 
-        await eventually(ready, within=60, every=0.02)
+        await eventually(ready, every=0.02)
         return created
 
     async def label_node(self, name: str, labels: Mapping[str, str | None]) -> Object:

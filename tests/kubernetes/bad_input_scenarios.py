@@ -1,4 +1,4 @@
-"""Bad input over any API server: what becomes of it, and that it touches nobody else.
+"""Bad input with any API server: its effect, and that it has no effect on other policies and nodes.
 
 Ids are those of docs/facts.md: D of the original's defects, G, S and C of behaviour.
 """
@@ -6,6 +6,7 @@ Ids are those of docs/facts.md: D of the original's defects, G, S and C of behav
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -13,22 +14,22 @@ import pytest
 from tas.policy.policy import PolicyKey
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import AdminError
-from tests.kubernetes.enforcement import PREFIX, VIOLATING, WITHIN, Enforced
+from tests.kubernetes.enforcement import PREFIX, VIOLATING, Enforced
 from tests.kubernetes.world import HOSTNAME, deschedule, labeling, rule
 
 AT_ONCE = 25
-"""Requests under way together, where many policies are made."""
+"""Concurrent requests, where a test creates or deletes many policies."""
 
 FALSE, TRUE = "False", "True"
 
 
 def fields_of(status: Mapping[str, Any]) -> list[str]:
-    """The fields of which a status tells something."""
+    """The fields of the problems that a status reports."""
     return [problem["field"] for problem in status["problems"]]
 
 
 class BadInputScenarios:
-    """To be run by a subclass where there is `enforced`."""
+    """For subclasses with the fixture `enforced`."""
 
     # The resource
 
@@ -39,7 +40,7 @@ class BadInputScenarios:
             await enforced.policy(await enforced.namespace(), name, deschedule(limit))
             for load, value in (("1501m", VIOLATING), ("1.5", None)):
                 await enforced.sample(node, **{"node:load:rate1m": load})  # type: ignore[arg-type]
-                await enforced.becomes(node, {name: value})
+                await enforced.wait_for_labels(node, {name: value})
 
     @pytest.mark.parametrize("strategies", [{}, {"deschedule": {"rules": []}}], ids=["no-strategy", "no-rules"])
     async def test_facts_D34_a_policy_without_effect_is_reported_and_does_nothing(
@@ -49,7 +50,8 @@ class BadInputScenarios:
             node, name = await enforced.node(), enforced.name()
             key = await enforced.policy(await enforced.namespace(), name, strategies)
             await enforced.sample(node, health=1)
-            await enforced.says(key, Ready=(FALSE, "NothingToDo"))
+            await enforced.wait_for_status(key, Ready=(FALSE, "NothingToDo"))
+            await self._wait_for_evaluation(enforced, node)
             assert await enforced.values(node, name) == [None]
 
     @pytest.mark.parametrize("target", ["much", "1.5x", "", True, 1.5, [1]], ids=repr)
@@ -60,8 +62,8 @@ class BadInputScenarios:
             node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
             key = await enforced.policy(namespace, name, deschedule())
             await enforced.sample(node, health=1)
-            await enforced.becomes(node, {name: VIOLATING})
-            refused: AdminError | None = None  # by the CRD's schema, where there is one
+            await enforced.wait_for_labels(node, {name: VIOLATING})
+            refused: AdminError | None = None  # by the CRD's schema; the sandbox has none
             try:
                 await enforced.policy(namespace, name, deschedule(rule(target=target)))
             except AdminError as error:
@@ -69,26 +71,27 @@ class BadInputScenarios:
             if refused is not None:
                 assert (refused.status, "target" in str(refused)) == (422, True)
             else:
-                status = await enforced.says(key, Ready=(FALSE, "PartlyUnreadable"))
+                status = await enforced.wait_for_status(key, Ready=(FALSE, "PartlyUnreadable"))
                 assert fields_of(status) == ["spec.strategies.deschedule.rules[0].target"]
                 await enforced.sample(node, health=0)
+                await self._wait_for_evaluation(enforced, node, health=0)
             assert await enforced.values(node, name) == [None, VIOLATING]
             await enforced.policy(namespace, name, deschedule(rule(target=2)))
             await enforced.sample(node, health=0)
-            await enforced.becomes(node, {name: None})
+            await enforced.wait_for_labels(node, {name: None})
 
     async def test_facts_D35_the_status_shows_violating_and_other_nodes(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name = await enforced.node(), enforced.name()
             key = await enforced.policy(await enforced.namespace(), name, deschedule())
             await enforced.sample(node, health=1)
-            status = await enforced.says(key, Ready=(TRUE, "InForce"), Violating=(TRUE, "NodesViolate"))
+            status = await enforced.wait_for_status(key, Ready=(TRUE, "InForce"), Violating=(TRUE, "NodesViolate"))
             assert (status["violating"], status["violatingNodes"]) == (1, [node])
             await enforced.sample(node, health=0)
-            status = await enforced.says(key, Violating=(FALSE, "SomeUnknown"), MetricsSeen=(TRUE, "Fresh"))
+            status = await enforced.wait_for_status(key, Violating=(FALSE, "SomeUnknown"), MetricsSeen=(TRUE, "Fresh"))
             assert (status["violating"], status["violatingNodes"], fields_of(status)) == (0, [], [])
 
-    # What comes, changes and goes
+    # Created, changed and deleted policies
 
     async def test_facts_D36_C5_a_strategy_replaced_by_an_edit_is_removed_with_its_labels(
         self, enforced: Enforced
@@ -97,11 +100,11 @@ class BadInputScenarios:
             node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
             await enforced.policy(namespace, name, deschedule())
             await enforced.sample(node, health=1)
-            await enforced.becomes(node, {name: VIOLATING})
+            await enforced.wait_for_labels(node, {name: VIOLATING})
             key = await enforced.policy(namespace, name, labeling(rule("health", 1, "Equals", "card=card0")))
-            await enforced.becomes(node, {name: None, f"{PREFIX}{name}/card": "card0"})
+            await enforced.wait_for_labels(node, {name: None, f"{PREFIX}{name}/card": "card0"})
             await enforced.delete_policy(key)
-            await enforced.becomes(node, {f"{PREFIX}{name}/card": None})
+            await enforced.wait_for_labels(node, {f"{PREFIX}{name}/card": None})
             assert await enforced.values(node, name) == [None, VIOLATING, None]
 
     async def test_facts_D37_C4_beside_an_unknown_strategy_the_others_work_until_the_policy_is_deleted(
@@ -114,12 +117,12 @@ class BadInputScenarios:
             key = await enforced.policy(await enforced.namespace(), name, strategies)
             await enforced.sample(node, health=1)
             labels = {name: VIOLATING, f"{PREFIX}{name}/card": "card0"}
-            await enforced.becomes(node, labels)
-            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"))
+            await enforced.wait_for_labels(node, labels)
+            status = await enforced.wait_for_status(key, Ready=(TRUE, "PartlyIgnored"))
             unknown = {"spec.strategies.strategy_unavailable", "spec.strategies.another"}
             assert set(fields_of(status)) == unknown
             await enforced.delete_policy(key)
-            await enforced.becomes(node, dict.fromkeys(labels))
+            await enforced.wait_for_labels(node, dict.fromkeys(labels))
             assert await enforced.stored(key) is None
 
     async def test_facts_D38_a_missed_deletion_is_applied_after_the_next_list(self, enforced: Enforced) -> None:
@@ -127,11 +130,11 @@ class BadInputScenarios:
             node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
             key = await enforced.policy(namespace, name, deschedule())
             await enforced.sample(node, health=1)
-            await enforced.becomes(node, {name: VIOLATING})
+            await enforced.wait_for_labels(node, {name: VIOLATING})
             await enforced.stop()
             await enforced.delete_policy(key)
             await enforced.start()
-            await enforced.becomes(node, {name: None})
+            await enforced.wait_for_labels(node, {name: None})
             assert await enforced.stored(key) is None
 
     async def test_facts_D39_S8_policies_of_one_name_in_two_namespaces_are_separate(self, enforced: Enforced) -> None:
@@ -147,18 +150,20 @@ class BadInputScenarios:
                 for namespace in ("a", "b")
             ]
             await enforced.sample(node, a=1, b=1)
-            await enforced.becomes(node, {name: VIOLATING, label: "a"})
-            for a, standing in ((0, "b"), (1, "a")):  # what one wishes away stands while the other wishes it
+            await enforced.wait_for_labels(node, {name: VIOLATING, label: "a"})
+            for a, value in ((0, "b"), (1, "a")):  # a label that one policy desires absent stays if the other sets it
                 await enforced.sample(node, a=a, b=1)
-                await enforced.becomes(node, {name: VIOLATING, label: standing})
+                await enforced.wait_for_labels(node, {name: VIOLATING, label: value})
             for key, other in ((here, there), (there, here)):
-                status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
+                status = await enforced.wait_for_status(
+                    key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate")
+                )
                 assert str(other) in status["problems"][0]["reason"]
             await enforced.delete_policy(here)
-            await enforced.becomes(node, {label: "b"})
-            await enforced.says(there, Ready=(TRUE, "InForce"))
+            await enforced.wait_for_labels(node, {label: "b"})
+            await enforced.wait_for_status(there, Ready=(TRUE, "InForce"))
             await enforced.sample(node, a=1, b=0)
-            await enforced.becomes(node, {name: None, label: None})
+            await enforced.wait_for_labels(node, {name: None, label: None})
             assert await enforced.values(node, name) == [None, VIOLATING, None]
             assert await enforced.values(node, label) == [None, "a", "b", "a", "b", None]
 
@@ -173,39 +178,33 @@ class BadInputScenarios:
 
             await enforced.policy(namespace, name, pairs("x=1", "y=1"))
             await enforced.sample(node, first=1, second=0)
-            await enforced.becomes(node, {name: VIOLATING, f"{label}x": "1", f"{label}y": "1"})
+            await enforced.wait_for_labels(node, {name: VIOLATING, f"{label}x": "1", f"{label}y": "1"})
             await enforced.policy(namespace, name, pairs("x=1", logicalOperator="allOf"))
-            await enforced.becomes(node, {name: None, f"{label}x": "1", f"{label}y": None})
+            await enforced.wait_for_labels(node, {name: None, f"{label}x": "1", f"{label}y": None})
             await enforced.policy(namespace, name, pairs("x=1", "y=2", "z=1", logicalOperator="anyOf"))
-            await enforced.becomes(node, {name: VIOLATING, f"{label}y": "2", f"{label}z": "1"})
+            await enforced.wait_for_labels(node, {name: VIOLATING, f"{label}y": "2", f"{label}z": "1"})
             rules.clear()
             await enforced.policy(namespace, name, {"deschedule": {"rules": []}} | labeling(rule("first")))
-            gone = dict.fromkeys((f"{label}x", f"{label}y", f"{label}z"))
-            await enforced.becomes(node, {name: None} | gone)
+            removed = dict.fromkeys((f"{label}x", f"{label}y", f"{label}z"))
+            await enforced.wait_for_labels(node, {name: None} | removed)
             assert await enforced.values(node, f"{label}x") == [None, "1", None]
 
     async def test_facts_D41_S9_an_edit_without_effect_changes_no_label(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():
             node, name, namespace = await enforced.node(), enforced.name(), await enforced.namespace()
             strategies = deschedule() | labeling(rule("health", 1, "Equals", "card=card0"))
-            key = await enforced.policy(namespace, name, strategies)
+            await enforced.policy(namespace, name, strategies)
             await enforced.sample(node, health=1)
             labels = {name: VIOLATING, f"{PREFIX}{name}/card": "card0"}
-            await enforced.becomes(node, labels)
+            await enforced.wait_for_labels(node, labels)
             await enforced.policy(namespace, name, strategies)
             await enforced.admin.change_policy(namespace, name, {"metadata": {"annotations": {"note": "1"}}})
-            turned = dict(reversed(strategies.items()))
-            await enforced.admin.change_policy(namespace, name, {"spec": {"strategies": turned}})
+            reordered = dict(reversed(strategies.items()))
+            await enforced.admin.change_policy(namespace, name, {"spec": {"strategies": reordered}})
             await enforced.stop()
-            await enforced.start()  # everything is listed anew
-            await enforced.policy(namespace, name, strategies, staleAfter="2m")  # and what comes after it has its turn
-
-            async def follows() -> bool:
-                stored = await enforced.stored(key)
-                return stored is not None and stored.policy.stale_after == 120
-
-            await eventually(follows, within=WITHIN)
-            await enforced.sample(node, health=1)
+            await enforced.start()  # all policies are listed again
+            await enforced.policy(namespace, name, strategies, staleAfter="2m")
+            await self._wait_for_evaluation(enforced, node)
             for label, value in labels.items():
                 assert await enforced.values(node, label) == [None, value]
 
@@ -214,33 +213,33 @@ class BadInputScenarios:
             node, namespace = await enforced.node(), await enforced.namespace()
             keys = [PolicyKey(namespace, f"{enforced.name('many')}-{number}") for number in range(500)]
             await enforced.sample(node, health=1)
-            turns = asyncio.Semaphore(AT_ONCE)
+            slots = asyncio.Semaphore(AT_ONCE)
 
             async def create(key: PolicyKey) -> None:
-                async with turns:
+                async with slots:
                     await enforced.admin.create_policy(key.namespace, key.name, strategies=deschedule())
 
             async def delete(key: PolicyKey) -> None:
-                async with turns:
+                async with slots:
                     await enforced.delete_policy(key)
 
             async def labelled(count: int) -> None:
                 names = {key.name for key in keys}
 
-                async def so() -> bool:
+                async def are_set() -> bool:
                     return len(names & (await enforced.labels(node)).keys()) == count
 
-                await eventually(so, within=2 * WITHIN, every=0.1)
+                await eventually(are_set, every=0.1)
 
             await asyncio.gather(*map(create, keys))
             await labelled(500)
             await asyncio.gather(*map(delete, keys))
             await labelled(0)
 
-    # Names and labels that cannot be
+    # Invalid names and labels
 
     @pytest.mark.parametrize("length", [64, 226])
-    async def test_facts_D45_a_name_that_no_label_can_have_labels_under_the_prefix_only(
+    async def test_facts_D45_a_policy_whose_name_is_no_label_key_sets_only_labels_under_the_prefix(
         self, enforced: Enforced, length: int
     ) -> None:
         async with enforced.undisturbed():
@@ -248,12 +247,14 @@ class BadInputScenarios:
             strategies = deschedule() | labeling(rule("health", 1, "Equals", "card=card0"))
             key = await enforced.policy(await enforced.namespace(), name, strategies)
             await enforced.sample(node, health=1)
-            await enforced.becomes(node, {f"{PREFIX}{name}/card": "card0"})
-            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
+            await enforced.wait_for_labels(node, {f"{PREFIX}{name}/card": "card0"})
+            status = await enforced.wait_for_status(
+                key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate")
+            )
             assert fields_of(status) == ["metadata.name"]
             assert set(await enforced.labels(node)) == {HOSTNAME, f"{PREFIX}{name}/card"}
 
-    async def test_facts_D45_a_name_too_long_for_the_prefix_sets_no_label_and_is_reported(
+    async def test_facts_D45_a_policy_whose_name_is_too_long_for_the_prefix_sets_no_label_and_is_reported(
         self, enforced: Enforced
     ) -> None:
         async with enforced.undisturbed():
@@ -261,11 +262,16 @@ class BadInputScenarios:
             strategies = deschedule() | labeling(rule("health", 1, "Equals", "card=card0"))
             key = await enforced.policy(await enforced.namespace(), name, strategies)
             await enforced.sample(node, health=1)
-            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
+            status = await enforced.wait_for_status(
+                key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate")
+            )
             assert set(fields_of(status)) == {"metadata.name"}
-            assert set(await enforced.labels(node)) == {HOSTNAME}
+            after = await self._wait_for_evaluation(enforced, node)
+            assert set(await enforced.labels(node)) == {HOSTNAME, after}
 
-    async def test_facts_D50_G9_the_winner_of_a_key_restores_no_other_value(self, enforced: Enforced) -> None:
+    async def test_facts_D50_G9_the_value_of_the_winning_rule_never_changes_to_the_other_value(
+        self, enforced: Enforced
+    ) -> None:
         async with enforced.undisturbed():
             node, name = await enforced.node(), enforced.name()
             rules = [
@@ -276,7 +282,7 @@ class BadInputScenarios:
             foo, bar = f"{PREFIX}{name}/foo", f"{PREFIX}{name}/bar"
             for more in range(5):
                 await enforced.sample(node, m1=50 + more, m2=100 + more)
-                await enforced.becomes(node, {foo: "1", bar: "2"})
+                await enforced.wait_for_labels(node, {foo: "1", bar: "2"})
             assert await enforced.values(node, foo) == [None, "1"]
             assert await enforced.values(node, bar) == [None, "2"]
 
@@ -307,12 +313,14 @@ class BadInputScenarios:
             key = await enforced.policy(await enforced.namespace(), name, strategies)
             await enforced.sample(node, health=1, other=1)
             ours = {name: VIOLATING} | {f"{PREFIX}{name}/{each}": "1" for each in ("good", "last", "other")}
-            await enforced.becomes(node, ours)
+            await enforced.wait_for_labels(node, ours)
             assert await enforced.labels(node) == ours | {HOSTNAME: node}
-            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate"))
+            status = await enforced.wait_for_status(
+                key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate")
+            )
             assert fields_of(status) == ["spec.strategies.labeling.rules[0].labels[1]"]
             await enforced.sample(node, health=0, other=1)
-            await enforced.becomes(node, {each: None for each in ours if not each.endswith("/other")})
+            await enforced.wait_for_labels(node, {each: None for each in ours if not each.endswith("/other")})
             assert (await enforced.labels(node)).keys() == {HOSTNAME, f"{PREFIX}{name}/other"}
 
     async def test_facts_D52_G6_only_a_label_with_mixed_operators_is_skipped_and_it_is_reported(
@@ -326,14 +334,17 @@ class BadInputScenarios:
             ]
             key = await enforced.policy(await enforced.namespace(), name, labeling(*rules))
             await enforced.sample(node, memory=200, cpu=200)
-            await enforced.becomes(node, {f"{PREFIX}{name}/small": "1", f"{PREFIX}{name}/busy": "1"})
-            status = await enforced.says(key, Ready=(TRUE, "PartlyIgnored"))
+            await enforced.wait_for_labels(node, {f"{PREFIX}{name}/small": "1", f"{PREFIX}{name}/busy": "1"})
+            status = await enforced.wait_for_status(key, Ready=(TRUE, "PartlyIgnored"))
             assert fields_of(status) == ["spec.strategies.labeling.rules"]
             assert await enforced.values(node, f"{PREFIX}{name}/d") == [None]
 
     async def test_facts_D53_deleting_a_policy_costs_one_patch_for_each_node_that_it_labelled(
         self, enforced: Enforced
     ) -> None:
+        def patches() -> float:
+            return enforced.count("tas_label_patches_total", result="patched")
+
         async with enforced.undisturbed():
             name = enforced.name()
             keys = [name, *(f"{PREFIX}{name}/{each}" for each in "abcd")]
@@ -343,18 +354,22 @@ class BadInputScenarios:
             for node, value in zip(nodes, (1, 1, 0), strict=True):
                 await enforced.sample(node, health=value)
             for node in nodes[:2]:
-                await enforced.becomes(node, {name: VIOLATING, keys[-1]: "1"})
-            before = enforced.count("tas_label_patches_total", result="patched")
+                await enforced.wait_for_labels(node, {name: VIOLATING, keys[-1]: "1"})
+            # A patch is counted when its answer arrives. One patch is that of the policy of `undisturbed`.
+            await eventually(lambda: patches() == 3)
             await enforced.delete_policy(key)
             for node in nodes[:2]:
-                await enforced.becomes(node, dict.fromkeys(keys))
-            assert enforced.count("tas_label_patches_total", result="patched") == before + 2
-            for node in nodes[:2]:
-                assert [await enforced.values(node, label) for label in keys[1:]] == [[None, "1", None]] * 4
+                await enforced.wait_for_labels(node, dict.fromkeys(keys))
+                states = [{*keys} & labels.keys() for labels in await enforced.history(node)]
+                assert [state for state, _ in groupby(states)] == [set(), {*keys}, set()]
+        await eventually(lambda: patches() >= 7)  # `undisturbed` has then changed the labels of its two nodes
+        assert patches() == 7
 
-    # Nodes and labels that others change
+    # Changes by others
 
-    async def test_a_label_of_ours_edited_by_hand_is_restored_and_no_other_is_changed(self, enforced: Enforced) -> None:
+    async def test_a_label_of_a_policy_that_a_user_edits_is_restored_and_no_other_label_changes(
+        self, enforced: Enforced
+    ) -> None:
         async with enforced.undisturbed():
             name = enforced.name()
             theirs = {"example.com/mine": "1", f"{name}-not": VIOLATING}
@@ -363,14 +378,16 @@ class BadInputScenarios:
             await enforced.policy(await enforced.namespace(), name, deschedule() | labeling(*rules))
             await enforced.sample(node, health=1)
             ours = {name: VIOLATING, f"{PREFIX}{name}/card": "card0"}
-            await enforced.becomes(node, ours)
-            edits: list[Mapping[str, str | None]] = [dict.fromkeys(ours), dict.fromkeys(ours, "theirs")]
+            await enforced.wait_for_labels(node, ours)
+            edits: list[Mapping[str, str | None]] = [dict.fromkeys(ours), dict.fromkeys(ours, "other")]
             for edit in (*edits, {f"{PREFIX}{name}/stray": "1"}):
                 await enforced.admin.label_node(node, edit)
-                await enforced.becomes(node, ours | {f"{PREFIX}{name}/stray": None})
+                await enforced.wait_for_labels(node, ours | {f"{PREFIX}{name}/stray": None})
             assert await enforced.labels(node) == ours | theirs | {HOSTNAME: node}
 
-    async def test_a_node_deleted_while_its_labels_change_affects_no_other(self, enforced: Enforced) -> None:
+    async def test_a_node_that_is_deleted_while_its_labels_change_is_not_recreated_and_affects_no_other_node(
+        self, enforced: Enforced
+    ) -> None:
         async with enforced.undisturbed():
             name = enforced.name()
             nodes = [await enforced.node(f"node-{number}") for number in range(4)]
@@ -381,18 +398,29 @@ class BadInputScenarios:
                 for node in nodes[2:]:
                     tasks.create_task(enforced.sample(node, health=1))
                 for node in nodes[:2]:
-                    tasks.create_task(self._goes_ill(enforced, node))
+                    tasks.create_task(self._violate_and_delete(enforced, node))
             for node in nodes[2:]:
-                await enforced.becomes(node, {name: VIOLATING})
+                await enforced.wait_for_labels(node, {name: VIOLATING})
             found = await enforced.admin.get("/api/v1/nodes")
             assert not {each["metadata"]["name"] for each in found["items"]} & set(nodes[:2])
 
     @staticmethod
-    async def _goes_ill(enforced: Enforced, node: str) -> None:
-        """Its sample is published, and it is deleted at about the time when it is labelled for that."""
-        asking = asyncio.create_task(enforced.sample(node, health=1))
+    async def _violate_and_delete(enforced: Enforced, node: str) -> None:
+        """Publishes a sample that violates, and deletes the node about when the label is set."""
+        publishing = asyncio.create_task(enforced.sample(node, health=1))
         await asyncio.sleep(0)
         await enforced.admin.delete_node(node)
-        asking.cancel()
+        publishing.cancel()
         with suppress(asyncio.CancelledError):
-            await asking
+            await publishing
+
+    @staticmethod
+    async def _wait_for_evaluation(enforced: Enforced, node: str, *, health: int = 1) -> str:
+        """Waits until all earlier changes of policies and of the node's samples have had their effect on its labels.
+
+        A later policy is evaluated with them and its label is set by the same patch or a later one. Returns the label.
+        """
+        name = enforced.name("after")
+        await enforced.policy(await enforced.namespace("after"), name, deschedule(rule("health", health)))
+        await enforced.wait_for_labels(node, {name: VIOLATING})
+        return name

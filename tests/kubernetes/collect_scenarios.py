@@ -1,4 +1,4 @@
-"""`collect` with the sources of Kubernetes over any API server, given fixtures `client`, `bus` and `adapter`."""
+"""`collect` with the sources of Kubernetes and any API server, from fixtures `client`, `bus` and `adapter`."""
 
 from abc import ABC, abstractmethod
 
@@ -15,29 +15,29 @@ NODE = "node-1"
 
 
 class Adapter(ABC):
-    """What serves metrics beside the API server's own resources.
+    """An adapter that serves metrics through the API server.
 
     Attributes:
-        metrics: What it says. Its `versions` are `serve`'s to set.
+        metrics: The metrics. Only `serve` sets its `versions`.
     """
 
     metrics: Metrics
 
     @abstractmethod
     async def serve(self, *versions: str, usage: bool = False) -> None:
-        """These versions of the custom metrics API from now on, the preferred one first, and the metrics API or not."""
+        """Serves these versions of the custom metrics API, the preferred first, and with `usage` the metrics API."""
 
 
 @pytest.fixture
 async def metrics_world(bus: Bus) -> World:
-    """No policy yet."""
+    """A complete list of policies, without any policy."""
     world = World(bus)
     await world.listed()
     return world
 
 
 class CollectScenarios:
-    """What an API server with an adapter does, as `collect` sees it."""
+    """For subclasses with the fixtures `client`, `bus` and `adapter`."""
 
     async def test_the_served_version_is_polled_also_after_it_changes(
         self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient

@@ -1,9 +1,10 @@
-"""The product's workers over any API server: policies and samples in, labels and status out."""
+"""The workers from `watch` to `labels` with any API server: policies and samples in, labels and status out."""
 
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from bus.subjects import node_facts_key, policy_key, samples_subject
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape, newest
 from tas.values.quantity import parse_quantity
-from tests.integration.servers import Server, eventually
+from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running, samples_on
 from tests.kubernetes.admin import Admin
+from tests.kubernetes.status_scenarios import wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
@@ -37,18 +39,15 @@ from workers.watching.watch import WatchWorker
 
 __all__ = ["Enforced", "enforced"]
 
-WITHIN = 60.0
-"""Generous: a machine may be busy, and an API server slow."""
-
 VIOLATING = "violating"
 PREFIX = "telemetry.aware.scheduling."
 
 
 class Enforced(World):
-    """A world in which the workers do what a test would play otherwise; a test acts as users and sources do.
+    """A world in which the workers run; a test only does what users and sources do.
 
     Attributes:
-        seen: Every state of each node's labels that the API server has told, in order.
+        seen: Every state of each node's labels that a watch has delivered, in order.
     """
 
     def __init__(self, admin: Admin, bus: Bus, *, kubeconfig: Path, url: str) -> None:
@@ -79,7 +78,7 @@ class Enforced(World):
         ]
         for worker in workers:
             await enter(running(worker))
-        await eventually(lambda: all(worker.unready() is None for worker in workers), within=WITHIN)
+        await eventually(lambda: all(worker.unready() is None for worker in workers))
 
     async def stop(self) -> None:
         await self._workers.aclose()
@@ -90,113 +89,102 @@ class Enforced(World):
     # As users and sources do
 
     async def facts(self, node: str, created: Mapping[str, Any]) -> None:
-        async def stand() -> bool:
-            entry = await self.bus.get(NODES, node_facts_key(node))
+        async def is_stored() -> bool:
+            entry = await answered(partial(self.bus.get, NODES, node_facts_key(node)))
             uid = created["metadata"]["uid"]
             return entry is not None and entry.value is not None and decode_node_facts(entry.value).uid == uid
 
-        await eventually(stand, within=WITHIN)
+        await eventually(is_stored)
 
     async def record(self, key: PolicyKey, stored: Mapping[str, Any]) -> None:
         generation = stored["metadata"]["generation"]
 
-        async def stands() -> bool:
+        async def is_stored() -> bool:
             found = await self.stored(key)
             return found is not None and found.generation >= generation
 
-        await eventually(stands, within=WITHIN)
+        await eventually(is_stored)
 
     async def stored(self, key: PolicyKey) -> PolicyRecord | None:
-        """How a policy stands on the bus."""
-        entry = await self.bus.get(POLICIES, policy_key(key))
+        """The record of a policy on the bus."""
+        entry = await answered(partial(self.bus.get, POLICIES, policy_key(key)))
         return None if entry is None or entry.value is None else decode_policy(key, entry.value)
 
     async def delete_policy(self, key: PolicyKey) -> None:
         await self.admin.delete_policy(key.namespace, key.name)
 
     async def sample(self, node: str, *, age: float = 0.0, **metrics: str | int) -> None:
-        """Publishes until it stands: who has not heard of the node yet refuses it."""
+        """Publishes until the samples are stored: `materialize` refuses samples of a node that it does not know yet."""
         values = {metric: parse_quantity(str(value)) for metric, value in metrics.items()}
         measured = round(time.time() - age, 6)
         scrape = Scrape(source="test", measured=measured, arrived=0.0, sequence=0, metrics=values)
 
-        async def stands() -> bool:
+        async def is_stored() -> bool:
             with suppress(UnavailableError):
                 await self.bus.publish(SAMPLES, samples_subject(node, "test"), encode_samples(scrape))
-            for _ in range(20):
-                samples = await samples_on(self.bus, node) or ()
-                if all((each := newest(samples, name, None)) and each.measured > measured - 1e-5 for name in values):
-                    return True
+                for _ in range(20):
+                    found = await samples_on(self.bus, node) or ()
+                    if all((each := newest(found, name, None)) and each.measured > measured - 1e-5 for name in values):
+                        return True
             return False
 
-        await eventually(stands, within=WITHIN, every=0.1)
+        await eventually(is_stored, every=0.1)
 
-    # What is so
+    # Labels and status
 
-    async def becomes(self, node: str, labels: Mapping[str, str | None]) -> None:
-        """Waits until these labels of a node have these values, None: until they are not there."""
+    async def wait_for_labels(self, node: str, labels: Mapping[str, str | None]) -> None:
+        """Waits until these labels of a node have these values (None: absent)."""
 
-        async def so() -> bool:
+        async def are_set() -> bool:
             found = await self.labels(node)
             return all(found.get(label) == value for label, value in labels.items())
 
-        await eventually(so, within=WITHIN, every=0.02)
+        await eventually(are_set, every=0.02)
 
-    async def says(self, key: PolicyKey, **expected: tuple[str, str]) -> dict[str, Any]:
-        """Waits until the status has these conditions (status and reason by type), and gives it."""
-        status: dict[str, Any] = {}
-
-        async def so() -> bool:
-            nonlocal status
-            status = (await self.admin.get(f"{self.admin.policies(key.namespace)}/{key.name}")).get("status", {})
-            found = {each["type"]: (each["status"], each["reason"]) for each in status.get("conditions", ())}
-            return expected.items() <= found.items()
-
-        await eventually(so, within=WITHIN, every=0.05)
-        return status
+    async def wait_for_status(self, key: PolicyKey, **conditions: tuple[str, str]) -> dict[str, Any]:
+        """Waits until a status has these conditions (status and reason by type), and returns the status."""
+        return await wait_for_status(self, key, **conditions)
 
     async def values(self, node: str, label: str) -> list[str | None]:
-        """All values that a label has had in turn, None for none, up to now."""
-        await self._told_up_to_now(node)
+        """All values that a label has had until now, in order; None: absent."""
         values: list[str | None] = []
-        for labels in self.seen[node]:
+        for labels in await self.history(node):
             if not values or values[-1] != labels.get(label):
                 values.append(labels.get(label))
         return values
 
-    async def _told_up_to_now(self, node: str) -> None:
+    async def history(self, node: str) -> list[dict[str, str]]:
+        """Every state of a node's labels until now. Sets a label of the node and waits until the watch delivers it."""
         mark = {"seen": str(time.monotonic_ns())}
         await self.admin.label_node(node, mark)
-        await eventually(lambda: mark.items() <= self.seen[node][-1].items(), within=WITHIN)
+        await eventually(lambda: any(mark.items() <= labels.items() for labels in self.seen[node]))
+        return self.seen[node]
 
     @asynccontextmanager
     async def undisturbed(self) -> AsyncIterator[None]:
-        """What the body does touches nobody else: another policy's labels stand through it, and follow samples after.
-
-        No label of it is ever away, or ever on a node that meets the rules, or another node's.
-        """
+        """Asserts that the body has no effect on another policy: its labels stay, and follow samples afterwards."""
         name = self.name("good")
         ours = {name: VIOLATING, f"{PREFIX}{name}/card": "card0"}
         none: dict[str, str | None] = dict.fromkeys(ours)
-        ill, well = await self.node("ill", **{"example.com/own": "1"}), await self.node("well")
+        violating, met = await self.node("violating", **{"example.com/own": "1"}), await self.node("met")
         rules = [rule("good", 1, "Equals", "card=card0")]
         await self.policy(await self.namespace("good"), name, deschedule(rule("good")) | labeling(*rules))
-        for node, health in ((ill, 1), (well, 0)):
-            await self.sample(node, good=health)
-        await self.becomes(ill, ours)
+        for node, good in ((violating, 1), (met, 0)):
+            await self.sample(node, good=good)
+        await self.wait_for_labels(violating, ours)
         yield
         for label, value in ours.items():
-            assert await self.values(ill, label) == [None, value]
-            assert await self.values(well, label) == [None]
-        assert (await self.labels(ill))["example.com/own"] == "1"
-        for node, health in ((ill, 0), (well, 1)):
-            await self.sample(node, good=health)
-        await self.becomes(ill, none)
-        await self.becomes(well, ours)
+            assert await self.values(violating, label) == [None, value]
+            assert await self.values(met, label) == [None]
+        assert (await self.labels(violating))["example.com/own"] == "1"
+        for node, good in ((violating, 0), (met, 1)):
+            await self.sample(node, good=good)
+        await self.wait_for_labels(violating, none)
+        await self.wait_for_labels(met, ours)
 
 
 class NodeHistory:
-    """Notes every state of every node's labels."""
+    """Keeps every state of every node's labels."""
 
     name = "history"
 
@@ -221,7 +209,7 @@ class NodeHistory:
 
 @pytest.fixture
 async def enforced(kubeconfig: Path, server: Server, bus: Bus) -> AsyncIterator[Enforced]:
-    """The workers run, on a bus where nothing was before."""
+    """The workers run, on a new bus."""
     async with Admin.connect(kubeconfig) as admin:
         enforced = Enforced(admin, bus, kubeconfig=kubeconfig, url=server.url)
         await enforced.served()

@@ -1,14 +1,17 @@
 """Fixtures of the label scenarios, from `kubeconfig` of an API server with the CRD, and `bus`."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from bus.buckets import PODS, POLICIES, VERDICTS
 from bus.connection import Bus
-from tests.integration.servers import Server, eventually
+from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.world import STALE_SECONDS, World
@@ -21,9 +24,31 @@ __all__ = ["Running", "labels", "labels_running", "world"]
 class Running:
     """A running worker."""
 
-    def __init__(self, worker: Labels, registry: CollectorRegistry) -> None:
+    def __init__(self, worker: Labels, registry: CollectorRegistry, bus: Bus) -> None:
         self.worker = worker
         self._registry = registry
+        self._bus = bus
+
+    async def caught_up(self) -> None:
+        """Waits until the worker has received all that its buckets store."""
+        worker = self.worker
+        for bucket, watch in (
+            (VERDICTS, worker._verdict_watch),
+            (POLICIES, worker._policy_watch),
+            (PODS, worker._pod_watch),
+        ):
+            last = (await answered(partial(self._bus.epoch, bucket))).last_sequence
+            await eventually(lambda watch=watch, last=last: watch.status.applied >= last)  # type: ignore[misc]
+
+    async def idle(self) -> None:
+        """Waits until no node is being reconciled or due: a patch is counted after its effect can be seen."""
+        queue, loop = self.worker._queue, asyncio.get_running_loop()
+
+        def is_idle() -> bool:
+            due = queue._due.next()
+            return not queue._busy and (due is None or due > loop.time())
+
+        await eventually(is_idle)
 
     def count(self, metric: str, **labels: str) -> float:
         return self._registry.get_sample_value(metric, labels) or 0.0
@@ -31,7 +56,7 @@ class Running:
 
 @asynccontextmanager
 async def labels_running(kubeconfig: Path, url: str, *, wait: bool = True) -> AsyncIterator[Running]:
-    """A replica with a bus and a client of its own; ready, unless it is not waited for."""
+    """A replica with its own bus connection and client; ready if `wait`."""
     registry = CollectorRegistry()
     async with (
         Bus.connect(url, name="labels") as bus,
@@ -41,12 +66,12 @@ async def labels_running(kubeconfig: Path, url: str, *, wait: bool = True) -> As
         async with running(worker):
             if wait:
                 await eventually(lambda: worker.unready() is None)
-            yield Running(worker, registry)
+            yield Running(worker, registry, bus)
 
 
 @pytest.fixture
 async def world(kubeconfig: Path, bus: Bus) -> AsyncIterator[World]:
-    """A bus with complete lists and no other entries."""
+    """A bus whose lists are complete and empty."""
     async with Admin.connect(kubeconfig) as admin:
         world = World(admin, bus)
         await world.begin()

@@ -1,4 +1,4 @@
-"""The worker `labels` over any API server: what is set, what is removed, and above all what is not.
+"""The worker `labels` with any API server: the labels that it sets, removes, and must not remove.
 
 Ids are those of docs/facts.md: S and G of behaviour, D of the original's defects.
 """
@@ -6,6 +6,7 @@ Ids are those of docs/facts.md: S and G of behaviour, D of the original's defect
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +34,31 @@ def has(world: World, node: str, label: str, value: str | None) -> Callable[[], 
     return partial(world.has, node, label, value)
 
 
-async def settled(world: World) -> None:
-    """Waits until the worker has gone through what came before: a node noted later has been labelled."""
+async def received(world: World, labels: Running) -> None:
+    """Waits until the worker has received all earlier changes of the bus and of nodes. Labels a new node."""
     key = PolicyKey("nowhere", world.name("settled"))
     node = await world.node(f"settled-{time.monotonic_ns()}")
     metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
     await world.verdict(node, metadata["uid"], {key: desired_by(key.name, DesiredLabel(DesiredKind.SET, VIOLATING))})
-    await eventually(has(world, node, key.name, VIOLATING))
+    await labels.caught_up()
+    await eventually(has(world, node, key.name, VIOLATING))  # so the watch has delivered all earlier changes of nodes
+
+
+async def settled(world: World, labels: Running) -> None:
+    """Waits until the worker has handled every earlier change of the bus and of nodes, and has counted its patches."""
+    await received(world, labels)
+    await labels.idle()
 
 
 async def stays(labels: Running, metric: str) -> None:
-    """Expects a count to stay as it is, until the wake that follows the first two would be due."""
+    """Asserts that a count does not change while the second and the third wake would be due."""
     before, began = labels.count(metric), time.monotonic()
     await eventually(lambda: time.monotonic() - began > 2.5, every=0.1)
     assert labels.count(metric) == before
 
 
 def desired_by(label: str, desired: DesiredLabel, *, uid: str = "u") -> PolicyVerdict:
-    """A verdict with one label, whatever anything says."""
+    """A verdict with one label, of no real rule."""
     verdict = StrategyVerdict(
         state=State.UNKNOWN, changed=0.0, labels={label: LabelVerdict(state=State.UNKNOWN, desired=desired)}
     )
@@ -66,7 +74,7 @@ EDITS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
     "strategy": (deschedule(rule(target=2)), {}),
     "policy": (None, {}),
 }
-"""What makes a policy good enough for a node with `health=1`: its strategies and the rest of its spec, None: none."""
+"""Edits after which a policy does not reject a node with `health=1`: strategies (None: deletion) and other fields."""
 
 
 class LabelScenarios:
@@ -80,7 +88,7 @@ class LabelScenarios:
         node, name = await world.node(), world.name()
         await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
         found = await world.admin.get(f"/api/v1/nodes/{node}")
         managers = [
@@ -90,8 +98,9 @@ class LabelScenarios:
         ]
         assert managers == ["tas-on-nats"]
         await world.sample(node, health=0)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, None))
+        await labels.idle()
         assert labels.count("tas_label_changes_total", change="set") == 1
         assert labels.count("tas_label_changes_total", change="removed") == 1
 
@@ -99,14 +108,14 @@ class LabelScenarios:
         node, name = await world.node(), world.name()
         await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
         await world.sample(node, health=0, age=STALE_SECONDS + 1)
-        await world.judge(node)
-        await settled(world)
+        await world.evaluate(node)
+        await settled(world, labels)
         await world.remove(NODES, node_metrics_key(node))
-        await world.judge(node)
-        await settled(world)
+        await world.evaluate(node)
+        await settled(world, labels)
         assert (await world.labels(node))[name] == VIOLATING
 
     @pytest.mark.parametrize("sample", [{"health": 1}, {"other": 0}, None], ids=["violates", "lacks", "gone"])
@@ -116,19 +125,19 @@ class LabelScenarios:
         node, name = await world.node(), world.name()
         key = await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
         if sample is None:
             await world.remove(NODES, node_metrics_key(node))
         else:
             await world.sample(node, **sample)
-        # A verdict of a moment ago says absent, of the very policy.
+        # An earlier verdict of this policy desires the label to be absent.
         metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
         stored = await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}")
         desired = desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=stored["metadata"]["uid"])
         await world.verdict(node, metadata["uid"], {key: desired})
         await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
-        await settled(world)
+        await settled(world, labels)
         assert (await world.labels(node))[name] == VIOLATING
         await world.sample(node, health=0)
         await eventually(has(world, node, name, None))
@@ -139,7 +148,7 @@ class LabelScenarios:
         node, name = await world.node(), world.name()
         key = await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
         await world.sample(node, health=0)
         metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
@@ -157,14 +166,15 @@ class LabelScenarios:
         await world.policy(namespace, one, deschedule(rule("first")))
         await world.policy(namespace, other, deschedule(rule("second")))
         await world.sample(node, first=0, second=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, other, VIOLATING))
+        await labels.idle()
         before = labels.count("tas_label_patches_total", result="patched")
         await world.sample(node, first=1, second=0)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, other, None))
         assert (await world.labels(node))[one] == VIOLATING
-        await settled(world)
+        await settled(world, labels)
         assert labels.count("tas_label_patches_total", result="patched") == before + 2  # with that of `settled`
 
     async def test_facts_G3_a_changed_winner_changes_the_value_and_a_recovery_removes_it(
@@ -176,10 +186,10 @@ class LabelScenarios:
         label = f"{PREFIX}{name}/card"
         for m, c, value in ((2000, 200, "card0"), (200, 2000, "card1"), (1, 1, None)):
             await world.sample(node, m=m, c=c)
-            await world.judge(node)
+            await world.evaluate(node)
             await eventually(has(world, node, label, value))
 
-    # Whose a label is
+    # Labels of others
 
     async def test_facts_S1_a_users_value_on_a_policys_key_stays_while_the_rule_is_met(
         self, world: World, labels: Running
@@ -188,8 +198,8 @@ class LabelScenarios:
         node = await world.node("node", **{name: ""})
         await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=0)
-        await world.judge(node)
-        await settled(world)
+        await world.evaluate(node)
+        await settled(world, labels)
         assert (await world.labels(node))[name] == ""
 
     async def test_facts_S4_a_users_value_on_a_policys_key_is_overwritten_while_violated_with_a_warning(
@@ -199,13 +209,13 @@ class LabelScenarios:
         node = await world.node("node", **{name: "other"})
         await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
 
-        async def told() -> bool:
+        async def has_event() -> bool:
             return bool(await world.events(node))
 
-        await eventually(told)
+        await eventually(has_event)
         (event,) = await world.events(node)
         assert (event["type"], event["reason"]) == ("Warning", "LabelOverwritten")
         assert f"{name}=other" in event["message"]
@@ -218,7 +228,7 @@ class LabelScenarios:
         rules = [rule("health", 1, "Equals", "card=card0")]
         await world.policy(await world.namespace(), name, deschedule() | labeling(*rules))
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         prefixed = f"{PREFIX}{name}/card"
         await eventually(has(world, node, prefixed, "card0"))
         for label, ours in ((name, VIOLATING), (prefixed, "card0")):
@@ -229,10 +239,12 @@ class LabelScenarios:
     async def test_a_foreign_label_without_a_policy_stays_and_is_logged(self, world: World, labels: Running) -> None:
         name = world.name("users")
         node = await world.node("node", **{name: VIOLATING})
-        await settled(world)
-        assert labels.count("tas_labels_foreign") == 0  # without a verdict nobody knows which labels are a policy's
-        await world.judge(node)
-        await settled(world)
+        await settled(world, labels)
+        assert (
+            labels.count("tas_labels_foreign") == 0
+        )  # without a verdict it is unknown which labels belong to policies
+        await world.evaluate(node)
+        await settled(world, labels)
         assert (await world.labels(node))[name] == VIOLATING
         assert labels.count("tas_labels_foreign") == 1
 
@@ -243,7 +255,7 @@ class LabelScenarios:
         await world.policy(await world.namespace(), name, deschedule())
         for health, value in ((1, VIOLATING), (0, None)):
             await world.sample(node, health=health)
-            await world.judge(node)
+            await world.evaluate(node)
             await eventually(has(world, node, name, value))
         assert theirs.items() <= (await world.labels(node)).items()
 
@@ -255,14 +267,15 @@ class LabelScenarios:
         good = {f"example.com/good-{number}": "1" for number in range(5)} | {"example.com/old": None}
         found = await client.get(NODE_OBJECTS, node)
         patch = NodePatch(labels=bad | good, annotations={ANNOTATION: "1"})
-        after, refused = await send_patch(client, found.metadata, patch, read_at=time.monotonic())
+        # With `inf` the reads are never too old, however slow the requests are.
+        after, refused = await send_patch(client, found.metadata, patch, read_at=inf)
         assert refused.keys() == bad.keys()
         assert all(isinstance(error, InvalidError) for error in refused.values())
-        stands = await world.labels(node)
-        assert {label: stands.get(label) for label in good} == good
-        assert not bad.keys() & stands.keys()
+        stored = await world.labels(node)
+        assert {label: stored.get(label) for label in good} == good
+        assert not bad.keys() & stored.keys()
         assert await world.annotation(node, ANNOTATION) == "1"
-        assert after.labels == stands
+        assert after.labels == stored
 
     async def test_an_invalid_desired_label_is_reported_and_the_others_are_set(
         self, world: World, labels: Running
@@ -281,7 +294,7 @@ class LabelScenarios:
         await world.verdict(node, metadata["uid"], policies)
         await eventually(has(world, node, card, "1"))
 
-    # Nodes that come and go
+    # Created and deleted nodes
 
     async def test_a_verdict_creates_no_node(self, world: World, labels: Running) -> None:
         node, name = await world.node(), world.name()
@@ -290,7 +303,7 @@ class LabelScenarios:
         await world.verdict(
             node, metadata["uid"], {PolicyKey("a", name): desired_by(name, DesiredLabel(DesiredKind.SET, VIOLATING))}
         )
-        await settled(world)
+        await settled(world, labels)
         found = await world.admin.get("/api/v1/nodes")
         assert node not in {each["metadata"]["name"] for each in found["items"]}
 
@@ -300,16 +313,16 @@ class LabelScenarios:
         node, name = await world.node(), world.name()
         await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
         await world.admin.delete_node(node)
         await world.node()
-        await settled(world)
+        await settled(world, labels)
         assert name not in await world.labels(node)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
 
-    # Policies that go
+    # Deleted policies
 
     async def test_facts_S6_the_labels_of_a_deleted_policy_are_removed_and_other_values_stay(
         self, world: World, labels: Running
@@ -319,13 +332,13 @@ class LabelScenarios:
         rules = [rule("health", 1, "Equals", "card=card0")]
         key = await world.policy(await world.namespace(), name, deschedule() | labeling(*rules))
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, f"{PREFIX}{name}/card", "card0"))
         await world.delete_policy(key)
-        await world.judge(node, other)
+        await world.evaluate(node, other)
         await eventually(has(world, node, f"{PREFIX}{name}/card", None))
         await eventually(has(world, node, name, None))
-        await settled(world)
+        await settled(world, labels)
         assert (await world.labels(other))[name] == "null"
         assert labels.count("tas_label_changes_total", change="orphan_removed") == 2
 
@@ -333,11 +346,11 @@ class LabelScenarios:
         node, name = await world.node(), world.name()
         await world.policy(await world.namespace(), name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
         await world.remove(VERDICTS, verdict_key(node))
         await eventually(lambda: labels.count("tas_label_orphans_kept_total") > 0)
-        await settled(world)
+        await settled(world, labels)
         assert (await world.labels(node))[name] == VIOLATING
 
     async def test_facts_D36_the_labels_of_a_strategy_removed_by_an_edit_are_removed(
@@ -347,96 +360,97 @@ class LabelScenarios:
         rules = [rule("health", 1, "Equals", "card=card0", "bus=bus0")]
         await world.policy(namespace, name, deschedule() | labeling(*rules))
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, f"{PREFIX}{name}/bus", "bus0"))
         await world.policy(namespace, name, labeling(rule("health", 1, "Equals", "card=card0")))
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, None))
         await eventually(has(world, node, f"{PREFIX}{name}/bus", None))
         assert (await world.labels(node))[f"{PREFIX}{name}/card"] == "card0"
 
-    async def test_facts_S8_a_policy_of_the_same_name_elsewhere_keeps_the_label(
+    async def test_facts_S8_a_policy_of_the_same_name_in_another_namespace_keeps_the_label(
         self, world: World, labels: Running
     ) -> None:
         node, name = await world.node(), world.name()
         here = await world.policy(await world.namespace("a"), name, deschedule())
         there = await world.policy(await world.namespace("b"), name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
-        removed = labels.count("tas_label_patches_total", result="patched")
+        await labels.idle()
+        before = labels.count("tas_label_patches_total", result="patched")
         await world.delete_policy(here)
-        await world.judge(node)
-        await settled(world)
-        assert labels.count("tas_label_patches_total", result="patched") == removed + 1  # that of `settled`
+        await world.evaluate(node)
+        await settled(world, labels)
+        assert labels.count("tas_label_patches_total", result="patched") == before + 1  # that of `settled`
         assert (await world.labels(node))[name] == VIOLATING
         await world.delete_policy(there)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, None))
 
     async def test_facts_D47_orphans_of_a_crash_and_of_the_original_are_found_at_start(
         self, world: World, kubeconfig: Path, server: Server
     ) -> None:
         node, users = await world.node(), world.name("users")
-        await world.policy(await world.namespace(), world.name("stands"), deschedule() | labeling(rule()))
+        await world.policy(await world.namespace(), world.name("existing"), deschedule() | labeling(rule()))
         for manager, labels in (
             ("tas-on-nats", {world.name("crash"): VIOLATING}),
             ("extender", {world.name("original"): VIOLATING, f"{PREFIX}labeling-test": ""}),
             ("somebody", {users: VIOLATING, f"{PREFIX}{world.name('deleted')}/card": "1"}),
-            ("extender", {world.name("stands"): VIOLATING, f"{PREFIX}{world.name('stands')}/old": "1"}),
+            ("extender", {world.name("existing"): VIOLATING, f"{PREFIX}{world.name('stands')}/old": "1"}),
         ):
             await world.admin.patch(f"/api/v1/nodes/{node}?fieldManager={manager}", {"metadata": {"labels": labels}})
-        await world.judge(node)
+        await world.evaluate(node)
         async with labels_running(kubeconfig, server.url) as worker:
 
-            async def swept() -> bool:
-                return set(await world.labels(node)) == {HOSTNAME, users, world.name("stands")}
+            async def has_no_orphans() -> bool:
+                return set(await world.labels(node)) == {HOSTNAME, users, world.name("existing")}
 
-            await eventually(swept)
+            await eventually(has_no_orphans)
+            await worker.idle()
             assert worker.count("tas_label_changes_total", change="orphan_removed") == 5
 
-    # Waking
+    # Wakes
 
-    async def test_a_recovery_wakes_waiting_pods_until_none_waits(self, world: World, labels: Running) -> None:
+    async def test_a_recovery_wakes_waiting_pods_until_no_pod_waits(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
         await world.pod(namespace, "waits", name)
         await world.sample(node, health=1)
-        await world.judge(node)
-        await settled(world)
+        await world.evaluate(node)
+        await settled(world, labels)
         assert await world.annotation(node, ANNOTATION) is None
         await world.sample(node, health=0)
-        await world.judge(node)
+        await world.evaluate(node)
         entry = await world.bus.get(VERDICTS, verdict_key(node))
         assert entry is not None
 
-        said: list[str | None] = []
+        values: set[str] = set()
 
-        async def repeated() -> bool:
+        async def is_repeated() -> bool:
             value = await world.annotation(node, ANNOTATION)
-            if value not in said:
-                said.append(value)
+            values.update(() if value is None else [value])
             return value is not None and "." in value
 
-        await eventually(repeated)
-        assert {value.partition(".")[0] for value in said if value is not None} == {str(entry.revision)}
+        await eventually(is_repeated)
+        assert {value.partition(".")[0] for value in values} == {str(entry.revision)}
         await world.pod(namespace, "waits", name, waits=False)
-        await settled(world)
+        await settled(world, labels)
         await stays(labels, "tas_node_wakes_total")
 
-    async def test_samples_that_return_wake_pods_that_waited_for_lack_of_them(
+    async def test_a_fresh_sample_wakes_pods_that_waited_because_samples_were_stale(
         self, world: World, labels: Running
     ) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "fail"}})
         await world.pod(namespace, "waits", name)
         await world.sample(node, health=0, age=STALE_SECONDS + 1)
-        await world.judge(node)
-        await settled(world)
+        await world.evaluate(node)
+        await settled(world, labels)
         assert await world.annotation(node, ANNOTATION) is None
         await world.sample(node, health=0)
-        await world.judge(node)
-        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1, within=30)
+        await world.evaluate(node)
+        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1)
         assert await world.annotation(node, ANNOTATION) is not None
 
     @pytest.mark.parametrize(("strategies", "spec"), EDITS.values(), ids=EDITS)
@@ -447,49 +461,51 @@ class LabelScenarios:
         key = await world.policy(namespace, name, REJECTS)
         await world.pod(namespace, "waits", name)
         await world.sample(node, health=1)
-        await world.judge(node)
-        await settled(world)
+        await world.evaluate(node)
+        await settled(world, labels)
         assert await world.annotation(node, ANNOTATION) is None
         if strategies is None:
             await world.delete_policy(key)
         else:
             await world.policy(namespace, name, strategies, **spec)
-        await world.judge(node)
-        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1, within=30)
+        await world.evaluate(node)
+        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1)
         assert await world.annotation(node, ANNOTATION) is not None
 
-    async def test_an_edit_that_passes_stale_nodes_wakes_waiting_pods(self, world: World, labels: Running) -> None:
+    async def test_an_edit_with_which_stale_nodes_pass_wakes_waiting_pods(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "fail"}})
         await world.pod(namespace, "waits", name)
-        await world.judge(node)
-        await settled(world)
+        await world.evaluate(node)
+        await settled(world, labels)
         assert await world.annotation(node, ANNOTATION) is None
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "pass"}})
-        await world.judge(node)
-        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1, within=30)
+        await world.evaluate(node)
+        await eventually(lambda: labels.count("tas_node_wakes_total") >= 1)
 
-    async def test_a_node_that_is_then_rejected_as_stale_wakes_no_pod(self, world: World, labels: Running) -> None:
+    async def test_a_node_whose_samples_become_stale_and_is_still_rejected_wakes_no_pod(
+        self, world: World, labels: Running
+    ) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()], "onStale": "fail"}})
         await world.pod(namespace, "waits", name)
         for age in (0, STALE_SECONDS + 1):
             await world.sample(node, health=1, age=age)
-            await world.judge(node)
-        await settled(world)
+            await world.evaluate(node)
+        await settled(world, labels)
         assert await world.annotation(node, ANNOTATION) is None
 
-    async def test_a_node_that_is_violated_again_wakes_no_pod(self, world: World, labels: Running) -> None:
+    async def test_a_node_that_violates_again_wakes_no_more_pods(self, world: World, labels: Running) -> None:
         node, name, namespace = await world.node(), world.name(), await world.namespace()
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
         await world.pod(namespace, "waits", name)
         for health in (1, 0):
             await world.sample(node, health=health)
-            await world.judge(node)
+            await world.evaluate(node)
         await eventually(lambda: labels.count("tas_node_wakes_total") >= 1)
         await world.sample(node, health=1)
-        await world.judge(node)
-        await settled(world)
+        await world.evaluate(node)
+        await settled(world, labels)
         await stays(labels, "tas_node_wakes_total")
 
     async def test_a_pod_that_waits_for_another_policy_is_not_woken(self, world: World, labels: Running) -> None:
@@ -500,8 +516,8 @@ class LabelScenarios:
         await world.pod(namespace, "placed", name, waits=False)
         for health in (1, 0):
             await world.sample(node, health=health)
-            await world.judge(node)
-        await settled(world)
+            await world.evaluate(node)
+        await settled(world, labels)
         assert await world.annotation(node, ANNOTATION) is None
 
     async def test_a_pod_created_just_after_the_recovery_is_woken_too(self, world: World, labels: Running) -> None:
@@ -509,8 +525,8 @@ class LabelScenarios:
         await world.policy(namespace, name, {"dontschedule": {"rules": [rule()]}})
         for health in (1, 0):
             await world.sample(node, health=health)
-            await world.judge(node)
-        await settled(world)
+            await world.evaluate(node)
+        await settled(world, labels)
         await world.pod(namespace, "late", name)
         await eventually(lambda: labels.count("tas_node_wakes_total") >= 1)
         assert await world.annotation(node, ANNOTATION) is not None
@@ -526,9 +542,10 @@ class LabelScenarios:
             for health, value in ((1, VIOLATING), (0, None)):
                 for node in nodes:
                     await world.sample(node, health=health)
-                await world.judge(*nodes)
+                await world.evaluate(*nodes)
                 for node in nodes:
                     await eventually(has(world, node, name, value))
-            await eventually(lambda: second.count("tas_label_nodes_pending") == 0)
-            patched = [each.count("tas_label_patches_total", result="patched") for each in (labels, second)]
+            replicas = (labels, second)
+            await eventually(lambda: all(each.count("tas_label_nodes_pending") == 0 for each in replicas))
+            patched = [each.count("tas_label_patches_total", result="patched") for each in replicas]
             assert sum(patched) == 10

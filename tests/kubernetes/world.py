@@ -1,10 +1,11 @@
-"""Writes the records of other workers for `labels`: policies, samples and verdicts, by the core's rules."""
+"""Writes the records that `labels` reads: policies, samples and verdicts, by the rules of `tas`."""
 
 import itertools
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from bus.buckets import NODES, PODS, POLICIES, SYNCED, VERDICTS, Bucket
@@ -39,9 +40,9 @@ _numbers = itertools.count(1)
 
 
 def rule(metric: str = "health", target: int = 1, operator: str = "Equals", *labels: str) -> dict[str, Any]:
-    """A rule that `health=1` violates, unless said otherwise."""
-    written: dict[str, Any] = {"metricname": metric, "operator": operator, "target": target}
-    return written | ({"labels": list(labels)} if labels else {})
+    """A rule; by default `health=1` violates the rule."""
+    fields: dict[str, Any] = {"metricname": metric, "operator": operator, "target": target}
+    return fields | ({"labels": list(labels)} if labels else {})
 
 
 def deschedule(*rules: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -53,9 +54,9 @@ def labeling(*rules: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 class World:
-    """One API server and one bus, as they are to somebody who sees both.
+    """One API server and one bus, as a test changes and reads them.
 
-    Names are its own in each test, since an API server may serve several of them one after the other.
+    Each test has other names, since an API server may serve several tests one after the other.
     """
 
     def __init__(self, admin: Admin, bus: Bus) -> None:
@@ -66,25 +67,25 @@ class World:
         self.nodes: list[str] = []
 
     def name(self, what: str = "p") -> str:
-        """A name that no other test has."""
+        """A name that no other test uses."""
         return f"{what}-{self.number}"
 
     async def served(self) -> None:
-        """Waits until the API server serves policies: a CRD takes a moment."""
+        """Waits until the API server serves policies, some time after the CRD is created."""
 
-        async def serves() -> bool:
+        async def are_served() -> bool:
             with suppress(AdminError):
                 await self.admin.get(self.admin.policies("default"))
                 return True
             return False
 
-        await eventually(serves, every=0.05)
+        await eventually(are_served, every=0.05)
 
     async def begin(self) -> None:
         """Writes `_synced` to all buckets."""
         await self.served()
         for bucket in (NODES, POLICIES, PODS):
-            epoch = await self.bus.epoch(bucket)
+            epoch = await answered(partial(self.bus.epoch, bucket))
             synced = Synced(epoch=epoch.created, count=0, time=datetime.now(UTC), writer="test", cluster=True)
             await self.put(bucket, SYNCED, encode(synced))
 
@@ -110,7 +111,7 @@ class World:
         name = f"{name}-{self.number}.example.com"
         if name not in self.nodes:
             self.nodes.append(name)
-        # As every real node: of one that begins with nothing at all the API server never notes who set its labels.
+        # Every real node has this label. The API server tracks no field managers of a node created without any label.
         created = await self.admin.create_node(name, **{HOSTNAME: name} | labels)
         await self.facts(name, created)
         return name
@@ -138,7 +139,7 @@ class World:
         return [event for event in found["items"] if event["involvedObject"].get("name") == node]
 
     async def policy(self, namespace: str, name: str, strategies: Mapping[str, Any], **spec: Any) -> PolicyKey:
-        """A new policy, or a new spec of one, in the cluster and on the bus."""
+        """Creates a policy, or replaces its spec, in the cluster and on the bus."""
         key = PolicyKey(namespace, name)
         spec = {"strategies": strategies, **spec}
         listed = await self.admin.get(self.admin.policies(namespace))
@@ -146,9 +147,9 @@ class World:
         if stored is None:
             stored = await self.admin.create_policy(namespace, name, **spec)
         else:
-            gone = dict.fromkeys(stored.keys() - spec.keys())
-            gone_strategies = dict.fromkeys(stored["strategies"].keys() - strategies.keys())
-            patch = gone | spec | {"strategies": gone_strategies | dict(strategies)}
+            removed = dict.fromkeys(stored.keys() - spec.keys())
+            removed_strategies = dict.fromkeys(stored["strategies"].keys() - strategies.keys())
+            patch = removed | spec | {"strategies": removed_strategies | dict(strategies)}
             stored = await self.admin.change_policy(namespace, name, {"spec": patch})
         await self.record(key, stored)
         return key
@@ -172,23 +173,23 @@ class World:
         scrape = Scrape(source="test", measured=now, arrived=now, sequence=next(_numbers), metrics=values)
         await self.put(NODES, node_metrics_key(node), encode_node_samples((scrape,)))
 
-    async def judge(self, *nodes: str) -> None:
-        """Writes the verdicts of these nodes again, from the records on the bus."""
+    async def evaluate(self, *nodes: str) -> None:
+        """Evaluates these nodes by the records on the bus, and writes their verdicts."""
         policies: dict[PolicyKey, PolicyRecord] = {}
-        for entry in await self.bus.entries(POLICIES):
+        for entry in await answered(partial(self.bus.entries, POLICIES)):
             if entry.key != SYNCED and entry.value is not None:
                 key = parse_policy_key(entry.key)
                 policies[key] = decode_policy(key, entry.value)
         for node in nodes:
-            await self._judge(node, policies)
+            await self._evaluate(node, policies)
 
-    async def _judge(self, node: str, policies: Mapping[PolicyKey, PolicyRecord]) -> None:
+    async def _evaluate(self, node: str, policies: Mapping[PolicyKey, PolicyRecord]) -> None:
         before: Mapping[PolicyKey, PolicyVerdict] = {}
-        stored = await answered(lambda: self.bus.get(VERDICTS, verdict_key(node)))
+        stored = await answered(partial(self.bus.get, VERDICTS, verdict_key(node)))
         if stored is not None and stored.value is not None:
             before = decode_verdict(stored.value).policies
         samples: NodeSamples = ()
-        metrics = await answered(lambda: self.bus.get(NODES, node_metrics_key(node)))
+        metrics = await answered(partial(self.bus.get, NODES, node_metrics_key(node)))
         if metrics is not None and metrics.value is not None:
             samples = decode_node_samples(metrics.value)
         metadata = (await self.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
@@ -217,14 +218,30 @@ class World:
         await self.put(PODS, pod_key(PodKey(namespace, name)), encode(record))
 
     async def put(self, bucket: Bucket, key: str, value: bytes) -> int:
+        """Writes once, also if the answer to the write is lost, and returns the revision."""
+        sent = False
+
         async def write() -> int:
+            nonlocal sent
             stored = await self.bus.get(bucket, key)
+            if sent and stored is not None and stored.value == value:
+                return stored.revision
+            sent = True
             revision = 0 if stored is None else stored.revision
             return await self.bus.put(bucket, key, value, revision=revision, read_at=time.monotonic())
 
         return await answered(write)
 
     async def remove(self, bucket: Bucket, key: str) -> None:
-        stored = await self.bus.get(bucket, key)
-        assert stored is not None, f"{bucket.name}/{key} does not exist"
-        await self.bus.delete(bucket, key, revision=stored.revision, read_at=time.monotonic())
+        sent = False
+
+        async def delete() -> None:
+            nonlocal sent
+            stored = await self.bus.get(bucket, key)
+            exists = stored is not None and stored.value is not None
+            assert exists or sent, f"{bucket.name}/{key} does not exist"
+            if stored is not None and exists:
+                sent = True
+                await self.bus.delete(bucket, key, revision=stored.revision, read_at=time.monotonic())
+
+        await answered(delete)

@@ -26,7 +26,7 @@ from tests.integration.servers import Server, eventually
 from tests.integration.workers.halting_labels import SIGNALS
 from tests.kubernetes.fixtures import admin, client
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
-from tests.kubernetes.label_scenarios import VIOLATING, LabelScenarios, desired_by, has, settled
+from tests.kubernetes.label_scenarios import VIOLATING, LabelScenarios, desired_by, has, received, settled
 from tests.kubernetes.world import World, deschedule
 from workers.enforcing.labels import PATCHES, PATCHES_SECONDS
 from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
@@ -76,7 +76,7 @@ async def violating(world: World, *, labelled: bool = False) -> tuple[str, str]:
     node, name = await world.node(), world.name()
     await world.policy(await world.namespace(), name, deschedule())
     await world.sample(node, health=1)
-    await world.judge(node)
+    await world.evaluate(node)
     if labelled:
         await eventually(has(world, node, name, VIOLATING))
     return node, name
@@ -106,7 +106,7 @@ async def test_facts_S7_a_node_that_cannot_be_patched_is_named_and_keeps_no_othe
     for node in nodes:
         await world.sample(node, health=1)
     with capture_logs() as logs:
-        await world.judge(*nodes)
+        await world.evaluate(*nodes)
         await eventually(has(world, nodes[1], name, VIOLATING))
         failed = {"event": "node_patch_failed", "node": bad}
         await eventually(lambda: any(failed.items() <= line.items() for line in logs))
@@ -117,7 +117,7 @@ async def test_facts_S7_a_node_that_cannot_be_patched_is_named_and_keeps_no_othe
 
 
 async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World, labels: Running) -> None:
-    await settled(world)
+    await settled(world, labels)
     times: list[float] = []
 
     def note(call: Call) -> bool:
@@ -131,9 +131,9 @@ async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World
     for node in nodes:
         await world.sample(node, health=1)
     await world.policy(await world.namespace(), world.name(), deschedule())
-    await world.judge(nodes[0])
+    await world.evaluate(nodes[0])
     await eventually(lambda: sandbox.faults.waiting == 1)
-    await world.judge(*nodes[1:])
+    await world.evaluate(*nodes[1:])
     for node in nodes:
         await eventually(has(world, node, world.name(), VIOLATING))
     refused, *later = times
@@ -168,27 +168,27 @@ async def test_a_lost_answer_leaves_one_label(sandbox: Sandbox, world: World, la
     sandbox.faults.drop(drop, which=ours("patch"))
     node, name = await violating(world)
     await eventually(has(world, node, name, VIOLATING))
-    await settled(world)
+    await settled(world, labels)
     assert (await world.labels(node))[name] == VIOLATING
 
 
 async def test_a_node_deleted_between_its_verdict_and_the_patch_is_not_created(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
-    await settled(world)
+    await settled(world, labels)
     name = f"node-{world.number}.example.com"
     sandbox.faults.answer(500, which=at("patch", lambda: sandbox.cluster.delete(NODES, "", name)))
     node, _ = await violating(world)
     assert node == name
     await eventually(lambda: ("patch", 404) in {(call.verb, call.status) for call in sandbox.calls})
-    await settled(world)
+    await settled(world, labels)
     assert name not in {each["metadata"]["name"] for each in (await world.admin.get("/api/v1/nodes"))["items"]}
 
 
 async def test_a_node_replaced_between_its_verdict_and_the_patch_is_not_labelled(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
-    await settled(world)
+    await settled(world, labels)
     name = f"node-{world.number}.example.com"
 
     def replace() -> None:
@@ -198,14 +198,14 @@ async def test_a_node_replaced_between_its_verdict_and_the_patch_is_not_labelled
     sandbox.faults.answer(500, which=at("patch", replace))
     node, policy = await violating(world)
     await eventually(lambda: {409, 422} & {call.status for call in sandbox.calls if ours("patch")(call)} != set())
-    await settled(world)
+    await settled(world, labels)
     assert policy not in await world.labels(node)
 
 
 async def test_a_node_changed_between_its_reading_and_the_patch_is_read_again(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
-    await settled(world)
+    await settled(world, labels)
     name = f"node-{world.number}.example.com"
 
     def change() -> None:
@@ -235,7 +235,7 @@ async def test_what_was_read_more_than_two_seconds_ago_is_not_sent(
     sandbox.faults.answer(500, which=note)
     sandbox.faults.answer(409, which=ours("patch"))
     sandbox.faults.delay(2.2, which=ours("get"))
-    await world.judge(node)
+    await world.evaluate(node)
     await eventually(has(world, node, name, None))
     refused, next_sent = expired[:2]
     assert next_sent > refused  # between them what was read before the delay has expired
@@ -260,7 +260,7 @@ async def test_nothing_happens_before_all_is_listed(
         await world.begin()
         await world.policy(f"a-{world.number}", name, deschedule())
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
 
 
@@ -295,10 +295,10 @@ async def test_lists_that_no_cluster_gave_in_this_life_of_the_bus_let_nothing_be
             return is_it and worker.worker._nodes_synced.status.caught_up  # then what `_synced` says has been seen
 
         await eventually(waits_for_this_alone)
-        await world.judge(node)
+        await world.evaluate(node)
         assert name not in await world.labels(node)
         await say_synced(world, bucket)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
 
 
@@ -331,7 +331,7 @@ async def test_what_the_watch_told_while_a_patch_was_answered_is_not_forgotten(
         answer = await merge_patch(self, resource, of, *args, **more)
         if of == node and not changed.is_set():
             await world.admin.label_node(node, {name: None})
-            await settled(world)
+            await received(world, labels)
             changed.set()
         return answer
 
@@ -367,11 +367,11 @@ async def test_nothing_is_asked_while_nothing_of_ours_changes(sandbox: Sandbox, 
     node, _ = await violating(world, labelled=True)
     await world.remove(VERDICTS, verdict_key(node))  # an orphan that its policy keeps
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)
-    await settled(world)
+    await settled(world, labels)
     await eventually(lambda: labels.count("tas_label_nodes_pending") <= 1)
     before = len(sandbox.calls)
     await world.admin.label_node(node, {"theirs": "1"})
-    await settled(world)  # by one patch of another node
+    await settled(world, labels)  # by one patch of another node
     calls = sandbox.count(since=before, which=lambda call: call.user_agent == OURS)
     assert calls == Counter({("patch", "nodes"): 1})
 
@@ -391,13 +391,13 @@ async def test_a_label_takes_one_call_and_two_if_the_node_was_changed_unseen(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
     node, name = await violating(world, labelled=True)
-    await settled(world)
+    await settled(world, labels)
     for health, value, refused in ((0, None, 0), (1, VIOLATING, 1)):
         if refused:
             sandbox.faults.answer(409, which=ours("patch"))
         before = len(sandbox.calls)
         await world.sample(node, health=health)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(has(world, node, name, value))
         calls = sandbox.count(since=before, which=lambda call: call.user_agent == OURS and call.verb != "watch")
         assert calls == Counter({("patch", "nodes"): 1 + refused, ("get", "nodes"): refused})
@@ -425,7 +425,7 @@ async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_
     with replica("labels", command, folder=tmp_path) as stopped:
         await eventually(has(world, node, name, VIOLATING))
         await world.sample(node, health=0)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(lambda: stopped.paused)
         await world.sample(node, health=1)  # violated again, and nobody has judged it yet
         began = time.monotonic()
@@ -449,10 +449,10 @@ async def test_a_replica_stopped_after_its_last_check_removes_nothing_from_a_nod
         await eventually(has(world, node, name, VIOLATING))
         stopped.send(SIGNALS["send"])
         await world.sample(node, health=0)
-        await world.judge(node)
+        await world.evaluate(node)
         await eventually(lambda: stopped.paused)
         await world.sample(node, health=1)
-        await world.judge(node)
+        await world.evaluate(node)
         await world.admin.label_node(node, {"theirs": "1"})
         before = len(sandbox.calls)
         stopped.resume()
@@ -474,7 +474,7 @@ async def test_another_replica_removes_what_a_killed_one_was_about_to(
         await eventually(has(world, node, name, VIOLATING))
         async with labels_running(kubeconfig, server.url) as other:
             await world.sample(node, health=0)
-            await world.judge(node)
+            await world.evaluate(node)
             await eventually(lambda: killed.ended)
             await eventually(has(world, node, name, None))
             await eventually(lambda: other.count("tas_label_changes_total", change="removed") == 1)

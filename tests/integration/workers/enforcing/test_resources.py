@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from sandbox import Sandbox
 from sandbox.faults import Call
 from tests.kubernetes.label_fixtures import world
-from tests.kubernetes.resource_scenarios import ResourceScenarios, offers, resources
+from tests.kubernetes.resource_scenarios import ResourceScenarios, resources, wait_for_resource
 from tests.kubernetes.world import World
 
 __all__ = ["resources", "world"]
@@ -38,7 +38,7 @@ async def test_what_the_api_server_does_not_take_now_is_not_lost(
         status, times=2, which=lambda call: call.verb == "patch" and call.resource == "nodes", retry_after=1
     )
     node = await world.node()
-    await offers(world, node, "1k")
+    await wait_for_resource(world, node, "1k")
     assert sandbox.faults.waiting == 0
 
 
@@ -55,5 +55,5 @@ async def test_what_was_read_too_long_ago_is_not_sent(
 
     sandbox.faults.answer(500, which=note)
     node = await world.node()
-    await offers(world, node, "1k")
+    await wait_for_resource(world, node, "1k")
     assert expired[0] >= 1  # before the first patch was sent, what was read before the delay had expired

@@ -13,7 +13,7 @@ from sandbox import Sandbox
 from tests.integration.servers import eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.label_fixtures import world
-from tests.kubernetes.status_scenarios import StatusScenarios, says, status
+from tests.kubernetes.status_scenarios import StatusScenarios, status, wait_for_status
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule
 from workers.kubernetes.client import KubernetesClient
 from workers.watching.status import PolicyStatus
@@ -68,4 +68,4 @@ async def test_an_edit_that_overtakes_the_answer_to_a_patch_is_told(world: World
             key = await world.policy(namespace, name, deschedule(), suspend=True)
             await eventually(lambda: 2 in client.told_of)
             client.may.set()
-            await says(world, key, Ready=("False", "Suspended"))
+            await wait_for_status(world, key, Ready=("False", "Suspended"))
