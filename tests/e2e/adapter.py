@@ -1,4 +1,4 @@
-"""An adapter behind the real aggregator: an HTTPS server of ours, and the objects that lead the API server to it."""
+"""An adapter behind the real aggregator: an HTTPS server, and the objects by which the API server finds it."""
 
 import base64
 import ssl
@@ -26,7 +26,7 @@ class AggregatedAdapter(Adapter):
     """Serves `metrics` through the API server.
 
     Attributes:
-        down: Whether it breaks off every connection without an answer.
+        down: Whether it closes every connection without an answer.
     """
 
     def __init__(self, admin: Admin, authority: Authority) -> None:
@@ -40,9 +40,9 @@ class AggregatedAdapter(Adapter):
     @classmethod
     @asynccontextmanager
     async def start(cls, admin: Admin, folder: Path) -> AsyncIterator["AggregatedAdapter"]:
-        """On loopback until left. The API server is led to it by a Service of type ExternalName.
+        """Runs on loopback. The API server finds it by a Service of type ExternalName.
 
-        Endpoints may not be on loopback; the aggregator asks of such a Service for no endpoints, and wants a
+        Endpoints may not be on loopback. The aggregator needs no endpoints of such a Service, and requires a
         certificate for the Service's name in the cluster.
         """
         authority = Authority("adapter")

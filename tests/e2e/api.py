@@ -1,4 +1,4 @@
-"""The API server over plain HTTPS: no client library, so nothing caches or retries behind a test's back."""
+"""The API server over plain HTTPS: without a client library nothing caches or retries unnoticed."""
 
 import http.client
 import json
@@ -13,11 +13,11 @@ Object = dict[str, Any]
 MERGE_PATCH = "application/merge-patch+json"
 
 IDLE_SECONDS = 30.0
-"""After so long a connection is opened anew: the API server closes one that was idle for 90 s."""
+"""A connection that was idle for longer is opened again: the API server closes it after 90 s."""
 
 
 class ApiError(Exception):
-    """The API server answered with something else than success."""
+    """The API server answered with a status other than 2xx."""
 
     def __init__(self, method: str, path: str, status: int, body: str) -> None:
         super().__init__(f"{method} {path}: {status} {body[:500]}")
@@ -25,7 +25,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """One identity's connection to the API server, kept open from one request to the next that follows soon."""
+    """One user's connection to the API server, kept open while requests follow each other."""
 
     def __init__(self, port: int, *, authority: Path, certificate: Path, key: Path) -> None:
         context = ssl.create_default_context(cafile=str(authority))
@@ -47,13 +47,13 @@ class Api:
         return self.request("PATCH", path, body, content_type=MERGE_PATCH)
 
     def delete(self, path: str) -> None:
-        """Deletes at once, without a grace period; a collection's path deletes all that is in it."""
+        """Deletes an object, or all objects of a collection, without a grace period."""
         self.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
     def request(
         self, method: str, path: str, body: Object | None = None, *, content_type: str = "application/json"
     ) -> Object:
-        """The decoded answer; text that is not JSON, as of /readyz, comes under the key `text`.
+        """The decoded answer; text that is not JSON, such as that of /readyz, under the key `text`.
 
         Raises:
             ApiError: if the status is not 2xx; OSError if the server cannot be reached.
@@ -78,7 +78,7 @@ class Api:
             response = self._connection.getresponse()
             text = response.read().decode()
         except (OSError, http.client.HTTPException):
-            self._connection.close()  # the next request opens it anew
+            self._connection.close()  # the next request opens a new one
             raise
         self._used = time.monotonic()
         return response, text

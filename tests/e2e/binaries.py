@@ -1,7 +1,7 @@
 """The binaries of a control plane, built once from their Go modules and kept outside the repository.
 
-`python -m tests.e2e.binaries` builds what is missing and says where it is. The versions are those of
-`tools/*/go.mod`: change one there and the next run builds it anew, beside the old one.
+`python -m tests.e2e.binaries` builds missing binaries and prints the path of each. The versions are those of
+`tools/*/go.mod`: after a change there, the next run builds the new version and keeps the old one.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ MISSING = "no control plane to test against: `make e2e` builds one with Go >= 1.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """One upstream project: the folder with its go.mod, and the package of each binary we want of it."""
+    """One upstream project: the folder with its go.mod, and the package of each binary that the tests use."""
 
     name: str
     packages: dict[str, str]
@@ -36,7 +36,7 @@ class Module:
         return TOOLS / self.name
 
     def digest(self) -> str:
-        """Names the sources and how they are built, in 12 hex digits."""
+        """A digest of the sources and of the build flags, in 12 hex digits."""
         parts = [(self.folder / "go.mod").read_bytes(), (self.folder / "go.sum").read_bytes(), LDFLAGS.encode()]
         parts += [self.tags.encode()] if self.tags else []
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
@@ -52,7 +52,7 @@ MODULES = (
         },
     ),
     Module(name="kwok", packages={"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
-    # Without the clients of two dozen clouds: we name our targets ourselves.
+    # Without the service discovery of two dozen clouds: the tests name the targets.
     Module(
         name="prometheus",
         packages={"prometheus": "github.com/prometheus/prometheus/cmd/prometheus"},
@@ -62,7 +62,7 @@ MODULES = (
 
 
 class BuildError(Exception):
-    """A binary could not be built; the message ends with what Go said."""
+    """A binary could not be built; the message ends with the output of Go."""
 
 
 def cache_folder() -> Path:
@@ -73,9 +73,9 @@ def cache_folder() -> Path:
 
 
 def find() -> dict[str, Path] | None:
-    """Every binary by name, if all are there; None if one is missing. Builds nothing, needs no Go.
+    """The path of every binary by name, or None if one is missing. Builds nothing, and needs no Go.
 
-    Without Go a build by any Go version will do: only the sources have to be the same.
+    Without Go, a build of the same sources by any Go version is accepted.
     """
     found: dict[str, Path] = {}
     for module in MODULES:
@@ -87,7 +87,7 @@ def find() -> dict[str, Path] | None:
 
 
 def ensure(say: Callable[[str], None]) -> dict[str, Path]:
-    """Builds what is missing, telling `say` about each module and its time, and gives every binary by name.
+    """Builds missing binaries, calls `say` with each module and its time, and returns the path of every binary.
 
     Raises:
         BuildError: if there is no Go to build with, or a build failed.
@@ -101,7 +101,7 @@ def ensure(say: Callable[[str], None]) -> dict[str, Path]:
             _build(module, say)
     found = find()
     if found is None:
-        raise BuildError(f"a build ended well, but its binaries are not in {cache_folder()}")
+        raise BuildError(f"a build succeeded, but its binaries are not in {cache_folder()}")
     return found
 
 
@@ -114,7 +114,7 @@ def _build(module: Module, say: Callable[[str], None]) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=target) as unfinished:
         # One call for all packages: they share most of what is compiled. Without cgo no C compiler is needed.
-        # Politely: whoever works on this machine meanwhile comes first.
+        # With `nice`, so that other programs come first.
         command = ["go", "build", "-mod=readonly", "-trimpath", "-ldflags", LDFLAGS, "-tags", module.tags]
         command += ["-o", unfinished + os.sep]
         built = subprocess.run(
@@ -134,13 +134,13 @@ def _build(module: Module, say: Callable[[str], None]) -> None:
 
 
 def _go_name(package: str) -> str:
-    """What `go build` calls a package's binary: its last element that is not a major version."""
+    """The name that `go build` gives to a package's binary: its last element that is not a major version."""
     *_, parent, last = package.split("/")
     return parent if last.startswith("v") and last[1:].isdigit() else last
 
 
 def _build_folders(module: Module) -> list[Path]:
-    """Where builds of these sources live, the one to prefer last: that of the Go at hand, else any."""
+    """The folders of builds of these sources: that of the installed Go version, else of any; the preferred one last."""
     stem = f"{module.name}-{module.digest()}-{sys.platform}-{platform.machine()}"
     if (version := _go_version()) is not None:
         return [cache_folder() / f"{stem}-{version}"]
@@ -170,7 +170,7 @@ def _nice() -> list[str]:
 
 @contextmanager
 def _only_builder(say: Callable[[str], None]) -> Iterator[None]:
-    """Two test runs at once build once: the second waits for the first."""
+    """A lock: of two concurrent runs only one builds."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / "lock").open("w") as lock:
         try:
@@ -182,7 +182,7 @@ def _only_builder(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def main() -> int:
-    """Builds what is missing. A machine without Go is told how to get on, and is no failure."""
+    """Builds missing binaries. Without Go, prints how to get them, and does not fail."""
     if find() is None and _go_version() is None:
         print(MISSING)
         return 0

@@ -1,4 +1,4 @@
-"""What a test does to a cluster: nodes, pods, a scheduler of its own, and waiting for what comes of it."""
+"""A cluster as a test uses it: creates nodes and pods, runs a scheduler, and waits for effects."""
 
 import subprocess
 from collections.abc import Mapping
@@ -11,25 +11,25 @@ from .controlplane import AuditLog, Call, ControlPlane
 from .processes import Process, clean_environment, until
 
 NODES = ("node-1", "node-2", "node-3")
-"""Those that every test finds."""
+"""The nodes of all tests."""
 
 RESOURCE = "telemetry/scheduling"
 POLICY_LABEL = "telemetry-policy"
 
 
 def extender(url: str, *, names_only: bool, **overrides: object) -> Object:
-    """An entry of `extenders` in a scheduler's configuration, as we tell users to write it.
+    """An entry of `extenders` in a scheduler's configuration, as docs/scheduler.md has it.
 
     Args:
-        url: where the extender listens, without a path.
-        names_only: `nodeCacheCapable`: nodes are sent by name alone, else whole.
-        overrides: other fields of the entry, or these with another value.
+        url: The extender's URL, without a path.
+        names_only: `nodeCacheCapable`: the scheduler sends only the names of nodes, not whole nodes.
+        overrides: Additional fields, or other values of these.
     """
     return {
         "urlPrefix": url,
         "filterVerb": "scheduler/filter",
         "prioritizeVerb": "scheduler/prioritize",
-        "weight": 100,  # the in-tree plugins add up to 1,200 points, one step of ours is weight * 10
+        "weight": 100,  # the in-tree plugins add up to 1,200 points, one step of an extender is weight * 10
         "nodeCacheCapable": names_only,
         "enableHTTPS": False,
         "httpTimeout": "10s",
@@ -39,7 +39,7 @@ def extender(url: str, *, names_only: bool, **overrides: object) -> Object:
 
 
 class Cluster:
-    """The one thing a test needs: a running control plane and what can be done to it."""
+    """A running control plane, and what a test can do with it."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -58,32 +58,32 @@ class Cluster:
 
     @property
     def audit(self) -> AuditLog:
-        """Every call the API server answered."""
+        """All requests that the API server has answered."""
         return self._plane.audit
 
     @property
     def folder(self) -> Path:
-        """Where everything of this run lives; what is written to `logs` in it is kept if a test fails."""
+        """The folder of all files of this run; its folder `logs` is kept if a test fails."""
         return self._plane.folder
 
     @property
     def processes(self) -> list[Process]:
-        """Every process started so far, also those that have ended."""
+        """All processes started so far, also ended ones."""
         return self._plane.started
 
     def kubeconfig_for(self, user: str, *groups: str) -> Path:
-        """A kubeconfig for another user, with the rights RBAC gives."""
+        """A kubeconfig of another user, with the rights that RBAC grants."""
         return self._plane.kubeconfig(user, *groups)
 
     def scheduler(self, *extenders: Mapping[str, object], **configuration: object) -> AbstractContextManager[Process]:
-        """A kube-scheduler that asks these extenders, ready on entering and gone on leaving."""
+        """Runs a kube-scheduler with these extenders; it is ready within the context."""
         return self._plane.scheduler(extenders, **configuration)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """What kubectl prints, as an administrator.
+        """The output of kubectl, run as an administrator.
 
         Raises:
-            RuntimeError: with what it complained of.
+            RuntimeError: With its error output.
         """
         done = subprocess.run(
             [str(self._plane.binaries["kubectl"]), *arguments],
@@ -103,7 +103,7 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=manifest.read_text() if isinstance(manifest, Path) else manifest)
 
     def create_nodes(self, *names: str, labels: Mapping[str, str] | None = None) -> None:
-        """Fake nodes of equal size, Ready when this returns."""
+        """Creates simulated nodes of equal size, and waits until they are Ready."""
         capacity = {"cpu": "8", "memory": "32Gi", "pods": "110"}
         for name in names:
             self.api.create(
@@ -117,16 +117,18 @@ class Cluster:
             until(partial(self._is_ready, name), f"node {name} is Ready")
 
     def delete_nodes(self, *names: str) -> None:
-        """Deletes nodes and what ran on them."""
+        """Deletes nodes; the garbage collector deletes their pods."""
         for name in names:
             self.api.delete(f"/api/v1/nodes/{name}")
 
     def create_namespace(self, name: str | None = None) -> str:
-        """A namespace that takes pods, of this name or one of its own."""
+        """Creates a namespace, with an unused name by default, and waits until pods can be created in it."""
         self._namespaces += 1
         name = name or f"e2e-{self._namespaces}"
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        until(lambda: self._exists(f"/api/v1/namespaces/{name}/serviceaccounts/default"), f"{name} takes pods")
+        until(
+            lambda: self._exists(f"/api/v1/namespaces/{name}/serviceaccounts/default"), f"pods can be created in {name}"
+        )
         return name
 
     def create_pod(
@@ -142,10 +144,10 @@ class Cluster:
         """A pod for the scheduler.
 
         Args:
-            policy: the telemetry policy it is labelled with.
-            labels: others that it has.
-            managed: whether it has the limit that makes the scheduler ask the extender.
-            spec: further fields of its spec.
+            policy: The value of its label `telemetry-policy`.
+            labels: Its other labels.
+            managed: Whether it has the limit for which the scheduler calls the extender.
+            spec: Other fields of its spec.
         """
         container: Object = {"name": "main", "image": "pause"}
         if managed:
@@ -158,14 +160,14 @@ class Cluster:
         )
 
     def bind(self, namespace: str, pod: str, node: str) -> None:
-        """Puts a pod on a node, as a scheduler does."""
+        """Binds a pod to a node, as a scheduler does."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         self.api.create(
             f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", {"metadata": {"name": pod}, "target": target}
         )
 
     def delete_pods(self, namespace: str) -> None:
-        """Deletes every pod of a namespace and what would make new ones, so that no later scheduler meets them."""
+        """Deletes every pod of a namespace, and what would create new ones: a later scheduler must not see them."""
         kinds = ("apis/apps/v1/{}/deployments", "apis/apps/v1/{}/replicasets", "api/v1/{}/pods")
         for kind in kinds:
             path = "/" + kind.format(f"namespaces/{namespace}")
@@ -173,39 +175,38 @@ class Cluster:
             until(partial(self._is_empty, path), f"{path} is empty")
 
     def placed(self, namespace: str, pod: str) -> str:
-        """The node the scheduler chose, waiting until it has."""
+        """Waits until the scheduler has placed a pod, and returns the node."""
         what = f"pod {namespace}/{pod} is placed"
         try:
             return until(lambda: self.node_of(namespace, pod), what)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; its condition says {self.why_pending(namespace, pod)!r}") from error
+            raise TimeoutError(f"{error}; its condition: {self.why_pending(namespace, pod)!r}") from error
 
     def rejected(self, namespace: str, pod: str, *, containing: str = "") -> str:
-        """Why the scheduler has not placed a pod, waiting until it says so in words that contain these.
+        """Waits until the scheduler has rejected a pod with a message that contains this text, and returns the message.
 
-        The words are those of the pod's condition, which are always the newest. Events have them too, but a repeated
-        event only raises a count, with the words of the first.
+        The message is that of the pod's condition, which is always the newest. A repeated event only raises a count.
         """
         what = f"pod {namespace}/{pod} is rejected with {containing!r}"
 
-        def reason() -> str | None:
-            words = self.why_pending(namespace, pod)
-            return words if containing in words else None
+        def message() -> str | None:
+            found = self.why_pending(namespace, pod)
+            return found if containing in found else None
 
         try:
-            return until(reason, what)
+            return until(message, what)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; its condition says {self.why_pending(namespace, pod)!r}") from error
+            raise TimeoutError(f"{error}; its condition: {self.why_pending(namespace, pod)!r}") from error
 
     def why_pending(self, namespace: str, pod: str) -> str:
-        """What the pod's condition says now; empty if the scheduler has not turned it away."""
+        """The message of the pod's condition; empty if the scheduler has not rejected the pod."""
         for condition in self._pod(namespace, pod)["status"].get("conditions", []):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
                 return str(condition["message"])
         return ""
 
     def events(self, namespace: str, pod: str, *, reason: str) -> list[str]:
-        """The messages of a pod's events with this reason, waiting until there is one."""
+        """Waits until a pod has an event with this reason, and returns the messages of all of them."""
 
         def messages() -> list[str]:
             selector = f"involvedObject.name={pod},reason={reason}"
@@ -215,12 +216,12 @@ class Cluster:
         return until(messages, f"pod {namespace}/{pod} has an event {reason}")
 
     def node_of(self, namespace: str, pod: str) -> str | None:
-        """The node a pod is on now, None if on none."""
+        """The node of a pod, or None."""
         node: str | None = self._pod(namespace, pod)["spec"].get("nodeName")
         return node
 
     def is_running(self, namespace: str, pod: str) -> bool:
-        """Whether a pod is there, runs, and nobody has asked it to go."""
+        """Whether a pod exists, runs, and is not being deleted."""
         try:
             found = self._pod(namespace, pod)
         except ApiError as error:

@@ -1,4 +1,4 @@
-"""The fixture `cluster`: one control plane for all tests of a process, its logs kept if a test fails."""
+"""The fixture `cluster`: one control plane for all tests of a process. Its logs are kept if a test fails."""
 
 import os
 import shutil
@@ -32,11 +32,11 @@ _folder_key = pytest.StashKey[Path]()
 _booted_key = pytest.StashKey[int]()
 _started_key = pytest.StashKey[int]()
 _kept_key = pytest.StashKey[list[str]]()
-TOLD = "tas-e2e-told"
-"""The name under which a test's report carries what the test had to tell."""
+MEASURED = "tas-e2e-measured"
+"""The property of a test's report that holds a line of the fixture `measured`."""
 
 KEPT = "tas-e2e-kept"
-"""The name under which a worker of pytest-xdist hands over where it kept logs."""
+"""The key under which a worker of pytest-xdist reports the folder of the logs that it kept."""
 
 
 find_binaries = cache(binaries.find)
@@ -44,9 +44,9 @@ find_binaries = cache(binaries.find)
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A running cluster with three equal nodes and no scheduler; see `Cluster` for what it can do."""
+    """A running cluster with three equal nodes, without a scheduler."""
     found = find_binaries()
-    assert found is not None, "tests with this fixture were to be skipped"
+    assert found is not None, "tests with this fixture are skipped without binaries"
     folder = Path(tempfile.mkdtemp(prefix="tas-e2e-"))
     pytestconfig.stash[_folder_key] = folder
     try:
@@ -57,7 +57,7 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
             pytestconfig.stash[_booted_key] = len(cluster.processes)
             yield cluster
     finally:
-        # Keys and data go, whatever happened; what becomes of the logs is known at the end of the session.
+        # Keys and data are always deleted. At the end of the session it is known whether the logs are kept.
         for path in folder.iterdir():
             if path.is_dir() and path.name not in LOGS:
                 shutil.rmtree(path)
@@ -67,9 +67,9 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def prometheus_binary() -> Path:
-    """A real Prometheus, to be run."""
+    """The binary of a real Prometheus."""
     found = find_binaries()
-    assert found is not None, "tests with this fixture were to be skipped"
+    assert found is not None, "tests with this fixture are skipped without binaries"
     return found["prometheus"]
 
 
@@ -89,13 +89,13 @@ def _are_policies_served(cluster: Cluster) -> bool:
 
 @pytest.fixture(scope="session")
 def product_namespace(cluster: Cluster) -> str:
-    """The namespace that `deploy/rbac` speaks of."""
+    """The namespace in `deploy/rbac`."""
     return cluster.create_namespace("telemetry-aware-scheduling")
 
 
 @pytest.fixture
 def kubeconfig(cluster: Cluster, crd: None) -> Path:
-    """An administrator's, for the scenarios of `tests.kubernetes`."""
+    """The kubeconfig of an administrator, for the scenarios of `tests.kubernetes`."""
     return cluster.kubeconfig
 
 
@@ -109,13 +109,13 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Says a line at the end of the session's output, also if all is well: a figure that somebody wants to know."""
-    return partial(record_property, TOLD)
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Prints a line with a measurement at the end of the session's output."""
+    return partial(record_property, MEASURED)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test here starts processes, which a busy machine does slowly: it may take longer than others."""
+    """Gives these tests more time than others: they start processes."""
     for item in items:
         if item.path.is_relative_to(FOLDER) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
@@ -123,7 +123,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what needs binaries that were never built: here, so that all share one line of the summary."""
+    """Skips tests without their binaries, all with one line of the summary."""
     needs = {"cluster", "prometheus_binary"}
     if isinstance(item, pytest.Function) and needs & set(item.fixturenames) and find_binaries() is None:
         pytest.skip(binaries.MISSING)
@@ -131,7 +131,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Notes what ran before the test began."""
+    """Notes which processes ran before the test."""
     cluster = item.config.stash.get(_cluster_key, None)
     item.stash[_started_key] = len(cluster.processes) if cluster else 0
     return (yield)
@@ -139,7 +139,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows beside a failure what the processes wrote last that this test started or found running."""
+    """Shows with a failure the end of the logs of processes that this test started or found running."""
     report = yield
     cluster = item.config.stash.get(_cluster_key, None)
     if report.failed and cluster is not None:
@@ -166,7 +166,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes over from a worker of pytest-xdist where it kept logs."""
+    """Notes the folder of the logs that a worker of pytest-xdist kept."""
     if folder := getattr(node, "workeroutput", {}).get(KEPT):
         node.config.stash[_kept_key].append(folder)
 
@@ -176,12 +176,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what tests had to tell, and where the logs are that were kept."""
+    """Prints the measurements, and the folders of kept logs."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
-    told = [line for each in reports for name, line in each.user_properties if name == TOLD]
-    if told:
+    lines = [line for each in reports for name, line in each.user_properties if name == MEASURED]
+    if lines:
         terminalreporter.section("measured")
-        for line in told:
+        for line in lines:
             terminalreporter.write_line(str(line))
     for folder in terminalreporter.config.stash[_kept_key]:
         terminalreporter.write_line(f"logs of the control plane: {folder}")

@@ -1,7 +1,7 @@
-"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager and kwok, up in seconds.
+"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager and kwok, ready within seconds.
 
-Everything lives in one folder and every process is a child of ours, so that leaving the context leaves nothing
-running. The scheduler is not part of it: a test starts its own, with the extenders it is about.
+All files are in one folder, and all processes are children of this one: nothing runs after the context. Each test
+starts its own scheduler.
 """
 
 import base64
@@ -17,7 +17,7 @@ from tests.certificates import Authority, private_key, private_pem, public_pem
 from .api import Api, ApiError
 from .processes import Process, free_ports, running, until
 
-# What Deployments, evictions and service accounts need. The node lifecycle is kwok's.
+# The controllers for Deployments, evictions and service accounts. kwok simulates the nodes.
 CONTROLLERS = (
     "serviceaccount-token-controller",
     "serviceaccount-controller",
@@ -35,7 +35,7 @@ ADMIN_GROUP = "system:masters"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request to the API server, as its audit log has it."""
+    """One request to the API server, from its audit log."""
 
     user: str
     verb: str
@@ -50,11 +50,11 @@ class AuditLog:
     path: Path
 
     def mark(self) -> int:
-        """A place in the log, for `calls`."""
+        """The current end of the log, for `calls`."""
         return self.path.stat().st_size
 
     def calls(self, since: int = 0, *, user: str | None = None) -> list[Call]:
-        """The requests after a mark, of one user if asked. A watch counts once, from when it is under way."""
+        """The requests after a mark, of all users or of one. A watch counts once, when it begins."""
         with self.path.open("rb") as log:
             log.seek(since)
             lines = log.read().splitlines(keepends=True)
@@ -74,7 +74,7 @@ class AuditLog:
 
 @dataclass(slots=True, kw_only=True)
 class ControlPlane:
-    """The running control plane: where it is, who may enter, and what runs."""
+    """A running control plane: its URL, its certificates and its processes."""
 
     folder: Path
     binaries: Mapping[str, Path]
@@ -87,7 +87,7 @@ class ControlPlane:
     _count: int = 0
 
     def kubeconfig(self, user: str, *groups: str) -> Path:
-        """A kubeconfig for this user, who is a member of these groups and has what rights RBAC gives."""
+        """A kubeconfig of this user, who is in these groups and has the rights that RBAC grants."""
         pair = self.authority.client(user, groups=groups)
         path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
         cluster = {"server": self.url, "certificate-authority-data": _base64(self.authority.certificate)}
@@ -109,7 +109,7 @@ class ControlPlane:
 
     @contextmanager
     def scheduler(self, extenders: Sequence[Mapping[str, object]], **configuration: object) -> Iterator[Process]:
-        """A kube-scheduler that asks these extenders (entries of its configuration file) and is ready."""
+        """Runs a kube-scheduler with these extenders (entries of its configuration), and waits until it is ready."""
         self._count += 1
         name = f"kube-scheduler-{self._count}"
         (port,) = free_ports(1)
@@ -149,7 +149,7 @@ class ControlPlane:
 
 @contextmanager
 def control_plane(folder: Path, binaries: Mapping[str, Path]) -> Iterator[ControlPlane]:
-    """Boots a control plane in an empty folder and gives it when it is ready for nodes and pods."""
+    """Starts a control plane in an empty folder, and waits until it accepts nodes and pods."""
     with ExitStack() as stack:
         authority = _write_certificates(folder)
         client_port, peer_port, port = free_ports(3)
@@ -181,7 +181,7 @@ def control_plane(folder: Path, binaries: Mapping[str, Path]) -> Iterator[Contro
 
 def _ready(server: Api, process: Process) -> bool:
     process.must_run()
-    # Not yet listening, or the readiness check says no.
+    # It does not listen yet, or is not ready.
     with suppress(OSError, HTTPException, ApiError):
         server.get("/readyz")
         return True
@@ -189,7 +189,7 @@ def _ready(server: Api, process: Process) -> bool:
 
 
 def _client(folder: Path, port: int) -> Api:
-    """The test's own way in; every server here shows a certificate of the same authority."""
+    """A client of an administrator; every server here has a certificate of the same authority."""
     return Api(port, authority=folder / "ca.crt", certificate=folder / "admin.crt", key=folder / "admin.key")
 
 
@@ -221,7 +221,7 @@ def _write_certificates(folder: Path) -> Authority:
 def _etcd_flags(folder: Path, client: str, peer: str) -> list[str]:
     return [
         f"--data-dir={folder / 'etcd'}",
-        "--unsafe-no-fsync",  # it need not outlive the test
+        "--unsafe-no-fsync",  # the data need not survive a crash
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",
@@ -264,7 +264,7 @@ def _api_server_flags(folder: Path, etcd: str, port: int) -> list[str]:
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         f"--proxy-client-cert-file={folder / 'front-proxy.crt'}",
         f"--proxy-client-key-file={folder / 'front-proxy.key'}",
-        "--disable-admission-plugins=TaintNodesByCondition",  # only the node lifecycle controller would lift the taint
+        "--disable-admission-plugins=TaintNodesByCondition",  # only the node lifecycle controller removes the taint
         f"--audit-policy-file={policy}",
         f"--audit-log-path={folder / 'audit.log'}",
         "--audit-log-mode=blocking",
@@ -273,7 +273,7 @@ def _api_server_flags(folder: Path, etcd: str, port: int) -> list[str]:
 
 def _controller_manager_flags(folder: Path, plane: ControlPlane) -> list[str]:
     return [
-        # All controllers act as this one user, whose built-in role is too small for that.
+        # All controllers use this one user, whose built-in role has too few rights for all of them.
         f"--kubeconfig={plane.kubeconfig('system:kube-controller-manager', ADMIN_GROUP)}",
         "--leader-elect=false",
         "--secure-port=0",
@@ -290,7 +290,7 @@ def _kwok_flags(plane: ControlPlane) -> list[str]:
         f"--kubeconfig={plane.kubeconfig('kwok', ADMIN_GROUP)}",
         f"--config={Path(__file__).with_name('stages.yaml')}",
         "--manage-all-nodes=true",
-        "--node-lease-duration-seconds=0",  # nobody here judges a node by its lease
+        "--node-lease-duration-seconds=0",  # no controller here checks the leases of nodes
         "--node-ip=127.0.0.1",
         "--cidr=10.0.0.0/16",
     ]

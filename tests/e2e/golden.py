@@ -1,6 +1,6 @@
-"""The scheduler's requests as files: what stays the same from run to run, and whether a live one looks like it.
+"""The scheduler's requests as files, without what differs between runs.
 
-`TAS_E2E_RECORD=1` writes them anew; otherwise a live request must have the fields of its file, no more and no fewer.
+A live request must have exactly the fields of its file. `TAS_E2E_RECORD=1` writes the files instead.
 """
 
 import json
@@ -23,10 +23,10 @@ class ShapeError(AssertionError):
 
 
 def check(name: str, request: dict[str, Any]) -> None:
-    """Compares the fields of a request to those of the golden file, or writes the file if recording.
+    """Compares the fields of a request with those of the golden file, or writes the file first if recording.
 
     Raises:
-        ShapeError: naming the paths that only one of the two has.
+        ShapeError: With the paths that only one of the two has.
     """
     path = GOLDEN / f"{name}.json"
     if RECORD:
@@ -37,7 +37,7 @@ def check(name: str, request: dict[str, Any]) -> None:
     if golden != live:
         raise ShapeError(
             f"{path.name}: only in the request: {sorted(live - golden)}; only in the file: {sorted(golden - live)}; "
-            "if that is how schedulers are now, record anew with TAS_E2E_RECORD=1"
+            "if schedulers now send this, record again with TAS_E2E_RECORD=1"
         )
 
 
@@ -57,22 +57,22 @@ def shape(value: object, at: str = "") -> set[str]:
 
 
 def normalised(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with a fixed value for what differs from run to run, and nodes in the order of their names.
+    """The request with fixed values for all that differs between runs, and nodes in the order of their names.
 
-    The order of keys stays as sent. Equal uids stay equal.
+    Keys keep their order. Equal uids stay equal.
     """
     uids: dict[str, str] = {}
 
-    def steady(value: object, key: str = "") -> object:
+    def fixed(value: object, key: str = "") -> object:
         match value:
             case dict():
-                return {name: steady(inner, name) for name, inner in value.items()}
+                return {name: fixed(inner, name) for name, inner in value.items()}
             case list():
-                return [steady(inner, key) for inner in value]
+                return [fixed(inner, key) for inner in value]
             case str() if key.lower() == "uid":
                 return uids.setdefault(value, _FIXED_UID.format(len(uids) + 1))
             case str():
-                return _steady_text(value, key)
+                return _fixed_text(value, key)
             case _:
                 return value
 
@@ -82,12 +82,12 @@ def normalised(request: dict[str, Any]) -> dict[str, Any]:
     if ordered.get("Nodes") is not None:
         items = sorted(ordered["Nodes"]["items"], key=lambda node: str(node["metadata"]["name"]))
         ordered["Nodes"] = ordered["Nodes"] | {"items": items}
-    result = steady(ordered)
+    result = fixed(ordered)
     assert isinstance(result, dict)
     return result
 
 
-def _steady_text(value: str, key: str) -> str:
+def _fixed_text(value: str, key: str) -> str:
     if key == "resourceVersion":
         return "1"
     if _TIME.fullmatch(value):

@@ -1,4 +1,4 @@
-"""Child processes that end with their test, free ports, and waiting that is bounded."""
+"""Child processes that end with their test, free ports, and bounded polls."""
 
 import fcntl
 import functools
@@ -18,17 +18,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 TETHER = Path(__file__).with_name("tether.py")
-# Below what Linux hands out to outgoing connections, which would otherwise take a port between choice and use.
+# Below the ports of outgoing connections on Linux, which could otherwise take a port between choice and use.
 PORTS = range(20_000, 32_000)
 BLOCK = 100
-"""So many ports a process claims at once."""
+"""The number of ports that a process reserves at once."""
 
 
 def until(probe: Callable[[], T | None], what: str, *, timeout: float = 120.0) -> T:
-    """Asks `probe` until it gives something true, and gives that.
+    """Calls `probe` until its answer is true, and returns the answer.
 
     Raises:
-        TimeoutError: naming `what` and the last answer, if there was none within `timeout` seconds.
+        TimeoutError: With `what` and the last answer, after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -41,7 +41,7 @@ def until(probe: Callable[[], T | None], what: str, *, timeout: float = 120.0) -
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 that nobody listens on, each given once, whichever process asks."""
+    """Different free ports of 127.0.0.1. No process gets a port that another one got."""
     free: list[int] = []
     while len(free) < count:
         port = next(_own_ports())
@@ -53,7 +53,7 @@ def free_ports(count: int) -> list[int]:
 
 @functools.cache
 def _own_ports() -> Iterator[int]:
-    """Each port of this process once. A lock keeps others from its block until this process ends, however it does."""
+    """Each port of this process once. A lock reserves its block until this process ends, for any reason."""
     folder = Path(tempfile.gettempdir(), f"tas-test-ports-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     blocks = PORTS[::BLOCK]
@@ -65,11 +65,11 @@ def _own_ports() -> Iterator[int]:
             os.close(lock)
         else:
             yield from range(first, first + BLOCK)
-    raise RuntimeError(f"every port between {PORTS.start} and {PORTS.stop} was given away; locks: {folder}")
+    raise RuntimeError(f"every port between {PORTS.start} and {PORTS.stop} is reserved; locks: {folder}")
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """Ours, without what would send a Go client into another cluster or through a proxy."""
+    """The environment of this process, without variables that lead a Go client to another cluster or a proxy."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -78,7 +78,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 
 class Process:
-    """One running child, with its output in a file."""
+    """A child process, with its output in a file."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 env=dict(env),
                 cwd=cwd,
-                start_new_session=True,  # Ctrl-C is for the test, which then ends its children in order
+                start_new_session=True,  # Ctrl-C reaches only the test, which ends its children in order
             )
 
     @property
@@ -118,16 +118,16 @@ class Process:
             raise RuntimeError(f"{self.name} ended with {code}; the end of {self.log}:\n{self.tail()}")
 
     def tail(self, lines: int = 25) -> str:
-        """The end of what it wrote."""
+        """The end of its output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kills the process."""
         self._child.kill()
         self._child.wait()
 
     def stop(self, *, patience: float = 10.0) -> int:
-        """Asks it to end, insists after `patience` seconds, ends what it left behind, and gives its exit code."""
+        """Terminates the process, kills it after `patience` seconds, kills its children, and returns its exit code."""
         self._child.terminate()
         try:
             return self._child.wait(patience)
@@ -148,7 +148,7 @@ def running(
     env: Mapping[str, str] | None = None,
     death_signal: signal.Signals = signal.SIGKILL,
 ) -> Iterator[Process]:
-    """Runs `command` in `folder`, its output in `folder/logs/NAME.log`, and ends it on leaving.
+    """Runs `command` in `folder`, with its output in `folder/logs/NAME.log`, and ends it on exit.
 
     Call it from the main thread: on Linux the child gets `death_signal` when the thread that started it ends.
     """

@@ -1,4 +1,4 @@
-"""The product as a user runs it: `tas run all` with its own bus, a folder of policies, and `tas publish`."""
+"""The product as a user runs it: `tas run all` with an embedded bus, a folder of policies, and `tas publish`."""
 
 import http.client
 import json
@@ -23,13 +23,13 @@ TAS = [sys.executable, "-m", "cli"]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Without settings of whoever runs the tests, and without sight of a bus that they run themselves."""
-    ours = clean_environment(XDG_RUNTIME_DIR=str(folder))
-    return {name: value for name, value in ours.items() if not name.startswith("TAS_")}
+    """Without settings of the person who runs the tests, and without the bus that this person runs."""
+    clean = clean_environment(XDG_RUNTIME_DIR=str(folder))
+    return {name: value for name, value in clean.items() if not name.startswith("TAS_")}
 
 
 class Product:
-    """A running `tas run all`, and what a user does to it."""
+    """A running `tas run all`, as a user uses it."""
 
     def __init__(
         self,
@@ -52,54 +52,54 @@ class Product:
 
     @contextmanager
     def policy(self, namespace: str, name: str, strategies: Mapping[str, object]) -> Iterator[None]:
-        """A policy's file in the folder, put there as one piece and removed on leaving."""
+        """A policy file in the folder, created atomically and removed on exit."""
         policy = {
             "apiVersion": "telemetry.intel.com/v1alpha1",
             "kind": "TASPolicy",
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"strategies": strategies},
         }
-        unfinished = self.policies / f".{namespace}-{name}"
-        unfinished.write_text(json.dumps(policy))
-        file = unfinished.rename(self.policies / f"{namespace}-{name}.yaml")
+        temporary = self.policies / f".{namespace}-{name}"
+        temporary.write_text(json.dumps(policy))
+        file = temporary.rename(self.policies / f"{namespace}-{name}.yaml")
         yield
         file.unlink()
 
     def publish(self, samples: Mapping[str, Mapping[str, int]]) -> None:
-        """Publishes samples, measured now: the value of each metric of each node."""
+        """Publishes samples, measured now: values by metric by node."""
         commands = [
             [*TAS, "publish", node, *(f"{metric}={value}" for metric, value in metrics.items()), "--bus", self.bus]
             for node, metrics in samples.items()
         ]
-        # At once, since most of the time of such a command goes into starting Python.
+        # In parallel, since each command spends most of its time on the start of Python.
         children = [
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env)
             for command in commands
         ]
         try:
             for command, child in zip(commands, children, strict=True):
-                said, _ = child.communicate(timeout=PUBLISH_SECONDS)
+                output, _ = child.communicate(timeout=PUBLISH_SECONDS)
                 if child.returncode != 0:
-                    raise RuntimeError(f"{' '.join(command[2:])} ended with {child.returncode}: {said}")
+                    raise RuntimeError(f"{' '.join(command[2:])} ended with {child.returncode}: {output}")
         finally:
             for child in children:
                 child.kill()
                 child.communicate()
 
     def passes(self, namespace: str, policy: str, names: Iterable[str]) -> set[str]:
-        """The nodes that filter lets through for a pod of this policy."""
+        """The nodes that pass the filter for a pod of this policy."""
         answer = self._ask("filter", namespace, policy, names)
         assert isinstance(answer, dict)
         return set(answer["NodeNames"])
 
     def scores(self, namespace: str, policy: str, names: Iterable[str]) -> dict[str, int]:
-        """What prioritize gives to each node."""
+        """The score of each node for a pod of this policy."""
         answer = self._ask("prioritize", namespace, policy, names)
         assert isinstance(answer, list)
         return {item["Host"]: item["Score"] for item in answer}
 
     def answers(self) -> bool:
-        """Whether a new connection of a client that it knows gets an answer."""
+        """Whether a request over a new connection is answered."""
         connection = self._connection()
         try:
             connection.request("GET", "/version")
@@ -115,7 +115,7 @@ class Product:
         return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=CALL_SECONDS, context=self._tls)
 
     def _ask(self, verb: str, namespace: str, policy: str, names: Iterable[str]) -> object:
-        pod = {"metadata": {"name": "asked", "namespace": namespace, "labels": {POLICY_LABEL: policy}}}
+        pod = {"metadata": {"name": "candidate", "namespace": namespace, "labels": {POLICY_LABEL: policy}}}
         body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)})
         connection = self._connection()
         try:
@@ -138,10 +138,10 @@ def product(
     site: Path | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Iterator[Product]:
-    """Runs the product in one process and gives it when it is ready; `flags` go to `tas run all`.
+    """Runs the product in one process, with `flags` of `tas run all`, and waits until it is ready.
 
-    With `kubeconfig` policies and nodes come from the API server, else policies from a folder. Packages of `site` are
-    installed beside it. With `tls` it is asked by HTTPS in this way; `flags` have its own side.
+    With `kubeconfig` policies and nodes come from the API server, else policies from a folder. Packages in `site` are
+    installed too. `tls` is for the test's requests; `flags` have the settings of the server.
     """
     port, health_port, bus_port = free_ports(3)
     for name in ("policies", "store"):
@@ -156,7 +156,7 @@ def product(
         *flags,
     ]
     name = f"tas-{len(cluster.processes)}"
-    # Ended politely also when the test is killed: its bus is a child of its own.
+    # SIGTERM also if the test is killed, so that the product ends its nats-server.
     env = environment(folder) | ({} if site is None else {"PYTHONPATH": str(site)})
     with running(name, command, folder=cluster.folder, env=env, death_signal=signal.SIGTERM) as process:
         cluster.processes.append(process)
@@ -166,7 +166,7 @@ def product(
 
 @contextmanager
 def lone_extension(cluster: Cluster, tas: Product, name: str, site: Path, **environ: str) -> Iterator[str]:
-    """Runs one extension of `site` alone, on the bus of a running product, and gives its URL when it is ready."""
+    """Runs one extension of `site` in its own process, on the bus of a running product, and returns its URL."""
     port, health_port = free_ports(2)
     command = [
         *TAS,
@@ -187,6 +187,6 @@ def _ready(process: Process, port: int) -> bool:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200
     except OSError:
-        return False  # not yet listening
+        return False  # it does not listen yet
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback, and the exporter that it scrapes."""
+"""A real Prometheus on loopback, and an exporter that Prometheus scrapes."""
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -11,22 +11,22 @@ from .processes import Process, free_ports, running
 
 
 class Exporter:
-    """What is scraped. `text` may change at any time; `away` makes every scrape fail."""
+    """An exporter. `text` can be changed at any time; while `fails` is true, every scrape fails."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.away = False
+        self.fails = False
         self.address = ""
 
     async def answer(self, _request: web.Request) -> web.Response:
-        if self.away:
+        if self.fails:
             raise web.HTTPServiceUnavailable
         return web.Response(text=self.text, headers={"Content-Type": "text/plain; version=0.0.4"})
 
 
 @asynccontextmanager
 async def exporter(text: str) -> AsyncIterator[Exporter]:
-    """An exporter that tells `text`, in the exposition format."""
+    """Runs an exporter of `text`, which is in the exposition format."""
     exporter = Exporter(text)
     app = web.Application()
     app.router.add_get("/metrics", exporter.answer)
@@ -44,9 +44,9 @@ async def exporter(text: str) -> AsyncIterator[Exporter]:
 def prometheus(
     binary: Path, folder: Path, targets: Mapping[str, Mapping[str, str]], *, writes_to: str = ""
 ) -> Iterator[tuple[str, Process]]:
-    """A Prometheus that scrapes each target once a second with these labels; gives its URL.
+    """Runs a Prometheus that scrapes each target once a second with these labels; yields its URL and process.
 
-    `writes_to` is the URL of a receiver of remote write. Data goes into `folder`.
+    `writes_to` is the URL of a receiver of remote write. Its data is in `folder`.
     """
     (port,) = free_ports(1)
     configuration: dict[str, object] = {

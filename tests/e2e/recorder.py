@@ -1,4 +1,4 @@
-"""An extender of the tests' own: it answers as it is told, or passes on, and keeps what it was asked."""
+"""An extender of the tests: it answers as a test decides, or forwards, and keeps all requests."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ BIND = "bind"
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the scheduler gets: a status and the bytes of a body, `pause` seconds after the headers."""
+    """An answer to the scheduler: a status and a body, which is sent `pause` seconds after the headers."""
 
     status: int
     raw: bytes
@@ -25,13 +25,13 @@ class Answered:
 
     @property
     def body(self) -> Any:
-        """Decoded: an object or a list, as the verb has it."""
+        """The decoded body: an object or a list, depending on the verb."""
         return json.loads(self.raw)
 
 
 @dataclass(slots=True, kw_only=True)
 class Asked:
-    """One request of the scheduler, and what it was answered."""
+    """One request of the scheduler, and its answer."""
 
     verb: str
     headers: Mapping[str, str]
@@ -45,13 +45,13 @@ class Asked:
 
     @property
     def pod(self) -> str:
-        """The name of the pod it is about."""
+        """The name of the request's pod."""
         body = self.body
         return str(body["PodName"] if "PodName" in body else body["Pod"]["metadata"]["name"])
 
     @property
     def names(self) -> list[str]:
-        """The candidate nodes, in whichever form they came."""
+        """The names of the candidate nodes, from either form of the request."""
         body = self.body
         if self.verb == PREEMPT:
             return list(body["NodeNameToMetaVictims"] or body["NodeNameToVictims"] or ())
@@ -63,13 +63,13 @@ class Asked:
 Answer = Callable[[Asked], Answered]
 
 
-def say(body: object, status: int = 200) -> Answered:
+def answer_with(body: object, status: int = 200) -> Answered:
     """An answer with this body as JSON."""
     return Answered(status, json.dumps(body).encode())
 
 
-def passing(asked: Asked, names: Iterable[str], *, failed: str = "FailedNodes", reason: str = "not wanted") -> Answered:
-    """The answer to filter that lets through these names, in the form that was asked, and fails the others."""
+def passing(asked: Asked, names: Iterable[str], *, failed: str = "FailedNodes", reason: str = "rejected") -> Answered:
+    """The answer to filter that passes these names, in the form of the request, and rejects the others."""
     wanted, body = set(names), asked.body
     answer: dict[str, object] = {"Nodes": None, "NodeNames": None, "Error": ""}
     if body["NodeNames"] is not None:
@@ -77,16 +77,16 @@ def passing(asked: Asked, names: Iterable[str], *, failed: str = "FailedNodes", 
     else:
         answer["Nodes"] = {"items": [node for node in body["Nodes"]["items"] if node["metadata"]["name"] in wanted]}
     answer[failed] = {name: reason for name in asked.names if name not in wanted}
-    return say(answer)
+    return answer_with(answer)
 
 
 def scoring(scores: Mapping[str, int]) -> Answered:
-    """The answer to prioritize with these scores by node."""
-    return say([{"Host": host, "Score": score} for host, score in scores.items()])
+    """The answer to prioritize with these scores of nodes."""
+    return answer_with([{"Host": host, "Score": score} for host, score in scores.items()])
 
 
 def offering(asked: Asked, names: Iterable[str]) -> Answered:
-    """The answer to preempt that offers these nodes of those asked about, with the victims that came."""
+    """The answer to preempt with these of the request's nodes, and with the victims of the request."""
     body = asked.body
     if body["NodeNameToMetaVictims"] is not None:
         victims = body["NodeNameToMetaVictims"]
@@ -95,11 +95,11 @@ def offering(asked: Asked, names: Iterable[str]) -> Answered:
             node: each | {"Pods": [{"UID": pod["metadata"]["uid"]} for pod in each["Pods"]]}
             for node, each in body["NodeNameToVictims"].items()
         }
-    return say({"NodeNameToMetaVictims": {name: victims[name] for name in names if name in victims}})
+    return answer_with({"NodeNameToMetaVictims": {name: victims[name] for name in names if name in victims}})
 
 
 def forwarding(url: str) -> Answer:
-    """Passes every request on to the extender at `url` and its answer back, byte for byte."""
+    """Forwards every request to the extender at `url`, and returns its answer byte for byte."""
     address = url.removeprefix("http://")
 
     def forward(asked: Asked) -> Answered:
@@ -117,7 +117,7 @@ def forwarding(url: str) -> Answer:
 
 
 class Recorder:
-    """A running extender and what it was asked so far, oldest first."""
+    """A running extender, and its requests so far, oldest first."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -130,7 +130,7 @@ class Recorder:
 
 @contextmanager
 def recording(answer: Answer) -> Iterator[Recorder]:
-    """An extender on a free port of 127.0.0.1 that answers what `answer` says and records every request."""
+    """Runs an extender on a free port of 127.0.0.1 that answers with `answer` and records every request."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -148,7 +148,7 @@ def recording(answer: Answer) -> Iterator[Recorder]:
             self.wfile.write(given.raw)
 
         def log_message(self, *_: object) -> None:
-            """Says nothing: what came is in the recording."""
+            """Logs nothing: all requests are recorded."""
 
     ended = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

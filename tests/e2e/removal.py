@@ -1,4 +1,4 @@
-"""The real API server as a history of the law of removal is played on it, and what it wrote, for the judge."""
+"""The real API server for a history of the law of removal: does the changes, and reports all writes to the judge."""
 
 import asyncio
 import itertools
@@ -29,10 +29,10 @@ from workers.kubernetes.credentials import Credentials
 from .cluster import Cluster
 
 ORDER_SECONDS = 0.3
-"""How long is waited for the watch of the other resource: only then the order of all writes is known."""
+"""How long a write waits for earlier writes that the watch of the other resource delivers later."""
 
 EARLY_SECONDS = 0.2
-"""How much earlier than here others may see a write."""
+"""How much earlier than this process other processes may see a write."""
 
 TURN = "tests/turn"
 """An annotation that every write of the test changes, and no other."""
@@ -45,14 +45,14 @@ _turns = itertools.count(1)
 
 
 class RealApi:
-    """It hands on what happens to nodes and policies of histories, in the order in which it was written."""
+    """Reports every write of nodes and policies to the judge, in the order of the writes."""
 
     def __init__(self, admin: Admin, cluster: Cluster, judge: Judge, tell: Callable[[str], None]) -> None:
         self._admin = admin
         self._cluster = cluster
         self._judge = judge
         self._tell = tell
-        self._stands: dict[tuple[str, Key], dict[str, Any]] = {}
+        self._current: dict[tuple[str, Key], dict[str, Any]] = {}
         self._waiting: list[tuple[int, float, str, dict[str, Any], bool]] = []
         self._handed_on: dict[tuple[str, Key], dict[str, Any]] = {}
         self._seen: list[tuple[float, int]] = []
@@ -62,10 +62,10 @@ class RealApi:
         of_workers = judge.stopped
         judge.stopped = lambda at: of_workers(at) + self._stopped(at)
 
-    # What users do
+    # Changes by users
 
     def nodes(self) -> Mapping[str, NodeState]:
-        heads = [each["metadata"] for (kind, _), each in self._stands.items() if kind == "node"]
+        heads = [each["metadata"] for (kind, _), each in self._current.items() if kind == "node"]
         return {head["name"]: NodeState(0.0, head["uid"], head.get("labels", {})) for head in heads if _ours(head)}
 
     async def add_node(self, node: str, labels: Mapping[str, str]) -> None:
@@ -93,23 +93,23 @@ class RealApi:
         await self._gone("policy", key, f"{self._admin.policies(key[0])}/{key[1]}")
 
     async def _seen_here(self, kind: str, written: Mapping[str, Any]) -> None:
-        """Waits until the watch has come as far."""
+        """Waits until the watch has delivered this write."""
         head = written["metadata"]
         key = (head.get("namespace", ""), head["name"])
 
         def seen() -> bool:
-            return _version(self._stands.get((kind, key))) >= _version(written)
+            return _version(self._current.get((kind, key))) >= _version(written)
 
         await eventually(seen, within=30)
 
     async def _gone(self, kind: str, key: Key, path: str) -> None:
         await self._admin.delete(path)
-        await eventually(lambda: (kind, key) not in self._stands, within=30)
+        await eventually(lambda: (kind, key) not in self._current, within=30)
 
-    # What goes wrong
+    # Faults
 
     async def disturb(self, chance: random.Random) -> None:
-        """The API server stands still for a moment; what else goes wrong only the sandbox can play."""
+        """Stops the API server for a moment. Only the sandbox has other faults."""
         if chance.random() < 0.7:
             return
         seconds = chance.uniform(*STOPS_SECONDS)
@@ -124,20 +124,20 @@ class RealApi:
             os.kill(pid, signal.SIGCONT)
 
     def hide_policies(self, chance: random.Random) -> None:
-        """Only the sandbox can."""
+        """Only the sandbox can do this."""
 
     def calm(self) -> None:
-        """It is."""
+        """Without faults there is nothing to end."""
 
     def _stopped(self, at: float) -> float:
-        """How long a patch that came at this time may have waited for the API server."""
+        """How long a patch that arrived at this time may have waited for the API server."""
         waited = [end - began for began, end in self._stops if end <= at <= end + ORDER_SECONDS + self._judge.late()]
         return max(waited, default=0.0)
 
-    # What the judge is told
+    # Reports to the judge
 
     async def follow(self, kind: str, session: aiohttp.ClientSession, server: str, version: str) -> None:
-        """Takes in what a watch tells. Runs until cancelled."""
+        """Follows a watch. Runs until cancelled."""
         query = {"watch": "1", "resourceVersion": version}
         timeout = aiohttp.ClientTimeout(total=None)
         async with session.get(server + KINDS[kind], params=query, timeout=timeout) as response:
@@ -149,14 +149,14 @@ class RealApi:
         head = found["metadata"]
         key = (head.get("namespace", ""), head["name"])
         if gone:
-            self._stands.pop((kind, key), None)
+            self._current.pop((kind, key), None)
         else:
-            self._stands[kind, key] = found
+            self._current[kind, key] = found
         self._seen.append((time.time(), max(_version(found), self._seen[-1][1] if self._seen else 0)))
         self._waiting.append((_version(found), time.time(), kind, found, gone))
 
     async def hand_on(self) -> None:
-        """Hands on in order what has waited long enough, and what was asked. Runs until cancelled."""
+        """Reports in order the writes that have waited long enough, and requests. Runs until cancelled."""
         while True:
             await asyncio.sleep(ORDER_SECONDS / 3)
             self._read_audit()
@@ -186,7 +186,7 @@ class RealApi:
         self._judge.take(written)
 
     def _read_audit(self) -> None:
-        """What `labels` has asked of the API server, by its audit log."""
+        """Notes the requests of `labels` from the audit log."""
         path = self._cluster.audit.path
         with path.open("rb") as log:
             log.seek(self._audit)
@@ -218,8 +218,8 @@ class RealApi:
             self._judge.observed.patches.setdefault(meant["name"], []).append(request)
 
     async def clean(self) -> None:
-        """Removes what histories left."""
-        for kind, key in list(self._stands):
+        """Deletes the nodes and policies of histories."""
+        for kind, key in list(self._current):
             if kind == "policy":
                 await self._gone(kind, key, f"{self._admin.policies(key[0])}/{key[1]}")
         for node in self.nodes():
@@ -227,7 +227,7 @@ class RealApi:
 
 
 def stage(cluster: Cluster) -> Callable[[Judge, Path, Callable[[str], None]], Any]:
-    """The API server of `cluster`, for one history at a time."""
+    """The API server of `cluster` for one history at a time."""
 
     @asynccontextmanager
     async def on_cluster(judge: Judge, _: Path, tell: Callable[[str], None]) -> AsyncIterator[tuple[Api, Path]]:
@@ -255,7 +255,7 @@ def stage(cluster: Cluster) -> Callable[[Judge, Path, Callable[[str], None]], An
 
 
 async def _listed(admin: Admin, path: str) -> dict[str, Any]:
-    """All there are, also of a resource that is only just being served."""
+    """The list of a resource, also if the API server still prepares its storage (429)."""
     found: dict[str, Any] = {}
 
     async def answered() -> bool:

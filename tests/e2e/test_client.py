@@ -1,4 +1,4 @@
-"""The client of the API server over a real one."""
+"""The client and the reflector with a real API server."""
 
 from tests.kubernetes.client_scenarios import ClientScenarios
 

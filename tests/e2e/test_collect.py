@@ -1,4 +1,4 @@
-"""`collect` over a real API server, whose aggregator leads to an adapter of ours, and a real nats-server."""
+"""`collect` with a real API server, whose aggregator forwards to an adapter of the tests, and a real nats-server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,7 +35,7 @@ async def adapter(admin: Admin, tmp_path: Path) -> AsyncIterator[AggregatedAdapt
 
 
 class TestCollect(CollectScenarios):
-    async def test_its_account_may_ask_for_metrics_and_asks_for_nothing_else(
+    async def test_the_rights_of_its_account_suffice_and_it_requests_only_metrics(
         self, bus: Bus, cluster: Cluster, product_namespace: str, metrics_world: World, adapter: AggregatedAdapter
     ) -> None:
         await adapter.serve("v1beta2", "v1beta1", usage=True)
@@ -59,7 +59,7 @@ class TestCollect(CollectScenarios):
             "/apis/metrics.k8s.io/v1beta1/nodes",
         }
 
-    async def test_an_adapter_that_is_away_is_told_and_comes_back(
+    async def test_an_adapter_that_does_not_answer_is_reported_until_it_answers_again(
         self, bus: Bus, metrics_world: World, adapter: AggregatedAdapter, client: KubernetesClient
     ) -> None:
         await adapter.serve("v1beta1")

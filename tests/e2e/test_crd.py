@@ -1,4 +1,4 @@
-"""The CRD on a real API server: what the original accepts, what we add, and what is refused."""
+"""The CRD on a real API server: accepts all policies of the original TAS and our fields, and refuses invalid ones."""
 
 import json
 import random
@@ -193,14 +193,16 @@ def drawn(chance: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_api_server_refuses_what_we_refuse_and_nothing_else(admin: Admin, namespace: str, seed: int) -> None:
+async def test_the_api_server_refuses_exactly_the_policies_that_parse_policy_refuses(
+    admin: Admin, namespace: str, seed: int
+) -> None:
     chance = random.Random(seed)
     refusals = 0
     for number in range(100):
         spec = drawn(chance)
         _, problems = parse_policy(PolicyKey(namespace, "drawn"), spec)
         ours = [str(problem) for problem in problems if problem.refused]
-        if "whatever" in spec["strategies"]:  # ours ignores it whole, the schema knows what any strategy is made of
+        if "whatever" in spec["strategies"]:  # parse_policy ignores an unknown strategy, the schema checks its fields
             spec["strategies"]["whatever"] = {"rules": []}
         body = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "spec": spec}
         try:
@@ -213,7 +215,7 @@ async def test_the_api_server_refuses_what_we_refuse_and_nothing_else(admin: Adm
             theirs = str(error)
         assert bool(ours) == bool(theirs), (spec, ours, theirs)
         refusals += bool(ours)
-    assert 20 < refusals < 80, "the draw shows too little"
+    assert 20 < refusals < 80, "too few refused or too few accepted policies"
 
 
 def test_tas_crd_prints_what_kubectl_installs(cluster: Cluster, tmp_path: Path) -> None:
@@ -229,25 +231,27 @@ def test_tas_crd_prints_what_kubectl_installs(cluster: Cluster, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("case", ORIGINAL)
-async def test_every_policy_of_the_original_is_accepted_as_it_is(admin: Admin, namespace: str, case: str) -> None:
+async def test_every_policy_of_the_original_is_stored_unchanged(admin: Admin, namespace: str, case: str) -> None:
     body = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "metadata": {"name": case}}
     created = await admin.create(admin.policies(namespace), body | ORIGINAL[case])
     assert created.get("spec") == ORIGINAL[case].get("spec")
 
 
-async def test_our_fields_stay(admin: Admin, namespace: str) -> None:
+async def test_our_additional_fields_are_stored(admin: Admin, namespace: str) -> None:
     created = await admin.create_policy(namespace, "ours", **OURS)
     assert created["spec"] == OURS
 
 
-async def test_what_nobody_knows_is_dropped_and_not_refused(admin: Admin, namespace: str) -> None:
+async def test_unknown_fields_are_dropped_and_not_refused(admin: Admin, namespace: str) -> None:
     spec = {"later": 1, "strategies": {"deschedule": {"rules": [RULE | {"more": {}}], "extra": True}}}
     created = await admin.create_policy(namespace, "later", **spec)
     assert created["spec"] == with_strategy()
 
 
-async def test_a_mistyped_selector_is_kept_for_us_to_refuse(admin: Admin, namespace: str) -> None:
-    """Dropped, what is left of it would select every node."""
+async def test_a_node_selector_with_an_unknown_field_is_stored_so_that_parse_policy_refuses_it(
+    admin: Admin, namespace: str
+) -> None:
+    """Without the unknown field the selector would select every node."""
     selector = {"matchLabel": {"zone": "a"}}
     created = await admin.create_policy(namespace, "typo", nodeSelector=selector, **with_strategy())
     assert created["spec"]["nodeSelector"] == selector
@@ -261,15 +265,15 @@ async def test_a_policy_at_the_bounds_is_accepted(admin: Admin, namespace: str, 
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_can_never_be_is_refused_by_its_field(admin: Admin, namespace: str, case: str) -> None:
-    spec, told = REFUSED[case]
-    with pytest.raises(AdminError, match=told) as caught:
+async def test_an_invalid_field_is_refused_by_its_name(admin: Admin, namespace: str, case: str) -> None:
+    spec, message = REFUSED[case]
+    with pytest.raises(AdminError, match=message) as caught:
         await admin.create_policy(namespace, case, **spec)
     assert caught.value.status == 422
     assert any(each.refused for each in parse_policy(PolicyKey(namespace, case), spec)[1])
 
 
-async def test_status_is_written_by_itself(admin: Admin, namespace: str) -> None:
+async def test_only_the_status_subresource_changes_the_status(admin: Admin, namespace: str) -> None:
     await admin.create_policy(namespace, "one", **with_strategy())
     path = f"{admin.policies(namespace)}/one"
     condition = {
@@ -287,6 +291,6 @@ async def test_status_is_written_by_itself(admin: Admin, namespace: str) -> None
     assert patched["metadata"]["generation"] == 1
 
 
-def test_the_examples_are_accepted(cluster: Cluster, namespace: str) -> None:
+def test_the_policies_in_deploy_are_valid(cluster: Cluster, namespace: str) -> None:
     for file in sorted(Path("deploy/policies").glob("*.yaml")):
         cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(file))

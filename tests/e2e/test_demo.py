@@ -1,4 +1,4 @@
-"""`tas demo --kubeconfig` on the real control plane: the stories play there, and where they cannot, nothing changes."""
+"""`tas demo --kubeconfig` on the real control plane: the stories run, or change nothing where they cannot run."""
 
 import re
 import subprocess
@@ -14,11 +14,9 @@ from .controlplane import ADMIN_GROUP, Call
 from .processes import until
 from .product import TAS, Product, environment, product
 
-POLICY = "asked-about"
-
 
 class Demo:
-    """The command, as a user of its own."""
+    """The command, run with its own user of the API server."""
 
     def __init__(self, cluster: Cluster, tas: Product, folder: Path) -> None:
         self._cluster = cluster
@@ -43,7 +41,7 @@ class Demo:
         )
 
     def acts(self) -> list[Call]:
-        """What the last run asked of the API server beyond looking."""
+        """The requests of the last run that are not reads."""
         calls = self._cluster.audit.calls(self._mark, user="demo")
         assert calls
         return [call for call in calls if call.verb not in ("get", "list")]
@@ -51,7 +49,7 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def tas(cluster: Cluster, crd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    # What other tests left there reads the same metrics, and stories would keep off.
+    # Policies of other tests use the same metrics, and the stories would refuse to run.
     cluster.kubectl("delete", "taspolicies", "--all", "--all-namespaces")
     with product(cluster, tmp_path_factory.mktemp("tas"), kubeconfig=cluster.kubeconfig) as running:
         yield running
@@ -64,13 +62,13 @@ def demo(cluster: Cluster, tas: Product, tmp_path: Path) -> Demo:
 
 
 @pytest.mark.timeout(300)
-def test_every_story_plays_and_leaves_only_what_is_others(
+def test_every_story_runs_and_leaves_the_cluster_as_before(
     cluster: Cluster, namespace: str, tas: Product, demo: Demo
 ) -> None:
     with cluster.scheduler(extender(tas.url, names_only=True)):
         cluster.create_pod(namespace, "app")
         cluster.placed(namespace, "app")
-        before = standing(cluster)
+        before = state_of(cluster)
         for story in STORIES:
             done = demo(story)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -79,40 +77,40 @@ def test_every_story_plays_and_leaves_only_what_is_others(
             written = {call.uri.partition("?")[0] for call in demo.acts()}
             own = STORIES[story].namespace
             assert {uri for uri in written if not re.search(rf"/namespaces(/{own}(/|$)|$)", uri)} == set()
-            assert standing(cluster) == before
+            assert state_of(cluster) == before
 
 
-def test_where_the_scheduler_does_not_ask_nothing_is_touched(
+def test_without_the_extender_in_the_scheduler_a_story_changes_nothing(
     cluster: Cluster, namespace: str, tas: Product, demo: Demo
 ) -> None:
     with cluster.scheduler():
         cluster.create_pod(namespace, "app", managed=False)
         cluster.placed(namespace, "app")
-        before = standing(cluster)
+        before = state_of(cluster)
         done = demo("health-metric")
         assert done.returncode == 1
         assert "nothing was changed: no evidence that the scheduler of" in done.stderr
         assert demo.acts() == []
-        assert standing(cluster) == before
+        assert state_of(cluster) == before
 
-        # Asked to find out by a pod, it says what it did, and takes it back.
+        # With --probe the demo creates a pod, and deletes it.
         done = demo("health-metric", "--probe", "--within", "5s")
         assert done.returncode == 1
         assert "FAILED    tas-demo-probe is Pending: 0/3 nodes are available: 3 Insufficient" in done.stdout
-        assert standing(cluster) == before
+        assert state_of(cluster) == before
 
 
-def test_a_scheduler_that_has_not_asked_yet_is_found_out_by_a_pod_if_wished(
+def test_with_probe_a_story_finds_a_scheduler_that_has_not_sent_a_request_yet(
     cluster: Cluster, tas: Product, demo: Demo
 ) -> None:
-    before = standing(cluster)
+    before = state_of(cluster)
     with cluster.scheduler(extender(tas.url, names_only=True)):
         assert demo("memory").returncode == 1
         assert demo.acts() == []
         done = demo("memory", "--probe")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"tas-demo-probe is Pending: 0/\d+ nodes are available: \d Node violates", done.stdout)
-    assert standing(cluster) == before
+    assert state_of(cluster) == before
 
 
 def deleting(cluster: Cluster) -> set[str]:
@@ -121,8 +119,8 @@ def deleting(cluster: Cluster) -> set[str]:
     return {each["name"] for each in metadata if "deletionTimestamp" in each}
 
 
-def standing(cluster: Cluster) -> dict[str, str]:
-    """The uids of all that a story could create or delete, and the labels of nodes."""
+def state_of(cluster: Cluster) -> dict[str, str]:
+    """The uids of all objects that a story could create or delete, and the labels of nodes."""
     found = {
         f"{each['metadata'].get('namespace', '')}/{each['metadata']['name']}": each["metadata"]["uid"]
         for path in ("/api/v1/namespaces", "/api/v1/pods", "/apis/telemetry.intel.com/v1alpha1/taspolicies")

@@ -1,4 +1,4 @@
-"""What policies say is written back: nodes are labelled and waiting pods are woken, by the whole product."""
+"""The whole product labels nodes that violate policies, and wakes waiting pods."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -56,34 +56,34 @@ def tas(cluster: Cluster, kubeconfig: Path, tmp_path: Path, namespace: str) -> I
         cluster.apply(MANIFEST.format(name=POLICY, namespace=namespace))
         yield running
         cluster.kubectl("delete", "taspolicy", POLICY, "--namespace", namespace)
-        until(lambda: not labelled(cluster), "no label is left of a policy that is deleted")
+        until(lambda: not labelled(cluster), "the labels of the deleted policy are removed")
 
 
 def labelled(cluster: Cluster) -> set[str]:
-    """The nodes that the policy's label stands on."""
+    """The nodes with the policy's label."""
     nodes = cluster.api.get("/api/v1/nodes", labelSelector=f"{POLICY}=violating")["items"]
     return {node["metadata"]["name"] for node in nodes}
 
 
-def test_labels_follow_samples_and_go_with_the_policy(cluster: Cluster, namespace: str, tas: Product) -> None:
+def test_labels_follow_samples_and_are_removed_with_the_policy(cluster: Cluster, namespace: str, tas: Product) -> None:
     tas.publish({"node-1": {"health_metric": 2}, "node-2": {"health_metric": 1}, "node-3": {"health_metric": 0}})
     until(lambda: labelled(cluster) == {"node-1"}, "the node that violates is labelled")
     tas.publish({"node-1": {"health_metric": 0}, "node-2": {"health_metric": 2}})
     until(lambda: labelled(cluster) == {"node-2"}, "the label follows")
 
-    def told() -> bool:
+    def is_shown() -> bool:
         table = cluster.kubectl("get", "taspolicies", "--namespace", namespace, "--no-headers")
         return table.split()[:4] == [POLICY, "True", "True", "1"]
 
-    until(told, "the status says so")
-    # On leaving the policy is deleted, and its label with it.
+    until(is_shown, "kubectl shows the status")
+    # The fixture deletes the policy, and waits until its label is removed.
 
 
 async def woken_after(
     cluster: Cluster, namespace: str, tas: Product, *, policy: str, reason: str, metric: str
 ) -> float:
-    """Seconds from the sample that makes one node good enough until a pod that was rejected for `reason` is there."""
-    until(lambda: tas.passes(namespace, policy, NODES) == set(), "no node is good enough")
+    """Seconds from the sample with which a node passes until a pod that was rejected for `reason` is placed."""
+    until(lambda: tas.passes(namespace, policy, NODES) == set(), "every node is rejected")
     with cluster.scheduler(extender(tas.url, names_only=True)):
         cluster.create_pod(namespace, "waits", policy=policy)
         cluster.rejected(namespace, "waits", containing=reason)
@@ -97,20 +97,20 @@ async def woken_after(
             return time.monotonic() - began
 
 
-async def test_a_pod_that_was_rejected_everywhere_is_woken_by_a_recovery(
-    cluster: Cluster, namespace: str, tas: Product, tell: Callable[[str], None]
+async def test_a_pod_that_all_nodes_rejected_is_woken_by_a_recovery(
+    cluster: Cluster, namespace: str, tas: Product, measured: Callable[[str], None]
 ) -> None:
     tas.publish({node: {"health_metric": 1} for node in NODES})
     took = await woken_after(cluster, namespace, tas, policy=POLICY, reason="health_metric", metric="health_metric")
-    tell(f"wake: a pod rejected everywhere is placed {took:.2f} s after a node's recovery (goal 2 s)")
+    measured(f"wake: a pod that all nodes rejected is placed {took:.2f} s after a node's recovery (goal 2 s)")
 
 
-async def test_a_pod_that_was_rejected_for_want_of_samples_is_woken_by_the_first(
-    cluster: Cluster, namespace: str, tas: Product, tell: Callable[[str], None]
+async def test_a_pod_that_waits_because_there_are_no_samples_is_woken_by_the_first_sample(
+    cluster: Cluster, namespace: str, tas: Product, measured: Callable[[str], None]
 ) -> None:
     cluster.apply(STRICT_MANIFEST.format(name=STRICT, namespace=namespace))
     took = await woken_after(
         cluster, namespace, tas, policy=STRICT, reason="no fresh sample of strict_metric", metric="strict_metric"
     )
-    tell(f"wake: a pod that no sample was there for is placed {took:.2f} s after the first sample")
+    measured(f"wake: a pod that waited without samples is placed {took:.2f} s after the first sample")
     cluster.kubectl("delete", "taspolicy", STRICT, "--namespace", namespace)

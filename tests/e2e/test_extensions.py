@@ -1,4 +1,4 @@
-"""Extensions that a real scheduler asks: the example of the documentation, and one that binds."""
+"""Extensions with a real scheduler: the example of the documentation, and an extension that binds."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ OWN = '''
 
 
     class Fitting:
-        """Passes three machines, and likes one of them best."""
+        """Passes three machines, and scores one of them highest."""
 
         best, machines = "machine2", ("machine1", "machine2", "machine3")
 
@@ -35,7 +35,7 @@ OWN = '''
 
 
     class Binder:
-        """Binds what it is told to, but never a pod whose name begins with `no`."""
+        """Binds pods, except those whose names begin with `no`."""
 
         def __init__(self, nodes):
             self._api = None
@@ -49,7 +49,7 @@ OWN = '''
 
         async def bind(self, binding, now):
             if binding.name.startswith("no"):
-                return "not this one"
+                return "refused by name"
             body = {"metadata": {"name": binding.name}, "target": {"kind": "Node", "name": binding.node}}
             path = f"/api/v1/namespaces/{binding.namespace}/pods/{binding.name}/binding"
             await self._api.call_api(path, "POST", body=body, auth_settings=["BearerToken"], _preload_content=False)
@@ -69,8 +69,10 @@ def tas(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield running
 
 
-def test_a_pod_goes_where_the_example_says_and_telemetry_allows(cluster: Cluster, namespace: str, tas: Product) -> None:
-    """Both are asked about one pod, each below its own path of one process."""
+def test_the_example_and_the_telemetry_extender_together_place_a_pod(
+    cluster: Cluster, namespace: str, tas: Product
+) -> None:
+    """One process serves both, each under its own path."""
     tas.publish({name: {"net_free_mbps": free} for name, free in zip(NODES, (40, 200, 100), strict=True)})
     rules = [{"metricname": "health_metric", "operator": "Equals", "target": 2}]
     example = extender(
@@ -92,12 +94,12 @@ def test_a_pod_goes_where_the_example_says_and_telemetry_allows(cluster: Cluster
         assert "3 Too little net_free_mbps." in cluster.rejected(namespace, "too-much")
 
         tas.publish({"node-3": {"health_metric": 2}})
-        until(lambda: tas.passes(namespace, "demo", NODES) == {"node-1", "node-2"}, "node-3 is ill")
+        until(lambda: tas.passes(namespace, "demo", NODES) == {"node-1", "node-2"}, "node-3 is rejected")
         cluster.create_pod(namespace, "both", policy="demo", labels={LABEL: "50"})
         assert cluster.placed(namespace, "both") == "node-2"
 
 
-def test_facts_c30_an_extension_that_binds_does_so_instead_of_the_scheduler(
+def test_facts_c30_an_extension_that_binds_replaces_the_binding_of_the_scheduler(
     cluster: Cluster, namespace: str, tas: Product, tmp_path: Path
 ) -> None:
     site = write_package(tmp_path / "site", OWN, binder="own:Binder")
@@ -114,7 +116,7 @@ def test_facts_c30_an_extension_that_binds_does_so_instead_of_the_scheduler(
             cluster.create_pod(namespace, "yes")
             assert cluster.placed(namespace, "yes") in NODES
             cluster.create_pod(namespace, "no")
-            assert "not this one" in cluster.rejected(namespace, "no", containing="not this one")
+            assert "refused by name" in cluster.rejected(namespace, "no", containing="refused by name")
             assert cluster.node_of(namespace, "no") is None
         bound = until(lambda: cluster.bindings(mark, namespace, "yes"), "the audit log has the binding")
         assert [(call.user, call.status) for call in bound] == [("binder", 201)]
@@ -127,9 +129,9 @@ def test_facts_c30_an_extension_that_binds_does_so_instead_of_the_scheduler(
 
 
 def test_facts_c32_the_best_machine_of_three_extensions_wins(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    """Kubernetes' own test of extenders by extensions of ours: weights 3, 4 and 10, the second alone since it binds.
+    """The extender test of Kubernetes, with our extensions: weights 3, 4 and 10. The second runs alone, since it binds.
 
-    The third's scores go to 10, where upstream's go to 50: of an extension that would be refused (facts.md c25).
+    The third scores up to 10 instead of 50: a higher score of an extension is refused (facts.md c25).
     """
     extensions = {"first": "own:Fitting", "second": "own:FittingBinder", "third": "own:Fitting"}
     site = write_package(tmp_path / "site", OWN, **extensions)

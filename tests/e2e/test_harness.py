@@ -1,4 +1,4 @@
-"""The harness keeps what it promises: children that end, calls that are counted, skips in one line."""
+"""The harness: children end, requests are counted, tests without binaries are skipped with one line."""
 
 import os
 import re
@@ -18,17 +18,17 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def is_running(pid: int) -> bool:
-    """False for a process that has ended, though nobody may have asked for its exit code."""
+    """False for a process that has ended, also if its exit code has not been read."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_a_child_and_what_it_left_behind_end_with_the_context(tmp_path: Path) -> None:
+def test_a_child_and_its_own_children_end_with_the_context(tmp_path: Path) -> None:
     script = "sleep 60 & echo $!; exec sleep 60"
     with running("shell", ["sh", "-c", script], folder=tmp_path) as shell:
-        orphan = int(until(shell.tail, "the shell says the pid of its child"))
+        orphan = int(until(shell.tail, "the shell prints the pid of its child"))
         assert is_running(shell.pid)
         assert is_running(orphan)
     until(lambda: not is_running(shell.pid) and not is_running(orphan), "both have ended")
@@ -58,25 +58,25 @@ def test_a_child_does_not_outlive_a_killed_session(tmp_path: Path) -> None:
     until(lambda: not is_running(child), "the child has ended too")
 
 
-def test_a_process_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> None:
+def test_a_process_that_ends_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     with running("failing", ["sh", "-c", "echo no such flag; exit 3"], folder=tmp_path) as process:
         until(lambda: not is_running(process.pid), "it has ended")
         with pytest.raises(RuntimeError, match=r"failing ended with 3(.|\n)*no such flag"):
             process.must_run()
 
 
-def test_waiting_ends_and_says_for_what() -> None:
-    with pytest.raises(TimeoutError, match=re.escape("the moon: not within 0.05 s, last answer None")):
-        until(lambda: None, "the moon", timeout=0.05)
+def test_until_fails_with_what_it_waited_for() -> None:
+    with pytest.raises(TimeoutError, match=re.escape("an event: not within 0.05 s, last answer None")):
+        until(lambda: None, "an event", timeout=0.05)
 
 
-def test_children_see_no_other_cluster_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_get_no_variables_of_another_cluster_or_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG", "HTTPS_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "elsewhere")
     assert "elsewhere" not in clean_environment(KEPT="here").values()
 
 
-def test_without_binaries_everything_is_skipped_in_one_line(tmp_path: Path) -> None:
+def test_without_binaries_all_tests_are_skipped_with_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "tests/e2e/test_protocol.py", "-q", "-p", "no:cacheprovider"],
         cwd=ROOT,
@@ -90,7 +90,7 @@ def test_without_binaries_everything_is_skipped_in_one_line(tmp_path: Path) -> N
     assert binaries.MISSING in reason
 
 
-def test_a_changed_module_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_module_has_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = binaries.MODULES[0]
     before = module.digest()
     changed = tmp_path / module.name
@@ -101,14 +101,14 @@ def test_a_changed_module_is_another_build(tmp_path: Path, monkeypatch: pytest.M
     assert module.digest() != before
 
 
-def test_a_shape_is_the_fields_and_not_the_values() -> None:
+def test_a_shape_has_the_fields_and_types_and_not_the_values() -> None:
     one = {"Pod": {"name": "a", "labels": {"x": "1"}}, "NodeNames": ["n1", "n2"]}
     assert golden.shape(one) == golden.shape({"Pod": {"name": "b", "labels": {"x": "2"}}, "NodeNames": ["n3"]})
     assert golden.shape(one) != golden.shape({"Pod": {"name": "a", "labels": {"y": "1"}}, "NodeNames": ["n1"]})
     assert golden.shape(one) != golden.shape({"Pod": {"name": "a", "labels": {"x": 1}}, "NodeNames": ["n1"]})
 
 
-def test_every_call_to_the_api_server_is_counted_by_user(cluster: Cluster) -> None:
+def test_the_audit_log_has_every_request_by_user(cluster: Cluster) -> None:
     lister = cluster.kubeconfig_for("lister", ADMIN_GROUP)
     mark = cluster.audit.mark()
     cluster.kubectl("--kubeconfig", str(lister), "get", "--raw", "/api/v1/nodes")
@@ -120,8 +120,8 @@ def test_every_call_to_the_api_server_is_counted_by_user(cluster: Cluster) -> No
     assert {call.verb for call in refused} >= {"list"}
 
 
-def test_a_deployment_runs_once_a_scheduler_does(cluster: Cluster, namespace: str) -> None:
-    """A scheduler stops and starts as a test wishes, and the controllers work."""
+def test_a_deployment_becomes_ready_while_a_scheduler_runs(cluster: Cluster, namespace: str) -> None:
+    """A test starts and stops schedulers, and the controllers work."""
     deployment = f"""
         apiVersion: apps/v1
         kind: Deployment
@@ -137,6 +137,6 @@ def test_a_deployment_runs_once_a_scheduler_does(cluster: Cluster, namespace: st
     for replicas in (2, 4):
         cluster.kubectl("scale", "deployment/web", f"--namespace={namespace}", f"--replicas={replicas}")
         with cluster.scheduler():
-            cluster.kubectl("rollout", "status", "deployment/web", f"--namespace={namespace}", "--timeout=60s")
+            cluster.kubectl("rollout", "status", "deployment/web", f"--namespace={namespace}", "--timeout=95s")
         status = cluster.api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/web")["status"]
         assert status["readyReplicas"] == replicas

@@ -1,4 +1,4 @@
-"""The contract that the sandbox keeps, asked of a real API server: where they differ, the sandbox is wrong."""
+"""The contract of the sandbox, checked on a real API server: where they differ, the sandbox is wrong."""
 
 import json
 import ssl
@@ -29,22 +29,22 @@ class RealServer(Server):
     @asynccontextmanager
     async def without_policies(self) -> AsyncIterator[None]:
         (await self.client.delete(CRD)).ok()
-        await until(self._are_away, "policies are away")
+        await until(self._are_not_served, "policies are not served")
         try:
             yield
         finally:
             await self.install()
 
     async def forget(self) -> str:
-        return "1"  # from before there were policies
+        return "1"  # older than the CRD
 
     async def install(self) -> None:
-        """The CRD, served when this returns."""
+        """Creates the CRD, and waits until it is served."""
         definition: Object = yaml.safe_load(crd_manifest())
         (await self.client.create(CRDS, definition)).ok()
         await until(self._are_served, "policies are served")
 
-    async def _are_away(self) -> bool:
+    async def _are_not_served(self) -> bool:
         return (await self.client.get(CRD)).status == 404 and not await self._are_served()
 
     async def _are_served(self) -> bool:
@@ -53,7 +53,7 @@ class RealServer(Server):
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_definition_as_found(cluster: Cluster) -> Iterator[None]:
-    """What comes after may want it, or want to install it."""
+    """Later tests find the CRD as before: it exists, or they create it."""
     was_there = _is_there(cluster)
     yield
     if not was_there and _is_there(cluster):

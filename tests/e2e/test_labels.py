@@ -1,4 +1,4 @@
-"""The worker `labels` over a real API server and a real nats-server."""
+"""The worker `labels` with a real API server and a real nats-server."""
 
 from tests.integration.conftest import bus, server
 from tests.kubernetes.fixtures import admin, client

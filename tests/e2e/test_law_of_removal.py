@@ -1,7 +1,7 @@
-"""The law of removal over the real API server: the histories, the model and the judge of `tests.integration`.
+"""The law of removal with the real API server: the histories, the model and the judge of `tests.integration`.
 
-What only the sandbox can play is left out: answers that fail, lists that fail, watches that are cut. The API server
-stands still now and then. `TAS_REMOVAL_E2E_SEEDS` says how many seeds, or which (`7-9`).
+Faults that only the sandbox has are left out: failing requests, failing lists, broken watches. The API server is
+sometimes stopped. `TAS_REMOVAL_E2E_SEEDS` is the number of seeds, or their range (`7-9`).
 """
 
 import os
@@ -29,11 +29,11 @@ def seeds() -> range:
 EVERY = {ON_ONE_LOOP: seeds(), AS_PROCESSES: seeds()[:1]}
 
 
-# A worker killed by cancelling may leave a socket behind that it was just about to have; a process would not.
+# A worker that is killed by cancellation while it connects may leave an open socket; a process would not.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds(), ids="seed-{}".format)
-async def test_a_label_goes_only_because_something_said_so(
+async def test_every_removal_of_a_label_has_a_reason(
     seed: int, cluster: Cluster, crd: None, tmp_path: Path, record_property: RecordProperty
 ) -> None:
     met = await play_on(cluster, seed, tmp_path, as_processes=False)
@@ -41,7 +41,7 @@ async def test_a_label_goes_only_because_something_said_so(
 
 
 @pytest.mark.timeout(900)
-async def test_it_holds_for_processes_that_are_killed_and_stopped(
+async def test_every_removal_has_a_reason_also_if_processes_are_killed_and_stopped(
     cluster: Cluster, crd: None, tmp_path: Path, record_property: RecordProperty
 ) -> None:
     seed = seeds()[0]
@@ -50,7 +50,7 @@ async def test_it_holds_for_processes_that_are_killed_and_stopped(
 
 
 async def play_on(cluster: Cluster, seed: int, folder: Path, *, as_processes: bool) -> Counter[str]:
-    """How often a history met which case; fails if it gave the judge nothing to judge."""
+    """How often each case occurred in a history; fails if the history has no removal."""
     again = f"TAS_REMOVAL_E2E_SEEDS={seed}-{seed} python -m pytest tests/e2e/test_law_of_removal.py"
     with capture_logs():
         met = await played(seed, folder, again=again, as_processes=as_processes, stage=stage(cluster))

@@ -1,4 +1,4 @@
-"""Evictions to make room: what a real scheduler asks preempt, what it makes of the answers, and what ours do."""
+"""Preemption: the requests of a real scheduler, its reaction to answers, and the answers of the product."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,19 @@ from . import golden
 from .cluster import RESOURCE, Cluster, extender
 from .processes import until
 from .product import Product, product
-from .recorder import FILTER, PREEMPT, PRIORITIZE, Answer, Answered, Asked, offering, passing, recording, say, scoring
+from .recorder import (
+    FILTER,
+    PREEMPT,
+    PRIORITIZE,
+    Answer,
+    Answered,
+    Asked,
+    answer_with,
+    offering,
+    passing,
+    recording,
+    scoring,
+)
 
 both_forms = pytest.mark.parametrize("names_only", [True, False], ids=["names", "nodes"])
 HOSTS = ("host-1", "host-2", "host-3")
@@ -21,7 +33,7 @@ HIGH = "e2e-high"
 
 @pytest.fixture(scope="module")
 def hosts(cluster: Cluster) -> Iterator[tuple[str, ...]]:
-    """Three nodes of their own, and a class of pods that may take the room of others."""
+    """Three additional nodes, and a priority class of pods that may preempt others."""
     cluster.api.create(
         "/apis/scheduling.k8s.io/v1/priorityclasses",
         {"metadata": {"name": HIGH}, "value": 1000, "globalDefault": False},
@@ -33,13 +45,13 @@ def hosts(cluster: Cluster) -> Iterator[tuple[str, ...]]:
 
 
 def containers(**more: str) -> list[dict[str, object]]:
-    """One that takes most of a node."""
+    """A container that uses most of a node."""
     return [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "6"}, "limits": more}}]
 
 
 @contextmanager
 def full(cluster: Cluster, namespace: str, hosts: Iterable[str]) -> Iterator[None]:
-    """A pod of no priority takes most of each host: `on-HOST`."""
+    """On each host a pod without priority uses most of the node: `on-HOST`."""
     for host in hosts:
         cluster.create_pod(namespace, f"on-{host}", containers=containers(), nodeName=host)
     for host in hosts:
@@ -51,7 +63,7 @@ def full(cluster: Cluster, namespace: str, hosts: Iterable[str]) -> Iterator[Non
 
 
 def create_urgent(cluster: Cluster, namespace: str, *, policy: str | None = None) -> None:
-    """The pod for which others must go, of which the extender is asked."""
+    """Creates a pod of high priority, for which the scheduler calls the extender."""
     cluster.create_pod(
         namespace,
         "urgent",
@@ -81,10 +93,10 @@ def preempting(url: str, *, names_only: bool, **overrides: object) -> dict[str, 
 
 
 @both_forms
-def test_facts_c31_preempt_is_asked_in_the_form_and_with_the_golden_fields_and_may_leave_nodes_out(
+def test_facts_c31_preempt_gets_the_golden_fields_in_the_configured_form_and_may_remove_nodes(
     cluster: Cluster, hosts: tuple[str, ...], names_only: bool
 ) -> None:
-    """facts.md c28 too: the nominated node is asked about alone, and without scores."""
+    """Also facts.md c28: then filter gets only the nominated node, and prioritize is not called."""
     where = cluster.create_namespace(f"golden-preempt-{'names' if names_only else 'nodes'}")
     with (
         full(cluster, where, hosts),
@@ -108,29 +120,34 @@ def test_facts_c31_preempt_is_asked_in_the_form_and_with_the_golden_fields_and_m
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param(lambda asked: say({"NodeNameToMetaVictims": {"stranger": {"Pods": []}}}), id="unknown-node"),
         pytest.param(
-            lambda asked: say({"NodeNameToMetaVictims": {"host-1": {"Pods": [{"UID": "stranger"}]}}}), id="unknown-uid"
+            lambda asked: answer_with({"NodeNameToMetaVictims": {"stranger": {"Pods": []}}}), id="unknown-node"
         ),
-        pytest.param(lambda asked: say({"NodeNameToMetaVictims": {"host-1": {"Pods": []}}}), id="no-victims-left"),
+        pytest.param(
+            lambda asked: answer_with({"NodeNameToMetaVictims": {"host-1": {"Pods": [{"UID": "stranger"}]}}}),
+            id="unknown-uid",
+        ),
+        pytest.param(
+            lambda asked: answer_with({"NodeNameToMetaVictims": {"host-1": {"Pods": []}}}), id="no-victims-left"
+        ),
         pytest.param(lambda asked: Answered(500, b""), id="facts_c3-error"),
     ],
 )
-def test_facts_c31_a_bad_answer_to_preempt_evicts_nobody_or_is_skipped_if_ignorable(
+def test_facts_c31_an_invalid_answer_to_preempt_evicts_no_pod_or_is_skipped_if_ignorable(
     cluster: Cluster, namespace: str, hosts: tuple[str, ...], answer: Answer
 ) -> None:
     with full(cluster, namespace, hosts), recording(answering(answer)) as recorder:
         with cluster.scheduler(preempting(recorder.url, names_only=True)):
             create_urgent(cluster, namespace)
-            until(lambda: len(recorder.about("urgent", PREEMPT)) > 0, "preempt was asked")
+            until(lambda: len(recorder.about("urgent", PREEMPT)) > 0, "preempt is called")
             cluster.rejected(namespace, "urgent")
             assert left(cluster, namespace) == set(hosts)
         asked = len(recorder.about("urgent", PREEMPT))
         with cluster.scheduler(preempting(recorder.url, names_only=True, ignorable=True)):
-            until(lambda: len(recorder.about("urgent", PREEMPT)) > asked, "it was asked again")
+            until(lambda: len(recorder.about("urgent", PREEMPT)) > asked, "preempt is called again")
 
 
-def test_facts_c31_without_a_preempt_verb_or_interest_nobody_asks(
+def test_facts_c31_without_a_preempt_verb_or_a_managed_resource_preempt_is_not_called(
     cluster: Cluster, namespace: str, hosts: tuple[str, ...]
 ) -> None:
     with full(cluster, namespace, hosts), recording(answering(lambda asked: offering(asked, []))) as recorder:
@@ -149,10 +166,10 @@ def tas(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @both_forms
-def test_nobody_is_evicted_from_a_node_that_the_policy_rejects(
+def test_no_pod_is_evicted_from_a_node_that_the_policy_rejects(
     cluster: Cluster, namespace: str, hosts: tuple[str, ...], tas: Product, names_only: bool
 ) -> None:
-    """All hosts are full, so that filter is not asked before the evictions: preempt alone can keep them away."""
+    """All hosts are full, so filter is not called before the evictions: only preempt can prevent them."""
     rules = [{"metricname": "health_metric", "operator": "Equals", "target": 2}]
     tas.publish({"host-1": {"health_metric": 2}, "host-2": {"health_metric": 2}, "host-3": {"health_metric": 0}})
     with tas.policy(namespace, "demo", {"dontschedule": {"rules": rules}}):

@@ -1,4 +1,4 @@
-"""A real Prometheus: asked by our source, writing to our receiver, and held against the answers kept as files."""
+"""A real Prometheus: our source polls it, it writes to our receiver, and its answers are those of the golden files."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def values(result: SourceResult) -> dict[tuple[str, str], str]:
     return {(sample.metric, sample.node): format_quantity(sample.value) for sample in result.samples}
 
 
-async def asked(url: str, query: str) -> tuple[int, object]:
+async def query_of(url: str, query: str) -> tuple[int, object]:
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"{url}/api/v1/query", params={"query": query}) as answer,
@@ -44,38 +44,42 @@ async def asked(url: str, query: str) -> tuple[int, object]:
         return answer.status, await answer.json()
 
 
-async def scrapes(url: str, targets: int) -> None:
-    """Waits until every target was scraped once."""
+async def wait_for_scrapes(url: str, targets: int) -> None:
+    """Waits until every target has been scraped."""
 
-    async def seen() -> bool:
+    async def are_scraped() -> bool:
         with suppress(aiohttp.ClientError):
-            _, body = await asked(url, "load")
+            _, body = await query_of(url, "load")
             return isinstance(body, dict) and len(body["data"]["result"]) == targets
         return False
 
-    await eventually(seen, every=0.1)
+    await eventually(are_scraped, every=0.1)
 
 
-async def test_its_answers_are_those_of_the_files(scraped: Exporter, prometheus_binary: Path, tmp_path: Path) -> None:
+async def test_the_answers_of_prometheus_are_those_of_the_golden_files(
+    scraped: Exporter, prometheus_binary: Path, tmp_path: Path
+) -> None:
     with prometheus(prometheus_binary, tmp_path, {scraped.address: {"instance": "node-1:9100"}}) as (url, _):
-        await scrapes(url, 1)
+        await wait_for_scrapes(url, 1)
         for name, query in QUERIES.items():
-            status, body = await asked(url, query)
+            status, body = await query_of(url, query)
             answer = {"query": query, "status": status, "body": with_fixed_times(body)}
             file = GOLDEN / f"{name}.json"
             if RECORD:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(json.dumps(answer, indent=1) + "\n")
-            assert json.loads(file.read_text()) == answer, f"{file.name}: record anew with TAS_E2E_RECORD=1"
+            assert json.loads(file.read_text()) == answer, f"{file.name}: record again with TAS_E2E_RECORD=1"
 
 
-async def test_it_is_asked(scraped: Exporter, prometheus_binary: Path, tmp_path: Path) -> None:
+async def test_the_source_reads_the_values_of_all_nodes_and_none_after_the_series_end(
+    scraped: Exporter, prometheus_binary: Path, tmp_path: Path
+) -> None:
     local = scraped.address.replace("127.0.0.1", "localhost")
     targets = {scraped.address: {"instance": "node-1:9100"}, local: {"node": "node-2"}}
     source_config = tmp_path / "sources.yaml"
     source_config.write_text("metrics: {cpu: {query: node_cpu, aggregate: max}, half: {query: 'load / 2'}}")
     with prometheus(prometheus_binary, tmp_path, targets) as (url, _):
-        await scrapes(url, 2)
+        await wait_for_scrapes(url, 2)
         source = Prometheus("prometheus", url, ConfigFile.load(source_config))
         try:
             result = await source.read(frozenset({"health_metric", "load", "cpu", "half", "broken", "nothing"}))
@@ -87,23 +91,23 @@ async def test_it_is_asked(scraped: Exporter, prometheus_binary: Path, tmp_path:
             assert result.refusals[RefusalReason.VALUE].count == 2
             assert set(result.missing) == {"broken", "nothing"}
 
-            scraped.away = True  # its series end with the next scrape, by stale markers
+            scraped.fails = True  # its series end with the next scrape, by stale markers
 
-            async def nothing() -> bool:
+            async def has_ended() -> bool:
                 return (await source.read(frozenset({"load"}))).samples == ()
 
-            await eventually(nothing, every=0.1)
+            await eventually(has_ended, every=0.1)
         finally:
             await source.close()
 
 
-async def test_what_is_no_query_is_told_in_its_words(
+async def test_an_invalid_query_is_reported_with_the_message_of_prometheus(
     scraped: Exporter, prometheus_binary: Path, tmp_path: Path
 ) -> None:
     source_config = tmp_path / "sources.yaml"
     source_config.write_text("metrics: {bad: {query: 'max('}, range: {query: 'load[1m]'}, number: {query: '1'}}")
     with prometheus(prometheus_binary, tmp_path, {scraped.address: {"instance": "node-1:9100"}}) as (url, _):
-        await scrapes(url, 1)
+        await wait_for_scrapes(url, 1)
         source = Prometheus("prometheus", url, ConfigFile.load(source_config))
         try:
             result = await source.read(frozenset({"bad", "range", "number", "load"}))
@@ -121,7 +125,7 @@ async def test_what_is_no_query_is_told_in_its_words(
 async def receiving(
     port: int, metrics: frozenset[str], take: Callable[[SourceResult], Awaitable[None]], config: Path | None = None
 ) -> AsyncIterator[None]:
-    """Our receiver, running."""
+    """Runs our receiver."""
     source = RemoteWrite("remote-write", Address("127.0.0.1", port), ConfigFile.load(config))
     task = asyncio.create_task(source.listen(lambda: metrics, take))
     try:
@@ -133,7 +137,9 @@ async def receiving(
             await task
 
 
-async def test_it_writes_to_us(scraped: Exporter, prometheus_binary: Path, tmp_path: Path) -> None:
+async def test_the_receiver_gets_the_values_of_all_nodes_and_prometheus_sends_again_after_failures(
+    scraped: Exporter, prometheus_binary: Path, tmp_path: Path
+) -> None:
     (port,) = free_ports(1)
     newest: dict[tuple[str, str], tuple[float, str]] = {}
     refused: set[RefusalReason] = set()
@@ -143,7 +149,7 @@ async def test_it_writes_to_us(scraped: Exporter, prometheus_binary: Path, tmp_p
         nonlocal calls
         calls += 1
         if calls <= 3:
-            raise UnavailableError("the bus is away")  # so it must send again, or the test waits in vain
+            raise UnavailableError("no bus")  # Prometheus must send again
         for sample in result.samples:
             assert sample.measured is not None
             newest[sample.metric, sample.node] = (sample.measured, format_quantity(sample.value))
@@ -169,7 +175,7 @@ async def test_it_writes_to_us(scraped: Exporter, prometheus_binary: Path, tmp_p
     }
     async with receiving(port, wanted, take, config):
         with prometheus(prometheus_binary, tmp_path, targets, writes_to=f"http://127.0.0.1:{port}{PATH}") as (url, _):
-            await scrapes(url, 2)
+            await wait_for_scrapes(url, 2)
             await eventually(lambda: {place: value for place, (_, value) in newest.items()} == expected, every=0.1)
             # Two processors without an aggregate; NaN.
             await eventually(lambda: refused == {RefusalReason.DUPLICATE, RefusalReason.VALUE}, every=0.1)
@@ -177,7 +183,7 @@ async def test_it_writes_to_us(scraped: Exporter, prometheus_binary: Path, tmp_p
             scraped.text = EXPOSITION.replace("node_health_metric 2", "node_health_metric 3")
             await eventually(lambda: newest["health_metric", "node-1"][1] == "3", every=0.1)
 
-            scraped.away = True  # stale markers: it just stops
+            scraped.fails = True  # stale markers: no more samples
             before = dict(newest)
 
             async def stopped() -> bool:

@@ -1,4 +1,4 @@
-"""The whole way: an exporter, a real Prometheus, the product, a real API server; and back."""
+"""The whole path: an exporter, a real Prometheus, the product, a label on a real API server; and its removal."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,19 +18,19 @@ POLICY = "health-by-prometheus"
 
 
 def health(**values: int) -> str:
-    """What the exporter tells: the health of each node, named by the label `node`; nodes are given with `_` for `-`."""
+    """The text of the exporter: the health of each node, by its name with `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in values.items()}
     lines = [f'node_health_metric{{node="{node}"}} {named.get(node, 0)}' for node in NODES]
     return "\n".join(["# TYPE node_health_metric gauge", *lines, ""])
 
 
 async def holds(probe: Callable[[], bool], what: str) -> None:
-    """Waits in a thread, so that the exporter goes on answering."""
+    """Waits in a thread, so that the exporter can answer meanwhile."""
     await asyncio.to_thread(until, probe, what)
 
 
 async def ended(url: str) -> bool:
-    """Whether Prometheus has no value any more."""
+    """Whether the series has ended in Prometheus."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"{url}/api/v1/query", params={"query": "node_health_metric"}) as answer,
@@ -39,7 +39,7 @@ async def ended(url: str) -> bool:
     return not body["data"]["result"]
 
 
-async def test_from_an_exporter_to_a_label_and_back(
+async def test_the_label_follows_the_exporter_and_stays_while_samples_are_missing(
     cluster: Cluster, kubeconfig: Path, namespace: str, prometheus_binary: Path, tmp_path: Path
 ) -> None:
     def labels() -> set[str]:
@@ -61,12 +61,12 @@ async def test_from_an_exporter_to_a_label_and_back(
                 scraped.text = health(node_2=2)
                 await holds(lambda: labels() == {"node-2"}, "the label follows")
 
-                # Silence removes nothing: the series end, and the label stays.
-                scraped.away = True
+                # The series end, and the label stays.
+                scraped.fails = True
                 await eventually(lambda: ended(url), every=0.1)
                 assert labels() == {"node-2"}
 
-                scraped.text, scraped.away = health(), False
-                await holds(lambda: not labels(), "a healthy value takes it away")
+                scraped.text, scraped.fails = health(), False
+                await holds(lambda: not labels(), "a healthy value removes the label")
             finally:
                 cluster.kubectl("delete", "taspolicy", POLICY, "--namespace", namespace)

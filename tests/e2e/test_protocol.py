@@ -1,6 +1,6 @@
-"""A real scheduler and an extender with fixed answers: that the harness works, and facts of the protocol.
+"""A real scheduler and an extender with fixed answers: facts of the protocol, on which our answers rely.
 
-Each fact binds what our own answers may be. `cN` is its id in docs/facts.md.
+`cN` is the id of a fact in docs/facts.md.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from . import golden
 from .cluster import NODES, Cluster, extender
 from .processes import until
-from .recorder import FILTER, PRIORITIZE, Answer, Answered, Asked, passing, recording, say, scoring
+from .recorder import FILTER, PRIORITIZE, Answer, Answered, Asked, answer_with, passing, recording, scoring
 
 both_forms = pytest.mark.parametrize("names_only", [True, False], ids=["names", "nodes"])
 ZERO = dict.fromkeys(NODES, 0)
@@ -18,7 +18,7 @@ ZERO = dict.fromkeys(NODES, 0)
 
 @both_forms
 def test_pods_go_where_the_extender_scores_highest(cluster: Cluster, namespace: str, names_only: bool) -> None:
-    """Each node in its turn, so that no in-tree score can be what decides."""
+    """Each node has the highest score once, so that no in-tree score can decide."""
 
     def answer(asked: Asked) -> Answered:
         return passing(asked, NODES) if asked.verb == FILTER else scoring(ZERO | {asked.pod: 10})
@@ -30,11 +30,9 @@ def test_pods_go_where_the_extender_scores_highest(cluster: Cluster, namespace: 
 
 
 @both_forms
-def test_pods_stay_off_nodes_the_extender_rejects_and_facts_c22_one_that_is_left_is_not_scored(
+def test_a_pod_goes_to_the_only_node_that_passes_and_facts_c22_prioritize_is_then_not_called(
     cluster: Cluster, namespace: str, names_only: bool
 ) -> None:
-    """Whichever single node is left gets the pod, and facts.md c22: with one candidate left nobody asks for scores."""
-
     def answer(asked: Asked) -> Answered:
         return passing(asked, [asked.pod]) if asked.verb == FILTER else scoring(ZERO)
 
@@ -46,12 +44,12 @@ def test_pods_stay_off_nodes_the_extender_rejects_and_facts_c22_one_that_is_left
 
 
 @pytest.mark.parametrize("woken_by", ["node", "pod"])
-def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_a_change_wakes_it(
+def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_is_retried_after_a_change(
     cluster: Cluster, namespace: str, woken_by: str
 ) -> None:
-    """Of a node, or of the pod itself; its own new condition is such a change, so that a first rejection counts double.
+    """A change of a node, or of the pod itself. The condition of the first rejection is such a change of the pod.
 
-    The reason is counted per node and stands in the event.
+    The event has the reason and its number of nodes.
     """
     allowed: list[str] = []
 
@@ -63,7 +61,7 @@ def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_a_change_wakes_i
         assert "0/3 nodes are available: 3 Node violates demo." in cluster.rejected(namespace, "waiting")
         events = cluster.events(namespace, "waiting", reason="FailedScheduling")
         assert all("3 Node violates demo." in message for message in events)
-        until(lambda: len(recorder.about("waiting", FILTER)) >= 2, "it was tried again because of its condition")
+        until(lambda: len(recorder.about("waiting", FILTER)) >= 2, "the pod is retried because of its condition")
         tried = len(recorder.about("waiting", FILTER))
         allowed.append("node-2")
         change = {"metadata": {"annotations": {"e2e/changed": namespace}}}
@@ -73,7 +71,9 @@ def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_a_change_wakes_i
         assert len(recorder.about("waiting", FILTER)) > tried
 
 
-def test_facts_c12_only_pods_with_the_managed_resource_are_asked_about(cluster: Cluster, namespace: str) -> None:
+def test_facts_c12_the_extender_is_called_only_for_pods_with_the_managed_resource(
+    cluster: Cluster, namespace: str
+) -> None:
     def answer(asked: Asked) -> Answered:
         return passing(asked, ["node-3"]) if asked.verb == FILTER else scoring(ZERO)
 
@@ -87,7 +87,7 @@ def test_facts_c12_only_pods_with_the_managed_resource_are_asked_about(cluster: 
 
 @pytest.fixture
 def workers(cluster: Cluster) -> Iterator[list[str]]:
-    """Three nodes that no other test has touched, for what is to be alike from run to run."""
+    """Three new nodes, so that requests are equal in each run."""
     names = [f"worker-{number}" for number in (1, 2, 3)]
     cluster.create_nodes(*names, labels={"pool": "golden"})
     yield names
@@ -95,10 +95,10 @@ def workers(cluster: Cluster) -> Iterator[list[str]]:
 
 
 @both_forms
-def test_facts_c14_requests_come_in_the_form_asked_for_and_with_the_golden_fields(
+def test_facts_c14_requests_have_the_configured_form_and_the_golden_fields(
     cluster: Cluster, workers: list[str], names_only: bool
 ) -> None:
-    """facts.md c1, c5 too: the content type, the exact names of the keys, and null for what is absent."""
+    """Also facts.md c1, c5: the content type, the exact names of the keys, and null for absent values."""
 
     def answer(asked: Asked) -> Answered:
         return passing(asked, workers) if asked.verb == FILTER else scoring({})
@@ -123,13 +123,17 @@ def test_facts_c14_requests_come_in_the_form_asked_for_and_with_the_golden_field
         pytest.param(Answered(201, b'{"NodeNames": ["node-1"]}'), "code 201", id="facts_c3-created"),
         pytest.param(Answered(200, b""), "EOF", id="facts_c4-empty"),
         pytest.param(
-            say({"NodeNames": ["node-1", "stranger"]}), 'claims a filtered node "stranger"', id="facts_c15-unknown-name"
+            answer_with({"NodeNames": ["node-1", "stranger"]}),
+            'claims a filtered node "stranger"',
+            id="facts_c15-unknown-name",
         ),
-        pytest.param(say({"NodeNames": [""]}), 'claims a filtered node ""', id="facts_c15-no-name"),
-        pytest.param(say({"NodeNames": ["node-1"], "Error": "out of order"}), "out of order", id="facts_c17-error"),
+        pytest.param(answer_with({"NodeNames": [""]}), 'claims a filtered node ""', id="facts_c15-no-name"),
+        pytest.param(
+            answer_with({"NodeNames": ["node-1"], "Error": "out of order"}), "out of order", id="facts_c17-error"
+        ),
     ],
 )
-def test_a_bad_answer_to_filter_stops_the_pod_or_facts_c18_is_skipped_if_ignorable(
+def test_an_invalid_answer_to_filter_stops_the_pod_or_facts_c18_is_skipped_if_ignorable(
     cluster: Cluster, namespace: str, answer: Answered, complaint: str
 ) -> None:
     with recording(lambda _: answer) as recorder:
@@ -147,9 +151,9 @@ def test_a_bad_answer_to_filter_stops_the_pod_or_facts_c18_is_skipped_if_ignorab
 
 @both_forms
 def test_facts_c16_an_empty_object_rejects_every_node(cluster: Cluster, namespace: str, names_only: bool) -> None:
-    """Even of an ignorable extender: it is no error."""
+    """Also of an ignorable extender: an empty object is no error."""
     entry = {"ignorable": True}
-    with recording(lambda _: say({})) as recorder:
+    with recording(lambda _: answer_with({})) as recorder:
         with cluster.scheduler(extender(recorder.url, names_only=names_only, **entry)):
             cluster.create_pod(namespace, "rejected")
             assert "0/3 nodes are available" in cluster.rejected(namespace, "rejected")
@@ -175,9 +179,11 @@ def test_facts_c19_preemption_is_tried_for_failed_nodes_but_not_for_unresolvable
         assert verdict in cluster.rejected(namespace, "rejected")
 
 
-def test_facts_c19_a_node_left_out_without_a_reason_counts_as_unresolvable(cluster: Cluster, namespace: str) -> None:
+def test_facts_c19_a_node_that_is_missing_in_the_answer_counts_as_unresolvable(
+    cluster: Cluster, namespace: str
+) -> None:
     with (
-        recording(lambda _: say({"NodeNames": []})) as recorder,
+        recording(lambda _: answer_with({"NodeNames": []})) as recorder,
         cluster.scheduler(extender(recorder.url, names_only=True)),
     ):
         cluster.create_pod(namespace, "rejected")
@@ -186,7 +192,9 @@ def test_facts_c19_a_node_left_out_without_a_reason_counts_as_unresolvable(clust
 
 def test_facts_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespace: str) -> None:
     def answer(asked: Asked) -> Answered:
-        return say({"nodenames": ["node-1", "node-3"]} if asked.verb == FILTER else [{"host": "node-3", "score": 10}])
+        return answer_with(
+            {"nodenames": ["node-1", "node-3"]} if asked.verb == FILTER else [{"host": "node-3", "score": 10}]
+        )
 
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
         cluster.create_pod(namespace, "web")
@@ -196,19 +204,19 @@ def test_facts_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespac
 @pytest.mark.parametrize(
     ("scores", "winner"),
     [
-        pytest.param([("node-2", 1)], "node-2", id="left-out-is-0"),
+        pytest.param([("node-2", 1)], "node-2", id="missing-is-0"),
         pytest.param([("node-1", 5), ("node-2", 9), ("node-1", 5)], "node-1", id="twice-is-the-sum"),
-        pytest.param([("stranger", 10), ("node-3", 1)], "node-3", id="strangers-are-ignored"),
+        pytest.param([("stranger", 10), ("node-3", 1)], "node-3", id="unknown-nodes-are-ignored"),
         pytest.param([("node-1", -1), ("node-2", 50), ("node-3", 10)], "node-2", id="facts_c25-no-clamp"),
     ],
 )
-def test_facts_c26_how_scores_are_read(
+def test_facts_c26_missing_scores_are_0_repeated_scores_are_added_and_unknown_nodes_are_ignored(
     cluster: Cluster, namespace: str, scores: list[tuple[str, int]], winner: str
 ) -> None:
     def answer(asked: Asked) -> Answered:
         if asked.verb == FILTER:
             return passing(asked, NODES)
-        return say([{"Host": host, "Score": score} for host, score in scores])
+        return answer_with([{"Host": host, "Score": score} for host, score in scores])
 
     # The weight is such that one point is worth more than all in-tree plugins together.
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True, weight=1000)):
@@ -217,20 +225,20 @@ def test_facts_c26_how_scores_are_read(
 
 
 @pytest.mark.parametrize("bad", ["7.0", '"7"'])
-def test_facts_c23_a_score_that_is_no_integer_costs_the_whole_answer(
+def test_facts_c23_a_score_that_is_no_integer_makes_the_whole_answer_invalid(
     cluster: Cluster, namespace: str, bad: str
 ) -> None:
-    """facts.md c23: the error is ignored, and this extender's scores with it; the other one decides."""
+    """The error and all scores of this extender are ignored; the other extender decides."""
 
-    def spoilt(asked: Asked) -> Answered:
+    def invalid(asked: Asked) -> Answered:
         if asked.verb == FILTER:
             return passing(asked, NODES)
         return Answered(200, b'[{"Host": "node-1", "Score": 10}, {"Host": "node-2", "Score": %s}]' % bad.encode())
 
-    def sound(asked: Asked) -> Answered:
+    def valid(asked: Asked) -> Answered:
         return passing(asked, NODES) if asked.verb == FILTER else scoring(ZERO | {"node-3": 1})
 
-    with recording(spoilt) as first, recording(sound) as second:
+    with recording(invalid) as first, recording(valid) as second:
         entries = [
             extender(first.url, names_only=True, weight=1000),
             extender(second.url, names_only=True, weight=1000, managedResources=[]),
@@ -243,7 +251,7 @@ def test_facts_c23_a_score_that_is_no_integer_costs_the_whole_answer(
 
 @pytest.fixture
 def machines(cluster: Cluster) -> Iterator[list[str]]:
-    """Five nodes beside the usual three."""
+    """Five additional nodes."""
     names = [f"machine{number}" for number in range(1, 6)]
     cluster.create_nodes(*names)
     yield names
@@ -253,7 +261,7 @@ def machines(cluster: Cluster) -> Iterator[list[str]]:
 def test_facts_c32_the_best_machine_of_three_extenders_wins(
     cluster: Cluster, namespace: str, machines: list[str]
 ) -> None:
-    """Kubernetes' own test of extenders: weights 3, 4 and 10, one asked by name alone and one that binds."""
+    """The extender test of Kubernetes: weights 3, 4 and 10; one extender gets only names, and one binds."""
 
     def prefers(winner: str, times: int, *fitting: str) -> Answer:
         def answer(asked: Asked) -> Answered:
@@ -263,7 +271,7 @@ def test_facts_c32_the_best_machine_of_three_extenders_wins(
                 return scoring({name: (10 if name == winner else 1) * times for name in asked.names})
             binding = asked.body
             cluster.bind(binding["PodNamespace"], binding["PodName"], binding["Node"])
-            return say({"Error": ""})
+            return answer_with({"Error": ""})
 
         return answer
 

@@ -1,6 +1,6 @@
-"""How a real scheduler calls: for how long it waits, whom it asks after whom, about which nodes, and what it adds up.
+"""How a real scheduler calls extenders: its time limit, the order of extenders, the nodes, and the sum of scores.
 
-Like `test_protocol`, each is a fact that binds what our answers may be; `cN` is its id in docs/facts.md.
+As in `test_protocol`, our answers rely on these facts; `cN` is the id of a fact in docs/facts.md.
 """
 
 import time
@@ -10,7 +10,7 @@ import pytest
 
 from .cluster import NODES, Cluster, extender
 from .processes import until
-from .recorder import FILTER, PREEMPT, PRIORITIZE, Answer, Answered, Asked, passing, recording, say, scoring
+from .recorder import FILTER, PREEMPT, PRIORITIZE, Answer, Answered, Asked, answer_with, passing, recording, scoring
 
 LATE_SECONDS = 40.0
 """Much longer than the time limit of the scheduler."""
@@ -19,14 +19,14 @@ FIRST, SECOND, THIRD = NODES
 
 
 def filtering(answer: Callable[[Asked], Answered], scores: dict[str, int] | None = None) -> Answer:
-    """Answers filter as told, and all else with these scores."""
+    """Answers filter with `answer`, and prioritize with these scores."""
     return lambda asked: answer(asked) if asked.verb == FILTER else scoring(scores or {})
 
 
-def test_facts_c1_an_error_is_not_tried_again_in_the_same_cycle_and_slashes_at_the_end_of_the_prefix_do_not_count(
+def test_facts_c1_an_error_is_not_retried_in_the_same_cycle_and_slashes_after_the_prefix_are_ignored(
     cluster: Cluster, namespace: str
 ) -> None:
-    """After a failed cycle the next comes after a second or more (facts.md c18): two calls of one would be closer."""
+    """The next cycle begins at least a second after a failed one (facts.md c18), so an earlier call is of the same."""
     times: list[float] = []
 
     def answer(_: Asked) -> Answered:
@@ -42,10 +42,10 @@ def test_facts_c1_an_error_is_not_tried_again_in_the_same_cycle_and_slashes_at_t
 
 
 @pytest.mark.parametrize("late", ["headers", "body"])
-def test_facts_c2_the_time_limit_is_for_the_whole_exchange(cluster: Cluster, namespace: str, late: str) -> None:
+def test_facts_c2_the_time_limit_includes_the_body_of_the_answer(cluster: Cluster, namespace: str, late: str) -> None:
     def answer(asked: Asked) -> Answered:
         if late == "headers":
-            until(lambda: released, "the test is over")
+            until(lambda: released, "the scheduler has given up")
         return Answered(200, passing(asked, NODES).raw, pause=LATE_SECONDS if late == "body" else 0.0)
 
     released: list[bool] = []
@@ -54,16 +54,16 @@ def test_facts_c2_the_time_limit_is_for_the_whole_exchange(cluster: Cluster, nam
         cluster.scheduler(extender(recorder.url, names_only=True, httpTimeout="300ms")),
     ):
         cluster.create_pod(namespace, "web")
-        said = cluster.rejected(namespace, "web")
+        message = cluster.rejected(namespace, "web")
         released.append(True)
-    assert "deadline exceeded" in said or "Client.Timeout" in said
+    assert "deadline exceeded" in message or "Client.Timeout" in message
     assert cluster.node_of(namespace, "web") is None
 
 
-def test_facts_c13_each_is_asked_about_what_the_one_before_left_and_nobody_once_nothing_is_left(
+def test_facts_c13_each_extender_gets_the_nodes_that_passed_the_previous_one_and_none_is_called_without_nodes(
     cluster: Cluster, namespace: str
 ) -> None:
-    """In the order of the configuration, and after the in-tree filters."""
+    """In the order of the configuration, after the in-tree filters."""
 
     def keeping(*names: str) -> Answer:
         return filtering(lambda asked: passing(asked, names))
@@ -87,12 +87,12 @@ def test_facts_c13_each_is_asked_about_what_the_one_before_left_and_nobody_once_
             assert asked.names == [FIRST]
 
 
-def test_facts_c20_equal_reasons_are_counted_and_the_event_is_cut(cluster: Cluster, namespace: str) -> None:
+def test_facts_c20_equal_reasons_are_counted_and_the_event_is_truncated(cluster: Cluster, namespace: str) -> None:
     words = [f"reason {number} " + "x" * 600 for number in range(2)]
 
     def answer(asked: Asked) -> Answered:
         reasons = {FIRST: words[0], SECOND: words[0], THIRD: words[1]}
-        return say({"NodeNames": [], "FailedAndUnresolvableNodes": reasons})
+        return answer_with({"NodeNames": [], "FailedAndUnresolvableNodes": reasons})
 
     with recording(filtering(answer)) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
         cluster.create_pod(namespace, "web")
@@ -106,15 +106,17 @@ def test_facts_c20_equal_reasons_are_counted_and_the_event_is_cut(cluster: Clust
 
 @pytest.fixture
 def two_hundred(cluster: Cluster) -> Iterator[int]:
-    """So many nodes that a scheduler looks at a part of them."""
+    """So many nodes that a scheduler filters only a part of them."""
     names = [f"many-{number:03d}" for number in range(200 - len(NODES))]
     cluster.create_nodes(*names)
     yield 200
     cluster.delete_nodes(*names)
 
 
-def test_facts_c21_of_many_nodes_a_sample_is_asked_about(cluster: Cluster, namespace: str, two_hundred: int) -> None:
-    """Of 200, 50 − 200/125 percent would be 96: at least 100. All of them may be rejected while good ones exist."""
+def test_facts_c21_of_many_nodes_the_extender_gets_only_a_part(
+    cluster: Cluster, namespace: str, two_hundred: int
+) -> None:
+    """Of 200 nodes 50 − 200/125 percent are 96, and the minimum is 100. All 100 may be rejected while others pass."""
     with (
         recording(filtering(lambda asked: passing(asked, []))) as recorder,
         cluster.scheduler(extender(recorder.url, names_only=True)),
@@ -129,7 +131,7 @@ def test_facts_c21_of_many_nodes_a_sample_is_asked_about(cluster: Cluster, names
 def test_facts_c24_c27_a_score_is_worth_ten_times_its_weight_against_the_in_tree_plugins(
     cluster: Cluster, namespace: str, weight: int, *, wins: bool
 ) -> None:
-    """A taint that is better avoided costs a node 300 points: 100 of the plugin TaintToleration, whose weight is 3."""
+    """A taint `PreferNoSchedule` costs a node 300 points: 100 of the plugin TaintToleration, with weight 3."""
     taint = [{"key": "e2e", "value": "avoid", "effect": "PreferNoSchedule"}]
     best = filtering(lambda asked: passing(asked, NODES), {FIRST: 10})
     cluster.api.patch(f"/api/v1/nodes/{FIRST}", {"spec": {"taints": taint}})
@@ -138,12 +140,12 @@ def test_facts_c24_c27_a_score_is_worth_ten_times_its_weight_against_the_in_tree
             for number in range(3):
                 cluster.create_pod(namespace, f"web-{number}")
                 assert (cluster.placed(namespace, f"web-{number}") == FIRST) is wins
-                cluster.delete_pods(namespace)  # so that all nodes stay equal
+                cluster.delete_pods(namespace)  # so that the in-tree scores of all nodes stay equal
     finally:
         cluster.api.patch(f"/api/v1/nodes/{FIRST}", {"spec": {"taints": None}})
 
 
-def test_facts_c24_the_scores_of_several_are_added_up(cluster: Cluster, namespace: str) -> None:
+def test_facts_c24_the_scores_of_several_extenders_are_added(cluster: Cluster, namespace: str) -> None:
     """One point of weight 300 and one of 200 for the second node; one of 400 for the third."""
 
     def favouring(name: str) -> Answer:
@@ -159,12 +161,12 @@ def test_facts_c24_the_scores_of_several_are_added_up(cluster: Cluster, namespac
 
 
 @pytest.mark.parametrize("ignorable", [False, True])
-def test_facts_c30_who_cannot_bind_stops_the_pod_or_is_skipped_if_ignorable(
+def test_facts_c30_an_error_of_bind_stops_the_pod_or_is_skipped_if_ignorable(
     cluster: Cluster, namespace: str, *, ignorable: bool
 ) -> None:
     def answer(asked: Asked) -> Answered:
         if asked.verb == "bind":
-            return say({"Error": "no card is free"})
+            return answer_with({"Error": "no card is free"})
         return passing(asked, NODES) if asked.verb == FILTER else scoring({})
 
     with (

@@ -1,7 +1,7 @@
-"""Two replicas of every worker, as processes, on the real control plane: each is killed in its turn, under load.
+"""Two replicas of every worker, as processes, on the real control plane: each is killed once, under load.
 
-Nodes report all the time and some of them change their minds, pods keep coming, and whatever is killed, labels, status
-and placement follow; no label goes that should stay. A killed extender leaves its port to the other one.
+Samples of all nodes are published all the time, with changing values for some nodes, and pods are created. After each
+kill labels, status and placement follow, and no label is removed without a reason. Both extenders share a port.
 """
 
 import asyncio
@@ -44,18 +44,18 @@ LABELS = {POLICY: VIOLATING, CARD: "hot"}
 
 STALE_SECONDS = 15
 SAMPLE_SECONDS = 0.02
-"""Between two samples, of which every second is of a node that stays as it is."""
+"""The time between two samples; every second sample is of a node whose value does not change."""
 
 POD_SECONDS = 0.4
-SICK = [f"sick-{number}" for number in range(8)]
-"""They violate all the time."""
-SILENT = [f"silent-{number}" for number in range(8)]
-"""They violated once, and have said nothing since: what is unknown holds a label, and takes no pod."""
-WELL = [f"well-{number}" for number in range(10)]
+VIOLATED = [f"violated-{number}" for number in range(8)]
+"""These violate all the time."""
+STALE = [f"stale-{number}" for number in range(8)]
+"""These violated, and then have no new samples: their labels stay, and they get no pods."""
+MET = [f"met-{number}" for number in range(10)]
 CHANGING = [f"changing-{number}" for number in range(20)]
 MARKER = "marker"
-"""It turns once after each kill, and its labels must follow."""
-ALL = [*SICK, *SILENT, *WELL, *CHANGING, MARKER]
+"""Its value changes after each kill, and its labels must follow."""
+ALL = [*VIOLATED, *STALE, *MET, *CHANGING, MARKER]
 
 SPEC: dict[str, Any] = {
     "staleAfter": f"{STALE_SECONDS}s",
@@ -71,10 +71,10 @@ SPEC: dict[str, Any] = {
 
 
 class Load:
-    """Sources and users: samples of every node and pods, one after the other until it is told to end."""
+    """Sources and users: publishes samples of every node, and creates pods."""
 
     def __init__(self, bus: Bus, admin: Admin, namespace: str) -> None:
-        self.health: dict[str, int] = dict.fromkeys(SICK, 2) | dict.fromkeys(WELL, 0) | {MARKER: 0}
+        self.health: dict[str, int] = dict.fromkeys(VIOLATED, 2) | dict.fromkeys(MET, 0) | {MARKER: 0}
         self.recoveries: dict[str, int] = defaultdict(int)
         self.samples = 0
         self.pods: list[str] = []
@@ -84,13 +84,13 @@ class Load:
         self._chance = random.Random(7)
 
     async def report(self, node: str, health: int) -> None:
-        """Publishes until the bus has it."""
+        """Publishes a sample until the bus has stored it."""
         if self.health.get(node) == 2 != health:
             self.recoveries[node] += 1
         self.health[node] = health
 
         async def published() -> bool:
-            # What it is by now: somebody else may have reported of the node since.
+            # The newest value: another task may have changed it.
             now, value = time.time(), parse_quantity(str(self.health[node]))
             scrape = Scrape(source="test", measured=now, arrived=now, sequence=0, metrics={"health": value})
             with suppress(BusError):
@@ -102,7 +102,7 @@ class Load:
         await eventually(published, every=0.05)
 
     async def samples_on(self, *, changes: bool) -> None:
-        """Reports on: what stays as it is, in turn, and if asked every other time a node that changes."""
+        """Publishes without end: the steady nodes in turn, and with `changes` every second time a changing node."""
         for number in itertools.count():
             steady = [node for node in self.health if not changes or node not in CHANGING]
             node = steady[(number // 2 if changes else number) % len(steady)]
@@ -137,7 +137,7 @@ class Load:
 
 @asynccontextmanager
 async def doing(*work: Any) -> AsyncIterator[None]:
-    """Goes on with these within the body; what fails in one of them fails the body's end."""
+    """Runs these tasks during the body; their errors are raised at its end."""
     tasks = [asyncio.create_task(each) for each in work]
     try:
         yield
@@ -162,8 +162,8 @@ def nodes(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("nodes")
-async def test_each_of_two_replicas_is_killed_under_load_and_nothing_goes_wrong(
-    cluster: Cluster, admin: Admin, namespace: str, tmp_path: Path, tell: Callable[[str], None]
+async def test_each_of_two_replicas_is_killed_under_load_and_labels_status_and_placement_are_right(
+    cluster: Cluster, admin: Admin, namespace: str, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     (port,) = free_ports(1)
     key = PolicyKey(namespace, POLICY)
@@ -187,11 +187,11 @@ async def test_each_of_two_replicas_is_killed_under_load_and_nothing_goes_wrong(
         load = Load(bus, admin, namespace)
         await admin.create_policy(namespace, POLICY, **SPEC)
         stack.push_async_callback(admin.delete_policy, namespace, POLICY)
-        silent = dict.fromkeys(SILENT, 2)
-        load.health |= silent
+        stale = dict.fromkeys(STALE, 2)
+        load.health |= stale
         async with doing(load.samples_on(changes=False)):
-            await eventually(lambda: labelled(cluster) == {*SICK, *SILENT}, every=0.1)
-        for node in SILENT:
+            await eventually(lambda: labelled(cluster) == {*VIOLATED, *STALE}, every=0.1)
+        for node in STALE:
             del load.health[node]
         stack.enter_context(cluster.scheduler(extender(f"http://127.0.0.1:{port}", names_only=True, httpTimeout="2s")))
 
@@ -204,14 +204,14 @@ async def test_each_of_two_replicas_is_killed_under_load_and_nothing_goes_wrong(
             await load.report(node, CHANGING.index(node) % 3)
 
         async with doing(load.samples_on(changes=False)):
-            health = load.health | silent
+            health = load.health | stale
             violating = {node for node, value in health.items() if value == 2}
             await eventually(lambda: labelled(cluster) == violating, every=0.1)
-            states = dict.fromkeys(SILENT, State.UNKNOWN)
+            states = dict.fromkeys(STALE, State.UNKNOWN)
             states |= {node: State.VIOLATED if value else State.MET for node, value in load.health.items()}
-            await eventually(lambda: judged(bus, key, states), every=0.1)
-            unwell = {node for node, value in load.health.items() if value}
-            await eventually(lambda: told(admin, key, len(unwell)), every=0.1)
+            await eventually(lambda: evaluated(bus, key, states), every=0.1)
+            violating_now = {node for node, value in load.health.items() if value}
+            await eventually(lambda: reported(admin, key, len(violating_now)), every=0.1)
             await eventually(lambda: offered(admin, [*NODES, *ALL]), every=0.1)
 
             last = [f"last-{number}" for number in range(10)]
@@ -223,22 +223,22 @@ async def test_each_of_two_replicas_is_killed_under_load_and_nothing_goes_wrong(
 
             await eventually(all_placed, every=0.1)
             placed = await load.placed()
-        assert not {name: node for name, node in placed.items() if node in {*SICK, *SILENT, *NODES}}
+        assert not {name: node for name, node in placed.items() if node in {*VIOLATED, *STALE, *NODES}}
         assert not {name: placed[name] for name in last if load.health[placed[name]]}
         for each in itertools.chain(*replicas.values()):
             each.must_run()
-        # While the policy still stands: its labels go with it.
+        # Before the policy is deleted, since its labels are then removed.
         await eventually(lambda: caught_up(admin, history), every=0.1)
         wrongs = wrong_labels(history, load.recoveries, turns)
     assert not wrongs, "\n".join(wrongs)
-    tell(
+    measured(
         f"{turns} kills under load: {load.samples} samples, {len(load.pods)} pods, all placed; the first pod after a "
         f"kill within {max(waits):.1f} s (median {sorted(waits)[turns // 2]:.1f} s)"
     )
 
 
 def commands(kubeconfig: Path, url: str, port: int) -> Mapping[str, list[str]]:
-    """How each worker is run; with `watch` runs `status`."""
+    """The command of each worker; `status` is a part of `watch`."""
     cluster = ("--kubeconfig", str(kubeconfig))
     where = ("--listen", f"127.0.0.1:{port}", "--share-listen", "on")
     return {
@@ -252,29 +252,29 @@ def commands(kubeconfig: Path, url: str, port: int) -> Mapping[str, list[str]]:
 
 
 async def killed(victim: Replica, load: Load, cluster: Cluster) -> float:
-    """Kills a replica, expects work to go on without it, and starts it again; gives how long a new pod waited."""
+    """Kills a replica, waits for effects of the other, and restarts it. Returns the seconds until a pod is placed."""
     victim.kill()
     began = time.monotonic()
     pod = f"after-{victim.name}"
     await load.create_pod(pod)
-    turned = 2 - load.health[MARKER]
-    await load.report(MARKER, turned)
+    health = 2 - load.health[MARKER]
+    await load.report(MARKER, health)
     await eventually(lambda: load.is_placed(pod), every=0.02)
     waited = time.monotonic() - began
-    await eventually(lambda: (MARKER in labelled(cluster)) == (turned == 2), every=0.1)
+    await eventually(lambda: (MARKER in labelled(cluster)) == (health == 2), every=0.1)
     victim.start()
     await victim.ready()
     return waited
 
 
 def labelled(cluster: Cluster) -> set[str]:
-    """The nodes with all labels of the policy; none may have only some of them for long."""
+    """The nodes with all labels of the policy."""
     found = cluster.api.get("/api/v1/nodes", labelSelector=f"{POLICY}={VIOLATING},{CARD}=hot")["items"]
     return {node["metadata"]["name"] for node in found}
 
 
-async def judged(bus: Bus, key: PolicyKey, states: Mapping[str, State]) -> bool:
-    """Whether every verdict says this of `dontschedule`."""
+async def evaluated(bus: Bus, key: PolicyKey, states: Mapping[str, State]) -> bool:
+    """Whether every verdict has this state of `dontschedule`."""
     for node, state in states.items():
         entry = await answered(partial(bus.get, VERDICTS, verdict_key(node)))
         if entry is None or entry.value is None:
@@ -285,8 +285,8 @@ async def judged(bus: Bus, key: PolicyKey, states: Mapping[str, State]) -> bool:
     return True
 
 
-async def told(admin: Admin, key: PolicyKey, violating: int) -> bool:
-    """Whether the policy's status counts so many nodes."""
+async def reported(admin: Admin, key: PolicyKey, violating: int) -> bool:
+    """Whether the policy's status has this number of violating nodes."""
     found = await admin.get(f"{admin.policies(key.namespace)}/{key.name}")
     return bool(found.get("status", {}).get("violating") == violating)
 
@@ -300,24 +300,26 @@ async def offered(admin: Admin, names: list[str]) -> bool:
 
 
 async def caught_up(admin: Admin, history: Mapping[str, list[dict[str, str]]]) -> bool:
-    """Whether the last that was told of every node is what is so."""
+    """Whether the last state in the history of every node is its current state."""
     found = (await admin.get("/api/v1/nodes"))["items"]
     return all(history[node["metadata"]["name"]][-1] == node["metadata"].get("labels", {}) for node in found)
 
 
 def wrong_labels(history: Mapping[str, list[dict[str, str]]], recoveries: Mapping[str, int], turns: int) -> list[str]:
-    """Every label that was removed, or set, where nothing that was published says so."""
+    """Every label that was set or removed without a sample as its reason."""
     wrongs = []
     for label in LABELS:
         for node, states in history.items():
             values = [key for key, _ in itertools.groupby(label in state for state in states)]
-            if node in {*SICK, *SILENT} and values != [False, True]:
-                wrongs.append(f"{node} must get {label} and keep it: {values}")
-            if node in {*WELL, *NODES} and values != [False]:
+            if node in {*VIOLATED, *STALE} and values != [False, True]:
+                wrongs.append(f"{node} must get {label} and keep the label: {values}")
+            if node in {*MET, *NODES} and values != [False]:
                 wrongs.append(f"{node} must never get {label}: {values}")
             if node == MARKER and values != [number % 2 == 1 for number in range(turns + 1)]:
-                wrongs.append(f"{node} turned {turns} times, and {label} did not follow: {values}")
+                wrongs.append(f"{node} changed {turns} times, and {label} did not follow: {values}")
             removed = sum(not value for value in values[1:])
             if node in CHANGING and removed > recoveries.get(node, 0):
-                wrongs.append(f"{node} recovered {recoveries.get(node, 0)} times, and {label} went {removed} times")
+                wrongs.append(
+                    f"{node} recovered {recoveries.get(node, 0)} times, and {label} was removed {removed} times"
+                )
     return wrongs

@@ -1,4 +1,4 @@
-"""The worker `resources` over a real API server and a real nats-server."""
+"""The worker `resources` with a real API server and a real nats-server."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The rights in deploy/rbac suffice for what each worker does, and the worker says which right is missing."""
+"""The rights in deploy/rbac suffice for each worker, and a worker reports a missing right."""
 
 from collections.abc import MutableMapping
 from functools import partial
@@ -58,7 +58,7 @@ def is_allowed(cluster: Cluster, name: str, verb: str, resource: str, subresourc
     return bool(review["status"]["allowed"])
 
 
-async def test_watch_can_do_its_work_and_no_more(
+async def test_the_rights_of_watch_suffice_for_its_work_and_allow_nothing_else(
     cluster: Cluster, admin: Admin, bus: Bus, namespace: str, node: str
 ) -> None:
     registry = CollectorRegistry()
@@ -73,10 +73,10 @@ async def test_watch_can_do_its_work_and_no_more(
             await admin.create_pod(namespace, "web", "one")
             await watched.has_pod(namespace, "web")
             await watched.has_facts(node)
-            # Whatever happens in the cluster comes by the three watches that stand: nothing is asked for.
-            asked = cluster.audit.calls(mark, user=f"system:serviceaccount:{NAMESPACE}:tas-watch")
-            assert {call.verb for call in asked} <= {"watch"}
-        patch = {"status": {"message": "well"}}
+            # The three watches deliver all changes: no other request is sent.
+            requests = cluster.audit.calls(mark, user=f"system:serviceaccount:{NAMESPACE}:tas-watch")
+            assert {call.verb for call in requests} <= {"watch"}
+        patch = {"status": {"message": "a message"}}
         await client.merge_patch(
             POLICIES, "one", patch, namespace=namespace, subresource="status", field_manager="test"
         )
@@ -86,7 +86,9 @@ async def test_watch_can_do_its_work_and_no_more(
             await client.merge_patch(NODES, node, {"metadata": {"labels": {"a": "b"}}}, field_manager="test")
 
 
-async def test_labels_and_resources_may_patch_what_is_theirs(cluster: Cluster, admin: Admin, node: str) -> None:
+async def test_labels_may_patch_only_nodes_and_resources_only_their_status(
+    cluster: Cluster, admin: Admin, node: str
+) -> None:
     label = {"metadata": {"labels": {"a": "b"}}}
     offer = {"status": {"capacity": {"telemetry/scheduling": "1"}}}
     async with KubernetesClient.connect(account(cluster, "tas-labels"), worker="labels") as client:
@@ -102,7 +104,7 @@ async def test_labels_and_resources_may_patch_what_is_theirs(cluster: Cluster, a
             await client.merge_patch(NODES, node, label, field_manager="test")
 
 
-async def test_a_missing_right_is_named_and_removes_nothing(
+async def test_a_missing_right_is_reported_and_removes_no_record(
     cluster: Cluster, admin: Admin, bus: Bus, namespace: str
 ) -> None:
     await admin.create_policy(namespace, "one", strategies=strategies())
@@ -113,17 +115,17 @@ async def test_a_missing_right_is_named_and_removes_nothing(
             await Watched(bus, worker, registry).ready()
     registry = CollectorRegistry()
     with capture_logs() as logs:
-        async with KubernetesClient.connect(cluster.kubeconfig_for("nobody-at-all"), worker="watch") as client:
+        async with KubernetesClient.connect(cluster.kubeconfig_for("no-rights"), worker="watch") as client:
             worker = WatchWorker(bus, client, registry=registry)
             async with running(worker):
                 watched = Watched(bus, worker, registry)
                 await eventually(lambda: "cannot list resource" in (worker.unready() or ""))
-                # Each of the three lists is refused in its own time.
+                # Each of the three lists is refused at another time.
                 everything = {"taspolicies.telemetry.intel.com", "nodes", "pods"}
                 await eventually(lambda: {line["resource"] for line in _refusals(logs)} == everything)
                 assert await watched.policy(namespace, "one") is not None
-    told = _refusals(logs)
-    assert all('User "nobody-at-all" cannot list resource' in line["error"] for line in told)
+    refusals = _refusals(logs)
+    assert all('User "no-rights" cannot list resource' in line["error"] for line in refusals)
 
 
 def _refusals(logs: list[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:

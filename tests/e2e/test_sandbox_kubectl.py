@@ -1,4 +1,4 @@
-"""kubectl against the sandbox: what a user of the demo types. The sandbox's own contract is tested elsewhere."""
+"""kubectl with the sandbox: the commands of a user of the demo."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ spec:
 
 @dataclass
 class Kubectl:
-    """kubectl with a kubeconfig of its own, and the sandbox it talks to."""
+    """kubectl with a kubeconfig of a sandbox, and this sandbox."""
 
     binary: Path
     home: Path
@@ -37,10 +37,10 @@ class Kubectl:
     sandbox: Sandbox
 
     async def __call__(self, *arguments: str, stdin: str = "") -> str:
-        """What it prints.
+        """The output of kubectl.
 
         Raises:
-            RuntimeError: with what it complained of.
+            RuntimeError: With its error output.
         """
         process = await asyncio.create_subprocess_exec(
             str(self.binary),
@@ -51,10 +51,10 @@ class Kubectl:
             env=clean_environment(HOME=str(self.home), KUBECONFIG=str(self.kubeconfig)),
         )
         async with asyncio.timeout(100):
-            printed, complained = await process.communicate(stdin.encode())
+            output, errors = await process.communicate(stdin.encode())
         if process.returncode:
-            raise RuntimeError(complained.decode())
-        return printed.decode()
+            raise RuntimeError(errors.decode())
+        return output.decode()
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_nodes_are_shown_and_labelled(kubectl: Kubectl) -> None:
     assert await kubectl("get", "node", "node-1", "--output=jsonpath={.metadata.annotations.note}") == "some words"
 
 
-async def test_lists_are_shown_as_of_a_real_cluster(kubectl: Kubectl) -> None:
+async def test_lists_have_the_columns_of_a_real_cluster(kubectl: Kubectl) -> None:
     async def shown(*arguments: str) -> list[list[str]]:
         return [line.split() for line in (await kubectl("get", *arguments)).splitlines()]
 
@@ -115,7 +115,7 @@ async def test_lists_are_shown_as_of_a_real_cluster(kubectl: Kubectl) -> None:
     assert (await shown("namespace", "default"))[1][:2] == ["default", "Active"]
 
 
-async def test_what_is_watched_is_shown_in_the_same_columns(kubectl: Kubectl) -> None:
+async def test_a_watch_has_the_columns_of_a_list(kubectl: Kubectl) -> None:
     watching = asyncio.create_task(kubectl("get", "nodes", "--watch", "--request-timeout=5s"))
     await eventually(lambda: kubectl.sandbox.watches > 0, within=30)
     kubectl.sandbox.cluster.patch(NODES, "", "node-2", {"spec": {"unschedulable": True}}, manager="test")
@@ -146,7 +146,7 @@ async def test_a_cordoned_or_tainted_node_gets_no_pod(kubectl: Kubectl) -> None:
     assert kubectl.sandbox.cluster.store.items(PODS) == []
 
 
-async def test_nodes_are_deleted_and_what_is_not_there_is_named(kubectl: Kubectl) -> None:
+async def test_nodes_are_deleted_and_missing_objects_are_reported_by_name(kubectl: Kubectl) -> None:
     await kubectl("delete", "node", "node-2")
     assert await kubectl("get", "nodes", "--output=name") == "node/node-1\n"
     for verb in ("get", "delete", "describe"):
@@ -170,14 +170,14 @@ async def test_policies_are_applied_changed_and_deleted(kubectl: Kubectl) -> Non
     assert await kubectl("get", "taspolicies", "--output=name") == ""
 
 
-async def test_applying_the_definition_changes_nothing_that_matters(kubectl: Kubectl) -> None:
+async def test_applying_the_crd_again_changes_no_policy(kubectl: Kubectl) -> None:
     await kubectl("apply", "--validate=false", "--filename=-", stdin=POLICY.read_text())
     await kubectl("apply", "--validate=false", "--filename=-", stdin=crd_manifest())
     await kubectl("wait", "--for=condition=Established", "crd/taspolicies.telemetry.intel.com", "--timeout=60s")
     assert "demo-policy" in await kubectl("get", "taspolicies", "--output=name")
 
 
-async def test_a_pod_waits_with_its_reason_is_placed_and_deleted(kubectl: Kubectl) -> None:
+async def test_a_waiting_pod_has_its_reason_and_is_placed_and_deleted(kubectl: Kubectl) -> None:
     async with kubectl.sandbox.scheduler():
         await kubectl("apply", "--validate=false", "--filename=-", stdin=POD)
         await kubectl("wait", "pod/web", "--for=condition=PodScheduled=false", "--timeout=60s")
@@ -189,7 +189,7 @@ async def test_a_pod_waits_with_its_reason_is_placed_and_deleted(kubectl: Kubect
     assert kubectl.sandbox.cluster.store.items(PODS) == []
 
 
-async def test_a_namespace_is_created_by_command(kubectl: Kubectl) -> None:
+async def test_kubectl_create_creates_a_namespace(kubectl: Kubectl) -> None:
     assert "namespace/mine created" in await kubectl("create", "namespace", "mine")
     with pytest.raises(RuntimeError, match='namespaces "mine" already exists'):
         await kubectl("create", "namespace", "mine")
@@ -197,7 +197,7 @@ async def test_a_namespace_is_created_by_command(kubectl: Kubectl) -> None:
     assert await kubectl("get", "pods", "--all-namespaces", "--output=name") == "pod/web\n"
 
 
-async def test_namespaces_come_and_go(kubectl: Kubectl) -> None:
+async def test_a_namespace_is_applied_and_deleted_with_its_pods(kubectl: Kubectl) -> None:
     namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: mine}}"
     await kubectl("apply", "--validate=false", "--filename=-", stdin=namespace)
     await kubectl("apply", "--namespace=mine", "--validate=false", "--filename=-", stdin=POD)

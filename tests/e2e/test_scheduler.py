@@ -1,6 +1,6 @@
-"""The whole way: samples and a policy go in, and a real kube-scheduler puts pods where they say.
+"""The whole path: samples and a policy are published, and a real kube-scheduler places pods accordingly.
 
-An extender weight of 100 makes one step of a score outweigh what the in-tree plugins may think of three equal nodes.
+With the weight 100 one step of a score outweighs the in-tree scores of three equal nodes.
 """
 
 import socket
@@ -19,7 +19,7 @@ from .recorder import FILTER, PRIORITIZE, forwarding, recording
 both_forms = pytest.mark.parametrize("names_only", [True, False], ids=["names", "nodes"])
 
 POLICY = "demo-policy"
-# 1 and 2 forbid a node; of the others the one with the most room is best.
+# 1 and 2 reject a node; of the others the node with the most room is best.
 STRATEGIES = {
     "dontschedule": {
         "logicalOperator": "anyOf",
@@ -44,25 +44,25 @@ def tas(shared: Product, namespace: str) -> Iterator[Product]:
     shared.publish({name: {"health_metric": 0, "room": room} for room, name in enumerate(NODES)})
     with shared.policy(namespace, POLICY, STRATEGIES):
         best = {"node-1": 8, "node-2": 9, "node-3": 10}
-        until(lambda: shared.scores(namespace, POLICY, NODES) == best, "policy and room have arrived")
-        until(lambda: shared.passes(namespace, POLICY, NODES) == set(NODES), "health has arrived")
+        until(lambda: shared.scores(namespace, POLICY, NODES) == best, "policy and room are applied")
+        until(lambda: shared.passes(namespace, POLICY, NODES) == set(NODES), "health is applied")
         yield shared
 
 
 def is_best(tas: Product, namespace: str, node: str) -> bool:
-    """Whether prioritize likes this node most."""
+    """Whether this node has the highest score."""
     return tas.scores(namespace, POLICY, NODES)[node] == 10
 
 
 def is_listening(address: str) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a process accepts connections at this address."""
     host, _, port = address.removeprefix("nats://").rpartition(":")
     with socket.socket() as client:
         return client.connect_ex((host, int(port))) == 0
 
 
 @both_forms
-def test_a_pod_goes_to_the_best_node_and_the_next_one_to_where_is_best_by_then(
+def test_each_pod_goes_to_the_node_with_the_highest_score_at_its_time(
     cluster: Cluster, namespace: str, tas: Product, names_only: bool
 ) -> None:
     with cluster.scheduler(extender(tas.url, names_only=names_only)):
@@ -76,12 +76,12 @@ def test_a_pod_goes_to_the_best_node_and_the_next_one_to_where_is_best_by_then(
 
 
 @both_forms
-def test_a_pod_stays_off_a_node_that_its_policy_forbids(
+def test_a_pod_is_not_placed_on_a_node_that_its_policy_rejects(
     cluster: Cluster, namespace: str, tas: Product, names_only: bool
 ) -> None:
-    """Although it would be the best; and the policy binds nobody without its label."""
+    """Although the node has the highest score. A pod without the label of the policy can be placed on it."""
     tas.publish({"node-3": {"health_metric": 1}})
-    until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1", "node-2"}, "node-3 is forbidden")
+    until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1", "node-2"}, "node-3 is rejected")
     with cluster.scheduler(extender(tas.url, names_only=names_only)):
         cluster.create_pod(namespace, "bound", policy=POLICY)
         assert cluster.placed(namespace, "bound") == "node-2"
@@ -90,34 +90,34 @@ def test_a_pod_stays_off_a_node_that_its_policy_forbids(
 
 
 @both_forms
-def test_a_pod_waits_with_the_reason_while_all_nodes_are_forbidden_and_runs_once_one_is_not(
+def test_a_pod_waits_with_the_reason_while_all_nodes_are_rejected_and_is_placed_when_one_passes(
     cluster: Cluster, namespace: str, tas: Product, names_only: bool
 ) -> None:
     tas.publish({name: {"health_metric": 2} for name in NODES})
-    until(lambda: not tas.passes(namespace, POLICY, NODES), "all nodes are forbidden")
+    until(lambda: not tas.passes(namespace, POLICY, NODES), "all nodes are rejected")
     with cluster.scheduler(extender(tas.url, names_only=names_only)):
         cluster.create_pod(namespace, "waiting", policy=POLICY)
         condition = cluster.rejected(namespace, "waiting")
-        for said in (condition, *cluster.events(namespace, "waiting", reason="FailedScheduling")):
-            # One reason for all three, so that it can be counted; evicting pods would not help (facts.md c19, c20).
-            assert said.startswith("0/3 nodes are available: 3 Node violates")
-            assert POLICY in said
-            assert "3 Preemption is not helpful for scheduling." in said
+        for message in (condition, *cluster.events(namespace, "waiting", reason="FailedScheduling")):
+            # One reason for all three nodes, which is counted; evictions would not help (facts.md c19, c20).
+            assert message.startswith("0/3 nodes are available: 3 Node violates")
+            assert POLICY in message
+            assert "3 Preemption is not helpful for scheduling." in message
         assert cluster.node_of(namespace, "waiting") is None
 
         tas.publish({"node-1": {"health_metric": 0}})
-        until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1"}, "node-1 is allowed again")
+        until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1"}, "node-1 passes again")
         cluster.touch_node("node-1")
         assert cluster.placed(namespace, "waiting") == "node-1"
 
 
 @both_forms
-def test_answers_are_in_the_form_that_was_asked_and_nodes_come_back_as_they_went(
+def test_answers_have_the_form_of_the_request_and_return_nodes_unchanged(
     cluster: Cluster, namespace: str, tas: Product, names_only: bool
 ) -> None:
-    """Seen between the two: every answer of the product to a real scheduler."""
+    """A proxy records the answers of the product to a real scheduler."""
     tas.publish({"node-3": {"health_metric": 1}})
-    until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1", "node-2"}, "node-3 is forbidden")
+    until(lambda: tas.passes(namespace, POLICY, NODES) == {"node-1", "node-2"}, "node-3 is rejected")
     with (
         recording(forwarding(tas.url)) as recorder,
         cluster.scheduler(extender(recorder.url, names_only=names_only)),
@@ -140,10 +140,10 @@ def test_answers_are_in_the_form_that_was_asked_and_nodes_come_back_as_they_went
     assert {item["Host"]: item["Score"] for item in scoring.answered.body} == {"node-1": 9, "node-2": 10}
 
 
-def test_while_no_extender_is_there_a_pod_waits_or_goes_without_as_the_configuration_says(
-    cluster: Cluster, namespace: str, tmp_path: Path, tell: Callable[[str], None]
+def test_without_an_extender_a_pod_waits_or_is_placed_if_the_extender_is_ignorable(
+    cluster: Cluster, namespace: str, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    """`ignorable: false` costs time and no placement; `true` costs the policy. What docs/scheduler.md says."""
+    """As in docs/scheduler.md: with `ignorable: false` the pod waits, with `true` the policy has no effect."""
     (port,) = free_ports(1)
     entry = extender(f"http://127.0.0.1:{port}", names_only=True, httpTimeout="1s")
     with cluster.scheduler(entry | {"ignorable": True}):
@@ -154,13 +154,12 @@ def test_while_no_extender_is_there_a_pod_waits_or_goes_without_as_the_configura
         assert "connection refused" in cluster.rejected(namespace, "waits", containing="connection refused")
         with product(cluster, tmp_path, "--listen", f"127.0.0.1:{port}"):
             began = time.monotonic()
-            # Nothing happens in the cluster: the scheduler itself tries again, after 10 s at the latest.
+            # Without a change in the cluster the scheduler retries after at most 10 s.
             assert cluster.placed(namespace, "waits") in NODES
-            tell(f"extender: a pod that waited for it is placed {time.monotonic() - began:.1f} s after it is ready")
+            measured(f"extender: a pod that waited for it is placed {time.monotonic() - began:.1f} s after it is ready")
 
 
-def test_the_product_leaves_nothing_running(cluster: Cluster, tmp_path: Path) -> None:
-    """Its bus ends with it, also if it is killed."""
+def test_the_nats_server_of_a_killed_product_ends(cluster: Cluster, tmp_path: Path) -> None:
     with product(cluster, tmp_path) as running:
         assert is_listening(running.bus)
         running.process.kill()

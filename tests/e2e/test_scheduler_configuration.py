@@ -1,4 +1,4 @@
-"""The extenders of a scheduler's configuration: what it takes and refuses (facts.md c6, c7, c8, c9, c11, c12)."""
+"""The extenders in a scheduler's configuration: valid and invalid entries (facts.md c6, c7, c8, c9, c11, c12)."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ NOWHERE = "http://127.0.0.1:1"
 
 
 def entry(**overrides: object) -> Mapping[str, object]:
-    """One that is not asked, since the scheduler does not come up."""
+    """An extender that is not called, since the scheduler does not start."""
     return dict(extender(NOWHERE, names_only=True, **overrides))
 
 
@@ -34,7 +34,7 @@ OTHER = [{"name": "example.com/other"}]
         pytest.param(
             [entry(bindVerb="bind"), entry(bindVerb="bind", managedResources=OTHER)],
             "only one extender can implement bind",
-            id="facts_c8-two-that-bind",
+            id="facts_c8-two-binders",
         ),
         pytest.param([entry(), entry()], "duplicate extender managed resource name", id="facts_c9-one-resource-twice"),
         pytest.param(
@@ -44,7 +44,7 @@ OTHER = [{"name": "example.com/other"}]
         ),
     ],
 )
-def test_a_configuration_that_cannot_be_keeps_the_scheduler_from_starting(
+def test_with_an_invalid_configuration_the_scheduler_does_not_start(
     cluster: Cluster, entries: list[Mapping[str, object]], complaint: str
 ) -> None:
     with pytest.raises(RuntimeError, match=r"kube-scheduler.* ended") as caught, cluster.scheduler(*entries):
@@ -53,7 +53,7 @@ def test_a_configuration_that_cannot_be_keeps_the_scheduler_from_starting(
     assert complaint in str(caught.value)
 
 
-def test_the_entry_of_docs_scheduler_is_taken_and_asks(cluster: Cluster, namespace: str) -> None:
+def test_with_the_entry_of_docs_scheduler_the_scheduler_calls_the_extender(cluster: Cluster, namespace: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
     (document,) = read_yaml(re.findall(r"```yaml\n(apiVersion.*?)```", page, re.DOTALL)[0].encode())
     assert isinstance(document, dict)
@@ -63,15 +63,15 @@ def test_the_entry_of_docs_scheduler_is_taken_and_asks(cluster: Cluster, namespa
         return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
 
     with recording(answer) as recorder:
-        # All as the page has it, but for the address and the patience of a slow machine.
-        mine = entry | {"urlPrefix": f"{recorder.url}/scheduler", "httpTimeout": "30s"}
-        with cluster.scheduler(mine):
+        # As on the page, except the address and a longer time limit for a slow machine.
+        changed = entry | {"urlPrefix": f"{recorder.url}/scheduler", "httpTimeout": "30s"}
+        with cluster.scheduler(changed):
             cluster.create_pod(namespace, "web", policy="demo-policy")
             assert cluster.placed(namespace, "web") == "node-2"
             assert recorder.about("web", FILTER)
 
 
-def test_facts_c11_all_profiles_ask_the_same_extenders(cluster: Cluster, namespace: str) -> None:
+def test_facts_c11_all_profiles_call_the_same_extenders(cluster: Cluster, namespace: str) -> None:
     def answer(asked: Asked) -> Answered:
         return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
 
@@ -84,23 +84,25 @@ def test_facts_c11_all_profiles_ask_the_same_extenders(cluster: Cluster, namespa
 
 
 @pytest.mark.parametrize("place", ["containers", "initContainers"])
-def test_facts_c12_a_pod_is_of_interest_by_any_container_that_names_the_resource(
+def test_facts_c12_the_extender_is_called_if_any_container_has_the_managed_resource(
     cluster: Cluster, namespace: str, place: str
 ) -> None:
     def answer(asked: Asked) -> Answered:
         return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
 
-    taking_part = {"name": "taking-part", "image": "pause", "resources": {"limits": {RESOURCE: "1"}}}
+    managed = {"name": "managed", "image": "pause", "resources": {"limits": {RESOURCE: "1"}}}
     plain = {"name": "main", "image": "pause"}
-    containers = [plain, taking_part] if place == "containers" else [plain]
+    containers = [plain, managed] if place == "containers" else [plain]
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
-        init_containers = [] if place == "containers" else [taking_part]
+        init_containers = [] if place == "containers" else [managed]
         cluster.create_pod(namespace, "web", containers=containers, initContainers=init_containers)
         assert cluster.placed(namespace, "web") == "node-2"
         assert recorder.about("web", FILTER)
 
 
-def test_facts_c12_without_managed_resources_every_pod_is_of_interest(cluster: Cluster, namespace: str) -> None:
+def test_facts_c12_without_managed_resources_the_extender_is_called_for_every_pod(
+    cluster: Cluster, namespace: str
+) -> None:
     def answer(asked: Asked) -> Answered:
         return passing(asked, NODES) if asked.verb == FILTER else scoring({})
 

@@ -1,4 +1,4 @@
-"""The status of TASPolicies over a real API server and a real nats-server, also as kubectl shows it."""
+"""The status of TASPolicies with a real API server and a real nats-server, also in the output of kubectl."""
 
 import pytest
 
@@ -13,13 +13,13 @@ __all__ = ["admin", "bus", "server", "status", "world"]
 
 
 @pytest.fixture(autouse=True)
-def no_others(cluster: Cluster, crd: None) -> None:
-    """No policy of another test is there, whose status would be patched too."""
+def no_other_policies(cluster: Cluster, crd: None) -> None:
+    """Deletes the policies of other tests, whose status would be patched too."""
     cluster.kubectl("delete", "taspolicies", "--all", "--all-namespaces")
 
 
 class TestStatus(StatusScenarios):
-    async def test_kubectl_shows_it_in_columns(self, cluster: Cluster, world: World, status: Checking) -> None:
+    async def test_kubectl_shows_the_status_in_columns(self, cluster: Cluster, world: World, status: Checking) -> None:
         node = await world.node()
         key = await world.policy(await world.namespace(), world.name(), deschedule())
         await world.sample(node, health=1)

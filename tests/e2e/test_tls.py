@@ -1,4 +1,4 @@
-"""A real kube-scheduler with a certificate of its own, and an extender that answers nobody else."""
+"""A real kube-scheduler with a client certificate, and an extender that requires this certificate."""
 
 import ssl
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ USER = "system:kube-scheduler"
 
 
 class Files:
-    """What both sides are given, in a folder."""
+    """The certificates and keys of both sides, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,10 +35,10 @@ class Files:
         (self.folder / f"{name}.key").write_bytes(pair.key)
 
     def trust(self, *authorities: Authority) -> None:
-        """Those that clients are to be signed by, from now on, put there as one piece."""
-        unfinished = self.folder / "unfinished"
-        unfinished.write_bytes(b"".join(authority.certificate for authority in authorities))
-        unfinished.rename(self.folder / "client-ca.crt")
+        """Replaces atomically the authorities that the extender trusts for clients."""
+        temporary = self.folder / "temporary"
+        temporary.write_bytes(b"".join(authority.certificate for authority in authorities))
+        temporary.rename(self.folder / "client-ca.crt")
 
     def client(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.folder / "server-ca.crt")
@@ -46,7 +46,7 @@ class Files:
         return context
 
     def extender(self, product: Product, *, verified: bool = True) -> Object:
-        """The entry of the scheduler's configuration as docs/tls.md has it."""
+        """The entry of the scheduler's configuration in docs/tls.md."""
         tls = {"certFile": str(self.folder / "client.crt"), "keyFile": str(self.folder / "client.key")}
         if verified:
             tls["caFile"] = str(self.folder / "server-ca.crt")
@@ -62,7 +62,7 @@ def files(tmp_path: Path) -> Files:
 
 @contextmanager
 def serving(cluster: Cluster, tmp_path: Path, files: Files, namespace: str) -> Iterator[Product]:
-    """The product by the flags of the original, with one policy that likes node-3 best."""
+    """The product with the flags of the original TAS, and a policy that scores node-3 highest."""
     folder = tmp_path / "tas"
     folder.mkdir()
     flags = [
@@ -76,11 +76,11 @@ def serving(cluster: Cluster, tmp_path: Path, files: Files, namespace: str) -> I
         tas.publish({name: {"room": room} for room, name in enumerate(NODES)})
         with tas.policy(namespace, POLICY, STRATEGIES):
             best = {"node-1": 8, "node-2": 9, "node-3": 10}
-            until(lambda: tas.scores(namespace, POLICY, NODES) == best, "policy and room have arrived")
+            until(lambda: tas.scores(namespace, POLICY, NODES) == best, "policy and room are applied")
             yield tas
 
 
-def test_the_scheduler_asks_with_its_certificate_and_is_answered(
+def test_a_scheduler_with_a_valid_certificate_gets_answers(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files
 ) -> None:
     with serving(cluster, tmp_path, files, namespace) as tas, cluster.scheduler(files.extender(tas)):
@@ -88,7 +88,7 @@ def test_the_scheduler_asks_with_its_certificate_and_is_answered(
         assert cluster.placed(namespace, "web") == "node-3"
 
 
-def test_an_authority_that_is_taken_out_ends_it_and_one_that_comes_back_begins_it_again(
+def test_a_client_is_refused_after_its_authority_is_removed_and_accepted_after_it_is_added_again(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files
 ) -> None:
     with serving(cluster, tmp_path, files, namespace) as tas, cluster.scheduler(files.extender(tas)):
@@ -99,13 +99,13 @@ def test_an_authority_that_is_taken_out_ends_it_and_one_that_comes_back_begins_i
         until(lambda: not tas.answers(), "the extender refuses")
         cluster.create_pod(namespace, "meanwhile", policy=POLICY)
         cluster.rejected(namespace, "meanwhile", containing="filter")
-        until(lambda: "client_refused" in tas.process.log.read_text(), "it tried anew")
+        until(lambda: "client_refused" in tas.process.log.read_text(), "a new connection is refused")
 
         files.trust(Authority("another"), files.authority)
         assert cluster.placed(namespace, "meanwhile") == "node-3"
 
 
-def test_another_name_of_the_same_authority_is_refused(
+def test_a_certificate_with_another_name_is_refused(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files
 ) -> None:
     with serving(cluster, tmp_path, files, namespace) as tas:
@@ -117,7 +117,7 @@ def test_another_name_of_the_same_authority_is_refused(
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_facts_c10_without_a_ca_the_scheduler_believes_any_server(
+def test_facts_c10_without_a_ca_the_scheduler_accepts_any_server_certificate(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files, *, verified: bool
 ) -> None:
     with serving(cluster, tmp_path, files, namespace) as tas:

@@ -1,5 +1,6 @@
-"""The worker `watch` over a real API server."""
+"""The worker `watch` with a real API server."""
 
+from functools import partial
 from pathlib import Path
 
 from tests.kubernetes.admin import Admin
@@ -7,7 +8,7 @@ from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, watched
 
 from .cluster import NODES, Cluster
 from .processes import until
-from .product import product
+from .product import Product, product
 
 __all__ = ["watched"]
 
@@ -23,7 +24,9 @@ spec:
 
 
 class TestWatch(WatchScenarios):
-    async def test_a_pod_waits_when_its_gate_is_lifted(self, admin: Admin, watched: Watched, namespace: str) -> None:
+    async def test_a_pod_waits_once_its_scheduling_gate_is_removed(
+        self, admin: Admin, watched: Watched, namespace: str
+    ) -> None:
         created = await admin.create_pod(namespace, "gated", "one", schedulingGates=[{"name": "example.com/later"}])
         await watched.has_pod(namespace, "gated", lambda pod: pod.waiting_since is None)
         await admin.patch(f"/api/v1/namespaces/{namespace}/pods/gated", {"spec": {"schedulingGates": None}})
@@ -31,7 +34,7 @@ class TestWatch(WatchScenarios):
         assert created["spec"]["schedulingGates"]
 
 
-def test_a_policy_that_kubectl_applies_counts(
+def test_a_policy_that_kubectl_applies_takes_effect_and_its_deletion_too(
     cluster: Cluster, kubeconfig: Path, namespace: str, tmp_path: Path
 ) -> None:
     """`tas run all --kubeconfig`, from `kubectl apply` to the extender's answer and back."""
@@ -39,10 +42,14 @@ def test_a_policy_that_kubectl_applies_counts(
         running.publish(
             {"node-1": {"health_metric": 2}, "node-2": {"health_metric": 1}, "node-3": {"health_metric": 0}}
         )
-        assert running.passes(namespace, "demo-policy", NODES) == set(NODES)
+        assert passes(running, namespace, set(NODES))
         for target, rejected in ((2, "node-1"), (1, "node-2")):
             cluster.apply(POLICY.format(namespace=namespace, target=target))
-            wished = set(NODES) - {rejected}
-            until(lambda wished=wished: running.passes(namespace, "demo-policy", NODES) == wished, f"{rejected} is out")  # type: ignore[misc]
+            until(partial(passes, running, namespace, set(NODES) - {rejected}), f"{rejected} is rejected")
         cluster.kubectl("delete", "taspolicy", "demo-policy", f"--namespace={namespace}")
-        until(lambda: running.passes(namespace, "demo-policy", NODES) == set(NODES), "all pass again")
+        until(partial(passes, running, namespace, set(NODES)), "all pass again")
+
+
+def passes(tas: Product, namespace: str, nodes: set[str]) -> bool:
+    """Whether exactly these nodes pass."""
+    return tas.passes(namespace, "demo-policy", NODES) == nodes

@@ -1,8 +1,8 @@
-"""Runs a command that does not outlive whoever started it: `tether.py PARENT_PID SIGNAL COMMAND...`
+"""Runs a command that does not outlive the process that starts it: `tether.py PARENT_PID SIGNAL COMMAND...`
 
-The process turns into the command and keeps its pid; Linux sends it the signal when the starting thread ends,
-however it ends. Done here and not between fork and exec, where Python with threads may not run safely. Elsewhere
-than on Linux the command just runs. Uses nothing but the standard library, as it runs isolated.
+This process becomes the command and keeps its pid. Linux sends the signal when the starting thread ends, for any
+reason. This is a separate program because Python code between fork and exec is not safe beside threads. On other
+systems the command just runs. Only the standard library is available (`python -I -S`).
 """
 
 import ctypes
@@ -13,12 +13,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ties this process to its parent, then becomes the command."""
+    """Requests the signal for the death of the parent, then becomes the command."""
     parent, death_signal, *command = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
     if os.getppid() != int(parent):
-        sys.exit("the process that started this one is gone")  # it died before we were tied to it
+        sys.exit("the parent process has ended")  # before the signal was requested
     os.execvp(command[0], command)
 
 

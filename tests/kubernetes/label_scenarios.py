@@ -397,7 +397,7 @@ class LabelScenarios:
             ("tas-on-nats", {world.name("crash"): VIOLATING}),
             ("extender", {world.name("original"): VIOLATING, f"{PREFIX}labeling-test": ""}),
             ("somebody", {users: VIOLATING, f"{PREFIX}{world.name('deleted')}/card": "1"}),
-            ("extender", {world.name("existing"): VIOLATING, f"{PREFIX}{world.name('stands')}/old": "1"}),
+            ("extender", {world.name("existing"): VIOLATING, f"{PREFIX}{world.name('existing')}/old": "1"}),
         ):
             await world.admin.patch(f"/api/v1/nodes/{node}?fieldManager={manager}", {"metadata": {"labels": labels}})
         await world.evaluate(node)
