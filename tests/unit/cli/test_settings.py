@@ -1,4 +1,4 @@
-"""Settings: what they are read from, what is refused, and the page that tells them."""
+"""Settings: values, errors, and the page that lists them."""
 
 import re
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def test_defaults_are_those_of_a_small_installation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["cert", "key", "cacert"])
-def test_of_three_files_for_https_all_are_given_or_none(tmp_path: Path, missing: str) -> None:
+def test_https_needs_all_three_files_or_none(tmp_path: Path, missing: str) -> None:
     (tmp_path / "pem").touch()
     files = {name: str(tmp_path / "pem") for name in ("cert", "key", "cacert") if name != missing}
     with pytest.raises(SettingsError) as caught:
@@ -63,7 +63,7 @@ def test_of_three_files_for_https_all_are_given_or_none(tmp_path: Path, missing:
     )
 
 
-def test_each_file_for_https_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_each_unreadable_file_for_https_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pem").touch()
     with pytest.raises(SettingsError) as caught:
         Settings.load("run extender", {"cert": "/nowhere.pem", "key": str(tmp_path), "cacert": str(tmp_path / "pem")})
@@ -73,56 +73,44 @@ def test_each_file_for_https_that_cannot_be_read_is_told(tmp_path: Path) -> None
     ]
 
 
-def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
-    given = {
-        "bus": "nats://a:4222, tls://b",
-        "store": str(tmp_path / "store"),
-        "embedded_port": "4333",
-        "policies": str(tmp_path),
-        "listen": "[::1]:80",
-        "health_listen": ":0",
-        "stale_after": "1m30s",
-        "max_body": "1.5Ki",
-        "unknown_policy": "error",
-        "failed_nodes": "resolvable",
-        "share_listen": "on",
-        "debug_explain": "on",
-        "extender_health": "127.0.0.1:9012",
-        "node": "node-1.example",
-        "period": "250ms",
-        "log_format": "json",
-        "log_level": "error",
-        "replicas": "3",
-        "max_connections": "40",
-        "idle_timeout": "3m",
-        **{name: str(tmp_path / "pem") for name in ("cert", "key", "cacert")},
-        "client_names": "system:kube-scheduler, scheduler.example",
-        "source": "prometheus=http://a:9090, edge:prometheus=http://b",
-        "source_config": str(tmp_path / "sources.yaml"),
-        "only": "telemetry",
-        "extension_timeout": "500ms",
+def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
+    pem = tmp_path / "pem"
+    given: dict[str, tuple[str, object]] = {
+        "bus": ("nats://a:4222, tls://b", "nats://a:4222, tls://b"),
+        "store": (str(tmp_path / "store"), tmp_path / "store"),
+        "embedded_port": ("4333", 4333),
+        "policies": (str(tmp_path), tmp_path),
+        "listen": ("[::1]:80", Address("::1", 80)),
+        "health_listen": (":0", Address("0.0.0.0", 0)),
+        "stale_after": ("1m30s", 90.0),
+        "max_body": ("1.5Ki", 1536),
+        "unknown_policy": ("error", UnknownPolicy.ERROR),
+        "failed_nodes": ("resolvable", FailedNodes.RESOLVABLE),
+        "share_listen": ("on", True),
+        "debug_explain": ("on", True),
+        "extender_health": ("127.0.0.1:9012", Address("127.0.0.1", 9012)),
+        "node": ("node-1.example", "node-1.example"),
+        "period": ("250ms", 0.25),
+        "log_format": ("json", LogFormat.JSON),
+        "log_level": ("error", LogLevel.ERROR),
+        "replicas": ("3", 3),
+        "max_connections": ("40", 40),
+        "idle_timeout": ("3m", 180.0),
+        **{name: (str(pem), pem) for name in ("cert", "key", "cacert")},
+        "client_names": ("system:kube-scheduler, scheduler.example", ("system:kube-scheduler", "scheduler.example")),
+        "source": ("prometheus=http://a:9090, edge:prometheus=http://b", ["prometheus", "edge"]),
+        "source_config": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
+        "only": ("telemetry", "telemetry"),
+        "extension_timeout": ("500ms", 0.5),
     }
     for file in ("pem", "sources.yaml"):
         (tmp_path / file).touch()
-    # Policies come from a directory or from a cluster, so the other is tried by itself.
+    # Policies come from a directory or from a cluster, so --kubeconfig has its own test.
     assert set(given) | {"kubeconfig", "node_resource"} == {field.name for field in fields(Settings)}
-    settings = Settings.load("run all", given)
-    assert settings.bus == "nats://a:4222, tls://b"
-    assert settings.embedded_port == 4333
-    assert settings.listen == Address("::1", 80)
-    assert settings.stale_after == 90.0
-    assert settings.max_body == 1536
-    assert settings.share_listen
-    assert settings.unknown_policy is UnknownPolicy.ERROR
-    assert settings.failed_nodes is FailedNodes.RESOLVABLE
-    assert settings.period == 0.25
-    assert settings.replicas == 3
-    assert (settings.max_connections, settings.idle_timeout) == (40, 180.0)
-    assert settings.cert == settings.key == settings.cacert == tmp_path / "pem"
-    assert settings.client_names == ("system:kube-scheduler", "scheduler.example")
+    settings = Settings.load("run all", {name: text for name, (text, _) in given.items()})
     assert settings.source is not None
-    assert [spec.name for spec in settings.source] == ["prometheus", "edge"]
-    assert settings.source_config == tmp_path / "sources.yaml"
+    found = {name: getattr(settings, name) for name in given} | {"source": [spec.name for spec in settings.source]}
+    assert found == {name: value for name, (_, value) in given.items()}
 
 
 @pytest.mark.parametrize(
@@ -163,18 +151,18 @@ def test_what_is_given_is_read_with_its_unit(tmp_path: Path) -> None:
         ("log_level", "verbose", "must be debug, info, warning or error"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(tmp_path: Path, name: str, value: str, reason: str) -> None:
-    ((setting, told),) = mistakes("run all", {"policies": str(tmp_path), name: value})
+def test_an_invalid_value_is_refused_with_the_reason(tmp_path: Path, name: str, value: str, reason: str) -> None:
+    ((setting, found),) = mistakes("run all", {"policies": str(tmp_path), name: value})
     assert setting == flag(name)
-    assert reason in told
+    assert reason in found
 
 
-def test_all_mistakes_are_told_together() -> None:
+def test_all_errors_are_reported_together() -> None:
     found = mistakes("run all", {"stale_after": "3h", "log_level": "loud", "policies": "/nowhere/at/all"})
     assert [setting for setting, _ in found] == ["--stale-after", "--log-level", "--policies"]
 
 
-def test_a_mistake_names_flag_variable_value_and_reason() -> None:
+def test_an_error_names_flag_variable_value_and_reason() -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.load("run extender", {"stale_after": "3h"})
     assert [str(mistake) for mistake in caught.value.mistakes] == [
@@ -183,11 +171,11 @@ def test_a_mistake_names_flag_variable_value_and_reason() -> None:
 
 
 @pytest.mark.parametrize("command", ["run all", "run policies", "up"])
-def test_the_directory_of_policies_must_be_given_and_be_there(tmp_path: Path, command: str) -> None:
+def test_the_directory_of_policies_must_be_given_and_exist(tmp_path: Path, command: str) -> None:
     (tmp_path / "file").write_text("")
-    told = "must be given: the directory of TASPolicy files"
-    told += ", or --kubeconfig for a cluster" if command == "run all" else ""
-    assert mistakes(command, {}) == [("--policies", told)]
+    expected = "must be given: the directory of TASPolicy files"
+    expected += ", or --kubeconfig for a cluster" if command == "run all" else ""
+    assert mistakes(command, {}) == [("--policies", expected)]
     assert mistakes(command, {"policies": str(tmp_path / "no")}) == [("--policies", "does not exist")]
     assert mistakes(command, {"policies": str(tmp_path / "file")}) == [("--policies", "is not a directory")]
 
@@ -204,12 +192,12 @@ def test_policies_come_from_a_directory_or_from_a_cluster(tmp_path: Path) -> Non
     assert reason.startswith("cannot be combined with --policies")
 
 
-@pytest.mark.parametrize(("name", "told"), [("no", "does not exist"), (".", "is not a readable file")])
-def test_a_kubeconfig_that_cannot_be_read_is_refused(tmp_path: Path, name: str, told: str) -> None:
-    assert mistakes("run watch", {"kubeconfig": str(tmp_path / name)}) == [("--kubeconfig", told)]
+@pytest.mark.parametrize(("name", "expected"), [("no", "does not exist"), (".", "is not a readable file")])
+def test_an_unreadable_kubeconfig_is_refused(tmp_path: Path, name: str, expected: str) -> None:
+    assert mistakes("run watch", {"kubeconfig": str(tmp_path / name)}) == [("--kubeconfig", expected)]
 
 
-def test_nodes_offer_a_resource_only_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_node_resource_is_off_by_default_and_a_whole_number(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("{}")
     assert Settings.load("run all", {"kubeconfig": str(file)}).node_resource == 0
@@ -226,18 +214,18 @@ def test_nodes_offer_a_resource_only_where_it_is_asked_for(tmp_path: Path) -> No
         assert reason.startswith("must be a whole number")
 
 
-def test_a_worker_that_reads_no_directory_needs_none() -> None:
+def test_a_worker_that_reads_no_policies_needs_no_directory() -> None:
     assert Settings.load("run materialize", {}).policies is None
 
 
-def test_the_extender_and_its_health_cannot_share_an_address(tmp_path: Path) -> None:
+def test_the_extender_and_its_health_need_different_addresses(tmp_path: Path) -> None:
     given = {"policies": str(tmp_path), "listen": "127.0.0.1:9002"}
     ((setting, reason),) = mistakes("run all", given)
     assert (setting, reason) == ("--health-listen", "must not be the extender's address (--listen)")
     assert Settings.load("run all", {**given, "listen": "127.0.0.1:0", "health_listen": "127.0.0.1:0"})
 
 
-def test_an_embedded_server_keeps_one_copy(tmp_path: Path) -> None:
+def test_an_embedded_server_has_one_replica(tmp_path: Path) -> None:
     ((setting, _),) = mistakes("run all", {"policies": str(tmp_path), "replicas": "3"})
     assert setting == "--replicas"
     assert Settings.load("run all", {"policies": str(tmp_path), "replicas": "3", "bus": "nats://h"}).replicas == 3
@@ -248,18 +236,18 @@ def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert mistakes("run bus", {"store": str(tmp_path / "file")}) == [("--store", "is not a directory")]
 
 
-def test_processes_of_one_machine_have_health_ports_of_their_own() -> None:
+def test_each_command_has_its_own_default_health_port() -> None:
     addresses = [Settings.load(command, {"policies": "."}).health_listen for command in RUN if command != "run all"]
     assert len(set(addresses)) == len(addresses)
 
 
-def test_clients_look_for_the_bus_that_runs() -> None:
+def test_clients_use_the_running_bus_by_default() -> None:
     assert Settings.load("publish", {}).bus is None
     assert Settings.load("run materialize", {}).bus is None
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_settings_and_every_default_can_be_read(command: str) -> None:
+def test_every_default_is_valid(command: str) -> None:
     assert any(True for _ in settings_of(command))
     given = {"policies": "."}
     settings = Settings.load(command, given)
@@ -269,20 +257,20 @@ def test_every_command_has_settings_and_every_default_can_be_read(command: str) 
         assert setting.shown_default(command)
 
 
-def test_every_setting_is_used_by_a_command_that_exists() -> None:
+def test_every_setting_belongs_to_existing_commands() -> None:
     for name, setting in every_setting():
         assert setting.commands, name
         assert set(setting.commands) <= set(COMMANDS), name
         assert set(setting.default_of) <= set(setting.commands), name
 
 
-def test_no_variable_is_one_that_kubernetes_sets_for_a_service() -> None:
+def test_no_variable_is_also_set_by_kubernetes() -> None:
     """A service named `tas-bus` puts TAS_BUS_PORT and TAS_BUS_SERVICE_HOST into each pod of its namespace."""
     for name, _ in every_setting():
         assert not re.search(r"_(PORT|SERVICE_HOST|SERVICE_PORT)$", variable(name)) or name == "embedded_port"
 
 
-def test_the_page_tells_every_setting() -> None:
+def test_the_page_lists_every_setting() -> None:
     page = settings_page()
     for name, setting in every_setting():
         assert f"`{flag(name)}`<br>`{variable(name)}`" in page
