@@ -1,4 +1,4 @@
-"""Streams as they are created, and as they are found."""
+"""The configuration of streams, and the differences of existing streams."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from bus.buckets import ALL, LEASES, NODES, SAMPLES, VERDICT_LOG, VERDICTS, Buck
 FIRST = 1_795_277_068_888_665
 
 
-def as_told(of: Stream | Bucket, **changes: object) -> dict[str, object]:
-    """A configuration as a server tells it back."""
+def as_reported(of: Stream | Bucket, **changes: object) -> dict[str, object]:
+    """A configuration as a server reports it."""
     return configuration(of, first_sequence=FIRST, replicas=1) | {"subjects": list(of.subjects)} | changes
 
 
@@ -20,28 +20,28 @@ def test_a_bucket_is_a_stream_of_this_form_n5() -> None:
     assert (NODES.subject("a.metrics"), NODES.key("$KV.NODES.a.metrics")) == ("$KV.NODES.a.metrics", "a.metrics")
 
 
-def test_only_what_keeps_more_than_the_present_has_a_limit() -> None:
+def test_only_streams_and_buckets_with_history_have_a_size_limit() -> None:
     limited = {of.name for of in ALL if of.max_bytes}
     assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1}
 
 
-def test_only_a_bucket_with_ttls_leaves_markers_n14() -> None:
+def test_only_a_bucket_with_ttls_has_delete_markers_n14() -> None:
     assert "allow_msg_ttl" not in configuration(NODES, first_sequence=FIRST, replicas=1)
     assert configuration(LEASES, first_sequence=FIRST, replicas=1)["subject_delete_marker_ttl"] >= 10**9
 
 
 @pytest.mark.parametrize("of", ALL, ids=lambda of: of.name)
-def test_what_we_create_is_what_we_need(of: Stream | Bucket) -> None:
-    assert list(differences(of, as_told(of), replicas=1)) == []
+def test_a_created_stream_has_no_differences(of: Stream | Bucket) -> None:
+    assert list(differences(of, as_reported(of), replicas=1)) == []
 
 
 @pytest.mark.parametrize("of", ALL, ids=lambda of: of.name)
-def test_sizes_ages_and_more_replicas_are_the_operators_to_choose(of: Stream | Bucket) -> None:
-    assert list(differences(of, as_told(of, max_bytes=5, max_age=7, num_replicas=3), replicas=1)) == []
+def test_an_operator_may_change_size_age_and_replicas(of: Stream | Bucket) -> None:
+    assert list(differences(of, as_reported(of, max_bytes=5, max_age=7, num_replicas=3), replicas=1)) == []
 
 
 @pytest.mark.parametrize(
-    ("of", "changes", "replicas", "told"),
+    ("of", "changes", "replicas", "text"),
     [
         (SAMPLES, {"subjects": ["other"]}, 1, "subjects is ['other']"),
         (SAMPLES, {"retention": "workqueue"}, 1, "retention"),
@@ -55,6 +55,8 @@ def test_sizes_ages_and_more_replicas_are_the_operators_to_choose(of: Stream | B
         (NODES, {}, 3, "num_replicas is 1, must be 3"),
     ],
 )
-def test_what_we_rely_on_is_told(of: Stream | Bucket, changes: dict[str, object], replicas: int, told: str) -> None:
-    (difference,) = differences(of, as_told(of, **changes), replicas=replicas)
-    assert told in difference
+def test_a_difference_that_matters_is_reported(
+    of: Stream | Bucket, changes: dict[str, object], replicas: int, text: str
+) -> None:
+    (difference,) = differences(of, as_reported(of, **changes), replicas=replicas)
+    assert text in difference

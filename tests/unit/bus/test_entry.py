@@ -1,4 +1,4 @@
-"""What says that a key is gone."""
+"""Tombstones of deleted keys."""
 
 import pytest
 
@@ -15,10 +15,10 @@ from bus.entry import is_tombstone
         {"Nats-Marker-Reason": "Remove"},
     ],
 )
-def test_markers_n13(headers: dict[str, str]) -> None:
+def test_each_marker_of_a_deleted_key_is_a_tombstone_n13(headers: dict[str, str]) -> None:
     assert is_tombstone(headers)
 
 
 @pytest.mark.parametrize("headers", [None, {}, {"Nats-TTL": "5"}, {"Nats-Msg-Id": "1"}])
-def test_values(headers: dict[str, str] | None) -> None:
+def test_a_value_is_no_tombstone(headers: dict[str, str] | None) -> None:
     assert not is_tombstone(headers)

@@ -1,9 +1,9 @@
-"""What JetStream says of a delivery."""
+"""The reply subject of a delivery."""
 
 from bus.link import Delivery
 
 
-def test_both_forms_of_a_replys_subject_are_read() -> None:
+def test_all_forms_of_a_reply_subject_are_read() -> None:
     expected = Delivery(
         deliveries=2, sequence=1795277068888665, consumer_sequence=7, nanoseconds=1795277068888843681, pending=3
     )

@@ -1,8 +1,9 @@
-"""What stands on the bus: read back as written, and refused as far as it is wrong."""
+"""Records on the bus: a written record reads back, and only the invalid part of a message is refused."""
 
 import json
 import math
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,7 +50,7 @@ SUBJECT = "tas.samples.node-1.machine"
 ARRIVED = 1_800_000_000.0
 SEQUENCE = 1_795_277_068_888_665
 
-# As exact as the bus tells times: microseconds.
+# The bus stores times in microseconds.
 times = st.integers(1_000_000_000_000_000, 4_000_000_000_000_000).map(lambda microseconds: microseconds / 10**6)
 metrics = st.dictionaries(metric_names, quantities, min_size=1, max_size=5)
 windows = st.none() | st.floats(0.001, 86400)
@@ -99,7 +100,7 @@ def refused_whole(body: Any, *, arrived: float = ARRIVED) -> InvalidInputError:
 class TestSamples:
     @given(metrics, windows, st.floats(-MAX_SAMPLE_AGE + 1, FUTURE_TOLERANCE - 1))
     @example(values={"a": parse_quantity("1")}, window=86400.0, age=0.0)
-    def test_what_was_encoded_comes_back(self, values: dict[str, Quantity], window: float | None, age: float) -> None:
+    def test_encoded_reads_back(self, values: dict[str, Quantity], window: float | None, age: float) -> None:
         scrape = Scrape(
             source="machine",
             measured=round(ARRIVED + age, 6),
@@ -110,7 +111,7 @@ class TestSamples:
         )
         assert accepted(encode_samples(scrape)) == scrape
 
-    def test_numbers_and_texts_are_quantities(self) -> None:
+    def test_values_are_numbers_or_texts(self) -> None:
         body = b'{"metrics": {"a": "2", "b": 0.5, "c": "1500m", "d": 2e3, "e": "2Gi", "f": -1, "g": 1E+2, "h": "1e-3"}}'
         assert accepted(body).metrics == {
             "a": 2 * NANO,
@@ -123,12 +124,12 @@ class TestSamples:
             "h": NANO // 1000,
         }
 
-    def test_digits_are_not_rounded_on_the_way(self) -> None:
+    def test_a_long_number_is_not_rounded(self) -> None:
         digits = "123456789012345678901234567890.123456789"
         assert accepted(f'{{"metrics": {{"a": {digits}}}}}'.encode()).metrics["a"] == parse_quantity(digits)
 
     @given(quantities)
-    def test_a_value_means_the_same_as_number_and_as_text(self, value: Quantity) -> None:
+    def test_a_number_and_its_text_are_equal(self, value: Quantity) -> None:
         text = format_quantity(value)
         scrape = accepted(f'{{"metrics": {{"number": {text}, "text": "{text}"}}}}'.encode())
         assert scrape.metrics == {"number": value, "text": value}
@@ -141,39 +142,39 @@ class TestSamples:
             *('"2 "', '"two"', '"0x10"', '"1_000"', '"\u0661"', '"2Gb"', '"--1"'),
         ],
     )
-    def test_what_is_no_quantity_is_refused_alone_n51(self, value: str) -> None:
+    def test_an_invalid_value_is_refused_alone_n51(self, value: str) -> None:
         scrape, refused = decoded(f'{{"metrics": {{"bad": {value}, "good": "1"}}}}'.encode())
         assert scrape is not None
         assert scrape.metrics == {"good": NANO}
         assert [error.field for error in refused] == ["metrics.bad"]
 
     @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a.b", "x" * 254, "a\n"])
-    def test_what_is_no_metrics_name_is_refused_alone(self, name: str) -> None:
+    def test_an_invalid_metric_name_is_refused_alone(self, name: str) -> None:
         scrape, refused = decoded({"metrics": {name: 1, "good": 1}})
         assert scrape is not None
         assert scrape.metrics == {"good": NANO}
         assert len(refused) == 1
 
-    def test_a_text_that_is_no_text_is_refused_alone(self) -> None:
+    def test_invalid_utf_8_in_a_value_is_refused_alone(self) -> None:
         scrape, refused = decoded(b'{"metrics": {"bad": "\xff", "good": 1}}')
         assert scrape is not None
         assert [error.field for error in refused] == ["metrics.bad"]
 
-    def test_a_message_of_bad_metrics_only_holds_nothing(self) -> None:
+    def test_a_message_with_only_invalid_metrics_has_no_scrape(self) -> None:
         scrape, refused = decoded({"metrics": {"a": None, "b": "x"}})
         assert scrape is None
         assert len(refused) == 2
 
-    def test_a_message_without_metrics_holds_nothing_and_is_not_wrong(self) -> None:
+    def test_a_message_without_metrics_has_no_scrape_and_no_error(self) -> None:
         assert decoded({"metrics": {}}) == (None, [])
 
-    def test_of_two_values_of_one_name_the_last_stands(self) -> None:
+    def test_for_a_duplicate_metric_the_last_value_counts(self) -> None:
         assert accepted(b'{"metrics": {"a": 1, "a": 2}}').metrics == {"a": 2 * NANO}
 
     def test_unknown_fields_are_ignored(self) -> None:
         assert accepted({"metrics": {"a": 1}, "unit": "bytes", "tags": {"rack": [1]}}).metrics == {"a": NANO}
 
-    def test_constants_in_texts_are_left_alone(self) -> None:
+    def test_nan_inside_a_text_is_unchanged(self) -> None:
         body = b'{"metrics": {"a": 1, "b": NaN}, "comment": "NaN \\" -Infinity"}'
         scrape, refused = decoded(body)
         assert scrape is not None
@@ -188,10 +189,10 @@ class TestSamples:
         ],
         ids=lambda body: body[:24].decode(errors="replace"),
     )
-    def test_what_is_no_message_is_refused_whole(self, body: bytes) -> None:
+    def test_a_malformed_message_is_refused_whole(self, body: bytes) -> None:
         refused_whole(body)
 
-    def test_too_much_is_refused_whole_n49(self) -> None:
+    def test_a_message_above_the_limits_is_refused_whole_n49(self) -> None:
         most = {f"m{number}": 1 for number in range(MAX_SAMPLES_METRICS)}
         assert len(accepted({"metrics": most}).metrics) == MAX_SAMPLES_METRICS
         assert refused_whole({"metrics": most | {"one-more": 1}}).field == "metrics"
@@ -199,13 +200,13 @@ class TestSamples:
         accepted(body.ljust(MAX_SAMPLES_BYTES))
         assert refused_whole(body.ljust(MAX_SAMPLES_BYTES + 1)).field == "body"
 
-    def test_names_may_be_told_again_and_must_agree(self) -> None:
+    def test_node_and_source_in_the_body_must_equal_the_subject(self) -> None:
         accepted({"metrics": {"a": 1}, "node": "node-1", "source": "machine"})
         for field in ("node", "source"):
             for other in ("other", None, 5):
                 assert refused_whole({"metrics": {"a": 1}, field: other}).field == field
 
-    def test_without_a_time_it_was_measured_when_it_arrived(self) -> None:
+    def test_without_a_time_the_arrival_counts_as_measured(self) -> None:
         scrape = accepted({"metrics": {"a": 1}})
         assert (scrape.source, scrape.measured, scrape.arrived, scrape.sequence) == (
             "machine",
@@ -230,7 +231,7 @@ class TestSamples:
         "written",
         ["2027-01-15T08:00:00", "2027-01-15", "08:00:00Z", "now", "", 1_800_000_000, None, "2027-02-30T08:00:00Z"],
     )
-    def test_a_time_without_a_zone_and_what_is_no_time_is_refused(self, written: object) -> None:
+    def test_an_invalid_time_or_a_time_without_a_zone_is_refused(self, written: object) -> None:
         assert refused_whole({"metrics": {"a": 1}, "measured": written}).field == "measured"
 
     def test_times_far_from_the_arrival_are_refused_n52(self) -> None:
@@ -244,15 +245,15 @@ class TestSamples:
             assert refused_whole({"metrics": {"a": 1}, "measured": text}).field == "measured"
 
     @pytest.mark.parametrize("window", ["-1", "0", "86400.1", "1e400", '"60"', "null", "true"])
-    def test_what_is_no_window_is_refused(self, window: str) -> None:
+    def test_an_invalid_window_is_refused(self, window: str) -> None:
         assert refused_whole(f'{{"metrics": {{"a": 1}}, "window": {window}}}'.encode()).field == "window"
 
-    def test_a_subject_that_names_nothing_is_raised(self) -> None:
+    def test_an_invalid_subject_raises(self) -> None:
         with pytest.raises(InvalidInputError):
             decode_samples("tas.samples.node-1", b"{}", arrived=ARRIVED, sequence=1)
 
     @given(st.binary(max_size=60))
-    def test_anything_is_a_scrape_or_refused(self, data: bytes) -> None:
+    def test_any_bytes_are_a_scrape_or_refused(self, data: bytes) -> None:
         decoded(data)
 
     @given(st.data())
@@ -275,18 +276,18 @@ class TestSamples:
 
 class TestNodeSamples:
     @given(node_samples)
-    def test_what_was_encoded_comes_back(self, samples: NodeSamples) -> None:
+    def test_encoded_reads_back(self, samples: NodeSamples) -> None:
         assert decode_node_samples(encode_node_samples(samples)) == samples
 
     @given(st.floats(1e9, 4e9))
-    def test_a_scrape_as_decoded_equals_its_stored_copy(self, arrived: float) -> None:
-        """Else a message that is delivered twice would be newer than itself."""
+    def test_a_decoded_scrape_equals_its_stored_copy(self, arrived: float) -> None:
+        """Otherwise a message that is delivered twice would be newer than itself."""
         _, scrape, _ = decode_samples(SUBJECT, b'{"metrics": {"a": 1}}', arrived=arrived, sequence=1)
         assert scrape is not None
         assert merge(decode_node_samples(encode_node_samples((scrape,))), [scrape])[0].arrived == scrape.arrived
         assert decode_node_samples(encode_node_samples((scrape,))) == (scrape,)
 
-    def test_what_another_wrote_is_put_in_order(self) -> None:
+    def test_scrapes_of_another_writer_are_sorted(self) -> None:
         def scrape(source: str, measured: str) -> dict[str, Any]:
             return {
                 "source": source,
@@ -313,30 +314,35 @@ class TestNodeSamples:
         ]
 
     @pytest.mark.parametrize("text", ["1.", ".5", "-1.5", "1.0000000001", "+1", "1.5m", "1e3"])
-    def test_every_spelling_of_a_quantity_means_what_it_means_elsewhere(self, text: str) -> None:
+    def test_every_notation_of_a_quantity_is_read_as_by_parse_quantity(self, text: str) -> None:
         assert decode_node_samples(stored(text))[0].metrics["a"] == parse_quantity(text)
 
     @pytest.mark.parametrize(
         "text", ["", ".", "1_0.5", "\u0661.5", "NaN", "1.5.5", "1. 5", "1.-5", "-.1.5", "1" * 41 + ".5"]
     )
-    def test_what_is_no_quantity_is_refused(self, text: str) -> None:
+    def test_an_invalid_quantity_is_refused(self, text: str) -> None:
         with pytest.raises(InvalidInputError) as caught:
             decode_node_samples(stored(text))
         assert caught.value.field == "metrics.a"
 
     @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"scrapes": [{}]}', b'{"scrapes": null}', b"[" * 10**5])
-    def test_what_is_no_value_is_refused(self, data: bytes) -> None:
+    def test_an_invalid_record_is_refused(self, data: bytes) -> None:
         with pytest.raises(InvalidInputError):
             decode_node_samples(data)
 
-    def test_a_large_cluster_is_read_in_well_under_a_second(self) -> None:
+    def test_a_record_is_decoded_nearly_as_fast_as_plain_json(self) -> None:
+        """A process decodes the records of all nodes when it starts."""
         metrics = {f"metric_{number}": parse_quantity(f"{number * 7919 % 1000}.{number:03}") for number in range(20)}
         scrape = Scrape(source="machine", measured=ARRIVED, arrived=ARRIVED, sequence=1, metrics=metrics)
         data = encode_node_samples((scrape,))
-        began = time.process_time()
-        for _ in range(1500):
-            decode_node_samples(data)
-        assert (time.process_time() - began) * 10 < 2  # it takes about 0.3 s for 15,000 nodes
+
+        def seconds(decode: Callable[[bytes], object]) -> float:
+            began = time.process_time()
+            for _ in range(300):
+                decode(data)
+            return time.process_time() - began
+
+        assert min(seconds(decode_node_samples) / seconds(json.loads) for _ in range(3)) < 10  # it is about 3
 
 
 def stored(quantity: str) -> bytes:
@@ -352,17 +358,17 @@ def stored(quantity: str) -> bytes:
 
 class TestPolicy:
     @given(policies(readable=False), st.text(st.characters(codec="utf-8"), max_size=8), st.integers(0, 2**63 - 1))
-    def test_what_was_encoded_comes_back(self, policy: Any, text: str, generation: int) -> None:
+    def test_encoded_reads_back(self, policy: Any, text: str, generation: int) -> None:
         record = PolicyRecord(policy=policy, uid=text, generation=generation, origin=text, resource_version=text)
         assert decode_policy(policy.key, encode_policy(record)) == record
 
     @given(policy_keys, anything(("strategies", "deschedule", "rules", "metricname", "operator", "target")))
-    def test_whatever_was_read_comes_back_with_its_problems(self, key: PolicyKey, spec: Any) -> None:
+    def test_any_spec_reads_back_with_its_problems(self, key: PolicyKey, spec: Any) -> None:
         policy, problems = parse_policy(key, spec)
         record = PolicyRecord(policy=policy, uid="u", generation=1, problems=problems, origin="here")
         assert decode_policy(key, encode_policy(record)) == record
 
-    def test_another_writers_problems_are_found(self) -> None:
+    def test_problems_that_another_writer_left_out_are_found(self) -> None:
         key = PolicyKey("default", "demo")
         value = {"namespace": "default", "name": "demo", "uid": "u", "generation": 1, "spec": {"strategies": 5}}
         record = decode_policy(key, json.dumps(value).encode())
@@ -370,21 +376,21 @@ class TestPolicy:
         assert record.policy.suspend
 
     @pytest.mark.parametrize("field", ["namespace", "name"])
-    def test_a_value_must_stand_under_its_own_name(self, field: str) -> None:
+    def test_namespace_and_name_must_equal_the_key(self, field: str) -> None:
         value = {"namespace": "default", "name": "demo", "uid": "u", "generation": 1, "spec": {}, field: "other"}
         with pytest.raises(InvalidInputError) as caught:
             decode_policy(PolicyKey("default", "demo"), json.dumps(value).encode())
         assert caught.value.field == field
 
     @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"null", b'{"spec":' + b"[" * 10**5])
-    def test_what_is_no_value_is_refused(self, data: bytes) -> None:
+    def test_an_invalid_record_is_refused(self, data: bytes) -> None:
         with pytest.raises(InvalidInputError):
             decode_policy(PolicyKey("default", "demo"), data)
 
 
 class TestPod:
     @given(label_values, st.none() | st.text(st.characters(codec="utf-8")), st.none() | times)
-    def test_it_comes_back(self, policy: str, node: str | None, since: float | None) -> None:
+    def test_encoded_reads_back(self, policy: str, node: str | None, since: float | None) -> None:
         waiting_since = None if since is None else datetime.fromtimestamp(since, UTC)
         record = PodRecord(policy=policy, uid="u", node=node, waiting_since=waiting_since, resource_version="7")
         assert decode_pod(encode(record)) == record
@@ -393,7 +399,7 @@ class TestPod:
         "data",
         [b"", b"{}", b"[]", b'{"policy": "p"}', b'{"policy": "p", "uid": "u", "waitingSince": "2026-01-01T00:00:00"}'],
     )
-    def test_what_is_none_is_refused(self, data: bytes) -> None:
+    def test_an_invalid_record_is_refused(self, data: bytes) -> None:
         with pytest.raises(InvalidInputError):
             decode_pod(data)
 
@@ -427,7 +433,7 @@ revisions = st.integers(0, 2**63 - 2)
 
 class TestVerdict:
     @given(texts, revisions, times, st.dictionaries(policy_keys, policy_verdicts, max_size=3))
-    def test_what_was_encoded_comes_back(
+    def test_encoded_reads_back(
         self, uid: str, revision: int, time: float, verdicts: dict[PolicyKey, PolicyVerdict]
     ) -> None:
         verdict = NodeVerdict(
@@ -437,7 +443,7 @@ class TestVerdict:
         assert list(decode_verdict(encode_verdict(verdict)).policies) == sorted(verdicts)
 
     @given(policies(readable=False), node_samples, times)
-    def test_every_verdict_there_is_comes_back(self, policy: Any, samples: NodeSamples, now: float) -> None:
+    def test_every_evaluated_verdict_reads_back(self, policy: Any, samples: NodeSamples, now: float) -> None:
         found, _ = evaluate_policy(
             policy, uid="u", generation=1, samples=samples, labels={}, default_stale_after=60, before=None, now=now
         )
@@ -456,7 +462,7 @@ class TestVerdict:
     @pytest.mark.parametrize(
         "data", [b"", b"[]", b"{}", b'{"nodeUid": "", "nodesRevision": 1, "policiesRevision": 1, "policies": [{}]}']
     )
-    def test_what_is_no_value_is_refused(self, data: bytes) -> None:
+    def test_an_invalid_record_is_refused(self, data: bytes) -> None:
         with pytest.raises(InvalidInputError):
             decode_verdict(data)
 
@@ -467,12 +473,12 @@ class TestFactsAndSynced:
         st.dictionaries(label_names, label_values),
         st.sampled_from(["", "4711"]),
     )
-    def test_facts_come_back(self, uid: str, labels: dict[str, str], version: str) -> None:
+    def test_facts_read_back(self, uid: str, labels: dict[str, str], version: str) -> None:
         facts = NodeFacts(uid=uid, labels=labels, resource_version=version)
         assert decode_node_facts(encode(facts)) == facts
 
     @given(times, st.integers(0, 2**31), st.booleans())
-    def test_synced_comes_back(self, written: float, count: int, cluster: bool) -> None:
+    def test_synced_reads_back(self, written: float, count: int, cluster: bool) -> None:
         at = datetime.fromtimestamp(written, UTC)
         synced = Synced(epoch="2027-01-15T08:00:00.123456789Z", count=count, time=at, writer="watch", cluster=cluster)
         assert decode_synced(encode(synced)) == synced
@@ -481,7 +487,7 @@ class TestFactsAndSynced:
     @pytest.mark.parametrize(
         "data", [b"", b"{}", b"[]", b'{"uid": 1, "labels": {}}', b'{"uid": "", "labels": {"a": 1}}']
     )
-    def test_what_is_neither_is_refused(self, data: bytes) -> None:
+    def test_an_invalid_record_is_refused(self, data: bytes) -> None:
         with pytest.raises(InvalidInputError):
             decode_node_facts(data)
         with pytest.raises(InvalidInputError):

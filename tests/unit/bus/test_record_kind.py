@@ -1,4 +1,4 @@
-"""Records of a kind: whose an entry is, and that what nobody can read is never taken for nothing."""
+"""Records of a kind: which handler gets an entry, and that an unreadable record never counts as absent."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ FACTS = NodeFacts(uid="u", labels={"zone": "a"})
 
 
 class Taken:
-    """What was handed on, and what was reported."""
+    """The entries that handlers got, and the errors that were reported."""
 
     def __init__(self) -> None:
         self.samples: list[Entry[str, Any]] = []
@@ -38,7 +38,7 @@ class Taken:
         self.invalid.append((bucket.name, key, error.field))
 
 
-def test_each_entry_comes_to_the_handler_of_its_kind() -> None:
+def test_each_entry_goes_to_the_handler_of_its_kind() -> None:
     taken = Taken()
     taken.take("node-1_example.facts", NODE_FACTS.encode(FACTS), revision=7)
     taken.take("node-1.metrics", None)
@@ -53,29 +53,29 @@ def test_each_entry_comes_to_the_handler_of_its_kind() -> None:
 
 
 @pytest.mark.parametrize("key", ["node-1.other", "node-1", "Node.facts", ".metrics"])
-def test_a_key_of_no_kind_is_reported_and_handed_to_nobody(key: str) -> None:
+def test_a_key_of_no_kind_is_reported_and_goes_to_no_handler(key: str) -> None:
     taken = Taken()
     taken.take(key, b"{}")
     assert not taken.facts + taken.samples + taken.synced
     assert taken.invalid == [("NODES", key, "key")]
 
 
-def test_a_key_of_a_kind_that_nobody_wants_is_left_out() -> None:
+def test_a_key_of_a_kind_without_a_handler_is_skipped() -> None:
     taken = Taken()
     hand_on(NODES, (NODE_FACTS.to(taken.facts.append),), taken.report, RawEntry("node-1.metrics", b"{}", 1, 0.0))
     assert (taken.facts, taken.invalid) == ([], [])
 
 
 @pytest.mark.parametrize("kind", [NODE_SAMPLES, NODE_FACTS, POLICY_RECORDS, POD_RECORDS])
-def test_synced_is_an_entry_of_no_other_kind(kind: Any) -> None:
+def test_synced_is_a_key_of_no_other_kind(kind: Any) -> None:
     assert kind.parse_key(SYNCED) is None
 
 
-def test_what_nobody_can_read_is_present_and_reported_at_each_reading() -> None:
+def test_an_unreadable_record_is_present_and_reported_at_each_read() -> None:
     taken = Taken()
     taken.take("node-1.facts", b"{")
     (entry,) = taken.facts
-    assert taken.invalid == []  # not before somebody needs it
+    assert taken.invalid == []  # a record is decoded only when it is read
     assert entry.present
     found = entry.read()
     assert isinstance(found, Unreadable)
@@ -84,7 +84,7 @@ def test_what_nobody_can_read_is_present_and_reported_at_each_reading() -> None:
     assert taken.invalid == [("NODES", "node-1.facts", "body")] * 2
 
 
-def test_a_key_that_never_was_is_absent_at_revision_0() -> None:
+def test_a_key_that_never_existed_is_absent_at_revision_0() -> None:
     entry = Entry(NODE_VERDICTS, "node-1", None, Taken().report)
     assert (entry.revision, entry.present, entry.read(), entry.readable(), entry.document()) == (
         0,
@@ -95,7 +95,7 @@ def test_a_key_that_never_was_is_absent_at_revision_0() -> None:
     )
 
 
-def test_whether_an_entry_mentions_a_name_is_known_without_reading() -> None:
+def test_mentions_works_without_decoding() -> None:
     taken = Taken()
     taken.take("node-1.facts", b'{"zone": unreadable')
     taken.take("node-1.facts", None)
@@ -104,7 +104,7 @@ def test_whether_an_entry_mentions_a_name_is_known_without_reading() -> None:
     assert taken.invalid == []
 
 
-def test_a_record_is_the_same_as_its_copy_that_was_read_back() -> None:
+def test_a_record_equals_its_stored_copy() -> None:
     assert NODE_FACTS.same("node-1", FACTS, NODE_FACTS.decode("node-1", NODE_FACTS.encode(FACTS)))
     assert not NODE_FACTS.same("node-1", FACTS, NodeFacts(uid="v", labels={}))
     assert not NODE_FACTS.same("node-1", FACTS, None)

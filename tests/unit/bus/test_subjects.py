@@ -1,4 +1,4 @@
-"""Names into tokens and keys, and back."""
+"""Tokens, keys and subjects of names."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_a_name_with_dots_is_one_token_n9() -> None:
 
 
 @given(node_names, source_names)
-def test_every_node_and_source_comes_back(node: str, source: str) -> None:
+def test_every_node_and_source_reads_back(node: str, source: str) -> None:
     assert "." not in token(node)
     assert name(token(node)) == node
     assert parse_samples_subject(samples_subject(node, source)) == (node, source)
@@ -45,18 +45,18 @@ def test_every_node_and_source_comes_back(node: str, source: str) -> None:
 
 
 @given(policy_keys)
-def test_every_policy_comes_back(key: PolicyKey) -> None:
+def test_every_policy_reads_back(key: PolicyKey) -> None:
     assert parse_policy_key(policy_key(key)) == key
 
 
 @given(policy_keys)
-def test_every_pod_comes_back(key: PolicyKey) -> None:
+def test_every_pod_reads_back(key: PolicyKey) -> None:
     pod = PodKey(key.namespace, key.name)
     assert parse_pod_key(pod_key(pod)) == pod
 
 
 @pytest.mark.parametrize("key", ["", "_synced", "A", "a.b", "a._b", "a_", "a b"])
-def test_a_key_that_names_no_node_is_refused(key: str) -> None:
+def test_an_invalid_verdict_key_is_refused(key: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_verdict_key(key)
 
@@ -88,25 +88,25 @@ def test_two_nodes_never_share_a_token(one: str, other: str) -> None:
         f"tas.samples.a.{'m' * 64}",
     ],
 )
-def test_what_names_no_node_and_source_is_refused(subject: str) -> None:
+def test_an_invalid_subject_of_samples_is_refused(subject: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         parse_samples_subject(subject)
     assert caught.value.field == "subject"
 
 
 @pytest.mark.parametrize("key", ["", "a", "a.", ".metrics", "a.other", "a.metrics.x", "A.metrics", "_synced"])
-def test_what_is_no_key_of_a_node_is_refused(key: str) -> None:
+def test_an_invalid_node_key_is_refused(key: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_node_key(key)
 
 
 @pytest.mark.parametrize("key", ["", "a", "a.", ".a", "a.b.c", "A.b", "a_b.c", "a.B", "_synced"])
-def test_what_is_no_key_of_a_policy_is_refused(key: str) -> None:
+def test_an_invalid_policy_key_is_refused(key: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_policy_key(key)
 
 
 @pytest.mark.parametrize("key", ["", "a", "a.", ".a", "a.b.c", "A.b", "a_b.c", "a.B", "_synced"])
-def test_what_is_no_key_of_a_pod_is_refused(key: str) -> None:
+def test_an_invalid_pod_key_is_refused(key: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_pod_key(key)
