@@ -1,4 +1,4 @@
-"""What holds for every test: how many run at a time, and which folder took how long."""
+"""Settings of all tests: how many run at a time, and the table of times by folder."""
 
 import os
 import sys
@@ -11,26 +11,26 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 WORKERS_PER_CORE = 4
-"""Most tests wait most of their time: for a server that starts, a deadline, a process."""
+"""Most tests mainly wait: for the start of a server, a deadline, a process."""
 
 WORKER_BYTES = 1 << 30
-"""What one worker of pytest and the processes of its test need at most."""
+"""The most that one worker of pytest needs, with the processes of its test."""
 
-# Where it is set, every `tas` that a test starts would compile the product again, and every worker all tests.
+# If it is set, every `tas` that a test starts compiles the product again, and every worker compiles all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# How long an example takes is no property of the code on a machine that runs other things too.
+# On a machine that also runs other programs, the time of an example is no property of the code.
 settings.register_profile("tas", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tas")
 
 pytest_plugins = ("tests.integration.removal.tally",)
-"""Here, since whoever starts the workers of pytest-xdist may load no conftest below."""
+"""Here, because the process that starts the workers of pytest-xdist may load no other conftest."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """With `-n auto`: as many as the machine bears, or as `TAS_TEST_WORKERS` says; 0 is one after another."""
+    """With `-n auto`: as many as cores and memory allow, or `TAS_TEST_WORKERS`; 0 runs tests one after another."""
     if wanted := os.environ.get("TAS_TEST_WORKERS"):
         if not wanted.isdecimal():
             raise pytest.UsageError(f"TAS_TEST_WORKERS = {wanted!r}: must be a number of workers")
@@ -40,7 +40,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 class _Times:
-    """Adds up by folder how long tests took, wherever they ran."""
+    """Adds up the times of tests by folder."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -52,7 +52,7 @@ class _Times:
         self._tests[folder] += report.when == "call"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Where there is more than one folder: a table, those that took longest first."""
+        """Prints a table if there is more than one folder, the longest time first."""
         if len(self._seconds) > 1:
             terminalreporter.section("time by folder")
             for folder, seconds in sorted(self._seconds.items(), key=itemgetter(1), reverse=True):

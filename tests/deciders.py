@@ -1,4 +1,4 @@
-"""A decider that answers as it was told, and remembers what it was asked."""
+"""A decider with fixed answers, which records its calls."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from tas.extender.decision import FilterDecision, Outcome, Pod, ScoreDecision
 
 
 @dataclass
-class ToldDecider:
-    """Rejects and scores those of the candidates that it has something to say about.
+class FixedDecider:
+    """Rejects and scores the given nodes.
 
-    `asked` holds verb, pod, candidates in order, and time.
+    `calls` has the verb, pod, candidates in order, and time of each call.
     """
 
     rejects: Mapping[str, str] = field(default_factory=dict)
@@ -18,10 +18,10 @@ class ToldDecider:
     unresolvable: bool = True
     error: str = ""
     unknown: int = 0
-    asked: list[tuple[str, Pod, tuple[str, ...], float]] = field(default_factory=list)
+    calls: list[tuple[str, Pod, tuple[str, ...], float]] = field(default_factory=list)
 
     def filter(self, pod: Pod, candidates: Collection[str], now: float) -> FilterDecision:
-        self.asked.append(("filter", pod, tuple(candidates), now))
+        self.calls.append(("filter", pod, tuple(candidates), now))
         return FilterDecision(
             outcome=Outcome.DECIDED,
             policy="default/p",
@@ -32,6 +32,6 @@ class ToldDecider:
         )
 
     def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
-        self.asked.append(("prioritize", pod, tuple(candidates), now))
+        self.calls.append(("prioritize", pod, tuple(candidates), now))
         scores = None if self.scores is None else {name: self.scores.get(name, 0) for name in candidates}
         return ScoreDecision(outcome=Outcome.DECIDED, policy="default/p", scores=scores, unknown=self.unknown)

@@ -1,4 +1,4 @@
-"""Packages beside the project's own, for a child process to find: put the folder into its PYTHONPATH."""
+"""Packages for a child process, in a folder for its PYTHONPATH."""
 
 import shutil
 import subprocess
@@ -12,9 +12,9 @@ EXAMPLES = ROOT / "examples"
 
 
 def install(project: Path, folder: Path) -> Path:
-    """Installs a project as pip does, by its own build backend and without any network, into a folder; gives that."""
+    """Installs a project with pip, without network, into a folder, and returns that folder."""
     source = folder / "source"
-    shutil.copytree(project, source)  # what a build leaves behind is not ours to keep
+    shutil.copytree(project, source)  # so that files of the build do not stay in the project
     site = folder / "site"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     done = subprocess.run(
@@ -25,7 +25,7 @@ def install(project: Path, folder: Path) -> Path:
 
 
 def write_package(folder: Path, code: str, **extensions: str) -> Path:
-    """A package with one module `own`, installed into a folder; `extensions` are its entry points. Gives the folder."""
+    """Installs a package with the module `own` and these entry points into a folder, and returns the folder."""
     info = folder / "own-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
@@ -35,5 +35,5 @@ def write_package(folder: Path, code: str, **extensions: str) -> Path:
 
 
 def entry_points(extensions: Mapping[str, str]) -> str:
-    """The file that an installer writes."""
+    """The text of `entry_points.txt`."""
     return "\n".join(["[tas.extenders]", *(f"{name} = {target}" for name, target in extensions.items())]) + "\n"

@@ -1,4 +1,4 @@
-"""docs/operations.md names every metric and every log event there is: who is paged at night finds it there."""
+"""docs/operations.md names every metric and every log event."""
 
 import ast
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SUFFIX = {"Counter": "_total", "counter": "_total", "Info": "_info"}
 
 
 def calls() -> Iterator[tuple[str, str]]:
-    """Each call with a text as its first argument: the name of what is called, and the text."""
+    """Each call with a text as its first argument: the name of the function, and the text."""
     for folder in ("bus", "cli", "workers"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""docs/operations.md leads from what the original's documentation tells users to look for to what there is here."""
+"""docs/operations.md names, for each log line and flag of the original TAS, what replaces it here."""
 
 import re
 
@@ -41,7 +41,7 @@ LINES = (
     "1 Node violates.",
     "code 404",
 )
-"""What the documentation of the original names: https://github.com/intel/platform-aware-scheduling, commit c4c90e3."""
+"""Log lines in the original's documentation: https://github.com/intel/platform-aware-scheduling, commit c4c90e3."""
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -64,7 +64,7 @@ def is_command(words: list[str]) -> bool:
 
 
 def exists(name: str) -> bool:
-    """Whether what the page calls `name` is there: an event, metric, command, path, flag, field or text of ours."""
+    """Whether `name` exists: an event, metric, command, path, flag, field or text."""
     if name.startswith("tas "):
         return is_command(name.split()[1:])
     if name.startswith("GET "):
@@ -77,32 +77,32 @@ def exists(name: str) -> bool:
     return is_event or name in (*CONDITIONS, *Answer.__struct_fields__)
 
 
-def test_there_is_a_table() -> None:
+def test_the_page_has_the_table() -> None:
     assert len(LINE_ROWS) >= 15
     assert len(NAMES) >= 15
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_every_line_of_the_original_has_its_row(line: str) -> None:
+def test_every_line_of_the_original_has_a_row(line: str) -> None:
     assert any(line in theirs for theirs, _ in LINE_ROWS)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not re.match(r"1 Node|code ", name)])
-def test_every_name_of_ours_is_there(name: str) -> None:
+def test_every_name_in_the_table_exists(name: str) -> None:
     assert exists(name)
 
 
-def test_the_text_of_an_event_is_ours() -> None:
+def test_the_event_text_in_the_table_exists() -> None:
     assert any(name.startswith("1 Node violates ") for name in NAMES)
     assert re.search(r'"Node violates ', TEXTS)
 
 
-def test_every_flag_of_the_original_has_its_row() -> None:
-    told = " ".join(theirs for theirs, *_ in FLAG_ROWS)
-    assert set(re.findall(r"-+(\w+)", told)) == {original.name for original in FLAGS} | set(SAME)
+def test_every_flag_of_the_original_has_a_row() -> None:
+    cells = " ".join(theirs for theirs, *_ in FLAG_ROWS)
+    assert set(re.findall(r"-+(\w+)", cells)) == {original.name for original in FLAGS} | set(SAME)
 
 
 @pytest.mark.parametrize("original", FLAGS, ids=lambda original: original.name)
-def test_the_flag_is_what_the_page_says(original: OriginalFlag) -> None:
+def test_each_flag_is_mapped_as_on_the_page(original: OriginalFlag) -> None:
     (ours,) = [here for theirs, here, _ in FLAG_ROWS if re.match(rf"`--?{original.name} ", theirs)]
     assert f"`{flag(original.setting)} " in ours

@@ -1,4 +1,4 @@
-"""docs/sources.md shows configurations that are read as it says."""
+"""The configurations in docs/sources.md have the described effect."""
 
 import re
 from pathlib import Path
@@ -29,10 +29,10 @@ def test_the_file_of_source_config_is_read() -> None:
     assert set(config.http) == {"prometheus", "edge"}
 
 
-def test_the_query_without_an_entry_is_as_shown() -> None:
+def test_the_default_query_is_that_of_the_page() -> None:
     assert f"`{query_of('load1', Mappings().of('load1'))}`" in PAGE
 
 
-def test_what_prometheus_is_to_be_told_is_yaml() -> None:
+def test_the_remote_write_configuration_is_yaml_with_our_path() -> None:
     (target,) = block("remote_write")["remote_write"]
     assert target["url"].endswith("/api/v1/write")

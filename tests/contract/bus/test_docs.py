@@ -1,4 +1,4 @@
-"""The page for strangers: its programs run, its messages are the sample files."""
+"""docs/bus.md: its programs run, and its messages are the sample files."""
 
 import asyncio
 import base64
@@ -64,22 +64,22 @@ async def line(output: asyncio.StreamReader) -> str:
     return (await asyncio.wait_for(output.readline(), 60)).decode().strip()
 
 
-async def test_the_program_that_publishes_is_understood(server: EmbeddedServer, bus: Bus) -> None:
+async def test_the_program_that_publishes_stores_a_valid_sample(server: EmbeddedServer, bus: Bus) -> None:
     async with running(PUBLISH, server.url) as output:
         sequence = int((await line(output)).removeprefix("stored as "))
     message = (await bus.api("STREAM.MSG.GET.SAMPLES", {"seq": sequence}))["message"]
-    node, scrape, refused = decode_samples(message["subject"], as_sent(message), arrived=time.time(), sequence=sequence)
+    node, scrape, refused = decode_samples(message["subject"], data_of(message), arrived=time.time(), sequence=sequence)
     assert (node, refused) == ("ip-10-0-0-1.ec2.internal", ())
     assert scrape is not None
     assert scrape.source == "my-agent"
     assert scrape.metrics == {"health_metric": parse_quantity("2"), "load1": parse_quantity("0.5")}
 
 
-def as_sent(message: dict[str, Any]) -> bytes:
+def data_of(message: dict[str, Any]) -> bytes:
     return base64.b64decode(message["data"])
 
 
-async def test_the_program_that_watches_shows_policies_come_and_go(server: EmbeddedServer, bus: Bus) -> None:
+async def test_the_program_that_watches_prints_created_and_deleted_policies(server: EmbeddedServer, bus: Bus) -> None:
     key = policy_key(PolicyKey("default", "demo.v2"))
     value = (GOLDEN / "policy.json").read_bytes()
     revision = await bus.put(POLICIES, key, value, revision=0, read_at=time.monotonic())
@@ -100,7 +100,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def serving(tmp_path: Path, page: str) -> AsyncIterator[str]:
-    """The address, without a user, of a server that lets in those of the page, and `tas`, who may do everything."""
+    """The address of a server with the users of the page, and `tas` with all permissions."""
     (users,) = re.findall(r"^```\n(authorization .*?)^```", page, re.DOTALL | re.MULTILINE)
     config = re.sub(r'password: ".*?"', 'password: "secret"', users).replace(
         "users: [", 'users: [ {user: "tas", password: "secret"}', 1
@@ -122,14 +122,14 @@ async def serving(tmp_path: Path, page: str) -> AsyncIterator[str]:
 
 
 def address_of(store: Path) -> str | None:
-    """What a server that has begun to serve wrote of itself."""
+    """The address in the ports file of a started server."""
     for ports in store.glob("*.ports"):
         with suppress(ValueError):
             return str(json.loads(ports.read_bytes())["nats"][0]).removeprefix("nats://")
     return None
 
 
-async def test_the_rights_shown_suffice_and_give_no_more(guarded: str) -> None:
+async def test_the_permissions_suffice_and_allow_nothing_else(guarded: str) -> None:
     async with Bus.connect(f"nats://tas:secret@{guarded}", name="tas") as bus:
         await asyncio.wait_for(bus.wait_connected(), 60)
         revision = await bus.put(POLICIES, "default.demo", b"{}", revision=0, read_at=time.monotonic())
@@ -149,7 +149,7 @@ async def test_the_rights_shown_suffice_and_give_no_more(guarded: str) -> None:
             await agent.publish(SAMPLES, "tas.samples.node-2.my-agent", b"{}")
 
 
-async def test_the_rights_shown_suffice_for_the_functions_of_a_client_library(guarded: str) -> None:
+async def test_the_permissions_suffice_for_a_client_library(guarded: str) -> None:
     async with Bus.connect(f"nats://tas:secret@{guarded}", name="tas") as bus:
         await asyncio.wait_for(bus.wait_connected(), 60)
         await bus.put(POLICIES, "default.demo", b"{}", revision=0, read_at=time.monotonic())
@@ -163,7 +163,7 @@ async def test_the_rights_shown_suffice_for_the_functions_of_a_client_library(gu
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_tas_publish_needs_the_inbox_that_the_page_names(tmp_path: Path, allowed: bool) -> None:
+async def test_tas_publish_needs_the_inbox_of_the_page(tmp_path: Path, allowed: bool) -> None:
     (inbox,) = re.findall(r'needs `subscribe: \["(.*?)"\]`', PAGE)
     page = PAGE.replace("_INBOX_agent.>", inbox) if allowed else PAGE
     async with serving(tmp_path, page) as address:
@@ -178,7 +178,7 @@ async def test_tas_publish_needs_the_inbox_that_the_page_names(tmp_path: Path, a
         assert (await asyncio.wait_for(process.wait(), 60) == 0) is allowed
 
 
-def test_every_message_shown_is_a_sample_file() -> None:
+def test_every_message_on_the_page_is_a_sample_file() -> None:
     blocks = re.findall(r"^ *```json\n(.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE)
     shown = [json.loads(textwrap.dedent(block)) for block in blocks]
     files = [json.loads(path.read_bytes()) for path in GOLDEN.glob("*.json")]
@@ -186,7 +186,7 @@ def test_every_message_shown_is_a_sample_file() -> None:
     assert all(each in files for each in shown)
 
 
-def test_the_limits_are_those_of_the_code() -> None:
+def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"{MAX_SAMPLES_BYTES >> 10} KiB, {MAX_SAMPLES_METRICS:,} metrics" in PAGE
     assert f"{MAX_METRICS_PER_NODE:,} pairs" in PAGE
     assert f"{SAMPLES.max_age_seconds / 60:g} minutes, {SAMPLES.max_bytes >> 30} GiB" in PAGE
@@ -194,15 +194,5 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("of", ALL, ids=lambda of: of.name)
-def test_everything_on_the_bus_has_its_row(of: Any) -> None:
+def test_every_stream_and_bucket_has_a_row(of: Any) -> None:
     assert f"| `{of.name}` |" in PAGE
-
-
-def test_every_link_leads_somewhere() -> None:
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
-    } | set(re.findall(r'<a id="(.*?)">', PAGE))
-    for target in re.findall(r"\]\((?!https)(.*?)\)", PAGE):
-        path, _, anchor = target.partition("#")
-        assert (ROOT / "docs" / path).exists() if path else anchor in headings

@@ -1,4 +1,4 @@
-"""The messages of the bus against sample files: what others write is read, and what we write is what others read."""
+"""Messages and records of the bus equal the sample files, when read and when written."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -175,7 +175,7 @@ SOURCE = SourceState(
     },
 )
 
-KEPT: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
+RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
@@ -199,7 +199,7 @@ def decode_sample(data: bytes) -> Scrape | None:
 
 
 def objects_within(document: Any) -> Iterator[dict[str, Any]]:
-    """Every object whose fields are ours, and not names of metrics, labels or strategies."""
+    """Every object with fixed fields: its keys are not names of metrics, labels or strategies."""
     if isinstance(document, dict):
         yield document
         for field, value in document.items():
@@ -211,9 +211,9 @@ def objects_within(document: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "encode", "decode"), KEPT, ids=lambda each: each if isinstance(each, str) else ""
+    ("name", "value", "encode", "decode"), RECORDS, ids=lambda each: each if isinstance(each, str) else ""
 )
-def test_it_is_written_and_read_so(
+def test_a_record_is_written_and_read_as_in_its_file(
     name: str, value: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> None:
     assert json.loads(encode(value)) == golden(name)
@@ -222,7 +222,7 @@ def test_it_is_written_and_read_so(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "encode", "decode"), KEPT, ids=lambda each: each if isinstance(each, str) else ""
+    ("name", "value", "encode", "decode"), RECORDS, ids=lambda each: each if isinstance(each, str) else ""
 )
 def test_fields_of_later_versions_are_ignored(
     name: str, value: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
@@ -233,7 +233,7 @@ def test_fields_of_later_versions_are_ignored(
     assert decode(json.dumps(document).encode()) == value
 
 
-def test_a_reason_of_a_later_version_is_left_out() -> None:
+def test_a_refusal_reason_of_a_later_version_is_ignored() -> None:
     document = golden("source.json")
     document["refused"].append({"reason": "later", "count": 1, "example": "?"})
     assert decode_source_state(json.dumps(document).encode()) == SOURCE
@@ -249,28 +249,28 @@ def test_a_reason_of_a_later_version_is_left_out() -> None:
         (State.MET, False, {}),
     ],
 )
-def test_a_verdict_says_itself_whether_filter_rejects(state: State, rejects: bool, written: dict[str, bool]) -> None:
+def test_a_verdict_contains_whether_filter_rejects(state: State, rejects: bool, written: dict[str, bool]) -> None:
     strategy = StrategyVerdict(state=state, changed=YEAR, rejects=rejects)
     policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DONTSCHEDULE: strategy})
     verdict = NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies={KEY: policy})
     document = json.loads(encode_verdict(verdict))
-    said = document["policies"][0]["strategies"]["dontschedule"]
-    assert said == {"state": state.value, "changed": "2026-01-01T00:00:00Z"} | written
+    strategy_record = document["policies"][0]["strategies"]["dontschedule"]
+    assert strategy_record == {"state": state.value, "changed": "2026-01-01T00:00:00Z"} | written
     assert decode_verdict(encode_verdict(verdict)) == verdict
 
 
-def test_a_sample_is_read_so() -> None:
+def test_a_sample_is_read_as_in_its_file() -> None:
     assert decode_sample((GOLDEN / "sample.json").read_bytes()) == SAMPLE
     assert decode_sample(json.dumps(golden("sample.json") | {"later": 1}).encode()) == SAMPLE
 
 
-def test_a_sample_needs_nothing_but_its_metrics() -> None:
+def test_a_sample_needs_only_metrics() -> None:
     scrape = decode_sample(json.dumps({"metrics": golden("sample.json")["metrics"]}).encode())
     assert scrape is not None
     assert (scrape.metrics, scrape.measured, scrape.window) == (SAMPLE.metrics, YEAR + 1, None)
 
 
-def test_a_sample_is_written_so() -> None:
+def test_a_sample_is_written_with_quantities_as_text() -> None:
     assert json.loads(encode_samples(SAMPLE)) == {
         "metrics": {"health_metric": "2", "load1": "0.5", "memory_available_bytes": "2147483648"},
         "measured": "2026-01-01T00:00:00Z",

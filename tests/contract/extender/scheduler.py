@@ -1,6 +1,6 @@
-"""What kube-scheduler makes of an answer: the rules of its client (`pkg/scheduler/extender.go`), on the strict side.
+"""How kube-scheduler reads an answer: the rules of its client (`pkg/scheduler/extender.go`), but strict.
 
-Its decoder would take keys in any case and leave out what it does not know; we answer in the exact case, completely.
+Its decoder accepts keys in any case and ignores unknown keys; our answers have all keys in the exact case.
 """
 
 import json
@@ -12,27 +12,27 @@ FILTER_KEYS = ["Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes"
 
 
 class ExtenderError(Exception):
-    """The scheduler takes the call for failed."""
+    """The scheduler counts the call as failed."""
 
 
 @dataclass(frozen=True)
 class Feasible:
-    """What a filter call leaves, and what the rejected nodes are told."""
+    """The nodes that pass a filter call, and the reasons of the rejected nodes."""
 
     nodes: list[str]
     failed: dict[str, str]
     unresolvable: dict[str, str]
 
 
-def read_filter_result(body: bytes, asked: Collection[str], *, node_cache_capable: bool) -> Feasible:
-    """The outcome of a filter call. Raises ExtenderError where the scheduler has one, AssertionError at other forms."""
+def read_filter_result(body: bytes, candidates: Collection[str], *, node_cache_capable: bool) -> Feasible:
+    """The outcome of a filter call. Raises ExtenderError if the scheduler does, AssertionError for another form."""
     answer = json.loads(body)
     assert list(answer) == FILTER_KEYS
     failed, unresolvable = _reasons(answer["FailedNodes"]), _reasons(answer["FailedAndUnresolvableNodes"])
     if answer["Error"] != "":  # facts.md c17
         assert (answer["Nodes"], answer["NodeNames"], failed, unresolvable) == (None, None, {}, {})
         raise ExtenderError(answer["Error"])
-    if node_cache_capable:  # facts.md c14: the form that was asked
+    if node_cache_capable:  # facts.md c14: the form of the request
         assert answer["Nodes"] is None
         nodes = answer["NodeNames"]
     else:
@@ -41,15 +41,15 @@ def read_filter_result(body: bytes, asked: Collection[str], *, node_cache_capabl
         nodes = [item["metadata"]["name"] for item in answer["Nodes"]["items"]]
     assert isinstance(nodes, list)  # facts.md c16: null would mean that nothing is feasible
     for name in nodes:
-        if name not in asked:  # facts.md c15
+        if name not in candidates:  # facts.md c15
             raise ExtenderError(f"claims a filtered node {name!r} which is not found in the input node list")
     assert len(set(nodes)) == len(nodes)
-    assert {*nodes, *failed, *unresolvable} == set(asked)  # facts.md c19: nobody is missing without a reason
+    assert {*nodes, *failed, *unresolvable} == set(candidates)  # facts.md c19: each missing node has a reason
     assert not set(nodes) & {*failed, *unresolvable}
     return Feasible(nodes, failed, unresolvable)
 
 
-def read_host_priorities(body: bytes, asked: Collection[str]) -> dict[str, int]:
+def read_host_priorities(body: bytes, candidates: Collection[str]) -> dict[str, int]:
     """The score of each node that was given one."""
     answer = json.loads(body)
     assert isinstance(answer, list)
@@ -59,7 +59,7 @@ def read_host_priorities(body: bytes, asked: Collection[str]) -> dict[str, int]:
         name, score = host["Host"], host["Score"]
         assert type(score) is int  # decoded as int64: 7.0 would fail the whole answer
         assert 0 <= score <= 10  # facts.md c25: not clamped
-        assert name in asked
+        assert name in candidates
         assert name not in scores  # facts.md c26: twice would count twice
         scores[name] = score
     return scores

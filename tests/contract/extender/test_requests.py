@@ -1,4 +1,4 @@
-"""Requests as real schedulers send them: those recorded from one, and the vector of upstream's own types."""
+"""Requests of a real scheduler: recorded ones, and the test vector of its source."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from tas.extender.verbs import VERBS
 from tas.extender.wire import decode_args
 from tests.contract.extender.scheduler import Feasible, read_filter_result, read_host_priorities
-from tests.deciders import ToldDecider
+from tests.deciders import FixedDecider
 
 RECORDED = sorted((Path(__file__).parent.parent / "golden" / "extender").glob("*.json"))
 """Named `<verb>-<names or nodes>.json`; recorded by the end-to-end tests."""
@@ -33,12 +33,12 @@ def test_facts_c14_a_recorded_request_is_answered_in_its_form(path: Path, *, low
     verb, form = path.stem.split("-")
     nodes = candidates_of(json.loads(text))
     rejected, *others = nodes
-    decider = ToldDecider(rejects={rejected: "Node violates p: m"}, scores={others[0]: 10})
+    decider = FixedDecider(rejects={rejected: "Node violates p: m"}, scores={others[0]: 10})
 
     body, _ = VERBS[verb](decider, (text.lower() if lowered else text).encode(), 7.0)
 
-    ((asked_verb, pod, candidates, _),) = decider.asked
-    assert (asked_verb, candidates) == (verb, tuple(nodes))
+    ((called_verb, pod, candidates, _),) = decider.calls
+    assert (called_verb, candidates) == (verb, tuple(nodes))
     assert (pod.name, pod.namespace, pod.labels) == ("web", f"golden-{form}", {"telemetry-policy": "demo-policy"})
     assert pod.uid
     if verb == "filter":
@@ -62,7 +62,7 @@ def test_facts_c31_a_recorded_preempt_is_answered_by_uid(path: Path, *, lowered:
     assert all(uids.values())
 
     body, record = VERBS["preempt"](
-        ToldDecider(rejects={rejected: "x"}), (text.lower() if lowered else text).encode(), 7.0
+        FixedDecider(rejects={rejected: "x"}), (text.lower() if lowered else text).encode(), 7.0
     )
 
     assert json.loads(body) == {
@@ -80,14 +80,14 @@ def test_a_node_that_passes_comes_back_byte_for_byte(path: Path) -> None:
     first, *_ = nodes = [json.dumps(node, separators=(",", ":")) for node in sent["Nodes"]["items"]]
     request = f'{{"Pod":{json.dumps(sent["Pod"])},"Nodes":{{"metadata":{{}},"items":[{",".join(nodes)}]}}}}'
 
-    body, _ = VERBS["filter"](ToldDecider(), request.encode(), 7.0)
+    body, _ = VERBS["filter"](FixedDecider(), request.encode(), 7.0)
 
     assert body.startswith(b'{"Nodes":{"metadata":{},"items":[' + first.encode() + b",")
     assert all(node.encode() in body for node in nodes)
 
 
-# ExtenderArgs of kube-scheduler's extender/v1/types_test.go (TestCompatibility) as it stands in 1.36, and as it stood
-# when a creationTimestamp that is not set was still written as null.
+# ExtenderArgs of kube-scheduler's extender/v1/types_test.go (TestCompatibility) of 1.36, and of earlier versions,
+# which write an unset creationTimestamp as null.
 UPSTREAM = """{"Pod":{"metadata":{"name":"podname"%s},"spec":{"containers":null},"status":{}},\
 "Nodes":{"metadata":{},"items":[{"metadata":{"name":"nodename"%s},"spec":{},"status":{"daemonEndpoints":\
 {"kubeletEndpoint":{"Port":0}},"nodeInfo":{"machineID":"","systemUUID":"","bootID":"","kernelVersion":"","osImage":"",\

@@ -1,4 +1,4 @@
-"""The cases F and P of docs/facts.md, and preempt: from bytes to bytes, by telemetry's own view."""
+"""The cases F and P of docs/facts.md, and preempt: requests and answers as bytes, with a view of samples."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def decider(
     namespace: str = "default",
     unknown_policy_fails: bool = False,
 ) -> TelemetryDecider:
-    """`samples` holds for each metric each node's value, just measured."""
+    """`samples` maps metrics to the values of nodes, all measured now."""
     view = View()
     if strategies is None:
         strategies = {"dontschedule": DONTSCHEDULE, "scheduleonmetric": scoring(("m", "GreaterThan", 0))}
@@ -59,7 +59,7 @@ def request(nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD)
     ).encode()
 
 
-def ask_filter(
+def filter_nodes(
     decide: TelemetryDecider, nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD
 ) -> tuple[Feasible, Answer]:
     body, record = answer_filter(decide, request(nodes, names_only=names_only, pod=pod), NOW)
@@ -67,7 +67,7 @@ def ask_filter(
     return read_filter_result(body, nodes, node_cache_capable=names_only), answer
 
 
-def ask_prioritize(
+def prioritize_nodes(
     decide: TelemetryDecider, nodes: list[str], *, names_only: bool, pod: Mapping[str, Any] = POD
 ) -> tuple[dict[str, int], Answer]:
     body, record = answer_prioritize(decide, request(nodes, names_only=names_only, pod=pod), NOW)
@@ -77,7 +77,7 @@ def ask_prioritize(
 
 @dataclass(frozen=True)
 class FilterCase:
-    """Nodes a and b unless told otherwise."""
+    """By default with the candidates a and b."""
 
     samples: Mapping[str, str]
     passed: list[str]
@@ -86,7 +86,7 @@ class FilterCase:
     strategies: Mapping[str, Any] | None = None
     namespace: str = "default"
     labels: Mapping[str, str] = field(default_factory=lambda: {"telemetry-policy": "test-policy"})
-    asked: tuple[str, ...] = ("a", "b")
+    candidates: tuple[str, ...] = ("a", "b")
 
 
 FILTER = {
@@ -112,8 +112,8 @@ FILTER = {
         {"a": "50"}, passed=["a", "b"], outcome=Outcome.POLICY_NOT_FOUND, labels={"telemetry-policy": "another"}
     ),
     "F8_namespace": FilterCase({"a": "50"}, passed=["a", "b"], outcome=Outcome.POLICY_NOT_FOUND, namespace="elsewhere"),
-    "facts_F9": FilterCase({"a": "50"}, passed=[], asked=()),
-    "facts_c28_one_node": FilterCase({"a": "50", "b": "60"}, passed=[], failed={"b": REASON}, asked=("b",)),
+    "facts_F9": FilterCase({"a": "50"}, passed=[], candidates=()),
+    "facts_c28_one_node": FilterCase({"a": "50", "b": "60"}, passed=[], failed={"b": REASON}, candidates=("b",)),
 }
 
 
@@ -123,7 +123,7 @@ def test_tas_filter(case: FilterCase, *, names_only: bool) -> None:
     decide = decider({"m": case.samples}, case.strategies, namespace=case.namespace)
     pod = {"metadata": {"name": "p", "namespace": "default", "labels": case.labels}}
 
-    feasible, answer = ask_filter(decide, list(case.asked), names_only=names_only, pod=pod)
+    feasible, answer = filter_nodes(decide, list(case.candidates), names_only=names_only, pod=pod)
 
     assert feasible == Feasible(case.passed, {}, dict(case.failed))
     assert answer.outcome is case.outcome
@@ -134,13 +134,13 @@ def test_facts_F8_a_setting_makes_a_missing_policy_an_error(*, names_only: bool)
     decide = decider({}, namespace="elsewhere", unknown_policy_fails=True)
 
     with pytest.raises(ExtenderError, match="policy default/test-policy not found"):
-        ask_filter(decide, ["a"], names_only=names_only)
+        filter_nodes(decide, ["a"], names_only=names_only)
 
 
-def test_a_pod_without_a_namespace_finds_no_policy() -> None:
+def test_a_pod_without_a_namespace_has_no_policy() -> None:
     pod = {"metadata": {"labels": {"telemetry-policy": "test-policy"}}}
 
-    feasible, answer = ask_filter(decider({"m": {"a": "50"}}), ["a"], names_only=True, pod=pod)
+    feasible, answer = filter_nodes(decider({"m": {"a": "50"}}), ["a"], names_only=True, pod=pod)
 
     assert (feasible.nodes, answer.outcome) == (["a"], Outcome.POLICY_NOT_FOUND)
 
@@ -169,11 +169,11 @@ def test_facts_F12_lower_case_keys(*, names_only: bool) -> None:
     assert read_filter_result(answer, ["a", "b"], node_cache_capable=names_only) == Feasible(["b"], {}, {"a": REASON})
 
 
-def test_facts_c20_reasons_are_few_and_hold_no_value() -> None:
+def test_facts_c20_reasons_are_few_and_have_no_values() -> None:
     nodes = [f"n{number}" for number in range(100)]
     decide = decider({"m": {node: str(41 + number) for number, node in enumerate(nodes)}})
 
-    feasible, _ = ask_filter(decide, nodes, names_only=True)
+    feasible, _ = filter_nodes(decide, nodes, names_only=True)
 
     assert set(feasible.unresolvable.values()) == {REASON}
 
@@ -181,7 +181,7 @@ def test_facts_c20_reasons_are_few_and_hold_no_value() -> None:
 def test_facts_c13_c21_the_answer_is_about_the_nodes_that_were_asked_and_no_others() -> None:
     decide = decider({"m": {f"n{number}": "50" for number in range(200)}})
 
-    feasible, _ = ask_filter(decide, ["n7", "x"], names_only=True)
+    feasible, _ = filter_nodes(decide, ["n7", "x"], names_only=True)
 
     assert feasible == Feasible(["x"], {}, {"n7": REASON})
 
@@ -189,7 +189,7 @@ def test_facts_c13_c21_the_answer_is_about_the_nodes_that_were_asked_and_no_othe
 def test_facts_c28_the_same_call_twice_gives_the_same_answer() -> None:
     decide = decider({"m": {"a": "50", "b": "30"}})
 
-    assert [ask_filter(decide, ["a", "b"], names_only=True)[0] for _ in range(2)] == [
+    assert [filter_nodes(decide, ["a", "b"], names_only=True)[0] for _ in range(2)] == [
         Feasible(["b"], {}, {"a": REASON})
     ] * 2
 
@@ -200,13 +200,13 @@ def test_facts_c22_each_verb_answers_alone_and_leaves_nothing_behind_for_another
     together, apart = decider(samples), decider(samples)
     victims = victims_request({"a": ["u1"], "b": ["u2"]}, names_only=names_only)
 
-    filtered, _ = ask_filter(together, ["a", "b", "c"], names_only=names_only)
+    filtered, _ = filter_nodes(together, ["a", "b", "c"], names_only=names_only)
     first, _ = answer_preempt(together, victims, NOW)
-    scored, _ = ask_prioritize(together, filtered.nodes, names_only=names_only)
+    scored, _ = prioritize_nodes(together, filtered.nodes, names_only=names_only)
 
-    assert ask_prioritize(apart, filtered.nodes, names_only=names_only)[0] == scored == {"b": 10, "c": 9}
+    assert prioritize_nodes(apart, filtered.nodes, names_only=names_only)[0] == scored == {"b": 10, "c": 9}
     assert answer_preempt(apart, victims, NOW)[0] == first
-    assert ask_filter(apart, ["a", "b", "c"], names_only=names_only)[0] == filtered
+    assert filter_nodes(apart, ["a", "b", "c"], names_only=names_only)[0] == filtered
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class ScoreCase:
     rules: Mapping[str, Any]
     samples: Mapping[str, Mapping[str, str]]
     scores: Mapping[str, int]
-    asked: tuple[str, ...] = ("a", "b")
+    candidates: tuple[str, ...] = ("a", "b")
     labels: Mapping[str, str] = field(default_factory=lambda: {"telemetry-policy": "test-policy"})
 
 
@@ -226,13 +226,13 @@ PRIORITIZE = {
         scoring(("m", "LessThan", 0)),
         {"m": {"a": "100", "b": "200", "c": "10"}},
         {"c": 10, "a": 9, "b": 8},
-        asked=("a", "b", "c"),
+        candidates=("a", "b", "c"),
     ),
     "facts_P3": ScoreCase(
         MORE_IS_BETTER,
         {"m": {"a": "2", "b": "1", "d": "9"}},
         {"a": 10, "b": 9, "c": 0},
-        asked=("a", "b", "c"),
+        candidates=("a", "b", "c"),
     ),
     "facts_P5": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "5"}}, {"a": 10, "b": 10}),
     "facts_P6": ScoreCase(scoring(("m", "Equals", 5)), {"m": {"a": "5", "b": "6"}}, {"a": 10, "b": 0}),
@@ -242,13 +242,13 @@ PRIORITIZE = {
         scoring(("other", "GreaterThan", 0), ("m", "GreaterThan", 0)), {"m": {"a": "5", "b": "6"}}, {}
     ),
     "facts_P8": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, labels={}),
-    "facts_P9": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, asked=()),
+    "facts_P9": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5"}}, {}, candidates=()),
     "facts_P10": ScoreCase(
         scoring(("m", "GreaterThan", 0), ("k", "LessThan", 0)),
         {"m": {"a": "2", "b": "1"}, "k": {"a": "2", "b": "1"}},
         {"a": 10, "b": 9},
     ),
-    "facts_c28_one_node": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "6"}}, {"a": 10}, asked=("a",)),
+    "facts_c28_one_node": ScoreCase(MORE_IS_BETTER, {"m": {"a": "5", "b": "6"}}, {"a": 10}, candidates=("a",)),
 }
 
 
@@ -258,7 +258,7 @@ def test_tas_prioritize(case: ScoreCase, *, names_only: bool) -> None:
     decide = decider(case.samples, {"scheduleonmetric": case.rules})
     pod = {"metadata": {"name": "p", "namespace": "default", "labels": case.labels}}
 
-    scores, _ = ask_prioritize(decide, list(case.asked), names_only=names_only, pod=pod)
+    scores, _ = prioritize_nodes(decide, list(case.candidates), names_only=names_only, pod=pod)
 
     assert scores == case.scores
 
@@ -268,20 +268,20 @@ def test_facts_P4_c25_twelve_values_stay_within_bounds_and_in_order(*, names_onl
     nodes = [f"n{number:02d}" for number in range(12)]
     decide = decider({"m": {node: str(100 - place) for place, node in enumerate(nodes)}})
 
-    scores, _ = ask_prioritize(decide, nodes, names_only=names_only)
+    scores, _ = prioritize_nodes(decide, nodes, names_only=names_only)
 
     ordered = [scores[node] for node in nodes]
     assert ordered == sorted(ordered, reverse=True)
     assert set(ordered) == set(range(11))
 
 
-def test_scored_without_a_fresh_value_is_who_has_none_of_a_rule_that_counts() -> None:
+def test_a_node_without_a_fresh_value_of_any_counting_rule_is_unknown() -> None:
     rules = scoring(("m", "GreaterThan", 0), ("k", "GreaterThan", 0), ("j", "GreaterThan", 0))
     for rule in rules["rules"][1:]:
         rule["weight"] = 1
     decide = decider({"m": {"a": "1"}, "k": {"b": "1"}, "j": {"b": "1", "c": "1"}}, {"scheduleonmetric": rules})
 
-    scores, answer = ask_prioritize(decide, ["a", "b", "c"], names_only=True)
+    scores, answer = prioritize_nodes(decide, ["a", "b", "c"], names_only=True)
 
     assert scores == {"a": 0, "b": 10, "c": 5}
     assert answer.unknown == 1
@@ -308,7 +308,7 @@ def offered(uids: list[str]) -> dict[str, Any]:
 
 
 @FORMS
-def test_facts_c31_victims_on_a_node_that_the_policy_rejects_are_never_offered(*, names_only: bool) -> None:
+def test_facts_c31_victims_on_a_rejected_node_are_not_offered(*, names_only: bool) -> None:
     decide = decider({"m": {"violates": "50", "meets": "30"}})
     nodes = {"violates": ["u1"], "meets": ["u2", "u3"], "unknown": ["u4"], "no-victims": []}
 
@@ -322,7 +322,7 @@ def test_facts_c31_victims_on_a_node_that_the_policy_rejects_are_never_offered(*
 
 
 @FORMS
-def test_facts_c31_unknown_is_left_out_where_filter_rejects_it(*, names_only: bool) -> None:
+def test_facts_c31_an_unknown_node_is_not_offered_if_filter_rejects_it(*, names_only: bool) -> None:
     decide = decider({"m": {"meets": "30"}}, {"dontschedule": {**DONTSCHEDULE, "onStale": "fail"}})
 
     body, _ = answer_preempt(decide, victims_request({"meets": ["u1"], "unknown": ["u2"]}, names_only=names_only), NOW)
@@ -331,11 +331,11 @@ def test_facts_c31_unknown_is_left_out_where_filter_rejects_it(*, names_only: bo
 
 
 @FORMS
-def test_facts_c31_without_a_policy_all_victims_are_offered_or_none_by_the_setting(*, names_only: bool) -> None:
-    asked = victims_request({"a": ["u1"]}, names_only=names_only)
+def test_facts_c31_without_a_policy_the_setting_decides(*, names_only: bool) -> None:
+    victims = victims_request({"a": ["u1"]}, names_only=names_only)
 
-    passed, _ = answer_preempt(decider({}, namespace="elsewhere"), asked, NOW)
-    stopped, _ = answer_preempt(decider({}, namespace="elsewhere", unknown_policy_fails=True), asked, NOW)
+    passed, _ = answer_preempt(decider({}, namespace="elsewhere"), victims, NOW)
+    stopped, _ = answer_preempt(decider({}, namespace="elsewhere", unknown_policy_fails=True), victims, NOW)
 
     assert json.loads(passed) == {"NodeNameToMetaVictims": {"a": offered(["u1"])}}
     assert json.loads(stopped) == {"NodeNameToMetaVictims": {}}

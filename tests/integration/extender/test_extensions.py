@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tas.extender.verbs import Answer
 from tas.extension import Binding, Hooks, NodeView, Pod
 from tas.view.view import View
-from tests.deciders import ToldDecider
+from tests.deciders import FixedDecider
 from tests.integration.servers import eventually
 from workers.process.address import Address
 from workers.process.runtime import listening
@@ -68,7 +68,7 @@ async def serving(
     mounted = MountedExtension(extension, NodeView(View()), limit=limit)
     registry, answers = CollectorRegistry(), list[Answer]()
     app = build_app(
-        {"/scheduler": verb_handlers(ToldDecider(scores={"a": 7})), extension.path: mounted.verbs},
+        {"/scheduler": verb_handlers(FixedDecider(scores={"a": 7})), extension.path: mounted.verbs},
         unready=lambda: None,
         on_answer=answers.append,
         metrics=ExtenderMetrics(registry),

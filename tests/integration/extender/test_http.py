@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from tas.extender.decision import Decider, FilterDecision, Outcome, ScoreDecision
 from tas.extender.verbs import Answer
-from tests.deciders import ToldDecider
+from tests.deciders import FixedDecider
 from workers.process.address import Address
 from workers.process.runtime import listening
 from workers.serving.extender_http import AnswerRing, build_app, verb_handlers
@@ -118,7 +118,7 @@ async def serving(decider: Decider, *, body_seconds: float = PATIENCE) -> AsyncI
     registry = CollectorRegistry()
     served = Served(Address("127.0.0.1", 0), registry)
     app = build_app(
-        {"/scheduler": verb_handlers(decider), "/other": verb_handlers(ToldDecider())},
+        {"/scheduler": verb_handlers(decider), "/other": verb_handlers(FixedDecider())},
         unready=lambda: served.not_ready,
         on_answer=served.answers.append,
         metrics=ExtenderMetrics(registry),
@@ -133,7 +133,7 @@ async def serving(decider: Decider, *, body_seconds: float = PATIENCE) -> AsyncI
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    async with serving(ToldDecider(rejects={"a": "Node violates p: m GreaterThan 1"}, scores={"b": 10})) as served:
+    async with serving(FixedDecider(rejects={"a": "Node violates p: m GreaterThan 1"}, scores={"b": 10})) as served:
         yield served
 
 
@@ -336,7 +336,7 @@ async def test_requests_get_503_with_the_reason_until_ready(served: Served) -> N
 
 
 async def test_a_missing_body_gets_408_and_closes_the_connection() -> None:
-    async with serving(ToldDecider(), body_seconds=0.1) as served, served.connect() as connection:
+    async with serving(FixedDecider(), body_seconds=0.1) as served, served.connect() as connection:
         await connection.send(request(length=len(ASK) + 1))
         reply = await connection.receive()
 
@@ -345,7 +345,7 @@ async def test_a_missing_body_gets_408_and_closes_the_connection() -> None:
         assert reply.json == {"error": f"body: {len(ASK)} bytes in 0.1 s: too slow"}
 
 
-class BrokenDecider(ToldDecider):
+class BrokenDecider(FixedDecider):
     """Has a bug for some pods."""
 
     def filter(self, pod: Any, candidates: Any, now: float) -> FilterDecision:
@@ -440,7 +440,7 @@ async def test_every_request_to_a_verb_is_reported(served: Served) -> None:
 
 
 async def test_requests_and_answers_are_counted() -> None:
-    decider = ToldDecider(rejects={"a": "x"}, scores={"b": 1}, unknown=3)
+    decider = FixedDecider(rejects={"a": "x"}, scores={"b": 1}, unknown=3)
     async with serving(decider) as served:
         for data in (request(), request(), request(body=b"{"), request("/scheduler/prioritize")):
             await served.ask(data)
@@ -474,7 +474,7 @@ def test_times_are_counted_in_histogram_buckets() -> None:
 
 
 async def test_a_decision_with_an_error_counts_no_rejected_node() -> None:
-    async with serving(ToldDecider(rejects={"a": "x"}, error="no such policy", unknown=1)) as served:
+    async with serving(FixedDecider(rejects={"a": "x"}, error="no such policy", unknown=1)) as served:
         assert (await served.ask(request())).json["Error"] == "no such policy"
 
         assert served.metric("tas_extender_decisions_total", verb="filter", outcome="decided") == 1

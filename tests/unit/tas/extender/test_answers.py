@@ -20,7 +20,7 @@ def item(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "size": 1.5}
 
 
-def asked(*, nodes: list[str] | None = None, names: list[str] | None = None) -> ExtenderArgs:
+def request(*, nodes: list[str] | None = None, names: list[str] | None = None) -> ExtenderArgs:
     items = None if nodes is None else {"items": [item(name) for name in nodes]}
     request: dict[str, Any] = {"Pod": {"metadata": {}}, "Nodes": items, "NodeNames": names}
     return decode_args(json.dumps(request, separators=(",", ":")).encode())
@@ -38,51 +38,51 @@ def scoring(scores: dict[str, int] | None) -> ScoreDecision:
     ("args", "decision", "answer"),
     [
         pytest.param(
-            asked(names=["a", "b"]),
+            request(names=["a", "b"]),
             rejecting({"a": "Node violates p: m GreaterThan 40"}),
             b'{"Nodes":null,"NodeNames":["b"],"FailedNodes":{},'
             b'"FailedAndUnresolvableNodes":{"a":"Node violates p: m GreaterThan 40"},"Error":""}',
             id="facts_c14_names",
         ),
         pytest.param(
-            asked(nodes=["a", "b", "c"]),
+            request(nodes=["a", "b", "c"]),
             rejecting({"a": "x"}),
             b'{"Nodes":{"metadata":{},"items":[{"metadata":{"name":"b"},"size":1.5},{"metadata":{"name":"c"},"size":1.5}]},'
             b'"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
             id="facts_c14_nodes",
         ),
         pytest.param(
-            asked(nodes=["a"], names=["a", "b"]),
+            request(nodes=["a"], names=["a", "b"]),
             rejecting({"b": "x"}),
             b'{"Nodes":{"metadata":{},"items":[{"metadata":{"name":"a"},"size":1.5}]},"NodeNames":["a"],'
             b'"FailedNodes":{},"FailedAndUnresolvableNodes":{"b":"x"},"Error":""}',
             id="both_forms",
         ),
         pytest.param(
-            asked(names=["a"]),
+            request(names=["a"]),
             rejecting({"a": "x"}, unresolvable=False),
             b'{"Nodes":null,"NodeNames":[],"FailedNodes":{"a":"x"},"FailedAndUnresolvableNodes":{},"Error":""}',
             id="facts_c19_evictions_may_help",
         ),
         pytest.param(
-            asked(names=["a"]),
+            request(names=["a"]),
             rejecting({"a": "x"}),
             b'{"Nodes":null,"NodeNames":[],"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
             id="facts_c16_no_name_left_is_a_list",
         ),
         pytest.param(
-            asked(nodes=["a"]),
+            request(nodes=["a"]),
             rejecting({"a": "x"}),
             b'{"Nodes":{"metadata":{},"items":[]},"NodeNames":null,'
             b'"FailedNodes":{},"FailedAndUnresolvableNodes":{"a":"x"},"Error":""}',
             id="facts_c16_no_node_left_is_a_list",
         ),
         pytest.param(
-            asked(nodes=["a"], names=["b"]),
+            request(nodes=["a"], names=["b"]),
             rejecting({"a": "x"}, error="policy default/p not found"),
             b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},'
             b'"Error":"policy default/p not found"}',
-            id="facts_c17_error_stands_alone",
+            id="facts_c17_only_an_error",
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_filter_result(args: ExtenderArgs, decision: FilterDecision, answer: byt
 def test_any_mapping_of_rejections_is_written() -> None:
     decision = FilterDecision(outcome=Outcome.DECIDED, rejected=MappingProxyType({"a": "x"}))
 
-    assert json.loads(filter_result(asked(names=["a"]), decision))["FailedAndUnresolvableNodes"] == {"a": "x"}
+    assert json.loads(filter_result(request(names=["a"]), decision))["FailedAndUnresolvableNodes"] == {"a": "x"}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_any_mapping_of_rejections_is_written() -> None:
     [
         pytest.param({"b": 10, "a": 0}, b'[{"Host":"b","Score":10},{"Host":"a","Score":0}]', id="scores"),
         pytest.param({"a": 7}, b'[{"Host":"a","Score":7}]', id="facts_c28_one_node"),
-        pytest.param({}, b"[]", id="nobody_to_score"),
+        pytest.param({}, b"[]", id="no_candidates"),
         pytest.param(None, b"[]", id="no_opinion"),
     ],
 )
@@ -124,7 +124,7 @@ def test_facts_c15_each_candidate_passes_or_fails_and_no_other_node_is_named(
 ) -> None:
     if nodes is None and names is None:
         names = []
-    args = asked(nodes=nodes, names=names)
+    args = request(nodes=nodes, names=names)
     rejected = {name: "x" for place, name in enumerate(args.candidates) if place in rejects}
 
     answer = json.loads(filter_result(args, rejecting(rejected, unresolvable=unresolvable)))
@@ -167,10 +167,10 @@ def test_a_ranking_is_written_as_its_scores_are(names: list[str]) -> None:
 
 @given(names=st.lists(NAMES, unique=True, min_size=2, max_size=8), order=st.randoms())
 def test_the_passed_names_are_recognised_in_the_prioritize_call(*, names: list[str], order: Any) -> None:
-    args = asked(names=names)
+    args = request(names=names)
     passed = json.loads(filter_result(args, rejecting({names[0]: "x"})))["NodeNames"]
 
-    assert list(asked(names=passed).candidates) == names[1:]
+    assert list(request(names=passed).candidates) == names[1:]
     order.shuffle(passed)
-    assert list(asked(names=passed).candidates) == passed
-    assert list(asked(names=names).candidates) == names
+    assert list(request(names=passed).candidates) == passed
+    assert list(request(names=names).candidates) == names

@@ -12,7 +12,7 @@ from tas.extender.decision import Binding, FilterDecision, Outcome, Pod, ScoreDe
 from tas.extender.hooks import InvalidHookResultError, hook_verbs
 from tas.extender.verbs import VERBS, Answer
 from tas.extension import Hooks
-from tests.deciders import ToldDecider
+from tests.deciders import FixedDecider
 from tests.unit.tas.extender.generators import JSON_VALUES, NAMES, POD, body, node
 
 ASKED_POD = Pod(namespace="default", name="p", uid="u-1", labels={"telemetry-policy": "demo"})
@@ -207,7 +207,7 @@ def test_any_result_of_a_hook_is_passed_on_correctly_or_refused(*, verb: str, ho
 @given(names=st.lists(NAMES, unique=True, max_size=6), data=st.data(), full=st.booleans())
 def test_a_decider_answers_the_same_bytes_as_an_extension(*, names: list[str], data: st.DataObject, full: bool) -> None:
     """Telemetry's own path does not check its results; all else is equal."""
-    decider = ToldDecider(
+    decider = FixedDecider(
         rejects={name: "x" for name in names if data.draw(st.booleans())},
         scores={name: data.draw(st.integers(0, 10)) for name in names} if data.draw(st.booleans()) else None,
         unresolvable=data.draw(st.booleans()),

@@ -11,7 +11,7 @@ from tas.errors import InvalidInputError
 from tas.extender.decision import FilterDecision, Outcome, Pod, Victims
 from tas.extender.preemption import decode_preemption_args, preempt_decision, preemption_result
 from tas.extender.verbs import Answer, answer_preempt
-from tests.deciders import ToldDecider
+from tests.deciders import FixedDecider
 from tests.unit.tas.extender.generators import JSON_VALUES, NAMES, POD, SPLINTERS, body
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -35,7 +35,7 @@ def nodes_body(**nodes: Any) -> bytes:
 
 
 def offered(request: bytes, **rejects: str) -> dict[str, Any]:
-    answer, _ = answer_preempt(ToldDecider(rejects=rejects), request, 7.0)
+    answer, _ = answer_preempt(FixedDecider(rejects=rejects), request, 7.0)
     decoded = json.loads(answer)
     assert list(decoded) == ["NodeNameToMetaVictims"]
     nodes: dict[str, Any] = decoded["NodeNameToMetaVictims"]
@@ -56,7 +56,7 @@ def test_facts_c31_whole_pods_are_answered_by_uid() -> None:
 
 
 def test_facts_c31_the_exact_bytes_of_an_answer() -> None:
-    answer, _ = answer_preempt(ToldDecider(), names_body(n1=by_uid("u1", NumPDBViolations=1)), 7.0)
+    answer, _ = answer_preempt(FixedDecider(), names_body(n1=by_uid("u1", NumPDBViolations=1)), 7.0)
 
     assert answer == b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"u1"}],"NumPDBViolations":1}}}'
 
@@ -85,13 +85,13 @@ def test_facts_c5_preempt_accepts_keys_in_any_case_and_answers_in_the_exact_one(
 
 
 def test_a_decider_gets_the_nodes_and_the_record_has_the_offered_ones() -> None:
-    decider = ToldDecider(rejects={"n1": "x"}, unknown=1)
+    decider = FixedDecider(rejects={"n1": "x"}, unknown=1)
 
     _, record = answer_preempt(decider, names_body(n2=by_uid("u2"), n1=by_uid("u1")), 7.0)
     answer = record()
 
     pod = Pod(namespace="default", name="p", uid="u-1", labels={"telemetry-policy": "demo"})
-    assert decider.asked == [("filter", pod, ("n2", "n1"), 7.0)]
+    assert decider.calls == [("filter", pod, ("n2", "n1"), 7.0)]
     assert answer == Answer(
         time=7.0,
         verb="preempt",
@@ -109,7 +109,7 @@ def test_a_decider_gets_the_nodes_and_the_record_has_the_offered_ones() -> None:
 def test_after_an_error_no_node_is_offered() -> None:
     request = names_body(n1=by_uid("u1"))
 
-    result, record = answer_preempt(ToldDecider(error="no such policy"), request, 7.0)
+    result, record = answer_preempt(FixedDecider(error="no such policy"), request, 7.0)
     answer = record()
 
     assert (result, answer.error, answer.passed) == (b'{"NodeNameToMetaVictims":{}}', "no such policy", 0)
@@ -234,7 +234,7 @@ def bodies(draw: st.DrawFn) -> bytes:
 @given(bodies())
 def test_any_body_is_answered_or_refused(request_body: bytes) -> None:
     try:
-        answer, _ = answer_preempt(ToldDecider(), request_body, 7.0)
+        answer, _ = answer_preempt(FixedDecider(), request_body, 7.0)
     except InvalidInputError as caught:
         error = caught
     else:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tas.errors import InvalidInputError
 from tas.extender.decision import Outcome, Pod
 from tas.extender.verbs import VERBS, Answer, answer_filter, answer_prioritize
-from tests.deciders import ToldDecider
+from tests.deciders import FixedDecider
 from tests.unit.tas.extender.generators import bodies
 
 POD = {"metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"k": "v"}}}
@@ -28,27 +28,27 @@ def nodes_body(*names: str) -> bytes:
 @pytest.mark.parametrize("make_body", [names_body, nodes_body], ids=["names", "nodes"])
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
 def test_a_decider_gets_each_name_once_and_in_order(verb: str, make_body: Any) -> None:
-    decider = ToldDecider()
+    decider = FixedDecider()
 
     VERBS[verb](decider, make_body("b", "a", "b"), 7.0)
 
     pod = Pod(namespace="ns", name="p", uid="u", labels={"k": "v"})
-    assert decider.asked == [(verb, pod, ("b", "a"), 7.0)]
+    assert decider.calls == [(verb, pod, ("b", "a"), 7.0)]
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
 def test_a_decider_is_not_called_for_an_invalid_request(verb: str) -> None:
-    decider = ToldDecider()
+    decider = FixedDecider()
 
     with pytest.raises(InvalidInputError):
         VERBS[verb](decider, b"{}", 7.0)
 
-    assert decider.asked == []
+    assert decider.calls == []
 
 
 def test_filter_is_recorded_with_its_reasons_counted() -> None:
     rejects = {f"n{number}": "one" if number % 3 else "two" for number in range(30)}
-    decider = ToldDecider(rejects=rejects, unknown=2)
+    decider = FixedDecider(rejects=rejects, unknown=2)
 
     _, record = answer_filter(decider, names_body(*rejects, "a", "b", "c", "a"), 7.0)
     answer = record()
@@ -69,7 +69,7 @@ def test_filter_is_recorded_with_its_reasons_counted() -> None:
 
 
 def test_after_an_error_of_filter_no_node_passes() -> None:
-    body, record = answer_filter(ToldDecider(error="no such policy"), names_body("a"), 7.0)
+    body, record = answer_filter(FixedDecider(error="no such policy"), names_body("a"), 7.0)
     answer = record()
 
     assert json.loads(body)["Error"] == "no such policy"
@@ -77,7 +77,7 @@ def test_after_an_error_of_filter_no_node_passes() -> None:
 
 
 def test_prioritize_is_recorded_with_the_best() -> None:
-    decider = ToldDecider(scores={"a": 3, "b": 9, "c": 0, "d": 10, "e": 7, "f": 5}, unknown=1)
+    decider = FixedDecider(scores={"a": 3, "b": 9, "c": 0, "d": 10, "e": 7, "f": 5}, unknown=1)
 
     _, record = answer_prioritize(decider, nodes_body("a", "b", "c", "d", "e", "f", "g"), 7.0)
     answer = record()
@@ -99,14 +99,14 @@ def test_prioritize_is_recorded_with_the_best() -> None:
 def test_among_many_best_some_are_recorded() -> None:
     scores = {f"n{number}": 10 if number % 2 else 0 for number in range(100)}
 
-    _, record = answer_prioritize(ToldDecider(scores=scores), names_body(*scores), 7.0)
+    _, record = answer_prioritize(FixedDecider(scores=scores), names_body(*scores), 7.0)
     answer = record()
 
     assert answer.best == (("n1", 10), ("n3", 10), ("n5", 10), ("n7", 10), ("n9", 10))
 
 
 def test_without_scores_no_node_is_scored() -> None:
-    body, record = answer_prioritize(ToldDecider(), names_body("a"), 7.0)
+    body, record = answer_prioritize(FixedDecider(), names_body("a"), 7.0)
     answer = record()
 
     assert body == b"[]"
@@ -115,14 +115,14 @@ def test_without_scores_no_node_is_scored() -> None:
 
 @given(request_body=bodies(), verb=st.sampled_from(sorted(VERBS)), unresolvable=st.booleans())
 def test_any_body_is_answered_or_refused(*, request_body: bytes, verb: str, unresolvable: bool) -> None:
-    decider = ToldDecider(rejects={"a": "x"}, scores={"a": 1}, unresolvable=unresolvable)
+    decider = FixedDecider(rejects={"a": "x"}, scores={"a": 1}, unresolvable=unresolvable)
     try:
         body, record = VERBS[verb](decider, request_body, 7.0)
         answer = record()
     except InvalidInputError:
-        assert decider.asked == []
+        assert decider.calls == []
         return
-    ((_, _, candidates, _),) = decider.asked
+    ((_, _, candidates, _),) = decider.calls
     decoded = json.loads(body.decode(errors="replace"))
     if verb == "filter":
         named = {*(decoded["NodeNames"] or ()), *decoded["FailedNodes"], *decoded["FailedAndUnresolvableNodes"]}
