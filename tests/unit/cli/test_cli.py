@@ -1,4 +1,4 @@
-"""The command line as far as it needs no bus: help, and what is refused before anything starts."""
+"""Commands without a bus: help, and invalid arguments."""
 
 import re
 import time
@@ -12,7 +12,7 @@ from cli.settings import every_setting, variable
 
 
 def tas(*arguments: str) -> Result:
-    """Runs the command line in this process, without the settings of whoever runs the tests."""
+    """Runs the command line in this process, without TAS variables of the environment."""
     return CliRunner(env={variable(name): None for name, _ in every_setting()}).invoke(cli, arguments, prog_name="tas")
 
 
@@ -47,7 +47,7 @@ def tas(*arguments: str) -> Result:
         (("demo", "memory", "--within", "0s"), ["'--within': '0s' must be a duration"]),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_done(arguments: tuple[str, ...], words: list[str]) -> None:
+def test_an_invalid_argument_is_refused_before_anything_is_done(arguments: tuple[str, ...], words: list[str]) -> None:
     result = tas(*arguments)
     assert result.exit_code in (1, 2)
     assert result.stdout == ""
@@ -64,7 +64,7 @@ def test_a_variable_holds_several_values_separated_by_commas() -> None:
     assert "two sources are called edge" in result.stderr
 
 
-def test_help_tells_units_variables_and_defaults() -> None:
+def test_help_shows_units_variables_and_defaults() -> None:
     result = tas("run", "all", "--help")
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
@@ -86,11 +86,11 @@ def test_every_command_has_help(arguments: tuple[str, ...]) -> None:
     assert tas(*arguments).output.startswith("Usage: tas")
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert re.fullmatch(r"tas, version \S+\n", tas("--version").stdout)
 
 
-def test_the_procfile_starts_what_tas_run_knows() -> None:
+def test_each_line_of_the_procfile_has_flags_of_its_command() -> None:
     lines = [line.split(": ", 1) for line in Path("Procfile").read_text().splitlines() if not line.startswith("#")]
     assert [name for name, _ in lines] == ["bus", "materialize", "policies", "evaluate", "extender", "machine"]
     for name, command in lines:

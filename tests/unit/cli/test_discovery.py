@@ -33,7 +33,7 @@ def test_a_server_is_found_while_it_is_announced(folder: Path) -> None:
     assert not folder.exists()
 
 
-def test_the_one_that_was_started_last_is_found(other: subprocess.Popen[bytes], folder: Path) -> None:
+def test_the_server_started_last_is_found(other: subprocess.Popen[bytes], folder: Path) -> None:
     with announced("nats://127.0.0.1:2", other.pid):
         with announced("nats://127.0.0.1:1", os.getpid()):
             assert running_bus() == "nats://127.0.0.1:2"
@@ -42,28 +42,26 @@ def test_the_one_that_was_started_last_is_found(other: subprocess.Popen[bytes], 
     assert not folder.exists()
 
 
-def test_the_announcement_of_a_server_that_was_killed_says_nothing(
-    other: subprocess.Popen[bytes], folder: Path
-) -> None:
+def test_the_announcement_of_a_killed_server_does_not_count(other: subprocess.Popen[bytes], folder: Path) -> None:
     with announced("nats://127.0.0.1:2", other.pid):
         left = folder / f"bus-{other.pid}.json"
         text = left.read_text()
         other.communicate(b"")
         assert running_bus() is None
         assert not left.exists()
-        # Another process has the same id by now.
+        # Now another process has the same id.
         left.write_text(text.replace(str(other.pid), str(os.getpid())))
         assert running_bus() is None
 
 
-def test_what_nobody_can_read_says_nothing(folder: Path) -> None:
+def test_an_unreadable_announcement_does_not_count(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     (folder / "bus-1.json").write_text("{")
     assert running_bus() is None
     assert not list(folder.iterdir())
 
 
-def test_a_folder_that_others_may_write_is_not_believed(folder: Path) -> None:
+def test_a_folder_that_other_users_may_write_does_not_count(folder: Path) -> None:
     with announced("nats://127.0.0.1:1", os.getpid()):
         folder.chmod(0o777)
         assert running_bus() is None
@@ -75,7 +73,7 @@ def test_a_folder_that_others_may_write_is_not_believed(folder: Path) -> None:
         assert not list(folder.iterdir())
 
 
-def test_a_link_in_place_of_the_folder_is_not_believed(folder: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_as_the_folder_does_not_count(folder: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     folder.symlink_to(elsewhere)
@@ -84,6 +82,6 @@ def test_a_link_in_place_of_the_folder_is_not_believed(folder: Path, tmp_path: P
         assert running_bus() is None
 
 
-def test_without_a_runtime_directory_there_is_one_for_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_runtime_directory_each_user_has_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert runtime_directory().name == f"tas-{os.getuid()}"

@@ -1,4 +1,4 @@
-"""The original's command lines, as its documentation and its deployment write them."""
+"""Command lines of the original TAS, as in its documentation and its deployment."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from workers.process.log_form import LogLevel
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """What the flags with files need: by the name of the flag."""
+    """A file for each flag that needs one, by the flag's name."""
     for name in ("tls.crt", "tls.key", "ca.crt", "config"):
         (tmp_path / name).touch()
     return {
@@ -32,7 +32,7 @@ def run(command: str, *arguments: str, **variables: str) -> tuple[Result, list[S
     loaded: list[Settings] = []
 
     def body(settings: Settings) -> int:
-        """A body that keeps what it is told."""
+        """Keeps the settings."""
         loaded.append(settings)
         return 0
 
@@ -49,7 +49,7 @@ def loaded(command: str, *arguments: str, **variables: str) -> Settings:
 
 @pytest.mark.parametrize("dashes", ["-", "--"])
 @pytest.mark.parametrize("joined", [True, False], ids=["=", "space"])
-def test_every_flag_with_one_dash_or_two_with_or_without_an_equals_sign(
+def test_flags_have_one_dash_or_two_and_a_space_or_an_equals_sign(
     files: dict[str, str], dashes: str, joined: bool
 ) -> None:
     texts = files | {"port": "9443", "syncPeriod": "2s", "v": "4"}
@@ -64,7 +64,7 @@ def test_every_flag_with_one_dash_or_two_with_or_without_an_equals_sign(
     assert settings.log_level is LogLevel.DEBUG
 
 
-def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
+def test_the_command_of_the_original_deployment_is_accepted(files: dict[str, str]) -> None:
     command = "--syncPeriod=2s --cert={cert} --key={key} --cacert={cacert} --v=2".format(**files)
 
     settings = loaded("run all", *command.split(), TAS_KUBECONFIG=files["kubeConfig"])
@@ -74,7 +74,7 @@ def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("verbosity", "level"), [("0", "info"), ("3", "info"), ("4", "debug"), ("10", "debug")])
-def test_verbosity_is_a_level(verbosity: str, level: str) -> None:
+def test_verbosity_is_a_log_level(verbosity: str, level: str) -> None:
     assert loaded("run extender", "-v", verbosity).log_level == level
 
 
@@ -89,7 +89,7 @@ def logging_restored() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("logging_restored")
-def test_what_the_extender_alone_has_no_use_for_is_logged(files: dict[str, str]) -> None:
+def test_flags_without_use_for_the_extender_are_logged(files: dict[str, str]) -> None:
     flags = ("-syncPeriod", "2s", "--kubeConfig", files["kubeConfig"], "-port=9443")
     result, (settings,) = run("run extender", *flags)
     assert settings.listen == Address("0.0.0.0", 9443)
@@ -115,28 +115,28 @@ def test_what_the_extender_alone_has_no_use_for_is_logged(files: dict[str, str])
         (("-cert", "/nowhere"), "--cert (TAS_CERT) = '/nowhere': does not exist"),
     ],
 )
-def test_what_contradicts_ours_or_cannot_be_is_told(arguments: tuple[str, ...], words: str) -> None:
+def test_a_contradicting_or_invalid_flag_is_an_error(arguments: tuple[str, ...], words: str) -> None:
     result, settings = run("run all", "--policies", "/", *arguments)
     assert result.exit_code == 2
     assert f"tas run all: {words}" in result.stderr
     assert settings == []
 
 
-def test_a_variable_of_ours_gives_way_to_a_flag_of_the_original() -> None:
+def test_a_flag_of_the_original_counts_before_our_variable() -> None:
     assert loaded("run extender", "--port", "9443", TAS_LISTEN=":80").listen == Address("0.0.0.0", 9443)
 
 
-def test_all_mistakes_are_told_together() -> None:
+def test_all_errors_are_reported_together() -> None:
     result, _ = run("run extender", "-port", "x", "--max-body", "0")
     assert len(result.stderr.splitlines()) == 2
 
 
-def test_other_commands_do_not_know_them() -> None:
+def test_other_commands_refuse_flags_of_the_original() -> None:
     result, _ = run("run materialize", "-port", "1")
     assert result.exit_code == 2
 
 
-def test_help_tells_what_each_means_here() -> None:
+def test_help_explains_the_flags_of_the_original() -> None:
     text = " ".join(run("run all", "--help")[0].output.split())
     assert "Flags of the original TAS:" in text
     assert "-v, --v NUMBER --log-level info; from 4 on, debug." in text

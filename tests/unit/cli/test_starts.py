@@ -1,4 +1,4 @@
-"""A command imports what it needs, when it needs it: most of its start is the import of packages of others."""
+"""A command imports only the packages that it needs: imports are most of its start time."""
 
 import subprocess
 import sys
@@ -61,13 +61,13 @@ def imported(*arguments: str) -> set[str]:
     ],
     ids=" ".join,
 )
-def test_a_command_that_only_prints_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+def test_a_command_that_only_prints_imports_no_heavy_package(arguments: tuple[str, ...]) -> None:
     modules = imported(*arguments)
     assert "click" in modules
     assert modules.isdisjoint(HEAVY)
 
 
-def test_a_command_that_asks_the_bus_imports_its_client_and_no_http() -> None:
+def test_a_command_that_reads_the_bus_imports_its_client_and_no_http() -> None:
     modules = imported("get", "policies", "--help")
     assert "nats" in modules
     assert modules.isdisjoint({"aiohttp", "cryptography", "kubernetes_asyncio", "prometheus_client", "watchfiles"})
@@ -79,7 +79,7 @@ def test_help_imports_no_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_says_of_a_command_what_the_command_says_first(name: str) -> None:
+def test_the_list_of_commands_has_the_first_sentence_of_each_command(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     assert command.get_short_help_str(limit=1000) == COMMANDS[name].help

@@ -1,4 +1,4 @@
-"""What the policies of a node together desire of its labels: what is set, what verdicts ask to remove, what is left."""
+"""The desired labels of a node by all its policies, requested removals, and labels that no verdict mentions."""
 
 from collections.abc import Mapping
 
@@ -48,7 +48,7 @@ Managers = Mapping[str, tuple[str, ...]]
 
 
 def changed(policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, str]) -> dict[str, str | None]:
-    """What is to be set, and what verdicts ask to remove (None)."""
+    """The labels to set, and the requested removals (None)."""
     desired = desired_labels(policies)
     return labels_to_set(desired, labels) | dict.fromkeys(requested_removals(desired, labels))
 
@@ -158,13 +158,13 @@ def test_facts_D39_values_that_differ_are_reported() -> None:
     assert desired_labels(policies).winners["x"].overruled == (B,)
 
 
-def test_facts_S8_a_deleted_twin_removes_nothing() -> None:
+def test_facts_S8_a_label_of_a_deleted_policy_stays_if_another_of_its_name_sets_it() -> None:
     assert changes({B: {"same": SET}}, {"same": VIOLATING}) == {}
     assert orphans({B: {"same": SET}}, {"same": VIOLATING}, {"same": ("tas-on-nats",)}) == set()
 
 
 @pytest.mark.parametrize("holding", [A, B])
-def test_a_policy_that_cannot_be_read_holds_what_its_namesake_lets_go(holding: PolicyKey) -> None:
+def test_an_unreadable_policy_holds_labels_that_another_of_its_name_removes(holding: PolicyKey) -> None:
     other = B if holding is A else A
     label = labeling_prefix(A) + "gpu"
     policies = {holding: verdict({}, holds_prefix=True), other: verdict({label: ABSENT, "same": ABSENT})}
@@ -198,7 +198,7 @@ def test_facts_D47_a_label_without_a_prefix_is_an_orphan_if_we_set_it_and_foreig
 
 
 @pytest.mark.parametrize("desired", [SET, HOLD, ABSENT])
-def test_what_a_verdict_mentions_is_neither_orphan_nor_foreign(desired: DesiredLabel) -> None:
+def test_a_label_in_a_verdict_is_neither_orphan_nor_foreign(desired: DesiredLabel) -> None:
     policies = {P: verdict({P.name: desired}), L: verdict({K + "gpu": desired})}
     for managers in ({P.name: ("tas-on-nats",)}, {P.name: ("kubectl",)}):
         found = unmentioned(policies, {P.name: VIOLATING, K + "gpu": "1"}, managers)
@@ -206,7 +206,7 @@ def test_what_a_verdict_mentions_is_neither_orphan_nor_foreign(desired: DesiredL
         assert not found.foreign
 
 
-def test_facts_D48_under_the_prefix_everything_is_ours_without_any_labeling_policy() -> None:
+def test_facts_D48_any_label_under_the_prefix_is_an_orphan_without_policies() -> None:
     stray = {LABEL_PREFIX, LABEL_PREFIX + "labeling-test", LABEL_PREFIX + "/x", K + "gpu"}
     assert orphans({}, dict.fromkeys(stray, "1") | {"zone": "a", "telemetry.aware.schedule": "x"}) == stray
 
@@ -217,7 +217,7 @@ def test_facts_G11_D49_labels_of_another_policy_stay() -> None:
     assert orphans({other: {theirs: SET}}, {K + "gpu": "1", theirs: "1"}) == {K + "gpu"}
 
 
-def test_a_policy_that_cannot_be_read_holds_all_under_its_prefix_only() -> None:
+def test_an_unreadable_policy_holds_only_labels_under_its_own_prefix() -> None:
     policies = {L: verdict({K + "gpu": HOLD}, holds_prefix=True)}
     longer = LABEL_PREFIX + "labeling-test-2/gpu"
     assert unmentioned(policies, {K + "old": "1", longer: "1"}).orphans == {longer}
@@ -278,7 +278,7 @@ def test_a_patch_that_is_applied_leaves_nothing_to_do(
 
 
 @given(several, nodes)
-def test_only_what_is_ours_and_desired_is_touched(
+def test_only_labels_of_verdicts_change_and_only_ours_are_removed(
     policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str]
 ) -> None:
     for label, change in changed(policies, labels).items():
@@ -293,15 +293,15 @@ def test_only_what_is_ours_and_desired_is_touched(
 
 
 @given(several, nodes)
-def test_a_removal_is_asked_for_by_every_policy_that_mentions_the_label(
+def test_a_removal_is_requested_by_every_policy_that_names_the_label(
     policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str]
 ) -> None:
-    for label, asking in requested_removals(desired_labels(policies), labels).items():
-        assert list(asking) == [key for key, policy in sorted(policies.items()) if mentions({key: policy}, label)]
+    for label, requesting in requested_removals(desired_labels(policies), labels).items():
+        assert list(requesting) == [key for key, policy in sorted(policies.items()) if mentions({key: policy}, label)]
 
 
 @given(several, nodes, st.dictionaries(st.sampled_from(LABELS), st.sampled_from([("tas-on-nats",), ("kubectl",)])))
-def test_orphans_are_ours_and_no_verdict_mentions_them(
+def test_orphans_are_ours_and_in_no_verdict(
     policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str], managers: dict[str, tuple[str, ...]]
 ) -> None:
     touched = changed(policies, labels)
@@ -335,5 +335,5 @@ def test_the_order_of_policies_makes_no_difference(
         (LABEL_PREFIX + "p", "anything", True),
     ],
 )
-def test_what_looks_like_ours(label: str, current: str, ours: bool) -> None:
+def test_a_label_in_our_form(label: str, current: str, ours: bool) -> None:
     assert is_in_our_form(label, current) is ours

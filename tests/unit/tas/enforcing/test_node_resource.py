@@ -15,5 +15,5 @@ def test_another_value_is_no_offer(quantity: str) -> None:
     assert not is_offered(1000, {RESOURCE: quantity})
 
 
-def test_it_must_stand_in_each_of_them() -> None:
+def test_capacity_and_allocatable_must_both_have_it() -> None:
     assert not is_offered(1000, {RESOURCE: "1k"}, {"cpu": "1k"})

@@ -1,4 +1,4 @@
-"""The law of removal: what confirms a removal that verdicts ask for, and which orphans may go."""
+"""The law of removal: which requested removals are confirmed, and which orphans may be removed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,12 +43,14 @@ def confirmed(
     labels: Mapping[str, str] | None = None,
     uids: Mapping[PolicyKey, str] | None = None,
 ) -> set[str]:
-    """The labels that may go of those that `HERE` asks to remove."""
+    """The confirmed labels; by default `HERE` requests the removal of `p`."""
     requested = {"p": (HERE,)} if requested is None else requested
-    asking = {key for each in requested.values() for key in each}
-    judged = {key: PolicyVerdict(uid=(uids or {}).get(key, str(key)), generation=1, strategies={}) for key in asking}
+    requesting = {key for each in requested.values() for key in each}
+    verdicts = {
+        key: PolicyVerdict(uid=(uids or {}).get(key, str(key)), generation=1, strategies={}) for key in requesting
+    }
     evidence = Evidence(policies=found, samples=known, labels=labels, default_stale_after=STALE_AFTER, now=NOW)
-    return set(confirmed_removals(requested, judged, evidence))
+    return set(confirmed_removals(requested, verdicts, evidence))
 
 
 IN_ZONE_A: dict[str, Any] = {"nodeSelector": {"matchLabels": {"zone": "a"}}}
@@ -72,7 +74,7 @@ UNREADABLE = {"deschedule": {"rules": [RULE, 1], "logicalOperator": "allOf"}}
         pytest.param(stored(**IN_ZONE_A), VIOLATES, {"zone": "b"}, True, id="the selector has left the node"),
         pytest.param(stored(**IN_ZONE_A), MEETS, {"zone": "a"}, True, id="selected and met"),
         pytest.param(stored(**IN_ZONE_A), VIOLATES, {"zone": "a"}, False, id="selected and violated"),
-        pytest.param(stored(**IN_ZONE_A), MEETS, None, False, id="selected by labels that nobody knows"),
+        pytest.param(stored(**IN_ZONE_A), MEETS, None, False, id="unknown labels of the node"),
         pytest.param(stored(suspend=True), MEETS, {}, False, id="suspended"),
         pytest.param(stored(dryRun=True), MEETS, {}, False, id="dry-run"),
         pytest.param(stored(HERE, UNREADABLE), MEETS, {}, False, id="not readable"),
@@ -81,7 +83,7 @@ UNREADABLE = {"deschedule": {"rules": [RULE, 1], "logicalOperator": "allOf"}}
         pytest.param(stored(HERE, {"dontschedule": {"rules": [RULE]}}), MEETS, {}, False, id="only dontschedule"),
     ],
 )
-def test_the_policy_and_the_samples_that_are_stored_now_decide(
+def test_a_removal_is_confirmed_by_the_stored_policy_and_samples(
     policy: StoredPolicy, known: NodeSamples, labels: Mapping[str, str] | None, goes: bool
 ) -> None:
     assert confirmed({HERE: policy}, known=known, labels=labels) == ({"p"} if goes else set())
@@ -103,7 +105,7 @@ def test_the_policy_and_the_samples_that_are_stored_now_decide(
         pytest.param({HERE: stored(), OTHER: None}, True, id="a policy of another name that cannot be read"),
     ],
 )
-def test_each_policy_of_the_name_that_has_the_label_keeps_it(
+def test_another_policy_of_the_name_keeps_a_label_that_it_names(
     found: Mapping[PolicyKey, StoredPolicy | None], goes: bool
 ) -> None:
     assert confirmed(found) == ({"p"} if goes else set())
@@ -114,19 +116,19 @@ def test_a_policy_of_another_uid_confirms_nothing() -> None:
 
 
 @pytest.mark.parametrize("there", [stored(THERE), stored(THERE, suspend=True), None])
-def test_each_policy_that_asks_for_a_removal_confirms_it(there: StoredPolicy | None) -> None:
+def test_every_requesting_policy_must_confirm(there: StoredPolicy | None) -> None:
     by = {"p": (HERE, THERE)}
     goes = there is not None and not there.policy.suspend
     assert confirmed({HERE: stored(), THERE: there}, by) == ({"p"} if goes else set())
     assert confirmed({HERE: stored()}, by) == set()
 
 
-def test_a_removal_that_no_policy_asks_for_is_not_made() -> None:
+def test_a_removal_without_a_requesting_policy_is_not_confirmed() -> None:
     assert confirmed({HERE: stored()}, {"p": ()}) == set()
     assert confirmed({}, {"p": ()}) == set()
 
 
-def test_each_label_is_decided_alone() -> None:
+def test_labels_are_independent() -> None:
     both = stored(HERE, DESCHEDULE | LABELING)
     removals = {"p": (HERE,), PREFIXED: (HERE,)}
     assert confirmed({HERE: both}, removals) == {"p", PREFIXED}
@@ -214,7 +216,9 @@ ONLY_DONTSCHEDULE = {"strategies": {"dontschedule": {"rules": [RULE]}}}
         ),
     ],
 )
-def test_only_what_policies_say_lets_a_label_go(orphan: str, specs: list[tuple[PolicyKey, object]], goes: bool) -> None:
+def test_an_orphan_may_go_if_no_policy_can_have_set_it(
+    orphan: str, specs: list[tuple[PolicyKey, object]], goes: bool
+) -> None:
     assert may_orphan_go(orphan, specs) is goes
 
 

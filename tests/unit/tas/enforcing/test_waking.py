@@ -1,4 +1,4 @@
-"""When a node that has recovered is annotated, and with what."""
+"""When a recovered node gets a wake, and its annotation."""
 
 from collections import Counter
 from itertools import pairwise
@@ -33,30 +33,30 @@ def verdict(*, rejects: bool, changed: float = 0.0) -> PolicyVerdict:
 REJECTS, PASSES = verdict(rejects=True), verdict(rejects=False)
 
 
-def test_who_does_not_reject_any_more_has_recovered() -> None:
+def test_a_node_that_a_policy_no_longer_rejects_has_recovered() -> None:
     before = rejecting({A: REJECTS, B: REJECTS})
     assert before == {A, B}
     assert recovered(before, {A: PASSES, B: REJECTS}) == {A}
 
 
-def test_a_policy_that_is_gone_does_not_reject_any_more() -> None:
+def test_a_deleted_policy_no_longer_rejects() -> None:
     assert recovered({A}, {}) == {A}
 
 
-def test_what_passed_all_along_has_not_recovered() -> None:
+def test_a_node_that_was_not_rejected_has_not_recovered() -> None:
     assert recovered(rejecting({A: PASSES}), {A: PASSES}) == frozenset()
 
 
-def test_a_recovery_is_said_at_once_and_then_repeated_with_its_number() -> None:
+def test_a_wake_is_due_at_once_and_repeated_with_its_number() -> None:
     recovery = Recovery(revision=7, at=100.0, turn=100.0, policies=frozenset({A}))
-    told = []
+    wakes = []
     while recovery.due is not None:
-        told.append((recovery.value, recovery.due))
+        wakes.append((recovery.value, recovery.due))
         recovery = msgspec.structs.replace(recovery, sent=recovery.sent + 1)
-    assert told == [("7", 100.0), ("7.1", 101.0), ("7.2", 102.0), ("7.3", 104.0), ("7.4", 108.0)]
+    assert wakes == [("7", 100.0), ("7.1", 101.0), ("7.2", 102.0), ("7.3", 104.0), ("7.4", 108.0)]
 
 
-def test_whose_turn_comes_later_repeats_less_often() -> None:
+def test_a_later_turn_has_fewer_repetitions() -> None:
     recovery = Recovery(revision=7, at=100.0, turn=103.0, policies=frozenset({A}))
     assert recovery.due == 103.0
     recovery = msgspec.structs.replace(recovery, sent=1)
@@ -64,12 +64,12 @@ def test_whose_turn_comes_later_repeats_less_often() -> None:
     assert msgspec.structs.replace(recovery, sent=3).due is None
 
 
-def test_a_repetition_is_left_out_where_the_turn_came_as_late() -> None:
+def test_repetitions_before_the_turn_are_left_out() -> None:
     recovery = Recovery(revision=7, at=100.0, turn=102.0, policies=frozenset({A}), sent=1)
     assert recovery.due == 106.0
 
 
-def test_a_turn_that_comes_with_the_flush_is_none() -> None:
+def test_a_turn_at_the_flush_is_not_due() -> None:
     recovery = Recovery(revision=7, at=100.0, turn=100.0 + FLUSH_SECONDS, policies=frozenset({A}))
     assert recovery.due is None
     assert msgspec.structs.replace(recovery, turn=recovery.turn - 1).due == recovery.turn - 1
@@ -94,7 +94,7 @@ def test_the_same_or_a_later_annotation_needs_no_wake(annotation: str | None, se
     assert is_sent(annotation, Recovery(revision=7, at=0.0, turn=0.0, policies=frozenset({A}), sent=1)) is sent
 
 
-def test_who_has_not_seen_it_goes_by_how_long_ago_the_state_changed() -> None:
+def test_without_an_earlier_verdict_the_time_of_the_state_decides() -> None:
     policies = {
         A: verdict(rejects=False, changed=100.0),
         B: verdict(rejects=True, changed=100.0),
@@ -110,29 +110,29 @@ class TestRecoveries:
             waiting.set(f"pod-{number}", policy)
         return Recoveries(waiting)
 
-    def judge(self, recoveries: Recoveries, revision: int, found: PolicyVerdict, *, at: float) -> None:
+    def take_in(self, recoveries: Recoveries, revision: int, found: PolicyVerdict, *, at: float) -> None:
         recoveries.take_in_verdict("n", revision, {A: found}, at=at, now=1e9)
 
-    def test_what_is_said_is_due_again_until_it_has_been_said_often_enough(self) -> None:
+    def test_a_wake_is_due_until_all_repetitions_are_sent(self) -> None:
         recoveries = self.waiting_for(A)
-        self.judge(recoveries, 1, REJECTS, at=0.0)
+        self.take_in(recoveries, 1, REJECTS, at=0.0)
         assert recoveries.due("n", None, at=0.0) is None
-        self.judge(recoveries, 2, PASSES, at=10.0)
-        told, annotation = [], None
+        self.take_in(recoveries, 2, PASSES, at=10.0)
+        wakes, annotation = [], None
         for step in range(200):
             at = 10.0 + step / 10
             while (recovery := recoveries.due("n", annotation, at=at)) is not None:
                 annotation = recovery.value
-                told.append((at, annotation))
+                wakes.append((at, annotation))
                 recoveries.mark_sent("n", recovery)
-        assert told == [(10.0, "2"), (11.0, "2.1"), (12.0, "2.2"), (14.0, "2.3"), (18.0, "2.4")]
+        assert wakes == [(10.0, "2"), (11.0, "2.1"), (12.0, "2.2"), (14.0, "2.3"), (18.0, "2.4")]
         assert recoveries.next("n") is None
 
-    def test_nobody_waits_nothing_is_said_and_who_comes_later_hears_the_next(self) -> None:
+    def test_without_a_waiting_pod_no_wake_is_due_and_a_later_pod_gets_the_next(self) -> None:
         waiting = Waiting()
         recoveries = Recoveries(waiting)
-        self.judge(recoveries, 1, REJECTS, at=0.0)
-        self.judge(recoveries, 2, PASSES, at=10.0)
+        self.take_in(recoveries, 1, REJECTS, at=0.0)
+        self.take_in(recoveries, 2, PASSES, at=10.0)
         assert recoveries.due("n", None, at=10.0) is None
         waiting.set("late", A)
         assert recoveries.due("n", None, at=10.5) is None
@@ -146,17 +146,17 @@ class TestRecoveries:
     def test_a_node_that_is_rejected_again_has_not_recovered(self) -> None:
         recoveries = self.waiting_for(A)
         for revision, found in enumerate((REJECTS, PASSES, REJECTS)):
-            self.judge(recoveries, revision, found, at=float(revision))
+            self.take_in(recoveries, revision, found, at=float(revision))
         assert recoveries.due("n", None, at=99.0) is None
 
-    def test_what_another_replica_has_said_is_not_said_again(self) -> None:
+    def test_a_wake_of_another_replica_is_not_repeated(self) -> None:
         recoveries = self.waiting_for(A)
-        self.judge(recoveries, 1, REJECTS, at=0.0)
-        self.judge(recoveries, 2, PASSES, at=10.0)
+        self.take_in(recoveries, 1, REJECTS, at=0.0)
+        self.take_in(recoveries, 2, PASSES, at=10.0)
         assert recoveries.due("n", "2.1", at=11.0) is None
         assert recoveries.next("n") == 12.0
 
-    def test_a_second_policy_that_recovers_later_begins_anew_for_both(self) -> None:
+    def test_a_later_recovery_for_a_second_policy_starts_again_for_both(self) -> None:
         recoveries = self.waiting_for(A)
         both = {A: REJECTS, B: REJECTS}
         recoveries.take_in_verdict("n", 1, both, at=0.0, now=1e9)
@@ -168,22 +168,22 @@ class TestRecoveries:
         assert recovery.policies == {A, B}
 
     def test_many_nodes_that_recover_at_once_take_turns(self) -> None:
-        told = self.said_of_500(self.waiting_for(A), at=10.0)
-        first = [at for at, value in told if "." not in value]
+        wakes = self.wakes_of_500(self.waiting_for(A), at=10.0)
+        first = [at for at, value in wakes if "." not in value]
         assert len(first) == 500
         assert [round(one - other, 2) for other, one in pairwise(first)] == [0.02] * 499
-        seconds = Counter(int(at) for at, _ in told)
+        seconds = Counter(int(at) for at, _ in wakes)
         assert max(seconds.values()) <= 2 / TURN_SECONDS + 2
-        assert abs(len(told) - 1250) < 10
+        assert abs(len(wakes) - 1250) < 10
 
-    def test_who_waits_for_another_policy_is_not_kept_waiting_by_them(self) -> None:
+    def test_recoveries_for_another_policy_do_not_wait_for_these_turns(self) -> None:
         recoveries = self.waiting_for(A, B)
         recoveries.take_in_verdict("other", 1, {B: REJECTS}, at=0.0, now=1e9)
-        self.judge_500(recoveries, at=10.0)
+        self.recover_500(recoveries, at=10.0)
         recoveries.take_in_verdict("other", 2, {B: PASSES}, at=10.0, now=1e9)
         assert recoveries.due("other", None, at=10.0) is not None
 
-    def test_who_recovers_for_two_policies_takes_the_first_turn_of_either_and_one_of_both(self) -> None:
+    def test_a_recovery_for_two_policies_has_the_earlier_turn_and_uses_one_of_each(self) -> None:
         recoveries = self.waiting_for(A, B)
 
         def turn(node: str, *policies: PolicyKey) -> float | None:
@@ -196,7 +196,7 @@ class TestRecoveries:
         assert turn("a4", A) == pytest.approx(10.08)
         assert turn("b1", B) == pytest.approx(10.02)
 
-    def test_what_is_rejected_again_by_one_policy_is_still_said_for_the_other(self) -> None:
+    def test_a_node_rejected_again_by_one_policy_still_wakes_for_the_other(self) -> None:
         recoveries = self.waiting_for(A, B)
         for revision, found in enumerate(
             ({A: REJECTS, B: REJECTS}, {A: PASSES, B: PASSES}, {A: REJECTS, B: PASSES}), 1
@@ -206,73 +206,73 @@ class TestRecoveries:
         assert recovery is not None
         assert (recovery.revision, recovery.policies) == (2, frozenset({B}))
 
-    def test_a_recovery_that_another_has_overtaken_takes_nothing_from_it(self) -> None:
+    def test_marking_an_outdated_recovery_changes_no_newer_one(self) -> None:
         recoveries = self.waiting_for(A)
-        self.judge(recoveries, 1, REJECTS, at=0.0)
-        self.judge(recoveries, 2, PASSES, at=10.0)
+        self.take_in(recoveries, 1, REJECTS, at=0.0)
+        self.take_in(recoveries, 2, PASSES, at=10.0)
         overtaken = recoveries.due("n", None, at=10.0)
         assert overtaken is not None
-        self.judge(recoveries, 3, REJECTS, at=11.0)
-        self.judge(recoveries, 4, PASSES, at=12.0)
+        self.take_in(recoveries, 3, REJECTS, at=11.0)
+        self.take_in(recoveries, 4, PASSES, at=12.0)
         recoveries.mark_sent("n", overtaken)
         recovery = recoveries.due("n", "2", at=12.0)
         assert recovery is not None
         assert recovery.value == "4"
 
-    def test_turns_end_with_the_waiting(self) -> None:
+    def test_without_waiting_pods_no_turns_are_reserved(self) -> None:
         waiting = Waiting()
         waiting.set("pod", A)
         recoveries = Recoveries(waiting)
-        self.judge_500(recoveries, at=10.0)
+        self.recover_500(recoveries, at=10.0)
         assert recoveries.due("node-0", None, at=10.0) is not None
         waiting.drop("pod")
         assert all(recoveries.due(f"node-{number}", None, at=30.0) is None for number in range(500))
-        self.judge(recoveries, 1, REJECTS, at=40.0)
+        self.take_in(recoveries, 1, REJECTS, at=40.0)
         waiting.set("pod", A)
-        self.judge(recoveries, 2, PASSES, at=41.0)
+        self.take_in(recoveries, 2, PASSES, at=41.0)
         assert recoveries.due("n", None, at=41.0) is not None
 
-    def test_there_is_no_turn_after_the_flush_of_the_scheduler(self) -> None:
-        """However long nodes come and go, who recovers now waits no longer than for the flush."""
+    def test_no_turn_is_after_the_flush_of_the_scheduler(self) -> None:
+        """However often nodes recover, a wake is due before the flush."""
         recoveries = self.waiting_for(A)
         for at in range(100):
-            self.judge_500(recoveries, at=float(at))
+            self.recover_500(recoveries, at=float(at))
         turns = [when for number in range(500) if (when := recoveries.next(f"node-{number}")) is not None]
         assert all(when < 99.0 + FLUSH_SECONDS for when in turns)
-        self.judge_500(recoveries, at=1000.0)
+        self.recover_500(recoveries, at=1000.0)
         assert recoveries.next("node-0") == 1000.0
 
-    def judge_500(self, recoveries: Recoveries, *, at: float) -> None:
+    def recover_500(self, recoveries: Recoveries, *, at: float) -> None:
         for revision, found in enumerate((REJECTS, PASSES)):
             for number in range(500):
                 recoveries.take_in_verdict(f"node-{number}", revision, {A: found}, at=at, now=1e9)
 
-    def said_of_500(self, recoveries: Recoveries, *, at: float) -> list[tuple[float, str]]:
-        """When what is said of 500 nodes that recover together, while a pod waits all the time."""
-        self.judge_500(recoveries, at=at)
-        told: list[tuple[float, str]] = []
+    def wakes_of_500(self, recoveries: Recoveries, *, at: float) -> list[tuple[float, str]]:
+        """The times and annotations of all wakes of 500 nodes that recover together, while a pod waits."""
+        self.recover_500(recoveries, at=at)
+        wakes: list[tuple[float, str]] = []
         for number in range(500):
             node, annotation = f"node-{number}", None
             while (when := recoveries.next(node)) is not None:
                 recovery = recoveries.due(node, annotation, at=when)
                 assert recovery is not None
                 annotation = recovery.value
-                told.append((when, annotation))
+                wakes.append((when, annotation))
                 recoveries.mark_sent(node, recovery)
-        return sorted(told)
+        return sorted(wakes)
 
-    def test_a_node_that_is_gone_is_forgotten(self) -> None:
+    def test_a_deleted_node_is_forgotten(self) -> None:
         recoveries = self.waiting_for(A)
-        self.judge(recoveries, 1, REJECTS, at=0.0)
-        self.judge(recoveries, 2, PASSES, at=10.0)
+        self.take_in(recoveries, 1, REJECTS, at=0.0)
+        self.take_in(recoveries, 2, PASSES, at=10.0)
         recoveries.forget("n")
         assert recoveries.due("n", None, at=10.0) is None
 
-    def test_what_a_node_that_is_gone_was_rejected_for_says_nothing_of_the_next_of_its_name(self) -> None:
+    def test_a_new_node_has_no_rejections_of_a_deleted_one_of_its_name(self) -> None:
         recoveries = self.waiting_for(A)
-        self.judge(recoveries, 1, REJECTS, at=0.0)
+        self.take_in(recoveries, 1, REJECTS, at=0.0)
         recoveries.forget("n")
-        self.judge(recoveries, 2, PASSES, at=10.0)
+        self.take_in(recoveries, 2, PASSES, at=10.0)
         assert recoveries.due("n", None, at=10.0) is None
 
 

@@ -1,4 +1,4 @@
-"""Who knows more than a stored verdict: tables written by hand."""
+"""Whether a replica or a stored verdict is newer, and what follows."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def policy(*, generation: int = 1, desired: DesiredLabel = ABSENT) -> PolicyVerd
         (stored(), Known(None, 6, 4), Action.WAIT),
     ],
 )
-def test_who_is_behind_does_nothing(verdict: NodeVerdict | None, known: Known, does: Action) -> None:
+def test_a_replica_that_is_behind_waits(verdict: NodeVerdict | None, known: Known, does: Action) -> None:
     assert action(verdict, known) is does
 
 
@@ -49,7 +49,7 @@ def test_who_is_behind_does_nothing(verdict: NodeVerdict | None, known: Known, d
     ("verdict", "outdated"),
     [
         (None, True),
-        (stored(), False),  # equal knowledge
+        (stored(), False),  # equal revisions
         (stored(nodes=6, policies=6), False),
         (stored(nodes=4), True),
         (stored(policies=4), True),
@@ -59,7 +59,7 @@ def test_who_is_behind_does_nothing(verdict: NodeVerdict | None, known: Known, d
         (stored(uid=""), True),
     ],
 )
-def test_what_another_has_stored_is_judged_again_if_it_knew_less(verdict: NodeVerdict | None, outdated: bool) -> None:
+def test_a_stored_verdict_from_older_data_is_outdated(verdict: NodeVerdict | None, outdated: bool) -> None:
     assert is_outdated(verdict, Known("u", 5, 5)) is outdated
 
 
@@ -87,13 +87,13 @@ def test_a_verdict_of_another_uid_is_void(verdict_uid: str, node_uid: str | None
         (stored(), {}, set(), True),
     ],
 )
-def test_what_is_stored_is_confirmed_policy_by_policy(
+def test_a_verdict_is_confirmed_if_no_policy_differs(
     verdict: NodeVerdict, evaluated: dict[PolicyKey, PolicyVerdict], keys: set[PolicyKey], confirmed: bool
 ) -> None:
     assert is_confirmed(verdict, evaluated, keys, None) is confirmed
 
 
-def test_a_removal_that_waits_again_is_confirmed_where_the_label_is_gone() -> None:
+def test_a_hold_that_replaces_absent_confirms_if_the_node_lacks_the_label() -> None:
     verdict, evaluated = stored(p=policy()), {P: policy(desired=HOLD)}
     assert is_confirmed(verdict, evaluated, {P}, {"other"})
     assert not is_confirmed(verdict, evaluated, {P}, {"p"})

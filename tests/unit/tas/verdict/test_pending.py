@@ -1,4 +1,4 @@
-"""What is to be judged, and since when."""
+"""Pending evaluations of nodes."""
 
 from math import inf
 
@@ -10,7 +10,7 @@ from tas.verdict.pending import PendingNodes, Touched
 P, Q = PolicyKey("default", "p"), PolicyKey("default", "q")
 
 
-def test_changes_of_a_node_come_together_since_the_first() -> None:
+def test_changes_of_a_node_are_combined_since_the_first() -> None:
     pending = PendingNodes()
     pending.add("a", {P}, at=1.0)
     pending.add("a", {Q}, at=2.0)
@@ -21,7 +21,7 @@ def test_changes_of_a_node_come_together_since_the_first() -> None:
     assert pending.take("a", at=9.0, now=0.0) == Touched(9.0)
 
 
-def test_by_all_is_more_than_by_some() -> None:
+def test_all_policies_include_some_policies() -> None:
     pending = PendingNodes()
     pending.add("a", {P}, at=1.0)
     pending.add_by_all("a", at=2.0)
@@ -29,7 +29,7 @@ def test_by_all_is_more_than_by_some() -> None:
     assert pending.take("a", at=9.0, now=0.0) == Touched(1.0, True, {P, Q})
 
 
-def test_what_is_taken_changes_no_more() -> None:
+def test_a_taken_evaluation_does_not_change() -> None:
     pending, policies = PendingNodes(), {P}
     pending.add("a", policies, at=1.0)
     pending.add("a", {Q}, at=1.0)
@@ -38,7 +38,7 @@ def test_what_is_taken_changes_no_more() -> None:
     assert (taken, policies) == (Touched(1.0, False, {P, Q}), {P})
 
 
-def test_what_failed_is_judged_by_all_since_it_was_touched_first() -> None:
+def test_a_failed_evaluation_is_repeated_for_all_policies() -> None:
     pending = PendingNodes()
     pending.add("a", {P}, at=1.0)
     taken = pending.take("a", at=9.0, now=0.0)
@@ -50,7 +50,7 @@ def test_what_failed_is_judged_by_all_since_it_was_touched_first() -> None:
 
 
 @pytest.mark.parametrize(("now", "by_all"), [(9.9, False), (10.0, True), (11.0, True)])
-def test_a_node_is_judged_by_all_when_its_wait_is_over(now: float, by_all: bool) -> None:
+def test_a_node_is_due_for_all_policies_at_its_time(now: float, by_all: bool) -> None:
     pending = PendingNodes()
     pending.set_due("a", 10.0)
     assert pending.due("a") == 10.0
@@ -60,7 +60,7 @@ def test_a_node_is_judged_by_all_when_its_wait_is_over(now: float, by_all: bool)
     assert pending.due("a") == inf
 
 
-def test_all_that_was_added_can_be_forgotten() -> None:
+def test_clear_forgets_evaluations_but_not_due_times() -> None:
     pending = PendingNodes()
     pending.add("a", {P}, at=1.0)
     pending.set_due("a", 10.0)

@@ -1,4 +1,4 @@
-"""What a policy's status says."""
+"""The status of a policy."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_ready_says_whether_the_policy_is_in_force(
     assert condition(status(strategies, **spec), "Ready") == expected
 
 
-def test_what_was_ignored_is_told_with_its_field_and_reason() -> None:
+def test_a_problem_is_reported_with_its_field_and_reason() -> None:
     found = status({"deschedule": rules(), "strategy_unavailable": rules()})
     (problem,) = found["problems"]
     assert problem["field"] == "spec.strategies.strategy_unavailable"
@@ -95,13 +95,13 @@ def test_what_was_ignored_is_told_with_its_field_and_reason() -> None:
         ((MetricUse("another"),), ("True", "Fresh")),
     ],
 )
-def test_metrics_seen_says_whether_anybody_reports_them(
+def test_metrics_seen_is_false_if_a_metric_has_no_fresh_sample(
     unseen: tuple[MetricUse, ...], expected: tuple[str, str]
 ) -> None:
     assert condition(status({"deschedule": rules()}, unseen=unseen), "MetricsSeen") == expected
 
 
-def test_a_rule_of_one_source_is_about_that_source() -> None:
+def test_a_rule_with_a_source_uses_that_series() -> None:
     policy, _ = read({"scheduleonmetric": {"rules": [RULE | {"source": "agent"}]}})
     assert metrics_of(policy) == {MetricUse("m", "agent")}
 
@@ -115,19 +115,19 @@ def test_a_rule_of_one_source_is_about_that_source() -> None:
         ({StrategyType.DESCHEDULE: NodeStates(violated=["a"], unknown=["b"])}, ("True", "NodesViolate")),
     ],
 )
-def test_violating_says_what_the_verdicts_say(
+def test_violating_follows_the_states_of_the_nodes(
     states: dict[StrategyType, NodeStates], expected: tuple[str, str]
 ) -> None:
     assert condition(status({"deschedule": rules()}, states), "Violating") == expected
 
 
-def test_a_name_at_the_limit_leaves_nothing_to_count() -> None:
+def test_as_many_nodes_as_the_limit_are_all_named() -> None:
     nodes = [f"node-{number}" for number in range(MAX_NAMES)]
     found = status({"deschedule": rules()}, {StrategyType.DESCHEDULE: NodeStates(violated=nodes)})
     assert message(found, "Violating") == f"{MAX_NAMES} of {MAX_NAMES} nodes violate: {', '.join(nodes)}"
 
 
-def test_the_message_says_why_a_policy_is_not_in_force_and_else_who_violates_it() -> None:
+def test_the_message_is_that_of_ready_if_not_in_force_else_of_violating() -> None:
     states = {StrategyType.DESCHEDULE: NodeStates(violated=["a"])}
     for suspend, kind in ((False, "Violating"), (True, "Ready")):
         found = status({"deschedule": rules()}, states, suspend=suspend)
@@ -135,7 +135,7 @@ def test_the_message_says_why_a_policy_is_not_in_force_and_else_who_violates_it(
     assert status({"deschedule": rules()}, states)["message"] == "1 of 1 nodes violate: a"
 
 
-def test_the_most_nodes_that_any_strategy_judged_are_told() -> None:
+def test_the_number_of_nodes_is_the_largest_of_all_strategies() -> None:
     states = {
         StrategyType.DONTSCHEDULE: NodeStates(met=["a"]),
         StrategyType.DESCHEDULE: NodeStates(met=["a", "b"]),
@@ -144,7 +144,7 @@ def test_the_most_nodes_that_any_strategy_judged_are_told() -> None:
     assert message(found, "Violating") == "none of 2 nodes violates"
 
 
-def test_a_metric_of_a_rule_that_does_not_count_is_not_missed() -> None:
+def test_a_metric_of_a_rule_that_does_not_count_is_not_used() -> None:
     second = RULE | {"metricname": "second"}
     policy, _ = read({"scheduleonmetric": rules(second)})
     assert metrics_of(policy) == {MetricUse("m")}
@@ -203,7 +203,7 @@ def test_a_status_that_makes_no_sense_is_replaced(before: object) -> None:
     assert differs(before, found)
 
 
-def test_facts_D39_policies_of_one_name_tell_of_the_labels_that_they_share() -> None:
+def test_facts_D39_policies_of_one_name_report_shared_labels() -> None:
     one, _ = read({"deschedule": rules()}, namespace="b")
     two, _ = read({"deschedule": rules()}, namespace="a")
     three, _ = read({"labeling": {"rules": [RULE | {"labels": ["card=0"]}]}}, namespace="c")

@@ -1,4 +1,4 @@
-"""Verdicts: every table of wishes, and histories against the same history looked at every second."""
+"""Verdicts: tables of desired labels, and histories of samples, edits and times."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -106,7 +106,7 @@ def step(
     )
 
 
-def judged(of: Policy, known: NodeSamples = (), before: PolicyVerdict | None = None, **how: Any) -> PolicyVerdict:
+def evaluated(of: Policy, known: NodeSamples = (), before: PolicyVerdict | None = None, **how: Any) -> PolicyVerdict:
     return step(of, known, before, **how)[0]
 
 
@@ -138,7 +138,7 @@ def unless_any(text: str) -> DesiredLabel:
 
 
 @pytest.mark.parametrize(
-    ("known", "state", "wished"),
+    ("known", "state", "expected"),
     [
         pytest.param({}, UNKNOWN, HOLD, id="facts_S1-no-samples"),
         pytest.param({"memory": 100}, VIOLATED, SET, id="facts_S2"),
@@ -147,31 +147,31 @@ def unless_any(text: str) -> DesiredLabel:
         pytest.param({"cpu": 9, "memory": 1}, VIOLATED, SET, id="either"),
     ],
 )
-def test_deschedule(known: dict[str, int], state: State, wished: DesiredLabel) -> None:
-    verdict = judged(deschedule("memory > 1", "cpu < 10"), samples(**known))
+def test_deschedule(known: dict[str, int], state: State, expected: DesiredLabel) -> None:
+    verdict = evaluated(deschedule("memory > 1", "cpu < 10"), samples(**known))
     assert only(verdict).state is state
-    assert desired_labels(verdict) == {"p": wished}
+    assert desired_labels(verdict) == {"p": expected}
 
 
-def test_facts_S7_what_is_wished_of_one_node_knows_no_other() -> None:
+def test_facts_S7_nodes_are_evaluated_independently() -> None:
     of = deschedule("memory > 1")
-    first = judged(of, samples(memory=2))
-    assert desired(judged(of, samples(memory=1))) == ABSENT
-    assert desired(judged(of, samples(memory=2), first)) == SET
+    first = evaluated(of, samples(memory=2))
+    assert desired(evaluated(of, samples(memory=1))) == ABSENT
+    assert desired(evaluated(of, samples(memory=2), first)) == SET
 
 
-def test_facts_S9_D41_an_edit_that_changes_nothing_changes_nothing() -> None:
+def test_facts_S9_D41_an_edit_without_effect_changes_only_the_generation() -> None:
     of = deschedule("memory > 1", **{"for": "10s", "clearFor": "10s"})
-    before = judged(of, samples(memory=2))
-    after = judged(of, samples(memory=2), before, now=NOW + 10, generation=2)
-    assert after == msgspec.structs.replace(judged(of, samples(memory=2), before, now=NOW + 10), generation=2)
+    before = evaluated(of, samples(memory=2))
+    after = evaluated(of, samples(memory=2), before, now=NOW + 10, generation=2)
+    assert after == msgspec.structs.replace(evaluated(of, samples(memory=2), before, now=NOW + 10), generation=2)
     assert desired(after) == SET
     assert only(after).changed == NOW
     assert only(after).labels["p"].violated_since == NOW
 
 
 @pytest.mark.parametrize(
-    ("of", "known", "wished"),
+    ("of", "known", "expected"),
     [
         pytest.param(("memory > 99 -> gpu=false",), {"memory": 2000}, {"gpu": value("false")}, id="facts_G1"),
         pytest.param(("memory > 3000 -> gpu=false",), {"memory": 2000}, {"gpu": ABSENT}, id="facts_G2_G8"),
@@ -225,68 +225,70 @@ def test_facts_S9_D41_an_edit_that_changes_nothing_changes_nothing() -> None:
         ),
     ],
 )
-def test_labeling(of: tuple[str, ...], known: dict[str, int], wished: dict[str, DesiredLabel]) -> None:
-    assert desired_labels(judged(labeling(*of), samples(**known))) == {K + key: each for key, each in wished.items()}
+def test_labeling(of: tuple[str, ...], known: dict[str, int], expected: dict[str, DesiredLabel]) -> None:
+    assert desired_labels(evaluated(labeling(*of), samples(**known))) == {
+        K + key: each for key, each in expected.items()
+    }
 
 
-def test_facts_G6_D52_of_different_operators_nothing_is_wished() -> None:
+def test_facts_G6_D52_a_key_with_different_operators_gets_no_label() -> None:
     parsed, problems = parse_policy(
         KEY, {"strategies": {"labeling": {"rules": rules("memory < 2000 -> d=card0", "cpu = 200 -> d=card1 e=1")}}}
     )
     assert [problem.field for problem in problems] == ["spec.strategies.labeling.rules"]
-    assert desired_labels(judged(parsed, samples(memory=200, cpu=200))) == {K + "e": value("1")}
+    assert desired_labels(evaluated(parsed, samples(memory=200, cpu=200))) == {K + "e": value("1")}
 
 
-def test_facts_G10_D51_a_bad_label_spoils_no_other() -> None:
+def test_facts_G10_D51_an_invalid_label_is_left_out_alone() -> None:
     parsed, problems = parse_policy(
         KEY, {"strategies": {"labeling": {"rules": rules("m > 1 -> a=1 foo b=-1 a=2 x~y=1 x/y=1")}}}
     )
     assert len(problems) == 5
-    assert desired_labels(judged(parsed, samples(m=2))) == {K + "a": value("1")}
+    assert desired_labels(evaluated(parsed, samples(m=2))) == {K + "a": value("1")}
 
 
-def test_what_no_label_can_be_is_not_wished() -> None:
+def test_an_invalid_label_of_a_stored_rule_has_no_verdict() -> None:
     of = labeling("m > 1 -> ok=1")
     strategy = of.strategies[StrategyType.LABELING]
     rule = msgspec.structs.replace(strategy.rules[0], labels=(("a/b", "1"), ("ok", "1"), ("v", "-"), ("w" * 64, "1")))
     of = msgspec.structs.replace(
         of, strategies={StrategyType.LABELING: msgspec.structs.replace(strategy, rules=(rule,))}
     )
-    assert desired_labels(judged(of, samples(m=2))) == {K + "ok": value("1")}
+    assert desired_labels(evaluated(of, samples(m=2))) == {K + "ok": value("1")}
 
 
 def test_facts_D45_names_that_are_too_long() -> None:
     long, longer = PolicyKey("default", "p" * 64), PolicyKey("default", "p." * 120 + "p")
     assert deschedule_label(long) is None
-    verdict = judged(deschedule("m > 1", key=long), samples(m=2))
+    verdict = evaluated(deschedule("m > 1", key=long), samples(m=2))
     assert only(verdict).state is VIOLATED
     assert desired_labels(verdict) == {}
-    assert desired_labels(judged(labeling("m > 1 -> a=1", key=long), samples(m=2))) == {
+    assert desired_labels(evaluated(labeling("m > 1 -> a=1", key=long), samples(m=2))) == {
         labeling_prefix(long) + "a": value("1")
     }
-    assert desired_labels(judged(labeling("m > 1 -> a=1", key=longer), samples(m=2))) == {}
+    assert desired_labels(evaluated(labeling("m > 1 -> a=1", key=longer), samples(m=2))) == {}
 
 
-def test_facts_C5_what_an_edit_leaves_out_is_gone_from_the_verdict() -> None:
-    before = judged(deschedule("m > 1"), samples(m=2))
-    after = judged(labeling("m > 1 -> a=1"), samples(m=2), before, generation=2)
+def test_facts_C5_a_strategy_removed_by_an_edit_has_no_verdict() -> None:
+    before = evaluated(deschedule("m > 1"), samples(m=2))
+    after = evaluated(labeling("m > 1 -> a=1"), samples(m=2), before, generation=2)
     assert after.strategies.keys() == {StrategyType.LABELING}
     assert not same_meaning(before, after)
 
 
-def test_of_different_operators_the_first_listed_wins_where_a_policy_has_them() -> None:
+def test_of_rules_with_different_operators_the_first_wins() -> None:
     greater, less = labeling("a > 1 -> d=1"), labeling("b < 9 -> d=2")
     both = tuple(of.strategies[StrategyType.LABELING].rules[0] for of in (greater, less))
     for order, winner in ((both, "1"), (both[::-1], "2")):
         strategy = msgspec.structs.replace(greater.strategies[StrategyType.LABELING], rules=order)
         of = msgspec.structs.replace(greater, strategies={StrategyType.LABELING: strategy})
         for known in ({"a": 2, "b": 3}, {"a": 3, "b": 2}):
-            assert desired(judged(of, samples(**known))) == value(winner)
+            assert desired(evaluated(of, samples(**known))) == value(winner)
 
 
 @pytest.mark.parametrize("kind", ["dontschedule", "deschedule", "labeling"])
 def test_a_strategy_without_rules_has_no_verdict(kind: str) -> None:
-    assert judged(policy({kind: {"rules": []}}), samples(m=1)).strategies == {}
+    assert evaluated(policy({kind: {"rules": []}}), samples(m=1)).strategies == {}
 
 
 def test_scheduleonmetric_has_no_verdict_and_dontschedule_no_label() -> None:
@@ -298,13 +300,13 @@ def test_scheduleonmetric_has_no_verdict_and_dontschedule_no_label() -> None:
     assert due == NOW + STALE_AFTER
 
 
-# Combining, and what unknown counts as
+# Two rules, and `onStale`
 
 STATES = {VIOLATED: {"time": NOW, "value": 2}, MET: {"time": NOW, "value": 0}, UNKNOWN: {"time": NOW - 60, "value": 2}}
 
 
-def seen_as(**states: State | None) -> NodeSamples:
-    """Samples that make the rule `metric > 1` so; None: there never was one."""
+def samples_for(**states: State | None) -> NodeSamples:
+    """Samples for which each rule `metric > 1` has this state; None: the metric never had a sample."""
     return tuple(
         scrape(STATES[state]["time"], {metric: STATES[state]["value"]}, source=metric)
         for metric, state in sorted(states.items())
@@ -318,7 +320,7 @@ class Combination(NamedTuple):
 
 
 DESCHEDULE = {
-    # the states of two rules, None for never sampled: the wish under hold, violate and clear
+    # the states of two rules (None: never sampled): the desired label with hold, violate and clear
     (VIOLATED, VIOLATED): [Combination(SET, SET)] * 3,
     (VIOLATED, MET): [Combination(SET, ABSENT)] * 3,
     (MET, MET): [Combination(ABSENT, ABSENT)] * 3,
@@ -330,22 +332,22 @@ DESCHEDULE = {
     (UNKNOWN, None): [Combination(HOLD, HOLD), Combination(SET, SET), Combination(HOLD, ABSENT)],
     (None, None): [Combination(HOLD, HOLD), Combination(SET, SET), Combination(HOLD, HOLD)],
 }
-EVERY = [*product([*State, None], repeat=2)]
-HOLDING = [OnStale.HOLD, OnStale.VIOLATE, OnStale.CLEAR]
+STATE_PAIRS = [*product([*State, None], repeat=2)]
+ON_STALE = [OnStale.HOLD, OnStale.VIOLATE, OnStale.CLEAR]
 
 
-@pytest.mark.parametrize("on_stale", HOLDING)
-@pytest.mark.parametrize(("first", "second"), EVERY)
+@pytest.mark.parametrize("on_stale", ON_STALE)
+@pytest.mark.parametrize(("first", "second"), STATE_PAIRS)
 def test_two_rules_of_deschedule(first: State | None, second: State | None, on_stale: OnStale) -> None:
-    expected = (DESCHEDULE.get((first, second)) or DESCHEDULE[second, first])[HOLDING.index(on_stale)]
-    known = seen_as(a=first, b=second)
-    for operator, wished in (("anyOf", expected.any_of), ("allOf", expected.all_of)):
+    expected = (DESCHEDULE.get((first, second)) or DESCHEDULE[second, first])[ON_STALE.index(on_stale)]
+    known = samples_for(a=first, b=second)
+    for operator, label in (("anyOf", expected.any_of), ("allOf", expected.all_of)):
         of = deschedule("a > 1", "b > 1", logicalOperator=operator, onStale=on_stale.value)
-        assert desired(judged(of, known)) == wished, operator
+        assert desired(evaluated(of, known)) == label, operator
 
 
 LABELING_ANY_OF = {
-    # of a rule that wishes x=a and one that wishes x=b
+    # of a rule with the label x=a and a rule with x=b
     (VIOLATED, VIOLATED): [value("a")] * 3,
     (VIOLATED, MET): [value("a")] * 3,
     (MET, VIOLATED): [value("b")] * 3,
@@ -365,90 +367,95 @@ LABELING_ANY_OF = {
 }
 
 
-@pytest.mark.parametrize("on_stale", HOLDING)
-@pytest.mark.parametrize(("first", "second"), EVERY)
+@pytest.mark.parametrize("on_stale", ON_STALE)
+@pytest.mark.parametrize(("first", "second"), STATE_PAIRS)
 def test_two_rules_of_labeling_for_one_key(first: State | None, second: State | None, on_stale: OnStale) -> None:
     of = labeling("a > 1 -> x=a", "b > 1 -> x=b", onStale=on_stale.value)
-    assert desired(judged(of, seen_as(a=first, b=second))) == LABELING_ANY_OF[first, second][HOLDING.index(on_stale)]
+    assert (
+        desired(evaluated(of, samples_for(a=first, b=second)))
+        == LABELING_ANY_OF[first, second][ON_STALE.index(on_stale)]
+    )
 
 
-@pytest.mark.parametrize("on_stale", HOLDING)
-@pytest.mark.parametrize(("first", "second"), EVERY)
+@pytest.mark.parametrize("on_stale", ON_STALE)
+@pytest.mark.parametrize(("first", "second"), STATE_PAIRS)
 def test_two_rules_of_labeling_for_two_keys(first: State | None, second: State | None, on_stale: OnStale) -> None:
-    known = seen_as(a=first, b=second)
-    apart = judged(labeling("a > 1 -> x=1", "b > 1 -> y=1", onStale=on_stale.value), known)
+    known = samples_for(a=first, b=second)
+    apart = evaluated(labeling("a > 1 -> x=1", "b > 1 -> y=1", onStale=on_stale.value), known)
     for metric, key in (("a", "x"), ("b", "y")):
-        alone = judged(labeling(f"{metric} > 1 -> {key}=1", onStale=on_stale.value), known)
+        alone = evaluated(labeling(f"{metric} > 1 -> {key}=1", onStale=on_stale.value), known)
         assert desired_labels(apart)[K + key] == desired(alone)
     together = labeling("a > 1 -> x=1", "b > 1 -> y=1", onStale=on_stale.value, logicalOperator="allOf")
-    label = desired(judged(deschedule("a > 1", "b > 1", onStale=on_stale.value, logicalOperator="allOf"), known))
+    label = desired(evaluated(deschedule("a > 1", "b > 1", onStale=on_stale.value, logicalOperator="allOf"), known))
     expected = value("1") if label == SET else label
-    assert desired_labels(judged(together, known)) == {K + "x": expected, K + "y": expected}
+    assert desired_labels(evaluated(together, known)) == {K + "x": expected, K + "y": expected}
 
 
-def test_one_value_for_all_is_no_question_where_unknown_counts() -> None:
+def test_with_on_stale_violate_a_common_value_is_set_despite_unknown() -> None:
     texts = ("a > 1 -> x=1", "b > 1 -> x=1")
-    assert desired(judged(labeling(*texts, onStale="violate"), seen_as(a=None, b=None))) == value("1")
-    assert desired(judged(labeling(*texts), seen_as(a=VIOLATED, b=None))) == unless_any("1")
+    assert desired(evaluated(labeling(*texts, onStale="violate"), samples_for(a=None, b=None))) == value("1")
+    assert desired(evaluated(labeling(*texts), samples_for(a=VIOLATED, b=None))) == unless_any("1")
 
 
-@pytest.mark.parametrize("on_stale", HOLDING)
+@pytest.mark.parametrize("on_stale", ON_STALE)
 @pytest.mark.parametrize("state", [*State, None])
-def test_where_the_selector_matters(state: State | None, on_stale: OnStale) -> None:
+def test_an_unselected_node_meets_the_policy_at_once_and_unknown_labels_hold(
+    state: State | None, on_stale: OnStale
+) -> None:
     of = deschedule("a > 1", onStale=on_stale.value, clearFor="1h", nodeSelector={"matchLabels": {"zone": "a"}})
     plain = deschedule("a > 1", onStale=on_stale.value, clearFor="1h")
-    known = seen_as(a=state)
-    unknown, outside, inside = (judged(of, known, labels=labels) for labels in (None, {"zone": "b"}, {"zone": "a"}))
+    known = samples_for(a=state)
+    unknown, outside, inside = (evaluated(of, known, labels=labels) for labels in (None, {"zone": "b"}, {"zone": "a"}))
     assert (only(unknown).state, desired(unknown)) == (UNKNOWN, HOLD)
     assert (only(outside).state, desired(outside)) == (MET, ABSENT)
     assert step(of, known, labels={"zone": "b"})[1] is None  # no sample can change that
-    assert inside == judged(plain, known)
+    assert inside == evaluated(plain, known)
 
 
-@pytest.mark.parametrize("word", ["suspend", "dryRun"])
+@pytest.mark.parametrize("field", ["suspend", "dryRun"])
 @pytest.mark.parametrize("state", [*State, None])
-def test_a_silent_policy_is_judged_and_wishes_nothing(state: State | None, word: str) -> None:
+def test_a_suspended_or_dry_run_policy_has_states_and_holds_its_labels(state: State | None, field: str) -> None:
     parts: dict[str, Any] = {
         "deschedule": {"rules": rules("a > 1")},
         "labeling": {"rules": rules("a > 1 -> x=1"), "onStale": "clear"},
     }
-    quiet: dict[str, Any] = {word: True}
-    known = seen_as(a=state)
-    silent, acting = judged(policy(parts, **quiet), known), judged(policy(parts), known)
-    assert set(desired_labels(silent).values()) == {HOLD}
-    assert {kind: each.state for kind, each in silent.strategies.items()} == {
-        kind: each.state for kind, each in acting.strategies.items()
+    inactive: dict[str, Any] = {field: True}
+    known = samples_for(a=state)
+    inactive_verdict, active_verdict = evaluated(policy(parts, **inactive), known), evaluated(policy(parts), known)
+    assert set(desired_labels(inactive_verdict).values()) == {HOLD}
+    assert {kind: each.state for kind, each in inactive_verdict.strategies.items()} == {
+        kind: each.state for kind, each in active_verdict.strategies.items()
     }
-    assert (silent.holds_prefix, acting.holds_prefix) == (True, False)
+    assert (inactive_verdict.holds_prefix, active_verdict.holds_prefix) == (True, False)
 
 
-@pytest.mark.parametrize("word", ["suspend", "dryRun"])
-def test_a_silent_policy_holds_labels_that_an_edit_left_behind(word: str) -> None:
-    assert judged(policy({}, **{word: True}, key=KEY)).holds_prefix
-    assert not judged(policy({})).holds_prefix
+@pytest.mark.parametrize("field", ["suspend", "dryRun"])
+def test_a_suspended_or_dry_run_policy_holds_its_prefix(field: str) -> None:
+    assert evaluated(policy({}, **{field: True}, key=KEY)).holds_prefix
+    assert not evaluated(policy({})).holds_prefix
 
 
-def test_waiting_goes_on_while_a_policy_is_silent() -> None:
-    dry, wet = (deschedule("a > 1", dryRun=dry, **{"for": "20s"}) for dry in (True, False))
-    before = judged(dry, samples(a=2))
-    assert desired(judged(wet, samples(NOW + 20, a=2), before, now=NOW + 20)) == SET
+def test_for_continues_during_dry_run() -> None:
+    dry_run, in_force = (deschedule("a > 1", dryRun=dry, **{"for": "20s"}) for dry in (True, False))
+    before = evaluated(dry_run, samples(a=2))
+    assert desired(evaluated(in_force, samples(NOW + 20, a=2), before, now=NOW + 20)) == SET
 
 
 @pytest.mark.parametrize("state", [*State, None])
-def test_what_cannot_be_read_holds(state: State | None) -> None:
+def test_an_unreadable_labeling_holds_its_labels_and_its_prefix(state: State | None) -> None:
     good, bad = rules("a > 1 -> x=1"), [{"metricname": "b", "operator": "Worse", "target": 1, "labels": ["y=1"]}]
     of = policy({"labeling": {"rules": good + bad}, "deschedule": {"rules": rules("a > 1")}}, refused=True)
-    verdict = judged(of, seen_as(a=state, b=VIOLATED))
+    verdict = evaluated(of, samples_for(a=state, b=VIOLATED))
     assert verdict.holds_prefix
     labels = verdict.strategies[StrategyType.LABELING].labels
     assert {label: each.desired for label, each in labels.items()} == {K + "x": HOLD, K + "y": HOLD}
-    alone = desired(judged(deschedule("a > 1"), seen_as(a=state)))
+    alone = desired(evaluated(deschedule("a > 1"), samples_for(a=state)))
     assert verdict.strategies[StrategyType.DESCHEDULE].labels["p"].desired == alone
 
 
-def test_a_deschedule_that_cannot_be_read_holds_its_own_label_only() -> None:
+def test_an_unreadable_deschedule_holds_only_its_own_label() -> None:
     of = policy({"deschedule": 1, "labeling": {"rules": rules("a > 1 -> x=1")}}, refused=True)
-    verdict = judged(of, samples(a=2))
+    verdict = evaluated(of, samples(a=2))
     assert desired_labels(verdict) == {"p": HOLD, K + "x": value("1")}
     assert not verdict.holds_prefix
 
@@ -456,63 +463,63 @@ def test_a_deschedule_that_cannot_be_read_holds_its_own_label_only() -> None:
 # Time
 
 
-def test_for_waits_and_is_not_broken_by_unknown() -> None:
+def test_for_continues_during_unknown_and_ends_only_while_violated() -> None:
     of = deschedule("a > 1", **{"for": "60s"})
     first, due = step(of, samples(a=2))
     assert (desired(first), due) == (HOLD, NOW + STALE_AFTER)
-    silent, due = step(of, samples(a=2), first, now=NOW + 40)
-    assert (only(silent).state, desired(silent), due) == (UNKNOWN, HOLD, None)
-    later, due = step(of, samples(a=2), silent, now=NOW + 70)
-    assert (desired(later), due) == (HOLD, None)  # it completes only while violated
-    again = judged(of, samples(NOW + 80, a=2), later, now=NOW + 80)
+    stale, due = step(of, samples(a=2), first, now=NOW + 40)
+    assert (only(stale).state, desired(stale), due) == (UNKNOWN, HOLD, None)
+    later, due = step(of, samples(a=2), stale, now=NOW + 70)
+    assert (desired(later), due) == (HOLD, None)  # `for` ends only while violated
+    again = evaluated(of, samples(NOW + 80, a=2), later, now=NOW + 80)
     assert (desired(again), only(again).labels["p"].violated_since) == (SET, NOW)
 
 
-def test_for_is_broken_by_met() -> None:
+def test_for_starts_again_after_met() -> None:
     of = deschedule("a > 1", **{"for": "20s"})
-    met = judged(of, samples(NOW + 10, a=1), judged(of, samples(a=2)), now=NOW + 10)
+    met = evaluated(of, samples(NOW + 10, a=1), evaluated(of, samples(a=2)), now=NOW + 10)
     assert desired(met) == ABSENT
     again, due = step(of, samples(NOW + 20, a=2), met, now=NOW + 20)
     assert (desired(again), due) == (HOLD, NOW + 40)
 
 
 @pytest.mark.parametrize("between", [VIOLATED, UNKNOWN])
-def test_clear_for_needs_unbroken_met(between: State) -> None:
+def test_clear_for_starts_again_after_any_other_state(between: State) -> None:
     of = deschedule("a > 1", clearFor="20s")
     first, due = step(of, samples(a=1))
     assert (desired(first), due) == (HOLD, NOW + 20)
     known = samples(NOW + 10, a=2) if between is VIOLATED else ()
-    broken = judged(of, known, first, now=NOW + 10)
+    broken = evaluated(of, known, first, now=NOW + 10)
     assert only(broken).state is between
     again, due = step(of, samples(NOW + 12, a=1), broken, now=NOW + 12)
     assert (desired(again), due) == (HOLD, NOW + 32)
-    assert desired(judged(of, samples(NOW + 12, a=1), again, now=NOW + 32)) == ABSENT
+    assert desired(evaluated(of, samples(NOW + 12, a=1), again, now=NOW + 32)) == ABSENT
 
 
 @pytest.mark.parametrize(
     "watched", [Watched(since=NOW + 15), Watched(unmet_until={KEY.name: NOW + 15})], ids=["not watched", "seen unmet"]
 )
-def test_clear_for_counts_only_what_was_seen_met(watched: Watched) -> None:
+def test_clear_for_counts_only_observed_time(watched: Watched) -> None:
     of = deschedule("a > 1", clearFor="20s")
-    first = judged(of, samples(a=1))
+    first = evaluated(of, samples(a=1))
     again, due = step(of, samples(NOW + 20, a=1), first, now=NOW + 20, watched=watched)
     assert (desired(again), due) == (HOLD, NOW + 35)
-    assert only(again) == only(first)  # who has watched longer goes on from there
-    cleared = judged(of, samples(NOW + 35, a=1), again, now=NOW + 35, watched=watched)
+    assert only(again) == only(first)  # so a replica that has watched longer can continue
+    cleared = evaluated(of, samples(NOW + 35, a=1), again, now=NOW + 35, watched=watched)
     assert desired(cleared) == ABSENT
 
 
-def test_an_edit_that_makes_clear_for_longer_waits_for_the_rest() -> None:
-    cleared = judged(deschedule("a > 1"), samples(a=1))
+def test_a_longer_clear_for_waits_for_the_rest() -> None:
+    cleared = evaluated(deschedule("a > 1"), samples(a=1))
     assert desired(cleared) == ABSENT
     longer = deschedule("a > 1", clearFor="20s")
     again, due = step(longer, samples(NOW + 5, a=1), cleared, now=NOW + 5)
     assert (desired(again), due) == (HOLD, NOW + 20)
 
 
-def test_clear_for_does_not_end_while_the_rules_are_seen_not_met() -> None:
+def test_clear_for_has_no_end_while_the_rules_are_observed_unmet() -> None:
     of = deschedule("a > 1", clearFor="20s")
-    first = judged(of, samples(a=1))
+    first = evaluated(of, samples(a=1))
     again = step(of, samples(NOW + 90, a=1), first, now=NOW + 90, watched=Watched(unmet_until={KEY.name: inf}))
     assert (desired(again[0]), again[1]) == (HOLD, NOW + 90 + STALE_AFTER)  # no time ends the wait
 
@@ -528,11 +535,11 @@ def test_clear_for_does_not_end_while_the_rules_are_seen_not_met() -> None:
         (NOW, inf, False),
     ],
 )
-def test_a_stored_absent_stays_only_if_the_rules_were_seen_met_ever_since(
+def test_a_stored_absent_stays_only_if_the_rules_were_observed_met_since(
     since: float, unmet_until: float | None, stays: bool
 ) -> None:
     of = deschedule("a > 1", clearFor="20s")
-    stored = judged(of, samples(NOW + 40, a=1), judged(of, samples(a=1)), now=NOW + 40)
+    stored = evaluated(of, samples(NOW + 40, a=1), evaluated(of, samples(a=1)), now=NOW + 40)
     assert desired(stored) == ABSENT
     unmet = {} if unmet_until is None else {KEY.name: unmet_until}
     watched = Watched(since, unmet, stored_until=NOW + 40)
@@ -541,42 +548,42 @@ def test_a_stored_absent_stays_only_if_the_rules_were_seen_met_ever_since(
     assert due == min(NOW + 50 + STALE_AFTER, inf if stays else max(since, unmet_until or 0.0) + 20)
 
 
-def test_a_clock_that_is_ahead_shortens_no_clear_for() -> None:
-    """Another replica has judged 5 s from now on our clock, so we judge at its time; but we have watched for 16 s."""
+def test_a_clock_that_is_ahead_does_not_shorten_clear_for() -> None:
+    """Another replica's clock is 5 s ahead, and we evaluate at its time; but we have watched for only 16 s."""
     of = deschedule("a > 1", clearFor="20s")
-    first = judged(of, samples(a=1))
+    first = evaluated(of, samples(a=1))
     watched = Watched(since=NOW + 100, ahead=5.0)
     assert step(of, samples(NOW + 121, a=1), first, now=NOW + 121, watched=watched)[1] == NOW + 125
-    assert desired(judged(of, samples(NOW + 125, a=1), first, now=NOW + 125, watched=watched)) == ABSENT
+    assert desired(evaluated(of, samples(NOW + 125, a=1), first, now=NOW + 125, watched=watched)) == ABSENT
 
 
-def test_without_a_clear_for_nobody_need_have_watched() -> None:
+def test_without_clear_for_no_observation_is_needed() -> None:
     of = deschedule("a > 1")
     watched = Watched(NOW, {KEY.name: inf})
-    assert desired(judged(of, samples(a=1), watched=watched)) == ABSENT
+    assert desired(evaluated(of, samples(a=1), watched=watched)) == ABSENT
 
 
-def test_who_has_watched_for_long_enough_needs_no_stored_verdict() -> None:
+def test_a_replica_that_observed_the_whole_clear_for_needs_no_stored_absent() -> None:
     of = deschedule("a > 1", clearFor="20s")
-    stored = judged(of, samples(NOW + 40, a=1), judged(of, samples(a=1)), now=NOW + 40)
+    stored = evaluated(of, samples(NOW + 40, a=1), evaluated(of, samples(a=1)), now=NOW + 40)
     watched = Watched(since=NOW + 45, stored_until=NOW + 40)
-    assert desired(judged(of, samples(NOW + 64, a=1), stored, now=NOW + 64, watched=watched)) == HOLD
-    assert desired(judged(of, samples(NOW + 65, a=1), stored, now=NOW + 65, watched=watched)) == ABSENT
+    assert desired(evaluated(of, samples(NOW + 64, a=1), stored, now=NOW + 64, watched=watched)) == HOLD
+    assert desired(evaluated(of, samples(NOW + 65, a=1), stored, now=NOW + 65, watched=watched)) == ABSENT
 
 
 @pytest.mark.parametrize(
     ("node_labels", "same"), [({}, True), ({"other": "x"}, True), ({KEY.name: "x"}, False), (None, False)]
 )
-def test_a_removal_that_waits_again_is_written_only_where_the_label_is_set(
+def test_a_hold_that_replaces_absent_is_written_only_if_the_node_has_the_label(
     node_labels: Mapping[str, str] | None, same: bool
 ) -> None:
     of = deschedule("a > 1", clearFor="20s")
-    stored = judged(of, samples(NOW + 40, a=1), judged(of, samples(a=1)), now=NOW + 40)
-    waits = judged(of, samples(NOW + 50, a=1), stored, now=NOW + 50, watched=Watched(NOW + 45))
+    stored = evaluated(of, samples(NOW + 40, a=1), evaluated(of, samples(a=1)), now=NOW + 40)
+    waits = evaluated(of, samples(NOW + 50, a=1), stored, now=NOW + 50, watched=Watched(NOW + 45))
     assert same_meaning(stored, waits, node_labels) is same
     assert not same_meaning(waits, stored, node_labels)
     for changed in (samples(NOW + 50, a=2), ()):
-        differs = judged(of, changed, stored, now=NOW + 50, watched=Watched(NOW + 45))
+        differs = evaluated(of, changed, stored, now=NOW + 50, watched=Watched(NOW + 45))
         assert not same_meaning(stored, differs, node_labels)
 
 
@@ -598,22 +605,22 @@ def test_a_removal_that_waits_again_is_written_only_where_the_label_is_set(
         ),
     ],
 )
-def test_of_which_labels_it_is_watched_whether_their_rules_are_met(
+def test_met_labels_are_those_of_strategies_with_clear_for(
     strategies: Mapping[str, Any], known: Mapping[str, int], met: Mapping[str, bool]
 ) -> None:
     assert labels_met(policy(strategies), samples(**known)) == met
 
 
-def test_cleared_by_its_policy_counts_as_met_only_after_there_was_a_sample() -> None:
+def test_with_on_stale_clear_unknown_counts_as_met_only_after_a_sample() -> None:
     of = deschedule("a > 1", clearFor="1s", onStale="clear")
     assert labels_met(of, samples(a=1), now=NOW + STALE_AFTER) == {"p": True}
     assert labels_met(of, ()) == {"p": False}
-    before = judged(of, samples(a=1))
+    before = evaluated(of, samples(a=1))
     assert labels_met(of, (), before) == {"p": True}
     assert labels_met(of, (), before, uid="of another policy") == {"p": False}
 
 
-def test_a_node_that_its_selector_leaves_counts_as_met() -> None:
+def test_an_unselected_node_counts_as_met() -> None:
     of = deschedule("a > 1", clearFor="1s", nodeSelector={"matchLabels": {"zone": "a"}})
     assert labels_met(of, samples(a=2), labels={"zone": "b"}) == {"p": True}
     assert labels_met(of, samples(a=2), labels={"zone": "a"}) == {"p": False}
@@ -634,85 +641,85 @@ def labels_met(
     )
 
 
-def test_clear_waits_for_clear_for_as_well() -> None:
+def test_on_stale_clear_waits_for_clear_for() -> None:
     of = deschedule("a > 1", onStale="clear", clearFor="20s")
     violated, due = step(of, samples(a=2))
     assert (desired(violated), due) == (SET, NOW + STALE_AFTER)
     stale, due = step(of, samples(a=2), violated, now=NOW + 30)
     assert (only(stale).state, desired(stale), due) == (UNKNOWN, HOLD, NOW + 50)
-    assert desired(judged(of, samples(a=2), stale, now=NOW + 50)) == ABSENT
+    assert desired(evaluated(of, samples(a=2), stale, now=NOW + 50)) == ABSENT
 
 
-def test_clear_remembers_that_there_was_a_sample() -> None:
+def test_on_stale_clear_remembers_an_earlier_sample() -> None:
     of = deschedule("a > 1", onStale="clear")
-    before = judged(of, samples(a=2))
+    before = evaluated(of, samples(a=2))
     assert only(before).sampled == ("a",)
-    assert desired(judged(of, (), before, now=NOW + 4000)) == ABSENT
-    assert desired(judged(of, (), None, now=NOW + 4000)) == HOLD
+    assert desired(evaluated(of, (), before, now=NOW + 4000)) == ABSENT
+    assert desired(evaluated(of, (), None, now=NOW + 4000)) == HOLD
 
 
-def test_clear_says_nothing_of_a_metric_that_an_edit_brought() -> None:
-    before = judged(deschedule("a > 1", onStale="clear"), samples(a=2))
+def test_on_stale_clear_does_not_apply_to_a_series_that_an_edit_added() -> None:
+    before = evaluated(deschedule("a > 1", onStale="clear"), samples(a=2))
     edited = deschedule("b > 1", onStale="clear")
-    assert desired(judged(edited, samples(a=2), before, generation=2)) == HOLD
+    assert desired(evaluated(edited, samples(a=2), before, generation=2)) == HOLD
     policy_of_source = policy({"deschedule": {"rules": [{**rules("a > 1")[0], "source": "t"}], "onStale": "clear"}})
-    assert desired(judged(policy_of_source, samples(a=2), before, generation=2)) == HOLD
+    assert desired(evaluated(policy_of_source, samples(a=2), before, generation=2)) == HOLD
 
 
-def test_an_edit_keeps_how_long_it_has_been_so() -> None:
-    before = judged(deschedule("a > 1", **{"for": "20s"}), samples(a=3))
-    edited = judged(deschedule("a > 2", **{"for": "20s"}), samples(a=3), before, now=NOW + 20, generation=2)
+def test_an_edit_keeps_the_times_of_the_state() -> None:
+    before = evaluated(deschedule("a > 1", **{"for": "20s"}), samples(a=3))
+    edited = evaluated(deschedule("a > 2", **{"for": "20s"}), samples(a=3), before, now=NOW + 20, generation=2)
     assert desired(edited) == SET
     assert (only(edited).changed, only(edited).labels["p"].violated_since) == (NOW, NOW)
 
 
-def test_another_policy_of_the_name_begins_anew() -> None:
+def test_a_policy_with_another_uid_has_no_history() -> None:
     of = deschedule("a > 1", onStale="clear", **{"for": "20s"})
-    before = judged(of, samples(a=2))
+    before = evaluated(of, samples(a=2))
     other, due = step(of, samples(a=2), before, now=NOW + 25, uid="other")
     assert (desired(other), due, only(other).changed) == (HOLD, NOW + STALE_AFTER, NOW + 25)
-    assert desired(judged(of, (), before, uid="other")) == HOLD
-    assert not same_meaning(before, judged(of, samples(a=2), uid="other"))
+    assert desired(evaluated(of, (), before, uid="other")) == HOLD
+    assert not same_meaning(before, evaluated(of, samples(a=2), uid="other"))
 
 
-def test_a_time_that_is_yet_to_come_was_a_wrong_clock() -> None:
+def test_a_future_time_in_a_verdict_becomes_now() -> None:
     of = deschedule("a > 1", **{"for": "20s"})
-    ahead = judged(of, samples(NOW + 10**6, a=2), now=NOW + 10**6)
+    ahead = evaluated(of, samples(NOW + 10**6, a=2), now=NOW + 10**6)
     back, due = step(of, samples(a=2), ahead)
     assert (desired(back), due) == (HOLD, NOW + 20)
     assert only(back).changed == NOW
     assert not same_meaning(ahead, back)
 
 
-def test_the_value_is_that_at_the_change() -> None:
+def test_the_value_is_that_of_the_last_change_of_the_state() -> None:
     of = deschedule("a > 1", "b > 1")
-    first = judged(of, samples(a="1500m", b=1))
+    first = evaluated(of, samples(a="1500m", b=1))
     assert (only(first).value, only(first).changed) == ("1.5", NOW)
-    more = judged(of, samples(a=7, b=1), first, now=NOW + 1)
+    more = evaluated(of, samples(a=7, b=1), first, now=NOW + 1)
     assert (only(more).value, only(more).changed) == ("1.5", NOW)
-    less = judged(of, samples(a=1, b=1), more, now=NOW + 2)
+    less = evaluated(of, samples(a=1, b=1), more, now=NOW + 2)
     assert (only(less).value, only(less).changed) == ("1", NOW + 2)
-    assert only(judged(of, (), less, now=NOW + 3)).value == ""
+    assert only(evaluated(of, (), less, now=NOW + 3)).value == ""
 
 
-def test_a_verdict_that_is_merely_confirmed_means_the_same() -> None:
+def test_only_a_change_with_an_effect_changes_the_meaning() -> None:
     of = labeling("a > 1 -> x=1")
-    first = judged(of, samples(a=2))
-    assert same_meaning(first, judged(of, samples(NOW + 5, a=3), first, now=NOW + 5))
-    assert not same_meaning(first, judged(of, samples(NOW + 5, a=1), first, now=NOW + 5))
-    assert not same_meaning(first, judged(of, samples(a=2), first, generation=2))
+    first = evaluated(of, samples(a=2))
+    assert same_meaning(first, evaluated(of, samples(NOW + 5, a=3), first, now=NOW + 5))
+    assert not same_meaning(first, evaluated(of, samples(NOW + 5, a=1), first, now=NOW + 5))
+    assert not same_meaning(first, evaluated(of, samples(a=2), first, generation=2))
     assert not same_meaning(first, msgspec.structs.replace(first, holds_prefix=True))
-    kept_away = policy({"dontschedule": {"rules": rules("a > 1")}})
-    assert not same_meaning(judged(kept_away, samples(a=2)), judged(kept_away, samples(a=1)))
+    rejecting = policy({"dontschedule": {"rules": rules("a > 1")}})
+    assert not same_meaning(evaluated(rejecting, samples(a=2)), evaluated(rejecting, samples(a=1)))
     suspended = policy({"dontschedule": {"rules": rules("a > 1")}}, suspend=True)
-    rejected, passed = judged(kept_away, samples(a=2)), judged(suspended, samples(a=2))
+    rejected, passed = evaluated(rejecting, samples(a=2)), evaluated(suspended, samples(a=2))
     assert not same_meaning(rejected, msgspec.structs.replace(passed, holds_prefix=False))
     once = deschedule("a > 1", "b > 1")
-    assert not same_meaning(judged(once, samples(a=2)), judged(once, samples(a=2, b=1)))  # what `clear` will ask
+    assert not same_meaning(evaluated(once, samples(a=2)), evaluated(once, samples(a=2, b=1)))  # `sampled`, for `clear`
 
 
 @pytest.mark.parametrize(
-    ("written", "judged_at"),
+    ("written", "expected"),
     [
         pytest.param(None, NOW, id="no verdict"),
         pytest.param(NOW - 5, NOW, id="written before"),
@@ -721,16 +728,16 @@ def test_a_verdict_that_is_merely_confirmed_means_the_same() -> None:
         pytest.param(NOW + 1e9, NOW + FUTURE_TOLERANCE, id="by a clock of the far future"),
     ],
 )
-def test_whoever_judges_does_so_no_earlier_than_who_did_before_within_bounds(
-    written: float | None, judged_at: float
+def test_the_evaluation_time_is_not_before_the_stored_verdict_within_limits(
+    written: float | None, expected: float
 ) -> None:
     before = None
     if written is not None:
         before = NodeVerdict(node_uid="", nodes_revision=1, policies_revision=1, time=written, policies={})
-    assert evaluation_time(before, NOW) == judged_at
+    assert evaluation_time(before, NOW) == expected
 
 
-def test_the_time_of_a_judgement_is_as_exact_as_it_is_written() -> None:
+def test_the_evaluation_time_has_the_precision_of_json() -> None:
     assert evaluation_time(None, NOW + 0.12345678) == NOW + 0.123457
 
 
@@ -793,7 +800,7 @@ specs = st.fixed_dictionaries(
 
 
 class Event(NamedTuple):
-    """What is different from `after` seconds later on."""
+    """A change, `after` seconds after the previous one."""
 
     after: int
     sample: Mapping[str, int] | None = None
@@ -802,7 +809,7 @@ class Event(NamedTuple):
     spec: Mapping[str, object] | None = None
 
 
-# Said of every field: else Hypothesis makes up those of a NamedTuple that are left out.
+# All fields are given: Hypothesis generates omitted fields of a NamedTuple.
 SAME: dict[str, st.SearchStrategy[Any]] = {
     "sample": st.none(),
     "source": st.just("s"),
@@ -830,17 +837,17 @@ events = st.lists(
 
 
 class Moment(NamedTuple):
-    """Everything that a verdict comes from, at one time."""
+    """The input of an evaluation at one time."""
 
     now: float
     policy: Policy
     generation: int
     known: NodeSamples
     labels: Mapping[str, str] | None
-    spec: Any  # of the policy, as it is written
-    said: Mapping[tuple[str, str], tuple[float, int]]  # by source and metric when it was said last, and what
+    spec: Any  # of the policy, as written
+    reported: Mapping[tuple[str, str], tuple[float, int]]  # the last time and value of each source and metric
 
-    def judge(self, before: PolicyVerdict | None, *, now: float | None = None) -> tuple[PolicyVerdict, float | None]:
+    def evaluate(self, before: PolicyVerdict | None, *, now: float | None = None) -> tuple[PolicyVerdict, float | None]:
         return step(
             self.policy,
             self.known,
@@ -851,75 +858,74 @@ class Moment(NamedTuple):
         )
 
 
-def history(spec: Any, happening: Sequence[Event]) -> list[Moment]:
-    """The moments at which something happens, each as it stands after that."""
+def history(spec: Any, changes: Sequence[Event]) -> list[Moment]:
+    """The moments of changes, each after its change."""
     of, _ = parse_policy(KEY, spec)
     known: NodeSamples = ()
     labels: Mapping[str, str] | None = None
     now, generation = NOW, 1
-    said: dict[tuple[str, str], tuple[float, int]] = {}
+    reported: dict[tuple[str, str], tuple[float, int]] = {}
     moments = [Moment(now, of, generation, known, labels, spec, {})]
-    for sequence, event in enumerate(happening, 2):
+    for sequence, event in enumerate(changes, 2):
         now += event.after
         if event.sample is not None:
             known = merge(known, [scrape(now, event.sample, event.source, sequence)])
-            said |= {(event.source, metric): (now, value) for metric, value in event.sample.items()}
+            reported |= {(event.source, metric): (now, value) for metric, value in event.sample.items()}
         if event.labels is not None:
             labels = event.labels
         if event.spec is not None:
             of, generation, spec = parse_policy(KEY, event.spec)[0], generation + 1, event.spec
-        moments.append(Moment(now, of, generation, known, labels, spec, dict(said)))
+        moments.append(Moment(now, of, generation, known, labels, spec, dict(reported)))
     return moments
 
 
 def by_deadlines(moments: Sequence[Moment], end: float) -> dict[float, PolicyVerdict]:
-    """The verdicts of one who looks only when something happens, and when a deadline says so."""
+    """The verdicts of a replica that evaluates only after changes and at deadlines."""
     verdicts: dict[float, PolicyVerdict] = {}
     verdict: PolicyVerdict | None = None
     for moment, until in zip(moments, [each.now for each in moments[1:]] + [end], strict=True):
-        verdict, due = moment.judge(verdict)
+        verdict, due = moment.evaluate(verdict)
         verdicts[moment.now] = verdict
         while due is not None and due < until:
             now = due
-            verdict, due = moment.judge(verdict, now=now)
+            verdict, due = moment.evaluate(verdict, now=now)
             assert due is None or due > now
             verdicts[now] = verdict
     return verdicts
 
 
 @given(specs, events)
-def test_deadlines_miss_nothing(spec: Any, happening: list[Event]) -> None:
-    """Who looks every quarter of a second never knows more than who looks at deadlines only."""
-    moments = history(spec, happening)
+def test_evaluations_at_deadlines_equal_evaluations_every_quarter_second(spec: Any, changes: list[Event]) -> None:
+    moments = history(spec, changes)
     end = moments[-1].now + 20
     lazy = by_deadlines(moments, end)
     eager: PolicyVerdict | None = None
-    standing: PolicyVerdict | None = None
+    latest_lazy: PolicyVerdict | None = None
     for quarter in range(int((end - NOW) * 4)):
         now = NOW + quarter / 4
         for moment in [each for each in moments if each.now == now]:
-            eager = moment.judge(eager)[0]
+            eager = moment.evaluate(eager)[0]
         latest = [each for each in moments if each.now <= now][-1]
-        eager = latest.judge(eager, now=now)[0]
-        standing = lazy.get(now, standing)
-        assert standing is not None
-        assert eager == standing
+        eager = latest.evaluate(eager, now=now)[0]
+        latest_lazy = lazy.get(now, latest_lazy)
+        assert latest_lazy is not None
+        assert eager == latest_lazy
 
 
 @given(specs, events)
-def test_looking_again_changes_nothing(spec: Any, happening: list[Event]) -> None:
-    moments = history(spec, happening)
+def test_a_second_evaluation_changes_nothing(spec: Any, changes: list[Event]) -> None:
+    moments = history(spec, changes)
     verdict: PolicyVerdict | None = None
     for moment in moments:
-        verdict, due = moment.judge(verdict)
-        assert moment.judge(verdict) == (verdict, due)
+        verdict, due = moment.evaluate(verdict)
+        assert moment.evaluate(verdict) == (verdict, due)
         if due is not None:
             assert due > moment.now
-            assert moment.judge(verdict, now=nextafter(due, -inf))[0] == verdict
+            assert moment.evaluate(verdict, now=nextafter(due, -inf))[0] == verdict
 
 
 class Read(NamedTuple):
-    """A rule as it is written, and what the samples of one moment say of it; `counts` is that by `onStale`."""
+    """A written rule and its state at one moment; `counts` is the state with `onStale` applied."""
 
     rule: Mapping[str, Any]
     value: int | None
@@ -932,10 +938,12 @@ SECONDS = {"0s": 0, "3s": 3, "4s": 4, "7s": 7, "9s": 9}
 
 
 def read(moment: Moment, rule: Mapping[str, Any], on_stale: str) -> Read:
-    """Of equal times the first source counts."""
+    """For equal times the first source counts."""
     sources = [rule["source"]] if "source" in rule else ["s", "t"]
     found = [
-        moment.said[source, rule["metricname"]] for source in sources if (source, rule["metricname"]) in moment.said
+        moment.reported[source, rule["metricname"]]
+        for source in sources
+        if (source, rule["metricname"]) in moment.reported
     ]
     value = None
     if found:
@@ -948,8 +956,8 @@ def read(moment: Moment, rule: Mapping[str, Any], on_stale: str) -> Read:
     return Read(rule, None, UNKNOWN, counts)
 
 
-def together(states: Iterable[State], how: str) -> State:
-    """Unknown exactly where it depends on what nobody knows."""
+def combined(states: Iterable[State], how: str) -> State:
+    """Unknown exactly if the result depends on unknown states."""
     decide = any if how == "anyOf" else all
     known = list(states)
     outcomes = {decide(VIOLATED is (guess if each is UNKNOWN else each) for each in known) for guess in (VIOLATED, MET)}
@@ -977,7 +985,7 @@ def label_value(found: Read, name: str) -> str | None:
 
 
 def to_set(kind: str, label: str, carrying: Sequence[Read], on_stale: str) -> DesiredLabel:
-    """The value of the worst rule, where nothing may be worse than it."""
+    """The value of the worst rule; unless any value is set, if an unknown rule may be worse."""
     if kind == "deschedule":
         return SET
     name = label.removeprefix(K)
@@ -995,18 +1003,18 @@ def to_set(kind: str, label: str, carrying: Sequence[Read], on_stale: str) -> De
 
 
 def counted(moment: Moment, kind: str, carrying: Sequence[Read]) -> State:
-    """What a label's rules come to, as `onStale` counts them."""
+    """The state of a label's rules, with `onStale` applied."""
     strategy = moment.spec["strategies"][kind]
     concerned = selected(moment)
     if not concerned:
         return UNKNOWN if concerned is None else MET
     how = strategy.get("logicalOperator", "anyOf")
     every = [read(moment, rule, strategy.get("onStale", "hold")) for rule in strategy["rules"]]
-    return together((each.counts for each in (carrying if how == "anyOf" else every)), how)
+    return combined((each.counts for each in (carrying if how == "anyOf" else every)), how)
 
 
 class Expected:
-    """The wishes that follow moment by moment, with since when each label's rules are violated, or met."""
+    """The desired labels of each moment, and since when the rules of each label are violated or met."""
 
     def __init__(self) -> None:
         self.since: dict[tuple[str, str], tuple[State, float]] = {}
@@ -1017,21 +1025,21 @@ class Expected:
         for kind in ("deschedule", "labeling"):
             if kind in moment.spec["strategies"]:
                 for label, carrying in carried(moment, kind).items():
-                    stood = before.get((kind, label), (UNKNOWN, moment.now))
-                    found[label] = self.desired(moment, kind, label, carrying, stood)
-        silent = moment.spec.get("suspend") or moment.spec.get("dryRun")
-        return dict.fromkeys(found, HOLD) if silent else found
+                    earlier = before.get((kind, label), (UNKNOWN, moment.now))
+                    found[label] = self.desired(moment, kind, label, carrying, earlier)
+        inactive = moment.spec.get("suspend") or moment.spec.get("dryRun")
+        return dict.fromkeys(found, HOLD) if inactive else found
 
     def desired(
-        self, moment: Moment, kind: str, label: str, carrying: Sequence[Read], stood: tuple[State, float]
+        self, moment: Moment, kind: str, label: str, carrying: Sequence[Read], earlier: tuple[State, float]
     ) -> DesiredLabel:
         strategy = moment.spec["strategies"][kind]
         state = counted(moment, kind, carrying)
         if state is UNKNOWN:
-            if stood[0] is VIOLATED:  # what is unknown does not end it
-                self.since[kind, label] = stood
+            if earlier[0] is VIOLATED:  # unknown does not end violated
+                self.since[kind, label] = earlier
             return HOLD
-        since = stood[1] if state is stood[0] else moment.now
+        since = earlier[1] if state is earlier[0] else moment.now
         self.since[kind, label] = (state, since)
         if state is VIOLATED:
             done = moment.now - since >= SECONDS[strategy.get("for", "0s")]
@@ -1041,19 +1049,19 @@ class Expected:
 
 
 @given(specs, events)
-def test_wishes_are_those_that_the_samples_and_the_policy_as_written_give(spec: Any, happening: list[Event]) -> None:
-    """Also the law of removal: absent only where fresh samples have met the rules, or by a word of the policy."""
+def test_desired_labels_follow_from_the_samples_and_the_written_policy(spec: Any, changes: list[Event]) -> None:
+    """Also the law of removal: absent only if fresh samples meet the rules, or because of a field of the policy."""
     verdict: PolicyVerdict | None = None
     expected = Expected()
-    for moment in history(spec, happening):
-        verdict = moment.judge(verdict)[0]
+    for moment in history(spec, changes):
+        verdict = moment.evaluate(verdict)[0]
         assert desired_labels(verdict) == expected.desired_labels(moment)
 
 
 @given(specs, events)
-def test_the_state_of_a_label_is_what_samples_and_the_policy_as_written_give(spec: Any, happening: list[Event]) -> None:
-    """`tas.enforcing.removal` asks for no more before a label goes."""
-    for moment in history(spec, happening):
+def test_label_states_follow_from_the_samples_and_the_written_policy(spec: Any, changes: list[Event]) -> None:
+    """`tas.enforcing.removal` confirms removals by this state."""
+    for moment in history(spec, changes):
         expected = {
             label: counted(moment, kind, carrying)
             for kind in ("deschedule", "labeling")
@@ -1073,8 +1081,8 @@ def test_the_state_of_a_label_is_what_samples_and_the_policy_as_written_give(spe
 
 
 @given(specs, events, st.randoms(use_true_random=False))
-def test_the_order_in_which_it_is_told_makes_no_difference(spec: Any, happening: list[Event], random: Any) -> None:
-    moment = history(spec, happening)[-1]
+def test_the_order_of_scrapes_and_strategies_makes_no_difference(spec: Any, changes: list[Event], random: Any) -> None:
+    moment = history(spec, changes)[-1]
     scrapes = [*moment.known]
     random.shuffle(scrapes)
     strategies = [*moment.policy.strategies.items()]
@@ -1082,18 +1090,18 @@ def test_the_order_in_which_it_is_told_makes_no_difference(spec: Any, happening:
     turned = moment._replace(
         known=merge((), scrapes), policy=msgspec.structs.replace(moment.policy, strategies=dict(strategies))
     )
-    assert turned.judge(None) == moment.judge(None)
+    assert turned.evaluate(None) == moment.evaluate(None)
 
 
 @given(specs, events)
-def test_the_order_of_rules_decides_values_of_ties_only(spec: Any, happening: list[Event]) -> None:
-    moment = history(spec, happening)[-1]
+def test_the_order_of_rules_changes_only_the_value_of_ties(spec: Any, changes: list[Event]) -> None:
+    moment = history(spec, changes)[-1]
     turned = {
         kind: msgspec.structs.replace(strategy, rules=strategy.rules[::-1])
         for kind, strategy in moment.policy.strategies.items()
     }
-    verdict = moment._replace(policy=msgspec.structs.replace(moment.policy, strategies=turned)).judge(None)[0]
-    expected = moment.judge(None)[0]
+    verdict = moment._replace(policy=msgspec.structs.replace(moment.policy, strategies=turned)).evaluate(None)[0]
+    expected = moment.evaluate(None)[0]
     assert {label: each.kind for label, each in desired_labels(verdict).items()} == {
         label: each.kind for label, each in desired_labels(expected).items()
     }

@@ -1,4 +1,4 @@
-"""What a replica has seen of labels with a `clearFor`, against tables written by hand."""
+"""What a replica has observed of labels with `clearFor`."""
 
 from math import inf
 
@@ -18,13 +18,13 @@ NODE, KEY, OTHER = "node-1", PolicyKey("default", "p"), PolicyKey("default", "q"
         ([False], inf),
         ([False, False], inf),
         ([False, True], 2.0),
-        ([False, False, True], 3.0),  # its end counts, not its beginning
+        ([False, False, True], 3.0),  # the end counts, not the start
         ([False, True, True], 2.0),
         ([False, True, False], inf),
         ([False, True, False, True], 4.0),
     ],
 )
-def test_rules_were_not_met_until_they_are_met_again(met: list[bool], until: float | None) -> None:
+def test_unmet_ends_when_the_rules_are_met_again(met: list[bool], until: float | None) -> None:
     unmet = UnmetLabels()
     for second, each in enumerate(met, start=1):
         unmet.note(NODE, KEY, {"x": each}, float(second))
@@ -32,7 +32,7 @@ def test_rules_were_not_met_until_they_are_met_again(met: list[bool], until: flo
 
 
 @pytest.mark.parametrize(("before", "until"), [(None, 9.0), (True, 9.0), (False, 9.0)])
-def test_who_missed_what_was_before_takes_it_for_not_met(before: bool | None, until: float) -> None:
+def test_after_a_missed_change_the_time_before_counts_as_unmet(before: bool | None, until: float) -> None:
     unmet = UnmetLabels()
     if before is not None:
         unmet.note(NODE, KEY, {"x": before}, 1.0)
@@ -40,7 +40,7 @@ def test_who_missed_what_was_before_takes_it_for_not_met(before: bool | None, un
     assert unmet.until(NODE, KEY) == {"x": until}
 
 
-def test_each_label_policy_and_node_counts_for_itself() -> None:
+def test_labels_policies_and_nodes_are_independent() -> None:
     unmet = UnmetLabels()
     unmet.note(NODE, KEY, {"x": False, "y": True}, 1.0)
     unmet.note(NODE, OTHER, {"x": False}, 2.0)
@@ -52,7 +52,7 @@ def test_each_label_policy_and_node_counts_for_itself() -> None:
     assert unmet.until("node-2", OTHER) == {}
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_deleted_labels_and_nodes_are_forgotten() -> None:
     unmet = UnmetLabels()
     unmet.note(NODE, KEY, {"x": False, "y": False}, 1.0)
     unmet.note(NODE, OTHER, {"x": False}, 1.0)
@@ -72,5 +72,7 @@ def test_what_is_gone_is_forgotten() -> None:
     ("since", "unmet_until", "met_since"),
     [(5.0, {}, 5.0), (5.0, {"x": 3.0}, 5.0), (5.0, {"x": 7.0}, 7.0), (5.0, {"x": inf}, inf), (5.0, {"y": 7.0}, 5.0)],
 )
-def test_met_is_seen_since_the_later_of_two(since: float, unmet_until: dict[str, float], met_since: float) -> None:
+def test_met_since_is_the_later_of_watched_and_unmet(
+    since: float, unmet_until: dict[str, float], met_since: float
+) -> None:
     assert Watched(since, unmet_until).met_since("x") == met_since

@@ -253,7 +253,7 @@ class ViewAgainstFacts(Histories):
     reached = 0
     """How often a fresh value moved to the target of a `dontschedule` rule from another fresh value, or away from it.
 
-    The hard case of a view that judges a strategy again only when a value passes a target.
+    The hard case of a view that evaluates a strategy again only when a value passes a target.
     """
 
     def __init__(self) -> None:
@@ -411,7 +411,7 @@ class VerdictsByTouch(Histories):
         self.view.set_policy(policy_of(spec, name), self.now)
         self.facts.specs[name] = spec
 
-    def judge(self, node: str, key: PolicyKey) -> tuple[PolicyVerdict, float | None]:
+    def evaluate(self, node: str, key: PolicyKey) -> tuple[PolicyVerdict, float | None]:
         return evaluate_policy(
             self.view.policies[key].policy,
             uid="u",
@@ -424,12 +424,12 @@ class VerdictsByTouch(Histories):
             stale_deadlines=False,
         )
 
-    def judge_again(self, node: str, key: PolicyKey) -> None:
+    def update_verdict(self, node: str, key: PolicyKey) -> None:
         self.waiting.pop((node, key), None)
         if key not in self.view.policies:
             self.verdicts.pop((node, key), None)
             return
-        self.verdicts[node, key], due = self.judge(node, key)
+        self.verdicts[node, key], due = self.evaluate(node, key)
         if due is not None:
             self.waiting[node, key] = due
 
@@ -438,10 +438,10 @@ class VerdictsByTouch(Histories):
         self.view.advance(self.now)
         due = [place for place, when in self.waiting.items() if when <= self.now]
         for node, key in [*due, *((node, key) for node, keys in self.view.touched.items() for key in keys)]:
-            self.judge_again(node, key)
+            self.update_verdict(node, key)
         self.view.touched.clear()
         for node, key in [place for place in self.verdicts if place[0] not in self.view.nodes]:
-            self.judge_again(node, key)  # what is not in the view, whoever keeps its verdict looks after
+            self.update_verdict(node, key)  # what is not in the view, whoever keeps its verdict looks after
 
     @invariant()
     def what_was_touched_is_all_that_changed(self) -> None:
@@ -449,7 +449,7 @@ class VerdictsByTouch(Histories):
         assert {key for _, key in self.verdicts} <= self.view.policies.keys()
         for node in self.view.nodes:
             for key in self.view.policies:
-                assert same_meaning(self.verdicts[node, key], self.judge(node, key)[0])
+                assert same_meaning(self.verdicts[node, key], self.evaluate(node, key)[0])
 
     @invariant()
     def who_is_woken_is_whom_filter_refused_and_passes_now(self) -> None:
@@ -475,13 +475,13 @@ class VerdictsByTouch(Histories):
             ):
                 self.written[node] = verdicts
                 recoveries.take_in_verdict(node, 1, verdicts, at=self.at, now=self.now)
-            gained, told = self.refused.get(node, set()) - refused, set[PolicyKey]()
+            gained, sent = self.refused.get(node, set()) - refused, set[PolicyKey]()
             while (recovery := recoveries.due(node, None, at=self.at)) is not None:
                 assert not recovery.policies & refused
-                told |= recovery.policies if recovery.sent == 0 else set()
+                sent |= recovery.policies if recovery.sent == 0 else set()
                 recoveries.mark_sent(node, recovery)
-            assert told >= gained
-            assert gained or known is None or not told
+            assert sent >= gained
+            assert gained or known is None or not sent
             self.refused[node] = refused
 
     @invariant()
@@ -574,7 +574,7 @@ class TestTouched:
 
 
 class TestStaleness:
-    def test_facts_D22_a_silent_node_becomes_unknown_without_any_event(self) -> None:
+    def test_facts_D22_a_node_without_new_samples_becomes_unknown_without_any_event(self) -> None:
         view = View(default_stale_after=10)
         view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
         view.add_samples("a", [scrape(100.0, m="50")], 100.0)

@@ -1,4 +1,4 @@
-"""What `labels` reports of its work."""
+"""Metrics and log lines of `labels`."""
 
 import time
 from typing import cast
@@ -12,12 +12,12 @@ from workers.kubernetes.client import KubernetesClient
 
 
 class Reported:
-    """The reports of a worker that sends nothing, and their counts."""
+    """The reports of a worker without an API server, and their counts."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        nothing_sent = cast("KubernetesClient", None)
-        self.reports = LabelReports(nothing_sent, self._registry, pending=lambda: 0, failing=lambda: 0)
+        no_client = cast("KubernetesClient", None)
+        self.reports = LabelReports(no_client, self._registry, pending=lambda: 0, failing=lambda: 0)
 
     def count(self, metric: str, **labels: str) -> float:
         found = self._registry.get_sample_value(metric, labels)
@@ -33,7 +33,7 @@ class Reported:
         )
 
 
-def test_each_change_of_a_label_is_counted_once_as_what_it_is() -> None:
+def test_each_change_of_a_label_is_counted_once_by_its_kind() -> None:
     reported = Reported()
     reported.patched({"a": "1", "b": None, "c": None, "d": None}, orphans=("c", "d"))
     counts = {change: reported.count("tas_label_changes_total", change=change) for change in ("set", "removed")}
@@ -47,11 +47,11 @@ def test_each_change_of_a_label_is_counted_once_as_what_it_is() -> None:
     ("changes", "orphans", "measured"),
     [
         pytest.param({"a": "1"}, (), 1, id="a verdict's label"),
-        pytest.param({"a": None}, ("a",), 0, id="an orphan, which no verdict asks for"),
+        pytest.param({"a": None}, ("a",), 0, id="an orphan, which no verdict mentions"),
         pytest.param({}, (), 0, id="only a wake"),
     ],
 )
-def test_only_the_labels_of_a_verdict_are_measured_from_its_arrival(
+def test_only_patches_by_a_verdict_are_measured(
     changes: dict[str, str | None], orphans: tuple[str, ...], measured: int
 ) -> None:
     reported = Reported()
@@ -66,7 +66,7 @@ def test_each_orphan_that_a_policy_keeps_is_counted() -> None:
     assert reported.count("tas_label_orphans_kept_total") == 2
 
 
-def test_a_foreign_label_is_logged_when_it_is_new_and_counted_while_it_is_there() -> None:
+def test_a_foreign_label_is_logged_once_and_counted_while_it_exists() -> None:
     reported, counts = Reported(), []
     with capture_logs() as logs:
         for labels in ({"a"}, {"a", "b"}, {"a", "b"}, {"b"}, set()):

@@ -1,4 +1,4 @@
-"""The queue of keys that are to be put right."""
+"""The queue of keys that must be reconciled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -86,10 +86,10 @@ async def test_of_several_times_of_a_key_the_earliest_counts(order: int, busy: b
             queue.add("a", after=after)
         go_on.set()
         await eventually(lambda: handled == 1 + busy)
-        assert len(queue) == 1  # the turn that the handler asked for
+        assert len(queue) == 1  # the turn that the handler returned
 
 
-async def test_what_was_added_before_a_key_is_forgotten_is_not_handled() -> None:
+async def test_a_forgotten_key_is_not_handled_again() -> None:
     handled: list[str] = []
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -108,7 +108,7 @@ async def test_what_was_added_before_a_key_is_forgotten_is_not_handled() -> None
     assert handled == ["a"]
 
 
-async def test_a_key_that_is_forgotten_loses_its_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forgotten_key_loses_its_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a node that is deleted and created again."""
     monkeypatch.setattr(work_queue, "RETRY", Backoff(first=600.0, longest=600.0))
     times = 0
@@ -127,7 +127,7 @@ async def test_a_key_that_is_forgotten_loses_its_backoff(monkeypatch: pytest.Mon
         await eventually(lambda: times == 2)
 
 
-async def test_what_is_added_while_others_are_handled_waits_for_room() -> None:
+async def test_a_key_added_while_others_are_handled_waits_for_the_limit() -> None:
     busy = 0
     most = 0
     go_on = asyncio.Event()
@@ -150,7 +150,7 @@ async def test_what_is_added_while_others_are_handled_waits_for_room() -> None:
     assert most == 3
 
 
-async def test_no_more_than_so_many_are_handled_at_once_and_none_is_forgotten() -> None:
+async def test_at_most_max_concurrent_keys_are_handled_at_once_and_none_is_lost() -> None:
     most = now = 0
     handled: set[str] = set()
 
@@ -169,10 +169,10 @@ async def test_no_more_than_so_many_are_handled_at_once_and_none_is_forgotten() 
     assert most == 3
 
 
-async def test_many_keys_at_once_are_each_taken_once_and_in_the_order_in_which_they_were_added(
+async def test_many_keys_are_each_taken_once_and_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when 15,000 nodes are to be judged: who takes all that is due with each turn is busy for minutes."""
+    """As for 15,000 nodes: a queue that takes all due keys at each turn is busy for minutes."""
     keys = [f"node-{number}" for number in range(2000)]
     taken, handled = 0, []
     take = Deadlines.pop_due
@@ -196,7 +196,7 @@ async def test_many_keys_at_once_are_each_taken_once_and_in_the_order_in_which_t
     assert taken == len(keys)
 
 
-async def test_a_failure_is_tried_again_later_each_time_and_adding_the_key_does_not_hasten_it() -> None:
+async def test_a_failed_key_waits_longer_each_time_also_if_it_is_added_again() -> None:
     times: list[float] = []
     loop = asyncio.get_running_loop()
 
@@ -217,7 +217,7 @@ async def test_a_failure_is_tried_again_later_each_time_and_adding_the_key_does_
     assert third >= 0.2
 
 
-async def test_a_pause_holds_all_keys_back() -> None:
+async def test_a_pause_delays_all_keys() -> None:
     loop = asyncio.get_running_loop()
     handled: dict[str, float] = {}
 
@@ -261,7 +261,7 @@ async def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
     assert handled["b"] - handled["long"] >= 0.3
 
 
-async def test_a_key_may_ask_to_be_seen_again_and_is_seen_no_more_once_forgotten() -> None:
+async def test_a_key_is_handled_again_after_the_returned_time_until_forgotten() -> None:
     times = 0
 
     async def handle(_: str) -> float:
@@ -276,7 +276,7 @@ async def test_a_key_may_ask_to_be_seen_again_and_is_seen_no_more_once_forgotten
         await eventually(lambda: len(queue) == 0)
 
 
-async def test_a_bug_ends_it() -> None:
+async def test_a_bug_ends_the_queue() -> None:
     async def handle(_: str) -> None:
         raise ValueError("a bug")
 

@@ -1,4 +1,4 @@
-"""What a replica does about a key: told by the API server, standing in the bucket."""
+"""What a replica does with a key, by what it observed in the API server and what the bucket has."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def facts(uid: str, version: int) -> NodeFacts:
     return NodeFacts(uid=uid, labels={}, resource_version=str(version))
 
 
-def stands(uid: str, version: int, *, revision: int = 50) -> Stored[NodeFacts]:
+def record(uid: str, version: int, *, revision: int = 50) -> Stored[NodeFacts]:
     return Stored(revision, facts(uid, version), present=True)
 
 
@@ -32,35 +32,33 @@ UNREADABLE_SINCE: Stored[NodeFacts] = Stored(150, None, present=True)
     ("what", "stored", "step"),
     [
         pytest.param(observed("a", 7), NEVER, Step.WRITE, id="new"),
-        pytest.param(observed("b", 7), stands("a", 6), Step.WRITE, id="changed"),
-        pytest.param(observed("b", 7), stands("a", 6, revision=150), Step.WRITE, id="another-wrote-an-older-version"),
-        pytest.param(observed("a", 6), stands("b", 7), Step.WAIT, id="another-has-read-a-later-version"),
-        pytest.param(observed("a", 6), stands("b", 7, revision=150), Step.WAIT, id="and-wrote-it-since"),
-        pytest.param(
-            observed("a", 6), stands("b", 6, revision=150), Step.WAIT, id="another-says-otherwise-of-the-same"
-        ),
-        pytest.param(observed("a", 6), stands("b", 6), Step.WRITE, id="and-said-so-before-we-were-told"),
+        pytest.param(observed("b", 7), record("a", 6), Step.WRITE, id="changed"),
+        pytest.param(observed("b", 7), record("a", 6, revision=150), Step.WRITE, id="an-older-version-written-since"),
+        pytest.param(observed("a", 6), record("b", 7), Step.WAIT, id="a-later-version-is-stored"),
+        pytest.param(observed("a", 6), record("b", 7, revision=150), Step.WAIT, id="a-later-version-written-since"),
+        pytest.param(observed("a", 6), record("b", 6, revision=150), Step.WAIT, id="equal-version-written-since"),
+        pytest.param(observed("a", 6), record("b", 6), Step.WRITE, id="equal-version-written-before"),
         pytest.param(observed("a", 7), DELETED_BEFORE, Step.WRITE, id="created-again"),
-        pytest.param(observed("a", 7), DELETED_SINCE, Step.WAIT, id="deleted-after-we-were-told"),
+        pytest.param(observed("a", 7), DELETED_SINCE, Step.WAIT, id="deleted-since"),
         pytest.param(observed("a", 7), UNREADABLE_BEFORE, Step.WRITE, id="unreadable"),
         pytest.param(observed("a", 7), UNREADABLE_SINCE, Step.WAIT, id="unreadable-since"),
-        pytest.param(observed(None, 7), stands("a", 6), Step.WRITE, id="gone"),
-        pytest.param(observed(None, 6), stands("a", 7), Step.WAIT, id="gone-but-another-has-read-of-it-later"),
-        pytest.param(observed(None, 7), UNREADABLE_BEFORE, Step.WRITE, id="gone-and-unreadable"),
-        pytest.param(None, stands("a", 6), Step.WAIT, id="never-heard-of"),
-        pytest.param(None, UNREADABLE_SINCE, Step.WAIT, id="never-heard-of-and-unreadable"),
-        pytest.param(None, DELETED_SINCE, Step.LEAVE, id="never-heard-of-and-deleted"),
+        pytest.param(observed(None, 7), record("a", 6), Step.WRITE, id="deleted-object"),
+        pytest.param(observed(None, 6), record("a", 7), Step.WAIT, id="deleted-object-but-a-later-version-is-stored"),
+        pytest.param(observed(None, 7), UNREADABLE_BEFORE, Step.WRITE, id="deleted-object-and-unreadable"),
+        pytest.param(None, record("a", 6), Step.WAIT, id="never-observed"),
+        pytest.param(None, UNREADABLE_SINCE, Step.WAIT, id="never-observed-and-unreadable"),
+        pytest.param(None, DELETED_SINCE, Step.LEAVE, id="never-observed-and-deleted"),
         pytest.param(None, NEVER, Step.LEAVE, id="nothing"),
     ],
 )
-def test_where_they_differ_the_later_reading_is_right(
+def test_of_two_different_versions_the_later_counts(
     what: Observation[NodeFacts] | None, stored: Stored[NodeFacts], step: Step
 ) -> None:
     assert next_step(what, stored, same=False) is step
 
 
-@pytest.mark.parametrize("stored", [stands("a", 7), stands("a", 8, revision=150), stands("a", 6)])
-def test_what_is_the_same_is_left_alone_whoever_wrote_it(stored: Stored[NodeFacts]) -> None:
+@pytest.mark.parametrize("stored", [record("a", 7), record("a", 8, revision=150), record("a", 6)])
+def test_an_equal_record_is_not_written_again(stored: Stored[NodeFacts]) -> None:
     assert next_step(observed("a", 7), stored, same=True) is Step.LEAVE
 
 

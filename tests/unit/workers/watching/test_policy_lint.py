@@ -1,4 +1,4 @@
-"""`tas policy lint`: every mistake at its line, by the rules by which policies are read."""
+"""`tas policy lint`: each error with its line, by the rules of the parser."""
 
 import json
 from pathlib import Path
@@ -40,12 +40,12 @@ MISTAKES = f"""{HEAD}spec:
 """
 
 
-def told(linted: Linted) -> list[tuple[int, str, str]]:
+def findings(linted: Linted) -> list[tuple[int, str, str]]:
     return [(finding.line, finding.severity.value, finding.field) for finding in linted.findings]
 
 
-def test_each_mistake_is_told_at_its_line() -> None:
-    assert sorted(told(lint("f.yaml", MISTAKES.encode()))) == [
+def test_each_error_has_its_line() -> None:
+    assert sorted(findings(lint("f.yaml", MISTAKES.encode()))) == [
         (6, "warning", "spec.stalAfter"),
         (9, "error", "spec.strategies.dontschedule.onStale"),
         (11, "error", "spec.strategies.dontschedule.rules[0].metricname"),
@@ -63,18 +63,18 @@ def test_a_finding_names_file_line_object_field_value_and_reason() -> None:
     ) in map(str, lint("f.yaml", MISTAKES.encode()).findings)
 
 
-def test_what_is_missing_is_told_where_it_should_stand() -> None:
+def test_a_missing_field_has_the_line_of_its_object() -> None:
     text = f"{HEAD}spec:\n  strategies:\n    deschedule:\n      rules:\n        - operator: Equals\n"
-    assert told(lint("f", text.encode())) == [(9, "error", "spec.strategies.deschedule.rules[0].metricname")]
+    assert findings(lint("f", text.encode())) == [(9, "error", "spec.strategies.deschedule.rules[0].metricname")]
 
 
-def test_every_document_and_every_item_of_a_list_has_its_own_lines() -> None:
+def test_each_document_and_item_of_a_list_has_its_own_lines() -> None:
     item = "  - {apiVersion: telemetry.intel.com/v1alpha1, kind: TASPolicy, metadata: {name: Bad}}\n"
     text = f"{MISTAKES}---\napiVersion: v1\nkind: List\nitems:\n{item}"
-    assert told(lint("f", text.encode()))[-1] == (len(text.splitlines()), "error", "metadata.name")
+    assert findings(lint("f", text.encode()))[-1] == (len(text.splitlines()), "error", "metadata.name")
 
 
-def test_json_has_lines_too() -> None:
+def test_json_has_lines() -> None:
     manifest = {
         "apiVersion": "telemetry.intel.com/v1alpha1",
         "kind": "TASPolicy",
@@ -86,26 +86,26 @@ def test_json_has_lines_too() -> None:
     assert [finding.line for finding in lint("f.json", text.encode()).findings] == [line]
 
 
-def test_objects_of_other_kinds_are_left_out_and_near_misses_are_not() -> None:
+def test_objects_of_other_kinds_are_skipped_but_a_misspelled_kind_is_an_error() -> None:
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n---\n" + HEAD.replace("TASPolicy", "TASPolicies")
     linted = lint("f", text.encode())
     assert linted.others == 1
-    assert told(linted) == [(6, "error", "kind")]
+    assert findings(linted) == [(6, "error", "kind")]
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2", "\t", "", "- &a [*a]", "x: !!python/object:os.system {}"])
-def test_what_is_no_manifest_is_one_error(text: str) -> None:
+def test_an_unreadable_file_is_one_error(text: str) -> None:
     linted = lint("f", text.encode())
     assert [finding.severity for finding in linted.findings] == [Severity.ERROR]
 
 
-def test_the_line_of_a_syntax_error_is_told() -> None:
+def test_a_syntax_error_has_its_line() -> None:
     (finding,) = lint("f", (HEAD + "  name: again\n").encode()).findings
     assert finding.line == 5
     assert "given twice" in finding.reason
 
 
-def test_one_name_in_two_files_is_told_at_the_second() -> None:
+def test_a_name_in_two_files_is_a_warning_at_the_second() -> None:
     text = (HEAD + "spec: {strategies: {}}\n").encode()
     (finding,) = same_names({"a.yaml": lint("a.yaml", text), "b.yaml": lint("b.yaml", text)})
     assert (finding.file, finding.line, finding.severity) == ("b.yaml", 4, Severity.WARNING)
@@ -121,7 +121,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_whatever_a_spec_holds_the_problems_are_those_of_its_reader(spec: object) -> None:
+def test_lint_reports_the_problems_of_the_parser_for_any_spec(spec: object) -> None:
     manifest = {
         "apiVersion": "telemetry.intel.com/v1alpha1",
         "kind": "TASPolicy",
@@ -131,9 +131,9 @@ def test_whatever_a_spec_holds_the_problems_are_those_of_its_reader(spec: object
     text = json.dumps(manifest, indent=1)
     (read,) = read_yaml(text.encode())
     _, problems = parse_manifest(read)
-    findings = lint("f", text.encode()).findings
-    assert [finding.field for finding in findings] == [problem.field for problem in problems]
-    assert all(1 <= finding.line <= len(text.splitlines()) for finding in findings)
+    found = lint("f", text.encode()).findings
+    assert [finding.field for finding in found] == [problem.field for problem in problems]
+    assert all(1 <= finding.line <= len(text.splitlines()) for finding in found)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_with_warnings_alone_passes_unless_strict(folder: Path) -> None:
+def test_a_folder_with_only_warnings_passes_unless_strict(folder: Path) -> None:
     warned = CliRunner().invoke(policy, ["lint", str(folder)], standalone_mode=False)
     assert (warned.exception, warned.return_value) == (None, 0)
     assert "a policy without strategies does nothing" in warned.stdout
@@ -150,28 +150,30 @@ def test_a_folder_with_warnings_alone_passes_unless_strict(folder: Path) -> None
     assert CliRunner().invoke(policy, ["lint", "--strict", str(folder)], standalone_mode=False).return_value == 1
 
 
-def test_errors_fail(folder: Path) -> None:
+def test_a_file_with_errors_fails(folder: Path) -> None:
     (folder / "bad.yaml").write_text(MISTAKES)
     result = CliRunner().invoke(policy, ["lint", "--json", str(folder)], standalone_mode=False)
     assert result.return_value == 1
     assert {each["severity"] for each in json.loads(result.stdout)} == {"error", "warning"}
 
 
-def test_standard_input_is_read_as_a_file() -> None:
+def test_standard_input_is_a_file() -> None:
     result = CliRunner().invoke(policy, ["lint", "-"], input=MISTAKES, standalone_mode=False)
     assert result.return_value == 1
     assert result.stdout.startswith("-:6: warning: policy default/demo: spec.stalAfter")
 
 
 @pytest.mark.parametrize("name", ["nowhere.yaml", "."])
-def test_what_cannot_be_read_is_a_mistake_of_use(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_opened_is_a_usage_error(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(policy, ["lint", name])
     assert result.exit_code == 2
     assert f"FILE = {name}" in result.stderr
 
 
-def test_the_examples_are_without_fault() -> None:
+def test_the_example_policies_have_no_findings() -> None:
     files = sorted(Path("deploy/policies").glob("*.yaml"))
     assert files
     assert [lint(str(file), file.read_bytes()).findings for file in files] == [()] * len(files)

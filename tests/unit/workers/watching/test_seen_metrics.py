@@ -1,4 +1,4 @@
-"""Whether a metric is seen on any node, and what it costs to find out."""
+"""Whether any node has a fresh sample of a metric, and what the search costs."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ STALE = 120.0
 LOAD = MetricUse("load")
 
 
-def stands(*metrics: str, age: float = 0.0, source: str = "a") -> bytes:
+def node_samples(*metrics: str, age: float = 0.0, source: str = "a") -> bytes:
     at = NOW - age
     scrape = Scrape(source=source, measured=at, arrived=at, sequence=1, metrics=dict.fromkeys(metrics, Quantity(1)))
     return encode_node_samples((scrape,))
@@ -48,53 +48,53 @@ def of(**nodes: bytes) -> SeenMetrics:
 @pytest.mark.parametrize(
     ("value", "use", "is_seen"),
     [
-        pytest.param(stands("load"), LOAD, True, id="fresh"),
-        pytest.param(stands("load", age=STALE - 1), LOAD, True, id="nearly-stale"),
-        pytest.param(stands("load", age=STALE), LOAD, False, id="stale"),
-        pytest.param(stands("load5"), LOAD, False, id="another-metric"),
-        pytest.param(stands("load", source="b"), MetricUse("load", "b"), True, id="of-this-source"),
-        pytest.param(stands("load", source="b"), MetricUse("load", "a"), False, id="of-another-source"),
+        pytest.param(node_samples("load"), LOAD, True, id="fresh"),
+        pytest.param(node_samples("load", age=STALE - 1), LOAD, True, id="nearly-stale"),
+        pytest.param(node_samples("load", age=STALE), LOAD, False, id="stale"),
+        pytest.param(node_samples("load5"), LOAD, False, id="another-metric"),
+        pytest.param(node_samples("load", source="b"), MetricUse("load", "b"), True, id="of-this-source"),
+        pytest.param(node_samples("load", source="b"), MetricUse("load", "a"), False, id="of-another-source"),
         pytest.param(b'{"load": unreadable', LOAD, False, id="unreadable"),
     ],
 )
-async def test_a_metric_is_seen_where_a_node_has_a_fresh_sample(value: bytes, use: MetricUse, is_seen: bool) -> None:
-    assert await unseen(of(other=stands("x"), node=value), use) == ([] if is_seen else [use])
+async def test_a_metric_is_seen_if_a_node_has_a_fresh_sample(value: bytes, use: MetricUse, is_seen: bool) -> None:
+    assert await unseen(of(other=node_samples("x"), node=value), use) == ([] if is_seen else [use])
 
 
-async def test_no_node_no_metric_and_one_that_came_since_is_seen_with_the_next_look() -> None:
+async def test_a_new_node_counts_at_the_next_search() -> None:
     seen = SeenMetrics()
     assert await unseen(seen, LOAD) == [LOAD]
-    seen.take(entry("node", stands("load")))
+    seen.take(entry("node", node_samples("load")))
     assert await unseen(seen, LOAD) == []
 
 
-async def test_a_metric_is_seen_by_a_newer_sample_than_the_one_that_was_found_first() -> None:
-    """What was found once grows old; that must not be taken for the newest there is."""
-    seen = of(first=stands("load", age=100), second=stands("load"))
+async def test_a_newer_sample_than_the_first_found_counts() -> None:
+    """The sample that was found first becomes stale; another node has a newer one."""
+    seen = of(first=node_samples("load", age=100), second=node_samples("load"))
     assert await unseen(seen, LOAD) == []
     assert await unseen(seen, LOAD, after=50) == []
     assert await unseen(seen, LOAD, after=STALE) == [LOAD]
 
 
-async def test_each_policy_is_told_by_its_own_limit() -> None:
-    seen = of(node=stands("load", age=30))
+async def test_each_policy_has_its_own_stale_after() -> None:
+    seen = of(node=node_samples("load", age=30))
     await seen.search({LOAD: 10.0}, NOW)  # the shortest of all policies that use it
     assert seen.unseen([LOAD], 10.0) == [LOAD]
     assert seen.unseen([LOAD], STALE) == []
 
 
-async def test_what_a_node_no_longer_has_is_seen_until_it_is_stale() -> None:
-    seen = of(node=stands("load"))
+async def test_a_deleted_sample_counts_until_it_is_stale() -> None:
+    seen = of(node=node_samples("load"))
     assert await unseen(seen, LOAD) == []
     seen.take(entry("node", None))
     assert await unseen(seen, LOAD, after=STALE - 1) == []
     assert await unseen(seen, LOAD, after=STALE) == [LOAD]
 
 
-async def test_a_source_that_is_silent_on_all_nodes_holds_up_nobody_however_many_metrics_it_had() -> None:
-    """Every sample is stale then, so none says that its metric is seen: all nodes are looked at, but once."""
+async def test_a_search_of_only_stale_samples_reads_each_node_once_and_lets_other_tasks_run() -> None:
+    """No stale sample ends the search early."""
     nodes, metrics = 50 * NODE_BATCH, [f"metric{number}" for number in range(20)]
-    value = stands(*metrics, age=STALE)
+    value = node_samples(*metrics, age=STALE)
     seen = of(**{f"node-{number}": value for number in range(nodes)})
     slots = 0
 

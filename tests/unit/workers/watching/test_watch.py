@@ -1,4 +1,4 @@
-"""How objects of the API server stand on the bus."""
+"""Records of objects of the API server."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -29,7 +29,7 @@ def policy(spec: Any) -> PolicyObject:
     return msgspec.convert({"kind": "TASPolicy", "metadata": metadata, "spec": spec, "status": {"x": 1}}, PolicyObject)
 
 
-def test_a_policy_is_its_object() -> None:
+def test_the_record_of_a_policy() -> None:
     key, record = policy_record(policy({"strategies": {"deschedule": {"rules": [RULE]}}}))
     assert key == record.policy.key == PolicyKey("web", "demo.v2")
     assert (record.uid, record.generation, record.resource_version, record.origin) == ("u", 3, "12", "")
@@ -37,7 +37,7 @@ def test_a_policy_is_its_object() -> None:
     assert record.problems == ()
 
 
-def test_a_policy_with_a_refused_part_acts_on_nobody_and_says_so() -> None:
+def test_a_policy_with_an_unreadable_part_is_stored_with_the_problem() -> None:
     _, record = policy_record(policy({"strategies": {"deschedule": {"rules": [RULE | {"operator": "Equal"}]}}}))
     assert not record.policy.strategies[StrategyType.DESCHEDULE].readable
     assert [problem.refused for problem in record.problems] == [True]
@@ -54,7 +54,7 @@ def test_a_policy_without_a_spec_does_nothing(spec: Any) -> None:
     assert record.problems
 
 
-def test_a_policy_beyond_a_message_is_suspended() -> None:
+def test_a_policy_too_large_for_a_message_is_suspended() -> None:
     many = [RULE | {"metricname": "m" * 200}] * 3000
     key, record = policy_record(policy({"strategies": {"deschedule": {"rules": many}}}))
     assert record.policy.suspend
@@ -64,7 +64,7 @@ def test_a_policy_beyond_a_message_is_suspended() -> None:
     assert POLICY_RECORDS.decode(key, POLICY_RECORDS.encode(record)) == record
 
 
-def test_a_node_is_its_uid_and_labels() -> None:
+def test_the_record_of_a_node() -> None:
     metadata = {
         "name": "n.example",
         "uid": "u",
@@ -104,6 +104,6 @@ def test_a_pod_waits_from_its_creation_on() -> None:
         pytest.param(pod(deletionTimestamp=CREATED.isoformat()), None, id="deleting"),
     ],
 )
-def test_a_pod_that_is_not_to_be_placed_does_not_wait(found: PodObject, node: str | None) -> None:
+def test_a_pod_that_the_scheduler_would_not_place_does_not_wait(found: PodObject, node: str | None) -> None:
     _, record = pod_record(found)
     assert (record.node, record.waiting_since) == (node, None)
