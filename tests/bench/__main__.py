@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: measures, prints, and writes down. Never a test: the exit code says only whether it ran."""
+"""`python -m tests.bench`: measures, prints, and writes down. No test: the exit code says only whether it ran."""
 
 import argparse
 import asyncio
@@ -22,7 +22,7 @@ from workers.process.logs import configure_logging
 DOCS = REPOSITORY / "docs" / "performance.md"
 
 WIDTH = 160
-"""Columns where nobody looks at a terminal: enough for each row to stay on one line."""
+"""Columns of an output that is no terminal: each row fits on one line."""
 
 FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
     family.NAME: family.measure
@@ -33,7 +33,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
 def main() -> int:
     """Reads the arguments and runs; Ctrl-C and SIGTERM end everything that was started."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="The budgets, each beside its floor.")
-    parser.add_argument("--quick", action="store_true", help="a minute or two: the order of things, a coarse p99")
+    parser.add_argument("--quick", action="store_true", help="a minute or two: orders of magnitude, a coarse p99")
     parser.add_argument("--only", action="append", choices=FAMILIES, metavar="ROW", help=f"of {', '.join(FAMILIES)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures; else bench-results/")
     parser.add_argument("--docs", action="store_true", help="put the tables into docs/performance.md as well")
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 async def _run(families: list[str], path: Path, *, quick: bool, docs: bool) -> list[str]:
-    """Measures and tells; returns what could not be measured."""
+    """Measures and prints; returns the families that failed."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):

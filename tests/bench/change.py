@@ -17,7 +17,7 @@ from tests.bench import cluster
 from tests.bench.client import Client
 from tests.bench.measure import ROUND_SECONDS, no_collection
 from tests.bench.rows import Budget, Results, quantile_rows
-from tests.bench.stand import FILTER, CpuMeter, Server, Stand, StandingBus
+from tests.bench.stand import FILTER, CpuMeter, RunningBus, Server, Stand
 from tests.bench.traffic import traffic
 
 NAME = "change"
@@ -26,7 +26,7 @@ RATE = 1500.0
 BUDGETS = {"p99": Budget(10.0)}
 
 PROBES = 50
-"""Nodes that nobody else reports; each keeps its state until its turn comes again."""
+"""Nodes that no other source reports; each keeps its state until its next change."""
 
 POLICY = 0
 POLL_SECONDS = 0.0002
@@ -67,7 +67,7 @@ async def _round(probes: Sequence["_Probe"], chance: random.Random, *, changes: 
 class _Probe:
     """A node that is well or unwell by turns."""
 
-    def __init__(self, standing: StandingBus, client: Client, extender: Server, name: str) -> None:
+    def __init__(self, standing: RunningBus, client: Client, extender: Server, name: str) -> None:
         self._bus = standing.bus
         self._client = client
         self._name = name

@@ -121,7 +121,7 @@ def _names() -> list[str]:
 
 
 async def _soon(stand: Stand, sources: "_Sources", seen: "_Seen") -> list[Row]:
-    """From before a sample is published until a watch of the API server tells of the label, or that it has gone."""
+    """From before a sample is published until a watch of the API server reports the label, or its removal."""
     chance = random.Random(0)
     names = cycle(chance.sample(sources.names, COUNT))
     times: dict[bool, list[list[float]]] = {True: [], False: []}
@@ -189,7 +189,7 @@ async def _idle(stand: Stand, plane: ControlPlane) -> list[Row]:
 
 
 def _is_caused(call: Call) -> bool:
-    """Whether a call follows from a change: watches stand, and `collect` asks for metrics again and again."""
+    """Whether a change causes a call: not for a watch, and not for a poll of `collect`."""
     return call.verb != "watch" and not call.uri.startswith(METRICS_API)
 
 
@@ -203,7 +203,7 @@ async def _quiet(plane: ControlPlane) -> None:
                 mark, since = plane.audit.mark(), time.monotonic()
 
 
-# Who reports, and who looks
+# Sources, and a watch
 
 
 class _Sources:
@@ -229,7 +229,7 @@ class _Sources:
 
     @asynccontextmanager
     async def reporting(self) -> AsyncIterator[None]:
-        """Within the body every node says again and again what it said last."""
+        """Within the body the last sample of every node is repeated."""
 
         async def go_on() -> None:
             for name in cycle(self.names):
@@ -246,25 +246,25 @@ class _Sources:
 
 
 class _Seen:
-    """What a watch of the API server has told of the nodes, and when."""
+    """The changes of nodes that a watch of the API server has reported, and when."""
 
     def __init__(self) -> None:
         self._labelled: dict[str, bool] = {}
         self._changed_at: dict[str, float] = {}
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def known(self) -> set[str]:
-        """Every node that was told of."""
+        """Every reported node."""
         return set(self._labelled)
 
-    def tell(self, node: Metadata) -> None:
-        """A node as it is now."""
+    def take_in(self, node: Metadata) -> None:
+        """Applies the reported state of a node."""
         labelled = LABEL in node.labels
         if self._labelled.get(node.name) is not labelled:
             self._labelled[node.name] = labelled
             self._changed_at[node.name] = time.perf_counter()
-            self._told.set()
+            self._changed.set()
 
     def changed_at(self, name: str, *, since: float) -> float:
         """When its label came or went, by `time.perf_counter`; no earlier than `since`."""
@@ -285,8 +285,8 @@ class _Seen:
         try:
             async with asyncio.timeout(TURN_SECONDS):
                 while not done():
-                    self._told.clear()
-                    await self._told.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError as error:
             raise TimeoutError(f"{what}: not within {TURN_SECONDS:g} s") from error
 
@@ -298,14 +298,14 @@ async def _watching(kubeconfig: Path) -> AsyncIterator[_Seen]:
     async with KubernetesClient.connect(kubeconfig, worker="bench") as client:
         listing = await client.list(NODES)
         for each in listing.items:
-            seen.tell(each.metadata)
+            seen.take_in(each.metadata)
 
         async def follow() -> None:
             changes = client.watch(NODES, resource_version=listing.resource_version, seconds=3600, silent_seconds=3600)
             async with aclosing(changes):
                 async for change in changes:
                     if change.object.metadata.name:  # else a bookmark
-                        seen.tell(change.object.metadata)
+                        seen.take_in(change.object.metadata)
 
         task = asyncio.create_task(follow())
         try:

@@ -25,7 +25,7 @@ PODS = 200.0
 
 
 async def measure(stand: Stand) -> Results:
-    """Filter and then prioritize of who passed, idle and under load, beside the echo of the same two bodies."""
+    """Filter, then prioritize of the passed nodes, idle and under load, beside the echo of the same two bodies."""
     names = cluster.node_names(NODES)
     results = Results()
     async with stand.bus(names) as standing:

@@ -13,7 +13,7 @@ PACKAGES = ("aiohttp", "uvloop", "msgspec", "orjson", "nats-py", "nats-server-bi
 
 
 def facts() -> dict[str, object]:
-    """The machine and the versions, without anything that tells whose it is."""
+    """The machine and the versions, without anything that identifies the owner."""
     return {
         "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "cores": os.cpu_count(),

@@ -39,13 +39,13 @@ async def interleaved(
                 now = time.perf_counter()
                 if now > began + ROUND_SECONDS:
                     break
-                # Even without a period: our own connection to the bus is kept alive, and Ctrl-C is heard.
+                # Even without a period: our own connection to the bus is kept alive, and Ctrl-C has an effect.
                 await asyncio.sleep(max(0.0, began + number * period - now))
     return times
 
 
 def processor_timed(action: Callable[[], object]) -> Timed:
-    """`action` with the processor seconds it takes: others who want the processor make it no longer."""
+    """`action` with its processor seconds, which other processes do not increase."""
 
     def seconds() -> float:
         began = time.thread_time()

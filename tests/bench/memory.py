@@ -17,16 +17,16 @@ SIZES = (1000, 5000, 15_000)
 BUDGETED = 5000
 BUDGET = Budget(150.0)
 CANDIDATES = 500
-ASKED = 500
-"""Pairs of questions: as many answers as the extender remembers."""
+REQUESTS = 500
+"""Pairs of requests: as many answers as the extender remembers."""
 
 MEGABYTE = 1e6
-JUDGED_SECONDS = 300.0
-LOOK_SECONDS = 0.2
+EVALUATED_SECONDS = 300.0
+RETRY_SECONDS = 0.2
 
 
 async def measure(stand: Stand) -> Results:
-    """Resident bytes: of an extender that has answered for a while, of `evaluate` with a verdict of every node."""
+    """Resident bytes: of an extender after many answers, of `evaluate` with a verdict of every node."""
     rows: list[Row] = []
     for name, megabytes, sizes in (
         ("extender", _extender, SIZES),
@@ -54,8 +54,8 @@ def _row(name: str, size: int, found: float, empty: float) -> Row:
 async def _extender(stand: Stand, nodes: int) -> float:
     async with stand.bus(cluster.node_names(nodes)) as standing:
         with stand.extender(standing.server.url) as extender, Client(extender.port) as client:
-            asked = cluster.node_names(BUDGETED)
-            for number, found in enumerate(islice(cluster.lists_of_names(asked, CANDIDATES, seed=0), ASKED)):
+            requested = cluster.node_names(BUDGETED)
+            for number, found in enumerate(islice(cluster.lists_of_names(requested, CANDIDATES, seed=0), REQUESTS)):
                 body = cluster.names_only(number, found)
                 for verb in (FILTER, PRIORITIZE):
                     client.ask(extender.request(body, verb))
@@ -66,13 +66,13 @@ async def _materialize(stand: Stand, nodes: int) -> float:
     async with stand.bus(cluster.node_names(nodes)) as standing:
         with stand.process("materialize", product("materialize", standing.server.url)) as materialize:
             server = Server(process=materialize, port=0, path="", began=0.0)
-            async with asyncio.timeout(JUDGED_SECONDS):
+            async with asyncio.timeout(EVALUATED_SECONDS):
                 while b"health_listening" not in materialize.log.read_bytes():
                     materialize.must_run()
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(RETRY_SECONDS)
                 while server.metric('tas_worker_ready{worker="materialize"}') != 1:
                     materialize.must_run()
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(RETRY_SECONDS)
             return _resident(materialize)
 
 
@@ -80,13 +80,13 @@ async def _evaluate(stand: Stand, nodes: int) -> float:
     async with stand.bus(cluster.node_names(nodes)) as standing:
         first = (await standing.bus.epoch(VERDICTS)).last_sequence
         with stand.process("evaluate", product("evaluate", standing.server.url)) as evaluate:
-            async with asyncio.timeout(JUDGED_SECONDS):
+            async with asyncio.timeout(EVALUATED_SECONDS):
                 while b"nodes_evaluated" not in evaluate.log.read_bytes():
                     evaluate.must_run()
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(RETRY_SECONDS)
                 while (await standing.bus.epoch(VERDICTS)).last_sequence - first < nodes:
                     evaluate.must_run()
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(RETRY_SECONDS)
             return _resident(evaluate)
 
 

@@ -17,7 +17,7 @@ BUDGETS = {
 }
 
 LISTS = 32
-"""Different lists of names that are asked about in turn: more than anybody would remember."""
+"""Different lists of names, requested in turn: more than the extender remembers."""
 
 
 async def measure(stand: Stand) -> Results:

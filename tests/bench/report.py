@@ -14,7 +14,7 @@ from tests.bench.rows import Of, Results, Row
 
 
 def print_results(console: Console, results: Results, noise: Mapping[str, Noise]) -> None:
-    """Every row with its budget, then what grows with what, who used the processor, and how noisy it was."""
+    """Every row with its budget, then the growth by size, the processor time of processes, and the noise."""
     for table in (_rows(results), _not_run(results), _growth(results), _cpu(results), _noise(noise)):
         if table.row_count:
             console.print(table)
@@ -94,7 +94,7 @@ MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
 
 
 def write_docs(page: Path, results: Results, noise: Mapping[str, Noise], machine: Mapping[str, object]) -> None:
-    """Puts what was found in place of what stands between the marks of a page, as Markdown."""
+    """Replaces the text between the marks of a page by the results, as Markdown."""
     before, _, rest = page.read_text().partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])
     packages = machine["packages"]

@@ -1,4 +1,4 @@
-"""What one look at a source costs `collect`: asking, reading, and publishing what it gave."""
+"""What one poll of a source costs `collect`: request, parsing, and publishing."""
 
 import asyncio
 import json
@@ -32,22 +32,22 @@ METRICS = (1, 5)
 
 
 async def measure(stand: Stand) -> Results:
-    """Processor time of a look, for each of its metrics, by source and number of metrics; every value is new."""
+    """Processor time of a poll, for each of its metrics, by source and number of metrics; every value is new."""
     results = Results()
     async with stand.bus(()) as standing, _played(stand) as url, _sources(stand, url) as sources:
         for name, (source, path) in sources.items():
             for count in METRICS:
-                look = _Look(standing.bus, source, f"{url}{path}", cluster.METRIC_NAMES[:count])
-                results.rows.append(await _row(stand, f"a poll of {name}, {count} metrics at once", look))
+                poll = _Poll(standing.bus, source, f"{url}{path}", cluster.METRIC_NAMES[:count])
+                results.rows.append(await _row(stand, f"a poll of {name}, {count} metrics at once", poll))
     return results
 
 
-async def _row(stand: Stand, series: str, look: "_Look") -> Row:
-    await look.ours()  # connections stand, code paths are warm
+async def _row(stand: Stand, series: str, poll: "_Poll") -> Row:
+    await poll.ours()  # so connections are open and code paths are warm
     ours, floor = [], []
     for _ in range(stand.rounds):
-        ours.append(await _processor_ms(look.ours) / look.count)
-        floor.append(await _processor_ms(look.floor) / look.count)
+        ours.append(await _processor_ms(poll.ours) / poll.count)
+        floor.append(await _processor_ms(poll.floor) / poll.count)
     return row(
         series,
         "processor, each metric",
@@ -59,8 +59,8 @@ async def _row(stand: Stand, series: str, look: "_Look") -> Row:
     )
 
 
-class _Look:
-    """One look as `collect` does it, and the least that it could take."""
+class _Poll:
+    """One poll as in `collect`, and the least that it could take."""
 
     def __init__(self, bus: Bus, source: Source, url: str, metrics: tuple[str, ...]) -> None:
         self.count = len(metrics)
@@ -118,7 +118,7 @@ async def _played(stand: Stand) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _sources(stand: Stand, url: str) -> AsyncIterator[dict[str, tuple[Source, str]]]:
-    """Each source that is asked, and the path of a question to it."""
+    """Each polled source, and the path of a request to it."""
     kubeconfig = stand.subfolder("kubeconfig") / "config"
     named = {"cluster": "bench", "user": "bench"}
     kubeconfig.write_text(

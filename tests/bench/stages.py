@@ -36,7 +36,7 @@ async def measure(stand: Stand) -> Results:
         lists = list(islice(cluster.lists_of_names(names, size, seed=size), LISTS))
         bodies = [cluster.names_only(number, found) for number, found in enumerate(lists)]
         repetitions = stand.some(300, 100)
-        least = _medians(stand, repetitions, cycle([orjson.dumps(found) for found in lists]).__next__, _tell_apart)
+        least = _medians(stand, repetitions, cycle([orjson.dumps(found) for found in lists]).__next__, _parse)
         for name, verb in VERBS.items():
             found: dict[str, list[float]] = {stage: [] for stage in STAGES}
             for _ in range(stand.rounds):
@@ -69,14 +69,16 @@ def _times(
             decision = verb.decide(decider, args, now)
             decided = clock()
             _, record = verb.respond(args, decision, now)
-            told = clock()
+            written = clock()
             record()
-            for found, took in zip(times, (read - began, decided - read, told - decided, clock() - told), strict=True):
+            for found, took in zip(
+                times, (read - began, decided - read, written - decided, clock() - written), strict=True
+            ):
                 found.append(took)
     return times
 
 
-def _tell_apart(raw: bytes) -> None:
+def _parse(raw: bytes) -> None:
     dict.fromkeys(orjson.loads(raw))
 
 

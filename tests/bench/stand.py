@@ -36,8 +36,8 @@ FILTER = "/scheduler/filter"
 PRIORITIZE = "/scheduler/prioritize"
 
 START_SECONDS = 30.0
-LOOK_SECONDS = 0.01
-"""Between two looks at whether a process answers."""
+RETRY_SECONDS = 0.01
+"""The wait between two requests until a process answers."""
 
 WRITES_AT_ONCE = 500
 
@@ -46,7 +46,8 @@ WRITES_AT_ONCE = 500
 class Stand:
     """Where to measure, and how long.
 
-    `folder` is for stores and logs, and goes with the run. A quick run tells the order of things; its p99 is coarse.
+    `folder` is for stores and logs, and is deleted after the run. A quick run shows orders of magnitude; its p99
+    is coarse.
     """
 
     folder: Path
@@ -62,13 +63,13 @@ class Stand:
         return quick if self.quick else full
 
     @asynccontextmanager
-    async def bus(self, nodes: Sequence[str]) -> AsyncIterator["StandingBus"]:
+    async def bus(self, nodes: Sequence[str]) -> AsyncIterator["RunningBus"]:
         """A bus of its own that holds every policy and a sample of each of `nodes`, as complete lists."""
         folder = self.subfolder("bus")
         async with EmbeddedServer.start(folder) as server, Bus.connect(server.url, name="bench") as bus:
             await bus.wait_connected()
             await _fill(bus, nodes)
-            yield StandingBus(server=server, bus=bus)
+            yield RunningBus(server=server, bus=bus)
 
     @contextmanager
     def extender(self, url: str, *, wait: bool = True) -> Iterator["Server"]:
@@ -95,7 +96,7 @@ class Stand:
             yield process
 
     def subfolder(self, name: str) -> Path:
-        """A new folder, which goes with the run."""
+        """A new folder, which is deleted after the run."""
         return Path(mkdtemp(prefix=f"{name}-", dir=self.folder))
 
     @contextmanager
@@ -112,13 +113,13 @@ def module(name: str) -> list[str]:
 
 
 def product(worker: str, url: str) -> list[str]:
-    """The command that runs a worker on the bus at `url`; nobody asks for its health."""
+    """The command that runs a worker on the bus at `url`."""
     common = ["--bus", url, "--health-listen", "127.0.0.1:0", "--log-format", "json"]
     return [*module("cli"), "run", worker, *common]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandingBus:
+class RunningBus:
     """A running server and our connection to it."""
 
     server: EmbeddedServer
@@ -142,7 +143,7 @@ class Server:
             self.process.must_run()
             if time.perf_counter() - self.began > START_SECONDS:
                 raise RuntimeError(f"{self.process.name} does not answer: {refusal}\n{self.process.tail()}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(RETRY_SECONDS)
         return time.perf_counter() - self.began
 
     def request(self, body: bytes, path: str = "") -> Request:
@@ -159,12 +160,12 @@ class Server:
         raise RuntimeError(f"{self.process.name} never logged {event}:\n{self.process.tail()}")
 
     def metric(self, name: str) -> float:
-        """What its health port tells of a metric, named with its labels."""
+        """The value of a metric on the health port, named with its labels."""
         with urlopen(f"{self.logged('health_listening')['url']}/metrics", timeout=START_SECONDS) as response:
             for line in response.read().decode().splitlines():
                 if line.startswith(f"{name} "):
                     return float(line.rpartition(" ")[2])
-        raise RuntimeError(f"{self.process.name} tells no {name}")
+        raise RuntimeError(f"{self.process.name} has no metric {name}")
 
     def _refusal(self, request: Request) -> str | None:
         """Why it does not answer `request`; None once it does."""

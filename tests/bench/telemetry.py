@@ -1,4 +1,4 @@
-"""A played custom metrics API and Prometheus: values of every node of a cluster, anew with every question.
+"""A simulated custom metrics API and Prometheus: new values of every node for each request.
 
 `python -m tests.bench.telemetry --listen HOST:PORT --nodes N`.
 """
@@ -55,12 +55,12 @@ def _vector(nodes: list[str]) -> object:
 async def _serve(address: Address, nodes: list[str]) -> None:
     async def answer(request: web.Request) -> web.Response:
         if request.path == f"/apis/{GROUP}":
-            told = _group()
+            answer = _group()
         elif request.path.startswith("/apis/"):
-            told = _values(request.path.rpartition("/")[2], nodes)
+            answer = _values(request.path.rpartition("/")[2], nodes)
         else:
-            told = _vector(nodes)
-        return web.Response(body=orjson.dumps(told), content_type="application/json")
+            answer = _vector(nodes)
+        return web.Response(body=orjson.dumps(answer), content_type="application/json")
 
     app = web.Application()
     app.add_routes([web.get("/{path:.*}", answer)])

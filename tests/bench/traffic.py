@@ -11,7 +11,7 @@ import msgspec
 from bus.buckets import NODES
 from tests.bench.publisher import Published
 from tests.bench.rows import Row, row
-from tests.bench.stand import Server, Stand, StandingBus, module, product
+from tests.bench.stand import RunningBus, Server, Stand, module, product
 from tests.e2e.processes import Process
 
 SETTLE_SECONDS = 1.0
@@ -20,7 +20,7 @@ FLOWING_SECONDS = 30.0
 
 @dataclass(slots=True)
 class Traffic:
-    """What flows. `rows` tells how much did, once the body of `traffic` was left."""
+    """The traffic. `rows` has its amount after the body of `traffic`."""
 
     pids: dict[str, int]
     rows: list[Row] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Traffic:
 
 @asynccontextmanager
 async def traffic(
-    stand: Stand, standing: StandingBus, *, rate: float, nodes: int, extender: Server
+    stand: Stand, standing: RunningBus, *, rate: float, nodes: int, extender: Server
 ) -> AsyncIterator[Traffic]:
     """`rate` messages a second, of all metrics of one of `nodes` nodes each, once they arrive in NODES."""
     url = standing.server.url
@@ -52,7 +52,7 @@ async def traffic(
         found.rows.append(row(series, "entries the extender is behind", [behind], unit=""))
 
 
-async def _flowing(standing: StandingBus, *processes: Process) -> None:
+async def _flowing(standing: RunningBus, *processes: Process) -> None:
     """Waits until what is published is written to NODES, and what had to wait for that is gone."""
     first = (await standing.bus.epoch(NODES)).last_sequence
     async with asyncio.timeout(FLOWING_SECONDS):

@@ -1,4 +1,4 @@
-"""What verdicts cost `evaluate`: each sample, and at its start each node and policy."""
+"""What verdicts cost `evaluate`: for each sample, and at the start for each node and policy."""
 
 import random
 import time
@@ -22,18 +22,18 @@ async def measure(stand: Stand) -> Results:
     """Processor time: of a sample with all that it touches, and of each pair of node and policy at the start."""
     sides = {size: _Side(size) for size in SIZES}
     samples: dict[int, list[float]] = {size: [] for size in SIZES}
-    judged: dict[int, list[float]] = {size: [] for size in SIZES}
+    evaluated: dict[int, list[float]] = {size: [] for size in SIZES}
     with no_collection():
         for _ in range(stand.rounds):
             for size, side in sides.items():
                 samples[size].append(side.seconds_per_sample() * 1e6)
-                judged[size].append(side.seconds_per_judgement() * 1e6)
+                evaluated[size].append(side.seconds_per_evaluation() * 1e6)
     rows = []
     for size in SIZES:
         sized = Size(size, "nodes")
         rows.append(
             row(
-                "sample judged by evaluate",
+                "sample evaluated",
                 "processor",
                 samples[size],
                 samples[SIZES[0]],
@@ -47,8 +47,8 @@ async def measure(stand: Stand) -> Results:
             row(
                 "evaluate's start, for each node and policy",
                 "processor",
-                judged[size],
-                judged[SIZES[0]],
+                evaluated[size],
+                evaluated[SIZES[0]],
                 unit="µs",
                 floor_name=f"at {SIZES[0]}",
                 size=sized,
@@ -58,7 +58,7 @@ async def measure(stand: Stand) -> Results:
 
 
 class _Side:
-    """A view of one size, with the verdicts that stand by one policy, and samples to come, of nodes in no order."""
+    """A view of one size with the verdicts of its nodes, and new samples of nodes in random order."""
 
     def __init__(self, size: int) -> None:
         self._chance = random.Random(size)
@@ -83,18 +83,18 @@ class _Side:
         for node, scrapes in news:
             view.add_samples(node, scrapes, self._now)
             for key in view.touched.pop(node, ()):
-                self._verdicts[node, key] = self._judge(node, self._policies[key])
+                self._verdicts[node, key] = self._evaluate(node, self._policies[key])
         return (time.thread_time() - began) / len(news)
 
-    def seconds_per_judgement(self) -> float:
-        """What the verdict of one node by one policy takes."""
+    def seconds_per_evaluation(self) -> float:
+        """The mean time for the verdict of one node by one policy."""
         names = self._names[:SAMPLES]
         began = time.thread_time()
         for name in names:
-            self._judge(name, self._policy)
+            self._evaluate(name, self._policy)
         return (time.thread_time() - began) / len(names)
 
-    def _judge(self, name: str, policy: Policy) -> PolicyVerdict:
+    def _evaluate(self, name: str, policy: Policy) -> PolicyVerdict:
         return evaluate_policy(
             policy,
             uid="u",

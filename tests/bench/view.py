@@ -69,7 +69,7 @@ class _Side:
 
 
 def _decoding_seconds() -> float:
-    """The mean of reading what stands in the bucket for one node."""
+    """The mean time to read the record of one node."""
     chance = random.Random(0)
     entries = [encode_node_samples((cluster.scrape(cluster.metrics(chance), BEGINNING),)) for _ in range(SAMPLES)]
     began = time.thread_time()
