@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a stored value that cannot be decoded: the key is present."""
+    """Takes the place of a stored value that cannot be decoded: the key is present."""
 
     error: InvalidInputError
 
