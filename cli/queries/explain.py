@@ -120,8 +120,8 @@ async def _explain_pod(bus: Bus, key: PodKey, policy: str | None, settings: Sett
     if policy is None:
         policy = await _policy_of(bus, key, answered or [])
     view = await _view(bus, settings.stale_after, now)
-    asked = Pod(namespace=key.namespace, name=key.name, uid="", labels={POD_LABEL: policy})
-    explanation = explain_pod(view, TelemetryDecider(view), asked, sorted(view.nodes), now)
+    pod = Pod(namespace=key.namespace, name=key.name, uid="", labels={POD_LABEL: policy})
+    explanation = explain_pod(view, TelemetryDecider(view), pod, sorted(view.nodes), now)
     if as_json:
         print_json({"now": msgspec.to_builtins(explanation), "answered": msgspec.to_builtins(answered)})
     else:

@@ -97,9 +97,9 @@ async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:
 
 
 def print_table(table: Table, *, empty: str = "") -> None:
-    """`table` for a person; into a pipe as wide as it is, so that nothing is cut.
+    """Prints `table`; into a pipe in full width, so that nothing is cut.
 
-    `empty` says what it means that there is nothing to show, beside the table and not in it.
+    `empty` is printed to standard error if there are no rows.
     """
     if empty and not table.rows:
         click.echo(empty, err=True)

@@ -1,4 +1,4 @@
-"""Best fit by bandwidth: a pod says what it needs, and goes where that is free and the least is left over."""
+"""Best fit by bandwidth: a pod goes to the node that has the requested bandwidth free, with the least left over."""
 
 from collections.abc import Collection, Mapping
 
@@ -9,7 +9,7 @@ METRIC = "net_free_mbps"
 
 
 class Bandwidth:
-    """Mounted at `/bandwidth`; a policy cannot compare a metric to what the pod itself asks for."""
+    """Mounted at `/bandwidth`; a policy cannot compare a metric with a request of the pod."""
 
     def __init__(self, nodes: NodeView) -> None:
         self._free = nodes.metric(METRIC)

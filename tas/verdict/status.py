@@ -1,6 +1,6 @@
-"""What a TASPolicy's status says: whether it is in force, whether its metrics are seen, and which nodes violate it.
+"""The status of a TASPolicy: whether it is in force, whether its metrics are seen, and which nodes violate it.
 
-For whoever asks `kubectl get taspolicies`: the words are for people, the conditions for programs
+`kubectl get taspolicies` shows this status: the texts are for people, the conditions for programs
 (https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md).
 """
 
@@ -223,9 +223,9 @@ class StateBook:
     def take(
         self, node: str, states: Mapping[tuple[PolicyKey, str], Mapping[StrategyType, State]]
     ) -> frozenset[PolicyKey]:
-        """Takes in what a node's verdict says (nothing: it is gone) of each policy, by key and uid.
+        """Applies the states of a node's verdict by key and uid of the policies; empty if the node was deleted.
 
-        Returns the policies of which anything has changed.
+        Returns the policies whose states have changed.
         """
         before = self._of_node.pop(node, {})
         after = {policy: dict(each) for policy, each in states.items()}

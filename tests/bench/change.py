@@ -30,14 +30,14 @@ PROBES = 50
 
 POLICY = 0
 POLL_SECONDS = 0.0002
-"""Between two looks: they take processor time from those they wait for."""
+"""The wait between two requests: they take processor time from the measured processes."""
 
 CHANGE_SECONDS = 5.0
-"""After which it is not waited any longer: a change that takes more counts as this."""
+"""The limit of a wait: a change that takes longer counts as this."""
 
 
 async def measure(stand: Stand) -> Results:
-    """From before the sample is published until a filter's other answer is there."""
+    """From before the sample is published until the answer of filter has changed."""
     names = cluster.node_names(NODES + PROBES)
     async with stand.bus(names) as standing:
         with stand.extender(standing.server.url) as extender, Client(extender.port) as client:
@@ -65,7 +65,7 @@ async def _round(probes: Sequence["_Probe"], chance: random.Random, *, changes: 
 
 
 class _Probe:
-    """A node that is well or unwell by turns."""
+    """A node that alternately violates and meets the policy."""
 
     def __init__(self, standing: RunningBus, client: Client, extender: Server, name: str) -> None:
         self._bus = standing.bus
@@ -75,7 +75,7 @@ class _Probe:
         self._bad = False
 
     async def report(self, *, bad: bool) -> None:
-        """Publishes a sample of every metric, of which one is the policy's."""
+        """Publishes a sample of every metric, one of them used by the policy."""
         values = dict.fromkeys(cluster.METRIC_NAMES, parse_quantity("0"))
         values[cluster.METRIC_NAMES[POLICY]] = parse_quantity(str(cluster.VALUES if bad else 0))
         payload = encode_samples(cluster.scrape(values, time.time()))
@@ -83,14 +83,14 @@ class _Probe:
         self._bad = bad
 
     async def change(self, chance: random.Random) -> float:
-        """Reports the opposite, and returns the seconds until it counts."""
-        await asyncio.sleep(chance.uniform(0, 0.01))  # in step with nothing else that is periodic
+        """Publishes the opposite state, and returns the seconds until the answer changes."""
+        await asyncio.sleep(chance.uniform(0, 0.01))  # so that no other period is in phase
         began = time.perf_counter()
         await self.report(bad=not self._bad)
         return self._wait_until_counted(began) - began
 
     def _wait_until_counted(self, began: float) -> float:
-        """Looks until the answer is what the last report makes of it; blocking, so that nothing comes in between."""
+        """Sends requests until the answer agrees with the last sample; blocking, so that no other task runs."""
         while self._passes() is self._bad and time.perf_counter() - began < CHANGE_SECONDS:
             time.sleep(POLL_SECONDS)
         return time.perf_counter()

@@ -15,7 +15,7 @@ Request = Sequence[memoryview]
 
 
 def post(path: str, body: bytes) -> Request:
-    """A request ready to be sent, so that making it costs nothing while time is taken."""
+    """A request that is ready to be sent, so that its construction is not measured."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: Go-http-client/1.1\r\n"
         f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\nAccept-Encoding: gzip\r\n\r\n"
@@ -53,7 +53,7 @@ class Client:
         return bytes(self._buffer[begin:end])
 
     def seconds(self, request: Request) -> float:
-        """How long one exchange takes, to the answer's last byte."""
+        """The seconds of one request, until the last byte of the answer."""
         began = time.perf_counter()
         self._exchange(request)
         return time.perf_counter() - began

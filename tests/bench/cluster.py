@@ -1,4 +1,4 @@
-"""A played cluster: nodes, their samples, policies, and what a scheduler asks about them. The same on every run."""
+"""A simulated cluster: nodes, samples, policies and requests of a scheduler. The same in every run."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ VALUES = 100.0
 VIOLATING = 95.0
 """Beyond this a rule is violated. A policy has two, so about a tenth of the nodes violates it."""
 
-# Longer than any run, so that what is measured is not what becomes stale meanwhile.
+# Longer than any run, so that no sample becomes stale.
 STALE_AFTER = "1h"
 
 METRIC_NAMES = tuple(f"node_metric_{number:02}" for number in range(METRICS))
@@ -33,7 +33,7 @@ _POD = Path(__file__).parents[1] / "contract" / "golden" / "extender" / "filter-
 
 
 def node_names(count: int) -> list[str]:
-    """Names as a cloud gives them."""
+    """Names in the form of a cloud provider."""
     return [f"ip-10-{n >> 16}-{n >> 8 & 255}-{n & 255}.ec2.internal" for n in range(count)]
 
 
@@ -72,12 +72,12 @@ def metrics(chance: random.Random) -> dict[str, Quantity]:
 
 
 def scrape(values: dict[str, Quantity], now: float, sequence: int = 0) -> Scrape:
-    """What the one source of the cluster says of a node."""
+    """A scrape of a node by the only source."""
     return Scrape(source=SOURCE, measured=now, arrived=now, sequence=sequence, metrics=values)
 
 
 def filled_view(names: Sequence[str], now: float, *, verdicts: bool = False) -> View:
-    """A view that knows a sample of every node and every policy; with `verdicts` one such as `evaluate` has."""
+    """A view with a sample of every node, and all policies; with `verdicts` as in `evaluate`."""
     chance = random.Random(0)
     view = View(verdicts=verdicts)
     for name in names:
@@ -87,25 +87,25 @@ def filled_view(names: Sequence[str], now: float, *, verdicts: bool = False) -> 
 
 
 def pod(policy: int) -> dict[str, Any]:
-    """A pod that names a policy, otherwise as a real scheduler once sent it."""
+    """A pod that names a policy, otherwise as recorded from a real scheduler."""
     found: dict[str, Any] = orjson.loads(_POD.read_bytes())["Pod"]
     found["metadata"] |= {"namespace": NAMESPACE, "labels": {POD_LABEL: policy_name(policy)}}
     return found
 
 
 def names_only(policy: int, names: Sequence[str]) -> bytes:
-    """What the scheduler sends where `nodeCacheCapable` is true."""
+    """The request with `nodeCacheCapable: true`."""
     return orjson.dumps({"Pod": pod(policy), "Nodes": None, "NodeNames": names})
 
 
 def full_nodes(policy: int, nodes: Sequence[bytes]) -> bytes:
-    """What it sends otherwise; `nodes` are objects as JSON."""
+    """The request with `nodeCacheCapable: false`; `nodes` are objects as JSON."""
     head = b'{"Pod":' + orjson.dumps(pod(policy)) + b',"Nodes":{"metadata":{},"items":['
     return head + b",".join(nodes) + b']},"NodeNames":null}'
 
 
 def lists_of_names(names: Sequence[str], size: int, *, seed: int) -> Iterator[list[str]]:
-    """Endless lists of `size` names in a row, each beginning elsewhere, as the scheduler goes round the cluster."""
+    """Endless lists of `size` successive names, each with another start, as a scheduler iterates over nodes."""
     chance = random.Random(seed)
     while True:
         begin = chance.randrange(len(names))
@@ -113,7 +113,7 @@ def lists_of_names(names: Sequence[str], size: int, *, seed: int) -> Iterator[li
 
 
 def node_object(name: str) -> bytes:
-    """A node as kubelet and controllers leave it, about 7 KB."""
+    """A node as written by kubelet and controllers, about 7 KB."""
     number = int.from_bytes(name.encode(), "big")
     chance = random.Random(number)
     return orjson.dumps(

@@ -1,4 +1,4 @@
-"""The floor: what it costs to take a request's bytes and give them back, with the same server and nothing else.
+"""The floor: the same HTTP server, which only returns the bytes of the request.
 
 `python -m tests.bench.echo --listen HOST:PORT`, as the extender takes it.
 """
@@ -21,7 +21,7 @@ async def _echo(request: web.Request) -> web.Response:
 async def _serve(address: Address) -> None:
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.add_routes([web.post("/", _echo)])
-    # aiohttp's own site: the bounds that the extender sets its connections are no part of the floor.
+    # aiohttp's own site: the extender's limits of connections are no part of the floor.
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, address.host, address.port).start()

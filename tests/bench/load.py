@@ -1,4 +1,4 @@
-"""What a pod's pair of questions costs while the cluster reports."""
+"""The cost of a pod's two requests while samples arrive."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ BUDGETS = {"p50": Budget(1.5), "p99": Budget(4.0)}
 LISTS = 32
 
 PODS = 200.0
-"""Pods a second: about what a scheduler with an extender places, for it has other things to do in between."""
+"""Pods a second: about as many as a scheduler with an extender places."""
 
 
 async def measure(stand: Stand) -> Results:
@@ -62,7 +62,7 @@ async def measure(stand: Stand) -> Results:
 
 
 class _Pair:
-    """What a scheduler asks for one pod: filter, then prioritize of the nodes that passed."""
+    """The requests of a scheduler for one pod: filter, then prioritize of the nodes that passed."""
 
     def __init__(self, ours: Client, extender: Server, floor: Client, echo: Server, names: list[str]) -> None:
         self._ours, self._extender, self._floor, self._echo = ours, extender, floor, echo
@@ -73,7 +73,7 @@ class _Pair:
         self._asked: tuple[bytes, bytes] = (b"", b"")
 
     def seconds(self) -> float:
-        """Both exchanges; what the client does in between does not count."""
+        """Both requests, without the client's work in between."""
         number, body = next(self._bodies)
         request = self._extender.request(body, FILTER)
         filtering = self._ours.seconds(request)

@@ -1,4 +1,4 @@
-"""Taking time on a machine that others use too: interleaved, in rounds, so that a slow second slows both sides."""
+"""Times on a shared machine: interleaved, in rounds, so that a slow second slows both sides."""
 
 import asyncio
 import gc
@@ -11,11 +11,11 @@ from math import log2
 from tests.bench.rows import Row
 
 Timed = Callable[[], float]
-"""Does a thing once and returns the seconds it took."""
+"""Runs once and returns its seconds."""
 
 
 ROUND_SECONDS = 8.0
-"""After which a round ends, however few repetitions it had: on a machine that cannot keep up nothing takes for ever."""
+"""The longest time of a round: on a slow machine a round has fewer repetitions."""
 
 
 async def interleaved(
@@ -51,7 +51,7 @@ def processor_timed(action: Callable[[], object]) -> Timed:
         began = time.thread_time()
         result = action()
         took = time.thread_time() - began
-        del result  # to free a large one is no part of it, on either side
+        del result  # so that its deallocation is not measured
         return took
 
     return seconds
@@ -59,7 +59,7 @@ def processor_timed(action: Callable[[], object]) -> Timed:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Nothing of this process's own is collected within the body: it is not what is measured."""
+    """No garbage collection in this process within the body."""
     gc.collect()
     gc.disable()
     try:

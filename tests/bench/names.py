@@ -1,4 +1,4 @@
-"""Answers to names: what filter and prioritize add to taking the bytes of the question and giving some back."""
+"""Requests with names: the time of filter and prioritize, beside a server that only reads and writes bytes."""
 
 from itertools import cycle, islice
 
@@ -47,7 +47,7 @@ async def _rows(stand: Stand, extender: Server, echo: Server, names: list[str], 
         times = await interleaved(
             {series: call for series, (_, call) in calls.items()}, rounds=stand.rounds, repetitions=repetitions
         )
-        del calls["prioritize of the names just filtered"]  # without the filter before it means nothing
+        del calls["prioritize of the names just filtered"]  # it needs the filter request before
         processor = processor_rounds(calls, rounds=stand.rounds, repetitions=repetitions // 4)
     rows = []
     sized = Size(size, "names")

@@ -27,7 +27,7 @@ AT_ONCE = 500
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What was sent, in how long, and how many messages were refused or lost."""
+    """How many messages were sent, in which time, and how many were refused or lost."""
 
     messages: int
     seconds: float

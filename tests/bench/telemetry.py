@@ -19,7 +19,7 @@ from workers.process.address import Address
 VERSION = "v1beta1"
 
 MEASURED = "2026-01-01T00:00:00Z"
-"""Of all metrics, however the seconds fall: what was measured together is one message."""
+"""One time for all metrics, so that they are one message."""
 
 
 def _group() -> object:

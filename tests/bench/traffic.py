@@ -1,4 +1,4 @@
-"""Node messages at an even rate through the whole of it: publisher, server, materialize, extender."""
+"""Node messages at an even rate through all parts: publisher, server, materialize, extender."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ async def traffic(
 
 
 async def _flowing(standing: RunningBus, *processes: Process) -> None:
-    """Waits until what is published is written to NODES, and what had to wait for that is gone."""
+    """Waits until messages are written to NODES and the backlog is empty."""
     first = (await standing.bus.epoch(NODES)).last_sequence
     async with asyncio.timeout(FLOWING_SECONDS):
         while (await standing.bus.epoch(NODES)).last_sequence == first:

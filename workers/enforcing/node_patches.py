@@ -86,7 +86,7 @@ async def send_patch(
 
     Name, uid and version of `metadata` are used; if everything is refused, `metadata` itself is returned.
     `read_at` is the monotonic time of the oldest read behind the patch.
-    Raises KubernetesError where the node is another one by now, has changed, or cannot be asked.
+    Raises KubernetesError if the node was replaced or has changed, or if the request failed.
     """
     try:
         answer = await client.merge_patch(

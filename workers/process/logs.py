@@ -52,9 +52,9 @@ def configure_logging(form: LogFormat, level: LogLevel, *, stream: TextIO | None
 
 @contextmanager
 def logging_to(stream: TextIO) -> Iterator[None]:
-    """Within the body every event of this process goes to `stream`, as lines for a person.
+    """Within the body every event of this process goes to `stream`, as lines of text.
 
-    For a command that uses the terminal itself meanwhile.
+    For a command that itself uses the terminal.
     """
     root = logging.getLogger()
     before = root.handlers[:]

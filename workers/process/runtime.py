@@ -87,7 +87,7 @@ def new_registry() -> CollectorRegistry:
 
 
 def invalid_entries(registry: CollectorRegistry) -> InvalidEntries:
-    """What the connections of a process report entries to that nobody can read."""
+    """The reporter of unreadable entries, for all connections of a process."""
     count = Counter(
         "tas_bus_entries_invalid", "Entries of the bus that could not be read.", ["bucket"], registry=registry
     )
