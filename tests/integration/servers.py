@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,6 +100,17 @@ async def answered(call: Callable[[], Awaitable[T]], *, within: float = 60.0) ->
             if time.monotonic() > until:
                 raise
         await asyncio.sleep(0.02)  # without a connection a call fails at once, and the loop must run to reconnect
+
+
+async def all_answered(calls: Iterable[Callable[[], Awaitable[object]]], *, at_once: int = 50) -> None:
+    """Waits for many calls, each `answered`, so few at a time that a busy server answers them within their limit."""
+    slots = asyncio.Semaphore(at_once)
+
+    async def one(call: Callable[[], Awaitable[object]]) -> None:
+        async with slots:
+            await answered(call)
+
+    await asyncio.gather(*map(one, calls))
 
 
 class PatientBus(Bus):

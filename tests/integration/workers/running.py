@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from bus.buckets import NODES, POLICIES, SAMPLES, SYNCED, Bucket, Stream
 from bus.connection import Bus, Epoch, RawEntry
@@ -80,17 +81,28 @@ async def samples_on(bus: Bus, node: str) -> NodeSamples | None:
     return None if entry is None or entry.value is None else decode_node_samples(entry.value)
 
 
+async def consumer_state(bus: Bus) -> dict[str, Any] | None:
+    """The state of the consumer of materialize; None before a replica has created it."""
+    try:
+        return await answered(lambda: bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.{DURABLE}"))
+    except RefusedError as error:
+        if error.code != CONSUMER_NOT_FOUND:
+            raise
+        return None
+
+
+async def both_wait_for_messages(bus: Bus) -> bool:
+    """Whether two replicas of materialize have asked for messages: the next messages go to both."""
+    state = await consumer_state(bus)
+    return state is not None and bool(state["num_waiting"] == 2)
+
+
 async def all_handled(bus: Bus) -> None:
     """Waits until all messages that are on SAMPLES now were delivered to a replica of materialize and acknowledged."""
     last = (await epoch_on(bus, SAMPLES)).last_sequence
 
     async def handled() -> bool:
-        try:
-            state = await answered(lambda: bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.{DURABLE}"))
-        except RefusedError as error:
-            if error.code != CONSUMER_NOT_FOUND:
-                raise
-            return False  # no replica has created it yet
-        return bool(state["delivered"]["stream_seq"] >= last and state["num_ack_pending"] == 0)
+        state = await consumer_state(bus)
+        return state is not None and bool(state["delivered"]["stream_seq"] >= last and state["num_ack_pending"] == 0)
 
     await eventually(handled, every=0.02)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from tas.verdict.verdict import (
 )
 from tests.integration.proxy import Proxy
 from tests.integration.replicas import replica, tas
-from tests.integration.servers import PatientBus, Server, eventually
+from tests.integration.servers import PatientBus, Server, all_answered, eventually
 from tests.integration.workers.running import put, running
 from workers.enforcing.evaluate import Evaluate
 
@@ -1066,7 +1067,7 @@ async def test_500_policies_at_once(server: Server, world: World) -> None:
             return all([await world.verdict(node) is not None for node in nodes])
 
         await eventually(all_there)
-        await asyncio.gather(*(world.policy(f"p{number}", **deschedule()) for number in range(500)))
+        await all_answered(partial(world.policy, f"p{number}", **deschedule()) for number in range(500))
 
         async def all_judged() -> bool:
             for node in nodes:
