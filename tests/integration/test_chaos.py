@@ -20,21 +20,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, SAMPLES
+from bus.buckets import NODES
 from bus.connection import Bus
-from bus.errors import BusError
 from tests.integration.published import CLOCK, SECOND, Published, Publisher
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
 from tests.integration.watched import STALE_SECONDS, Extender, asked, bucket, extender_view, has_read, meanwhile
+from tests.integration.workers.running import all_handled, epoch_on
 
 DEFAULT_SEEDS = "1-3"
 
 HISTORY_SECONDS = 9.0
 """How long everything goes on."""
-
-SETTLE_SECONDS = 40.0
-"""How long until every message has been handled: a batch that died with its replica comes again after 10 s."""
 
 PAUSES_SECONDS = ((0.02, 0.4), (0.4, 3.0))
 LONG_PAUSE_SECONDS = (10.5, 12.0)
@@ -189,9 +186,9 @@ async def test_every_value_ends_as_the_newest_and_none_goes_back(seed: int, tmp_
         story.tell(f"{published.messages} messages were published")
 
         looking = await stack.enter_async_context(Bus.connect(server.url, name="looking"))
-        await settled(looking)
+        await all_handled(looking)
         story.tell("all have been handled")
-        epoch = await looking.epoch(NODES)
+        epoch = await epoch_on(looking, NODES)
         await eventually(
             lambda: has_read(stranger.status, epoch) and all(has_read(view.status, epoch) for view in views)
         )
@@ -210,25 +207,8 @@ async def test_every_value_ends_as_the_newest_and_none_goes_back(seed: int, tmp_
         assert extender.asked > 100
 
 
-async def settled(bus: Bus) -> None:
-    """Every message has been delivered to a replica and acknowledged by one."""
-
-    async def so() -> bool:
-        try:
-            state = await bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.materialize")
-        except BusError:
-            return False
-        return bool(state["num_pending"] == 0 and state["num_ack_pending"] == 0)
-
-    await eventually(so, within=SETTLE_SECONDS, every=0.05)
-
-
 async def answers_are_right(extender: Extender, policies: Path, published: Published) -> None:
-    """The extender's own values are the newest: its answers follow from them, and from nothing else."""
-    clocks = published.clocks()
-    for microseconds in THRESHOLDS:
-        beyond = {node for node, value in clocks.items() if value > microseconds}
-        assert await extender.rejects(threshold(microseconds)) == beyond
+    """Waits until the extender has the newest values; then checks that its answers follow from them alone."""
     for number, node in enumerate(NODES_NAMES):
         rules = [
             {"metricname": metric, "source": source, "operator": "Equals", "target": value}
@@ -242,3 +222,8 @@ async def answers_are_right(extender: Extender, policies: Path, published: Publi
             return await extender.rejects(f"exactly-{number}") == {node}
 
         await eventually(is_so)
+    # So the extender has the newest values: each of its answers must follow from them.
+    clocks = published.clocks()
+    for microseconds in THRESHOLDS:
+        beyond = {node for node, value in clocks.items() if value > microseconds}
+        assert await extender.rejects(threshold(microseconds)) == beyond

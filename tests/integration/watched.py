@@ -250,5 +250,5 @@ class Extender:
 
 @asynccontextmanager
 async def asked(url: str, nodes: Sequence[str]) -> AsyncIterator[Extender]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
         yield Extender(session, url, nodes)

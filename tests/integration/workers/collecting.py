@@ -22,22 +22,22 @@ from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape
 from tas.sources.state import SourceState
 from tas.values.quantity import NANO
-from tests.integration.servers import eventually
-from tests.integration.workers.running import running
+from tests.integration.servers import answered, eventually
+from tests.integration.workers.running import entry_on, epoch_on, put, running
 from workers.ingest.collect import Collect
 from workers.ingest.sources.base import Listener, Source
 from workers.ingest.sources.spec import SourceKind, SourceSpec
 
 
 async def polled(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Waits until it holds, also through a bus that does not answer now."""
+    """Waits until it holds, also while the bus does not answer."""
 
-    async def so() -> bool:
+    async def holds_now() -> bool:
         with suppress(BusError):
             return await holds()
         return False
 
-    await eventually(so, within=60.0, every=0.05)
+    await eventually(holds_now, every=0.05)
 
 
 class World:
@@ -53,30 +53,32 @@ class World:
         key = PolicyKey("default", policy)
         place = policy_key(key)
         if not rules:
-            stands = await self.bus.get(POLICIES, place)
-            assert stands is not None
-            await self.bus.delete(POLICIES, place, revision=stands.revision, read_at=time.monotonic())
+            await put(self.bus, POLICIES, place, None)
             return
         parsed, problems = parse_policy(key, {"strategies": {"dontschedule": {"rules": rules}}})
         assert not problems
-        await self._put(place, encode_policy(PolicyRecord(policy=parsed, uid="u", generation=1)))
+        await put(self.bus, POLICIES, place, encode_policy(PolicyRecord(policy=parsed, uid="u", generation=1)))
 
     async def listed(self) -> None:
         """All policies stand there that there are."""
-        epoch = await self.bus.epoch(POLICIES)
-        await self._put(
-            SYNCED, encode(Synced(epoch=epoch.created, count=0, time=datetime.now(UTC), writer="test", cluster=False))
+        epoch = await epoch_on(self.bus, POLICIES)
+        await put(
+            self.bus,
+            POLICIES,
+            SYNCED,
+            encode(Synced(epoch=epoch.created, count=0, time=datetime.now(UTC), writer="test", cluster=False)),
         )
 
     async def scrape(self, node: str, source: str) -> Scrape | None:
         """The newest message of a source for a node."""
         subject = samples_subject(node, source)
         try:
-            message = (await self.bus.api("STREAM.MSG.GET.SAMPLES", {"last_by_subj": subject}))["message"]
+            found = await answered(lambda: self.bus.api("STREAM.MSG.GET.SAMPLES", {"last_by_subj": subject}))
         except RefusedError as error:
             if error.code == MESSAGE_NOT_FOUND:
                 return None
             raise
+        message = found["message"]
         data = base64.b64decode(message["data"])
         _, scrape, refused = decode_samples(subject, data, arrived=time.time(), sequence=message["seq"])
         assert not refused
@@ -107,13 +109,13 @@ class World:
 
     async def published(self) -> int:
         """How many messages there ever were on SAMPLES."""
-        answer = await self.bus.api("STREAM.INFO.SAMPLES")
+        answer = await answered(lambda: self.bus.api("STREAM.INFO.SAMPLES"))
         count: int = answer["state"]["messages"]
         return count
 
     async def state(self, source: str) -> SourceState | None:
         """What stands of a source."""
-        entry = await self.bus.get(SOURCES, source)
+        entry = await entry_on(self.bus, SOURCES, source)
         return None if entry is None or entry.value is None else decode_source_state(entry.value)
 
     async def problem(self, source: str, words: str) -> SourceState:
@@ -152,11 +154,6 @@ class World:
             )
 
         await polled(so)
-
-    async def _put(self, key: str, value: bytes) -> None:
-        stands = await self.bus.get(POLICIES, key)
-        revision = 0 if stands is None else stands.revision
-        await self.bus.put(POLICIES, key, value, revision=revision, read_at=time.monotonic())
 
 
 @asynccontextmanager

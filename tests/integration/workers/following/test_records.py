@@ -11,7 +11,7 @@ from bus.buckets import NODES, Bucket
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS
 from bus.records.nodes import NodeFacts
-from tests.integration.servers import eventually
+from tests.integration.servers import answered, eventually
 from workers.following.records import Records, Write
 
 FACTS = NodeFacts(uid="u", labels={})
@@ -26,7 +26,7 @@ async def test_a_write_that_a_wipe_of_the_bucket_took_with_it_does_not_count_as_
     async def answered_after_a_wipe(self: Bus, bucket: Bucket, key: str, value: bytes, **more: Any) -> int:
         revision = await put(self, bucket, key, value, **more)
         before = records.epoch
-        await self.api(f"STREAM.DELETE.{NODES.stream}")
+        await answered(lambda: self.api(f"STREAM.DELETE.{NODES.stream}"))
         await eventually(lambda: records.epoch is not before)
         return revision
 

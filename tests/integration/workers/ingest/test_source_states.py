@@ -9,6 +9,8 @@ from bus.buckets import SOURCES
 from bus.connection import Bus
 from bus.records.sources import decode_source_state
 from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, SourceState
+from tests.integration.servers import answered
+from tests.integration.workers.running import entry_on, put
 from workers.ingest.source_states import SourceStates
 
 
@@ -19,7 +21,7 @@ def state(holder: str, *, age: float = 0.0, **changes: object) -> SourceState:
 
 
 async def holder_of(bus: Bus, source: str = "s") -> str | None:
-    entry = await bus.get(SOURCES, source)
+    entry = await entry_on(bus, SOURCES, source)
     return None if entry is None or entry.value is None else decode_source_state(entry.value).holder
 
 
@@ -36,7 +38,7 @@ async def test_keep_other_holder_does_not_replace_the_state_of_another_holder(bu
 
 @pytest.mark.parametrize("stored", [b"?", b"{}"])
 async def test_an_invalid_state_is_replaced(bus: Bus, stored: bytes) -> None:
-    await bus.put(SOURCES, "s", stored, revision=0, read_at=time.monotonic())
+    await put(bus, SOURCES, "s", stored)
     await SourceStates(bus, "s").write(state("a"), keep_other_holder=True)
     assert await holder_of(bus) == "a"
 
@@ -44,9 +46,7 @@ async def test_an_invalid_state_is_replaced(bus: Bus, stored: bytes) -> None:
 async def test_a_deleted_state_is_written_again(bus: Bus) -> None:
     states = SourceStates(bus, "s")
     await states.write(state("a", age=MAX_WRITE_INTERVAL_SECONDS + 1))
-    entry = await bus.get(SOURCES, "s")
-    assert entry is not None
-    await bus.delete(SOURCES, "s", revision=entry.revision, read_at=time.monotonic())
+    await put(bus, SOURCES, "s", None)
     await states.write(state("a", age=MAX_WRITE_INTERVAL_SECONDS, since=time.time()))
     await states.write(state("a"))
     assert await holder_of(bus) == "a"
@@ -54,5 +54,5 @@ async def test_a_deleted_state_is_written_again(bus: Bus) -> None:
 
 async def test_a_state_expires_without_writes(bus: Bus) -> None:
     await SourceStates(bus, "s").write(state("a"))
-    message = (await bus.api("STREAM.MSG.GET.KV_SOURCES", {"last_by_subj": "$KV.SOURCES.s"}))["message"]
-    assert b"Nats-TTL: 3600" in base64.b64decode(message["hdrs"])
+    found = await answered(lambda: bus.api("STREAM.MSG.GET.KV_SOURCES", {"last_by_subj": "$KV.SOURCES.s"}))
+    assert b"Nats-TTL: 3600" in base64.b64decode(found["message"]["hdrs"])

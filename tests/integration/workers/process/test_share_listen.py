@@ -2,12 +2,10 @@
 
 import json
 import socket
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
-import pytest
 
 from tests.e2e.processes import free_ports
 from tests.integration.replicas import Replica, replica, tas
@@ -20,14 +18,6 @@ POLICY = {
     "metadata": {"name": "one"},
     "spec": {"strategies": {}},
 }
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Server]:
-    server = Server(tmp_path / "store")
-    await server.start()
-    yield server
-    await server.stop()
 
 
 def listens(port: int) -> bool:
@@ -48,24 +38,24 @@ async def answers(port: int) -> bool:
         return response.status == 200 and (await response.json())["NodeNames"] == ["a", "b"]
 
 
-async def test_only_a_ready_extender_answers(bus: Server, tmp_path: Path) -> None:
+async def test_only_a_ready_extender_answers(server: Server, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     policies = tmp_path / "policies"
     policies.mkdir()
     (policies / "one.json").write_text(json.dumps(POLICY))
     flags = ("--listen", f"127.0.0.1:{port}", "--share-listen", "on")
     async with AsyncExitStack() as stack:
-        first = stack.enter_context(replica("first", tas("extender", *flags, bus=bus.url), folder=tmp_path))
-        await eventually(lambda: logged(first, "workers_started"), within=60, every=0.05)
+        first = stack.enter_context(replica("first", tas("extender", *flags, bus=server.url), folder=tmp_path))
+        await eventually(lambda: logged(first, "workers_started"), every=0.05)
         assert not listens(port)  # it has no policies yet, and would refuse requests
 
-        command = tas("policies", "--policies", str(policies), bus=bus.url)
+        command = tas("policies", "--policies", str(policies), bus=server.url)
         stack.enter_context(replica("policies", command, folder=tmp_path))
         await first.ready()
-        await eventually(lambda: listens(port), within=60, every=0.05)
-        second = stack.enter_context(replica("second", tas("extender", *flags, bus=bus.url), folder=tmp_path))
+        await eventually(lambda: listens(port), every=0.05)
+        second = stack.enter_context(replica("second", tas("extender", *flags, bus=server.url), folder=tmp_path))
         await second.ready()
-        await eventually(lambda: logged(second, "extender_listening"), within=60, every=0.05)
+        await eventually(lambda: logged(second, "extender_listening"), every=0.05)
         for victim in (first, second):
             for _ in range(20):
                 assert await answers(port)
@@ -76,23 +66,22 @@ async def test_only_a_ready_extender_answers(bus: Server, tmp_path: Path) -> Non
             await victim.ready()
             await eventually(
                 lambda victim=victim: sum(line["event"] == "extender_listening" for line in victim.events()) == 2,  # type: ignore[misc]
-                within=60,
                 every=0.05,
             )
 
 
-async def test_a_port_is_shared_only_with_share_listen(bus: Server, tmp_path: Path) -> None:
+async def test_a_port_is_shared_only_with_share_listen(server: Server, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     policies = tmp_path / "policies"
     policies.mkdir()
     listen = ("--listen", f"127.0.0.1:{port}")
     async with AsyncExitStack() as stack:
-        command = tas("policies", "--policies", str(policies), bus=bus.url)
+        command = tas("policies", "--policies", str(policies), bus=server.url)
         stack.enter_context(replica("policies", command, folder=tmp_path))
-        first = stack.enter_context(replica("first", tas("extender", *listen, bus=bus.url), folder=tmp_path))
-        await first.ready()
+        first = stack.enter_context(replica("first", tas("extender", *listen, bus=server.url), folder=tmp_path))
+        await eventually(lambda: logged(first, "extender_listening"), every=0.05)
         for share in ("on", "off"):
-            command = tas("extender", *listen, "--share-listen", share, bus=bus.url)
+            command = tas("extender", *listen, "--share-listen", share, bus=server.url)
             second = stack.enter_context(replica(f"second-{share}", command, folder=tmp_path))
-            await eventually(lambda second=second: second.ended, within=60, every=0.05)  # type: ignore[misc]
+            await eventually(lambda second=second: second.ended, every=0.05)  # type: ignore[misc]
             assert "the port is in use" in second.log.read_text()

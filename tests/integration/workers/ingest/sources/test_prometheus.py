@@ -22,8 +22,9 @@ from tas.sources.result import RefusalReason, SourceResult, scrapes
 from tas.sources.series import MetricMapping
 from tas.values.quantity import format_quantity
 from tests.certificates import Authority, Pair
+from tests.e2e.processes import free_ports
 from tests.integration.servers import eventually
-from tests.integration.workers.collecting import World, collecting
+from tests.integration.workers.collecting import World, collecting, polled
 from tests.sources import writing
 from tests.sources.answers import QUERIES, Answer, SimulatedPrometheus, golden, simulated_prometheus
 from tests.sources.writing import series
@@ -37,7 +38,7 @@ from workers.process.address import Address
 from workers.process.errors import StartError
 
 HEALTH = QUERIES["vector"]
-LONG = 30.0
+LONG = 120.0
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ async def test_each_metric_has_its_own_query(simulated: SimulatedPrometheus) -> 
         [HEALTH, QUERIES["two-names"], QUERIES["empty"]]
     )
     assert {(asked["path"], asked["timeout"], asked["lookback_delta"]) for asked in simulated.asked} == {
-        ("/prefix/api/v1/query", "30s", "120s")
+        ("/prefix/api/v1/query", f"{LONG:g}s", "120s")
     }
 
 
@@ -125,10 +126,10 @@ async def test_all_values_of_a_node_in_one_poll_are_one_scrape(simulated: Simula
 class TestFaults:
     async def test_a_hanging_query_does_not_affect_others(self, simulated: SimulatedPrometheus) -> None:
         simulated.answers[QUERIES["empty"]] = Answer(b"", status=0)
-        async with source(simulated.url, seconds=1.0) as read:
+        async with source(simulated.url, seconds=3.0) as read:
             result = await read("health_metric", "nothing")
         assert values(result) == {("health_metric", "node-1"): "2"}
-        assert result.missing == {"nothing": f"{simulated.url}: no answer within 1 s"}
+        assert result.missing == {"nothing": f"{simulated.url}: no answer within 3 s"}
 
     async def test_hanging_queries_are_an_error_at_the_time_limit(self, simulated: SimulatedPrometheus) -> None:
         metrics = [f"metric_{number}" for number in range(3 * MAX_CONCURRENT_QUERIES)]
@@ -140,12 +141,11 @@ class TestFaults:
         assert len(simulated.asked) < len(metrics)  # who waits for a turn waits no longer either
 
     async def test_a_refused_connection_is_an_error_without_the_password(self) -> None:
-        async with simulated_prometheus() as gone:
-            url = gone.url.replace("http://", "http://tas:hunter2@")
-        async with source(url) as read:
+        (port,) = free_ports(1)
+        async with source(f"http://tas:hunter2@127.0.0.1:{port}") as read:
             with pytest.raises(SourceError) as caught:
                 await read("load")
-        assert gone.url in str(caught.value)
+        assert f"http://127.0.0.1:{port}" in str(caught.value)
         assert "hunter2" not in str(caught.value)
 
     @pytest.mark.parametrize(
@@ -404,28 +404,22 @@ class TestConfiguration:
         assert message in str(caught.value)
 
 
-async def test_the_source_recovers_after_an_outage(simulated: SimulatedPrometheus) -> None:
-    port = int(simulated.url.rpartition(":")[2])
-    async with simulated_prometheus() as other:
-        other_port = int(other.url.rpartition(":")[2])
-        other.answers[HEALTH] = golden("vector")
-        async with source(other.url) as read:
-            assert values(await read("health_metric"))
-            other_url = other.url
-            assert port != other_port
-    async with source(other_url) as read:
-        with pytest.raises(SourceError):
-            await read("health_metric")
-        async with simulated_prometheus(port=other_port) as again:
-            again.answers[HEALTH] = golden("vector")
+async def test_the_source_recovers_after_an_outage() -> None:
+    (port,) = free_ports(1)
+    async with source(f"http://127.0.0.1:{port}") as read:
+        for _ in range(2):
+            async with simulated_prometheus(port=port) as simulated:
+                simulated.answers[HEALTH] = golden("vector")
 
-            async def answered() -> bool:
-                try:
-                    return bool(values(await read("health_metric")))
-                except SourceError:
-                    return False
+                async def answers() -> bool:
+                    try:
+                        return bool(values(await read("health_metric")))
+                    except SourceError:
+                        return False
 
-            await eventually(answered, within=LONG)
+                await eventually(answers)
+            with pytest.raises(SourceError):
+                await read("health_metric")
 
 
 async def test_a_hanging_source_does_not_delay_others(bus: Bus, simulated: SimulatedPrometheus) -> None:
@@ -440,23 +434,27 @@ async def test_a_hanging_source_does_not_delay_others(bus: Bus, simulated: Simul
             for name, server, seconds in (("good", simulated, LONG), ("stuck", stuck, 1.0))
         ]
         async with collecting(bus, *sources, written, kind=SourceKind.PROMETHEUS):
-            await eventually(lambda: bool(stuck.asked and written.url), within=LONG)
+            await eventually(lambda: bool(stuck.asked and written.url))
             for beat in (1, 2, 3):
                 at = time.time()
                 simulated.answers[HEALTH] = golden("vector", evaluated=at)
                 sample = series("health_metric", (float(beat), round(at * 1000)), node="node-1")
-                async with (
-                    aiohttp.ClientSession() as session,
-                    session.post(written.url, data=writing.body([sample]), headers=writing.HEADERS) as answer,
-                ):
-                    assert answer.status == 204
+
+                async def taken(sample: writing.Series = sample) -> bool:
+                    async with (
+                        aiohttp.ClientSession() as session,
+                        session.post(written.url, data=writing.body([sample]), headers=writing.HEADERS) as answer,
+                    ):
+                        return answer.status == 204
+
+                await eventually(taken)
                 await world.has("node-1", "written", {"health_metric": beat})
 
                 async def newer(at: float = at) -> bool:
                     scrape = await world.scrape("node-1", "good")
                     return scrape is not None and abs(scrape.measured - at) < 0.001
 
-                await eventually(newer, within=LONG, every=0.02)
+                await polled(newer)
             await world.problem("stuck", "no answer within 1 s")
             assert not (await world.problem("good", "")).problem
         for each in sources:
