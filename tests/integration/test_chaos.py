@@ -125,7 +125,7 @@ async def befall(server: Server, policies: Replica, chance: random.Random, story
 
 
 @pytest.mark.parametrize("seed", seeds(), ids="seed-{}".format)
-async def test_every_value_ends_as_the_newest_and_none_goes_back(seed: int, tmp_path: Path) -> None:
+async def test_every_value_ends_as_the_newest_and_never_returns_to_an_older_one(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     story = Story(seed)
     published = Published()

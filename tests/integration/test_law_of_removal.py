@@ -107,7 +107,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 @pytest.mark.timeout(MOST_SECONDS)
 @pytest.mark.parametrize("batch", batches(seeds(), AT_ONCE), ids=name)
-async def test_a_label_goes_only_because_something_said_so(
+async def test_a_label_is_removed_only_for_a_reason(
     batch: tuple[int, ...], tmp_path: Path, record_property: RecordProperty
 ) -> None:
     met = await play_all(batch, tmp_path)
@@ -118,7 +118,7 @@ async def test_a_label_goes_only_because_something_said_so(
 
 @pytest.mark.timeout(MOST_SECONDS + pause_seconds())
 @pytest.mark.parametrize("batch", batches(seeds()[::PROCESS_EVERY], PROCESSES_AT_ONCE), ids=name)
-async def test_it_holds_for_processes_that_are_killed_and_stopped(
+async def test_replicas_that_are_killed_and_stopped_remove_labels_only_for_a_reason(
     batch: tuple[int, ...], tmp_path: Path, record_property: RecordProperty
 ) -> None:
     """With the first of them one replica of each worker sleeps for long."""

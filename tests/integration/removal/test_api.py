@@ -38,20 +38,24 @@ def is_of_product(api: SandboxApi, judge: Judge) -> bool:
 
 
 @pytest.mark.parametrize("zone", ["a", "b"], ids=["that changes nothing", "that changes another label"])
-async def test_a_label_of_the_product_stays_its_own_after_a_hand(api: SandboxApi, judge: Judge, zone: str) -> None:
+async def test_a_label_of_the_product_stays_its_own_after_a_write_by_a_user(
+    api: SandboxApi, judge: Judge, zone: str
+) -> None:
     write_as_product(api, "violating")
     await api.label_node(NODE, {"zone": zone})
     assert is_of_product(api, judge)
 
 
-async def test_a_label_by_hand_is_not_of_the_product(api: SandboxApi, judge: Judge) -> None:
+async def test_a_label_set_by_a_user_is_not_of_the_product(api: SandboxApi, judge: Judge) -> None:
     write_as_product(api, "violating")
     await api.label_node(NODE, {LABEL: "strange"})
     assert not is_of_product(api, judge)
 
 
 @pytest.mark.parametrize("zone", ["a", "b"], ids=["that changes nothing", "that changes another label"])
-async def test_a_removal_is_judged_though_a_hand_follows(api: SandboxApi, judge: Judge, zone: str) -> None:
+async def test_a_removal_is_checked_although_a_write_by_a_user_follows(
+    api: SandboxApi, judge: Judge, zone: str
+) -> None:
     write_as_product(api, "violating")
     api.look()
     write_as_product(api, None)
@@ -60,7 +64,7 @@ async def test_a_removal_is_judged_though_a_hand_follows(api: SandboxApi, judge:
     assert [wrong.partition(" went ")[0] for wrong in judge.wrongs] == [f"{LABEL}=violating from {NODE}"]
 
 
-async def test_what_a_hand_removes_is_not_judged(api: SandboxApi, judge: Judge) -> None:
+async def test_a_removal_by_a_user_is_not_checked(api: SandboxApi, judge: Judge) -> None:
     write_as_product(api, "violating")
     await api.label_node(NODE, {LABEL: None})
     judge.look(all_of_them=True)

@@ -24,21 +24,21 @@ ENOUGH = {str(case): times for case, times in LEAST[SANDBOX][SMALL].items()}
         (200, 29, 4, 2),
     ],
 )
-def test_what_is_asked_depends_on_how_many_seeds_there_are(seeds: int, wiped: int, orphans: int, wrongs: int) -> None:
+def test_the_required_cases_depend_on_the_number_of_seeds(seeds: int, wiped: int, orphans: int, wrongs: int) -> None:
     assert len(missing({Case.WIPED: wiped, Case.ORPHAN: orphans}, range(seeds), LEAST_HERE)) == wrongs
 
 
-def test_a_case_that_was_never_met_is_named() -> None:
+def test_a_case_that_never_occurred_is_named() -> None:
     (wrong,) = missing({Case.ORPHAN: 5}, range(20), LEAST_HERE)
     assert wrong == f"{Case.WIPED}: 0 times, at least 30 are asked of 20 seeds"
 
 
-def test_every_case_is_asked_of_200_seeds() -> None:
+def test_every_case_is_required_of_200_seeds() -> None:
     assert LEAST[SANDBOX][200].keys() == set(Case)
     assert all(times > 0 for least in LEAST.values() for cases in least.values() for times in cases.values())
 
 
-def test_the_page_has_the_same_figures() -> None:
+def test_the_page_has_the_required_numbers() -> None:
     page = (REPOSITORY / "docs/law-of-removal.md").read_text()
     for case in Case:
         columns = (LEAST[SANDBOX][8], LEAST[SANDBOX][200], LEAST[REAL][3])
@@ -46,7 +46,7 @@ def test_the_page_has_the_same_figures() -> None:
         assert f"| {case} |{row}" in page
 
 
-def test_each_minimum_is_at_most_half_of_what_the_page_says_was_met() -> None:
+def test_each_required_number_is_at_most_half_of_the_lowest_measured_one() -> None:
     page = (REPOSITORY / "docs/law-of-removal.md").read_text()
     for case in set(Case) - {Case.SLEPT}:
         (line,) = (line for line in page.splitlines() if line.startswith(f"| {case} |"))
@@ -91,7 +91,7 @@ OPTIONS = ("-W", "ignore::pytest.PytestDeprecationWarning")
     ],
     ids=["enough", "too few", "not all of them", "one failed"],
 )
-def test_the_session_fails_where_all_was_played_and_too_little_was_met(
+def test_the_session_fails_if_all_histories_ran_and_a_case_occurred_too_seldom(
     pytester: pytest.Pytester, *, met: dict[str, int], passes: bool, options: tuple[str, ...], says: str
 ) -> None:
     pytester.makeconftest(CONFTEST)
@@ -102,7 +102,7 @@ def test_the_session_fails_where_all_was_played_and_too_little_was_met(
     assert ("FAILED, too seldom" in str(result.stdout)) == says.startswith("FAILED")
 
 
-def test_what_several_processes_met_is_added_up(pytester: pytest.Pytester) -> None:
+def test_cases_of_several_processes_are_added_up(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     least = LEAST[SANDBOX][SMALL][Case.SAMPLE]
     pytester.makeconftest(CONFTEST)

@@ -69,7 +69,7 @@ def judged(*lists: Request, late: float = 0.0, stopped: float = 0.0, made_again:
     ],
     ids=["after the deletion", "answered after the deletion", "as long before as it may be"],
 )
-def test_a_list_without_the_label_is_a_reason(asked: Request) -> None:
+def test_a_list_of_policies_without_the_label_is_a_reason(asked: Request) -> None:
     judge = judged(asked)
     judge.must_be_content()
     assert judge.verdicts == {Case.ORPHAN: 1}
@@ -98,17 +98,17 @@ def test_a_list_without_the_label_is_a_reason(asked: Request) -> None:
         "the answer had the policy",
     ],
 )
-def test_no_other_list_is_one(asked: tuple[Request, ...]) -> None:
+def test_a_list_that_the_sender_cannot_rely_on_is_no_reason(asked: tuple[Request, ...]) -> None:
     judge = judged(*asked)
     assert judge.wrongs
     assert not judge.verdicts
 
 
-def test_a_list_is_no_reason_where_the_policy_was_made_again_before_it_was_asked_for() -> None:
+def test_a_list_is_no_reason_if_the_policy_was_created_again_before_the_request() -> None:
     judge = judged(Request(ASKED, 1, list_call()), made_again=ASKED - 0.1)
     assert judge.wrongs
 
 
-def test_what_a_stop_held_back_may_stand_on_an_older_list() -> None:
+def test_a_patch_that_was_delayed_by_a_stop_may_rely_on_an_older_list() -> None:
     asked = Request(SENT - 2.6, 1, list_call(answered=DELETED + 0.1))
     assert not judged(asked, stopped=0.5).wrongs

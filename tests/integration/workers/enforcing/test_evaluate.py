@@ -220,7 +220,9 @@ async def world(bus: Bus) -> World:
 # From samples to wishes
 
 
-async def test_a_sample_becomes_a_wish_and_another_ends_it(server: Server, world: World) -> None:
+async def test_a_sample_that_violates_sets_the_desired_label_and_one_that_meets_ends_it(
+    server: Server, world: World
+) -> None:
     await world.facts()
     await world.policy(**deschedule())
     await world.synced()
@@ -256,7 +258,7 @@ async def test_without_a_cluster_every_node_with_samples_has_a_verdict(server: S
     assert verdict.node_uid == ""
 
 
-async def test_on_a_cluster_a_node_without_facts_has_none(server: Server, world: World) -> None:
+async def test_on_a_cluster_a_node_without_facts_has_no_verdict(server: Server, world: World) -> None:
     await world.sample("stranger", m=2)
     await world.facts()
     await world.sample(m=2)
@@ -268,7 +270,7 @@ async def test_on_a_cluster_a_node_without_facts_has_none(server: Server, world:
     assert await world.verdict("stranger") is None
 
 
-async def test_what_means_the_same_is_not_written(server: Server, world: World) -> None:
+async def test_a_change_without_effect_on_the_verdict_is_not_written(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule())
@@ -294,7 +296,7 @@ async def verdict_has(world: World, *names: str, node: str = NODE) -> bool:
     return verdict is not None and {key.name for key in verdict.policies} >= set(names)
 
 
-async def test_facts_D41_S9_an_edit_that_changes_nothing_flickers_nowhere(server: Server, world: World) -> None:
+async def test_facts_D41_S9_an_edit_without_effect_changes_no_desired_label(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule(**{"for": "300ms"}))
@@ -354,7 +356,9 @@ async def test_facts_D36_C5_a_removed_strategy_and_a_removed_policy_leave_the_ve
 
 
 @pytest.mark.parametrize("word", ["suspend", "dryRun"])
-async def test_a_silent_policy_is_judged_and_wishes_nothing(server: Server, world: World, word: str) -> None:
+async def test_a_suspended_or_dry_run_policy_is_evaluated_and_desires_hold(
+    server: Server, world: World, word: str
+) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule(**{word: True}))
@@ -365,7 +369,7 @@ async def test_a_silent_policy_is_judged_and_wishes_nothing(server: Server, worl
         await world.eventually(VIOLATED, SET)
 
 
-async def test_a_node_that_its_selector_leaves(server: Server, world: World) -> None:
+async def test_a_node_that_the_selector_no_longer_selects_meets_the_policy(server: Server, world: World) -> None:
     await world.facts(zone="a")
     await world.sample(m=2)
     await world.policy(**deschedule(nodeSelector={"matchLabels": {"zone": "a"}}))
@@ -376,7 +380,7 @@ async def test_a_node_that_its_selector_leaves(server: Server, world: World) -> 
         await world.eventually(MET, ABSENT)
 
 
-async def test_facts_D45_D54_policies_that_label_nothing_leave_the_others_right(server: Server, world: World) -> None:
+async def test_facts_D45_D54_policies_without_valid_labels_do_not_affect_others(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy("x" * 64, **deschedule())
@@ -399,7 +403,9 @@ async def test_facts_D45_D54_policies_that_label_nothing_leave_the_others_right(
 # Time
 
 
-async def test_facts_D22_a_silent_node_becomes_unknown_without_any_event(server: Server, world: World) -> None:
+async def test_facts_D22_a_node_without_new_samples_becomes_unknown_without_any_event(
+    server: Server, world: World
+) -> None:
     await world.facts()
     await world.policy(**deschedule(staleAfter="1s"))
     await world.synced()
@@ -414,7 +420,7 @@ async def test_facts_D22_a_silent_node_becomes_unknown_without_any_event(server:
 
 
 @pytest.mark.parametrize(("on_stale", "desired"), [("violate", SET), ("clear", ABSENT)])
-async def test_what_unknown_counts_as_is_the_policys_choice(
+async def test_on_stale_decides_the_desired_label_of_an_unknown_state(
     server: Server, world: World, on_stale: str, desired: DesiredLabel
 ) -> None:
     await world.facts()
@@ -425,7 +431,7 @@ async def test_what_unknown_counts_as_is_the_policys_choice(
         await world.eventually(UNKNOWN, desired)
 
 
-async def test_for_and_clear_for_wait(server: Server, world: World) -> None:
+async def test_for_and_clear_for_delay_the_desired_label(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule(**{"for": "700ms", "clearFor": "700ms"}))
@@ -447,7 +453,7 @@ async def test_for_and_clear_for_wait(server: Server, world: World) -> None:
     assert times[3] - (labels[3].met_since or 0) >= 0.7
 
 
-async def test_waiting_outlives_the_worker(server: Server, world: World) -> None:
+async def test_the_time_of_for_continues_after_a_restart(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule(**{"for": "60s"}))
@@ -470,7 +476,7 @@ async def test_waiting_outlives_the_worker(server: Server, world: World) -> None
     assert ended.labels["p"].violated_since == since
 
 
-async def test_what_nobody_watched_counts_for_no_clear_for(server: Server, world: World) -> None:
+async def test_clear_for_does_not_count_time_without_a_replica(server: Server, world: World) -> None:
     """While no replica ran the node may have violated the policy: a new one counts what it has seen itself."""
     await world.facts()
     await world.sample(m=2)
@@ -501,7 +507,7 @@ async def waiting_for_clear_for(world: World) -> None:
     await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stands))
 
 
-async def test_a_break_counts_that_ends_while_verdicts_are_compared(
+async def test_clear_for_counts_from_a_violation_that_ends_during_the_first_evaluation(
     server: Server, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a large cluster that takes seconds: of who was not compared yet nobody knows since when it is met."""
@@ -532,7 +538,7 @@ async def test_a_break_counts_that_ends_while_verdicts_are_compared(
     assert verdict.time - ended >= 2
 
 
-async def test_what_happened_while_the_bus_was_away_counts_for_no_clear_for(server: Server, world: World) -> None:
+async def test_clear_for_does_not_count_time_without_the_bus(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule(clearFor="4s"))
@@ -555,7 +561,7 @@ async def test_what_happened_while_the_bus_was_away_counts_for_no_clear_for(serv
     assert verdict.time - began >= 4
 
 
-async def test_a_restarted_replica_takes_back_no_wish_that_clear_for_was_kept_for(server: Server, world: World) -> None:
+async def test_a_restarted_replica_keeps_absent_if_the_label_is_not_set(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=1)
     await world.policy(**deschedule(clearFor="500ms"))
@@ -569,7 +575,7 @@ async def test_a_restarted_replica_takes_back_no_wish_that_clear_for_was_kept_fo
 
 
 @pytest.mark.parametrize("ahead", [0.0, 4.0], ids=["", "stored by a clock that is ahead"])
-async def test_a_restarted_replica_lets_a_label_that_is_still_set_wait_for_clear_for_again(
+async def test_after_a_restart_a_label_that_is_still_set_waits_for_clear_for_again(
     server: Server, world: World, ahead: float
 ) -> None:
     await world.facts(p=VIOLATING)
@@ -620,7 +626,7 @@ async def desired_were(world: World, *desired: DesiredLabel) -> bool:
     return False
 
 
-async def test_a_break_of_clear_for_counts_though_it_is_over_when_its_turn_comes(
+async def test_a_violation_during_a_pause_of_the_replica_interrupts_clear_for(
     server: Server, world: World, tmp_path: Path
 ) -> None:
     await world.facts()
@@ -644,7 +650,7 @@ async def test_a_break_of_clear_for_counts_though_it_is_over_when_its_turn_comes
 
 
 @pytest.mark.parametrize("desired", [HOLD, ABSENT])
-async def test_clear_for_begins_at_the_end_of_a_violation_whose_verdict_was_never_written(
+async def test_clear_for_begins_at_the_end_of_a_violation_that_no_stored_verdict_has(
     server: Server, world: World, desired: DesiredLabel
 ) -> None:
     """The stored verdict may know nothing of a violation, as when the bus refused all writes: who watched does."""
@@ -669,7 +675,7 @@ async def test_clear_for_begins_at_the_end_of_a_violation_whose_verdict_was_neve
         assert stored.time - ended >= 4
 
 
-async def test_who_starts_judges_every_node_and_writes_only_what_has_changed_while_it_was_down(
+async def test_at_its_start_a_replica_evaluates_every_node_and_writes_only_changed_verdicts(
     server: Server, world: World
 ) -> None:
     nodes = [f"node-{number}" for number in range(40)]
@@ -728,9 +734,7 @@ async def test_nothing_is_written_before_both_lists_are_complete(server: Server,
         await world.eventually(VIOLATED, SET)
 
 
-async def test_a_verdict_that_stands_is_not_removed_before_both_lists_are_complete(
-    server: Server, world: World
-) -> None:
+async def test_a_stored_verdict_is_not_removed_before_both_lists_are_complete(server: Server, world: World) -> None:
     stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies={})
     await world.put(VERDICTS, verdict_key("other"), encode_verdict(stands))
     await world.facts()
@@ -746,7 +750,7 @@ async def test_a_verdict_that_stands_is_not_removed_before_both_lists_are_comple
         await eventually(gone)
 
 
-async def test_of_a_node_that_goes_no_break_of_clear_for_is_kept(server: Server, world: World) -> None:
+async def test_interruptions_of_clear_for_of_a_deleted_node_are_forgotten(server: Server, world: World) -> None:
     """Where nodes come and go under new names that would grow for ever."""
     await world.policy(**deschedule(clearFor="1s"))
     await world.synced()
@@ -767,7 +771,7 @@ async def test_of_a_node_that_goes_no_break_of_clear_for_is_kept(server: Server,
         assert await world.verdict("node-0") is None
 
 
-async def test_a_node_that_goes_takes_its_verdict_with_it(server: Server, world: World) -> None:
+async def test_the_verdict_of_a_deleted_node_is_removed(server: Server, world: World) -> None:
     await world.facts()
     await world.facts("node-2")
     await world.sample(m=2)
@@ -786,7 +790,7 @@ async def test_a_node_that_goes_takes_its_verdict_with_it(server: Server, world:
         assert await world.verdict("node-2") is not None
 
 
-async def test_a_node_created_anew_under_the_name_begins_anew(server: Server, world: World) -> None:
+async def test_a_new_node_of_the_same_name_waits_for_its_own_for(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule(**{"for": "500ms"}))
@@ -812,7 +816,9 @@ def is_set(strategy: StrategyVerdict) -> bool:
     return strategy.labels["p"].desired == SET
 
 
-async def test_a_wiped_bus_is_judged_anew_and_nothing_is_let_go(server: Server, world: World) -> None:
+async def test_after_a_wipe_all_nodes_are_evaluated_again_and_no_label_becomes_absent(
+    server: Server, world: World
+) -> None:
     async def fill() -> None:
         await world.facts()
         await world.policy(**deschedule(**{"for": "500ms"}))
@@ -835,7 +841,7 @@ async def test_a_wiped_bus_is_judged_anew_and_nothing_is_let_go(server: Server, 
         await world.eventually(MET, ABSENT)
 
 
-async def test_nothing_is_written_by_a_list_of_an_earlier_life_of_the_bus(server: Server, world: World) -> None:
+async def test_no_verdict_is_written_from_a_list_of_an_earlier_epoch(server: Server, world: World) -> None:
     """After a wipe a watch may notice later than others; its old revisions would count as newer than all to come."""
 
     async def fill() -> None:
@@ -872,7 +878,7 @@ async def test_nothing_is_written_by_a_list_of_an_earlier_life_of_the_bus(server
 # Replicas
 
 
-async def test_a_replica_leaves_alone_what_knows_of_more_policies(server: Server, world: World) -> None:
+async def test_a_replica_does_not_replace_a_verdict_of_newer_policies(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule())
@@ -901,7 +907,7 @@ def foreign(nodes_revision: int, policies_revision: int, *, desired: DesiredLabe
     )
 
 
-async def test_a_verdict_of_older_knowledge_is_put_right_and_one_of_equal_knowledge_left(
+async def test_a_verdict_of_older_records_is_replaced_and_one_of_equal_records_is_not(
     server: Server, world: World
 ) -> None:
     await world.facts()
@@ -928,9 +934,7 @@ async def test_a_verdict_of_older_knowledge_is_put_right_and_one_of_equal_knowle
         await world.eventually(VIOLATED, SET)
 
 
-async def test_a_verdict_that_nobody_can_read_or_that_was_deleted_is_written_again(
-    server: Server, world: World
-) -> None:
+async def test_an_unreadable_or_deleted_verdict_is_written_again(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule())
@@ -948,7 +952,7 @@ async def test_a_verdict_that_nobody_can_read_or_that_was_deleted_is_written_aga
             await world.eventually(VIOLATED, SET)
 
 
-async def test_a_clock_that_is_behind_does_not_take_back_what_time_has_done(server: Server, world: World) -> None:
+async def test_a_replica_whose_clock_is_behind_does_not_undo_a_change_by_time(server: Server, world: World) -> None:
     """Another replica, whose clock is 5 s ahead, has found the sample stale; ours would say that it is fresh."""
     await world.facts()
     await world.sample(m=2)
@@ -974,7 +978,7 @@ async def test_a_clock_that_is_behind_does_not_take_back_what_time_has_done(serv
         assert (await world.desired_labels())["p"] == HOLD
 
 
-async def test_replicas_that_are_killed_lose_nothing(server: Server, world: World, tmp_path: Path) -> None:
+async def test_killed_replicas_miss_no_change(server: Server, world: World, tmp_path: Path) -> None:
     """Two processes, of which one after the other is killed with kill -9 while samples turn."""
     await world.facts()
     await world.policy(**deschedule())
@@ -995,7 +999,7 @@ async def test_replicas_that_are_killed_lose_nothing(server: Server, world: Worl
     assert states == [UNKNOWN, *[MET, VIOLATED] * 6]
 
 
-async def test_a_replica_that_slept_writes_nothing_of_what_it_dreamt(
+async def test_a_replica_paused_longer_than_stale_after_writes_no_stale_verdict(
     server: Server, world: World, tmp_path: Path
 ) -> None:
     """Woken after longer than samples stay fresh, it takes all it knows for stale before it hears what is new."""
@@ -1017,7 +1021,7 @@ async def test_a_replica_that_slept_writes_nothing_of_what_it_dreamt(
     assert desired_labels[desired_labels.index(SET) :] == [SET]
 
 
-async def test_reads_that_are_too_old_are_not_written_on(server: Server, world: World) -> None:
+async def test_a_verdict_whose_reads_are_too_old_is_not_written(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule())
@@ -1055,7 +1059,7 @@ async def test_reads_that_are_too_old_are_not_written_on(server: Server, world: 
 # Many
 
 
-async def test_500_policies_at_once(server: Server, world: World) -> None:
+async def test_500_new_policies_are_all_evaluated(server: Server, world: World) -> None:
     nodes = [f"node-{number}" for number in range(20)]
     for node in nodes:
         await world.facts(node)
@@ -1096,7 +1100,7 @@ async def small_bucket(server: Server, size: int) -> AsyncIterator[World]:
         yield World(bus)
 
 
-async def test_a_full_bucket_forgets_what_was_and_loses_nothing_that_is(
+async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.enforcing.evaluate.PURGE_INTERVAL_SECONDS", 0.1)
@@ -1127,7 +1131,7 @@ async def test_a_full_bucket_forgets_what_was_and_loses_nothing_that_is(
         assert state["bytes"] <= 32 << 10
 
 
-async def test_a_bucket_that_is_too_small_is_told_and_what_stands_stays(
+async def test_a_bucket_that_is_too_small_is_logged_and_keeps_the_stored_verdicts(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.enforcing.evaluate.PURGE_INTERVAL_SECONDS", 0.1)
@@ -1155,7 +1159,7 @@ async def test_a_bucket_that_is_too_small_is_told_and_what_stands_stays(
         assert {key: entry.revision for key, entry in before.items()}.items() <= after.items()
 
 
-async def test_the_log_has_what_the_bucket_had(server: Server, world: World) -> None:
+async def test_every_verdict_is_copied_to_the_verdict_log(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule())

@@ -84,7 +84,7 @@ async def violating(world: World, *, labelled: bool = False) -> tuple[str, str]:
 
 @pytest.mark.parametrize("status", [409, 429, 500, 503])
 @pytest.mark.parametrize("verb", ["get", "patch"])
-async def test_what_the_api_server_does_not_take_now_is_not_lost(
+async def test_a_patch_that_the_api_server_rejects_is_sent_again(
     sandbox: Sandbox, world: World, labels: Running, status: int, verb: str
 ) -> None:
     if verb == "get":  # a node is read when a patch found it changed
@@ -96,7 +96,7 @@ async def test_what_the_api_server_does_not_take_now_is_not_lost(
     await eventually(lambda: labels.count("tas_label_nodes_failing") == 0)
 
 
-async def test_facts_S7_a_node_that_cannot_be_patched_is_named_and_keeps_no_other_waiting(
+async def test_facts_S7_a_node_that_cannot_be_patched_is_logged_and_delays_no_other_node(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
     bad, name = f"bad-{world.number}.example.com", world.name()
@@ -116,7 +116,9 @@ async def test_facts_S7_a_node_that_cannot_be_patched_is_named_and_keeps_no_othe
     await eventually(has(world, bad, name, VIOLATING))
 
 
-async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World, labels: Running) -> None:
+async def test_after_a_429_no_patch_is_sent_before_retry_after_has_passed(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
     await settled(world, labels)
     times: list[float] = []
 
@@ -140,7 +142,7 @@ async def test_while_too_much_is_asked_nothing_is(sandbox: Sandbox, world: World
     assert min(later) - refused >= 1
 
 
-async def test_a_404_that_does_not_name_the_node_is_no_word_about_it(
+async def test_a_404_that_does_not_name_the_node_does_not_mean_that_the_node_is_missing(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
     sandbox.faults.answer(409, times=2, which=ours("patch"))
@@ -164,7 +166,9 @@ async def test_while_policies_are_not_served_their_orphans_stay(
 
 
 @pytest.mark.parametrize("drop", list(Drop))
-async def test_a_lost_answer_leaves_one_label(sandbox: Sandbox, world: World, labels: Running, drop: Drop) -> None:
+async def test_after_a_lost_answer_the_label_is_set(
+    sandbox: Sandbox, world: World, labels: Running, drop: Drop
+) -> None:
     sandbox.faults.drop(drop, which=ours("patch"))
     node, name = await violating(world)
     await eventually(has(world, node, name, VIOLATING))
@@ -220,7 +224,7 @@ async def test_a_node_changed_between_its_reading_and_the_patch_is_read_again(
     assert labels.count("tas_label_patches_total", result="conflict") == 1
 
 
-async def test_what_was_read_more_than_two_seconds_ago_is_not_sent(
+async def test_a_patch_whose_reads_are_older_than_two_seconds_is_not_sent(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
     node, name = await violating(world, labelled=True)
@@ -241,7 +245,7 @@ async def test_what_was_read_more_than_two_seconds_ago_is_not_sent(
     assert next_sent > refused  # between them what was read before the delay has expired
 
 
-async def test_nothing_happens_before_all_is_listed(
+async def test_no_node_is_read_or_patched_before_all_lists_are_complete(
     sandbox: Sandbox, world: World, kubeconfig: Path, server: Server
 ) -> None:
     node, name = await violating(world)
@@ -278,7 +282,7 @@ async def say_synced(world: World, bucket: Bucket, **otherwise: Any) -> None:
         pytest.param((NODES_BUCKET, {"epoch": "earlier"}, "no complete list"), id="nodes of an earlier life"),
     ],
 )
-async def test_lists_that_no_cluster_gave_in_this_life_of_the_bus_let_nothing_be_patched(
+async def test_no_node_is_patched_without_lists_of_a_cluster_in_the_current_epoch(
     world: World,
     kubeconfig: Path,
     server: Server,
@@ -302,7 +306,7 @@ async def test_lists_that_no_cluster_gave_in_this_life_of_the_bus_let_nothing_be
         await eventually(has(world, node, name, VIOLATING))
 
 
-async def test_an_orphan_goes_by_no_list_of_policies_that_is_older_than_a_write_may_be(
+async def test_an_orphan_is_not_removed_by_a_list_of_policies_that_is_too_old_for_a_write(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.enforcing.confirmation.LIST_SECONDS", 600.0)  # shared for longer than a write may wait
@@ -321,7 +325,7 @@ async def test_an_orphan_goes_by_no_list_of_policies_that_is_older_than_a_write_
     await eventually(has(world, later, orphan, None))
 
 
-async def test_what_the_watch_told_while_a_patch_was_answered_is_not_forgotten(
+async def test_a_change_that_the_watch_delivers_before_the_answer_to_a_patch_is_kept(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merge_patch, name, changed = KubernetesClient.merge_patch, world.name(), asyncio.Event()
@@ -341,7 +345,7 @@ async def test_what_the_watch_told_while_a_patch_was_answered_is_not_forgotten(
     await eventually(has(world, node, name, VIOLATING))
 
 
-async def test_a_list_that_was_asked_for_before_a_policy_was_deleted_keeps_no_label_for_long(
+async def test_a_list_that_is_answered_after_the_deletion_of_a_policy_keeps_its_label_only_shortly(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, name = await violating(world, labelled=True)
@@ -363,7 +367,7 @@ async def test_a_list_that_was_asked_for_before_a_policy_was_deleted_keeps_no_la
     assert deleted.is_set()
 
 
-async def test_nothing_is_asked_while_nothing_of_ours_changes(sandbox: Sandbox, world: World, labels: Running) -> None:
+async def test_a_change_of_a_foreign_label_causes_no_request(sandbox: Sandbox, world: World, labels: Running) -> None:
     node, _ = await violating(world, labelled=True)
     await world.remove(VERDICTS, verdict_key(node))  # an orphan that its policy keeps
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)
@@ -376,7 +380,7 @@ async def test_nothing_is_asked_while_nothing_of_ours_changes(sandbox: Sandbox, 
     assert calls == Counter({("patch", "nodes"): 1})
 
 
-async def test_a_list_from_before_a_policy_was_deleted_keeps_no_label_for_long(
+async def test_a_list_from_before_the_deletion_of_a_policy_keeps_its_label_only_shortly(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
     node, name = await violating(world, labelled=True)
@@ -387,7 +391,7 @@ async def test_a_list_from_before_a_policy_was_deleted_keeps_no_label_for_long(
     await eventually(has(world, node, name, None))
 
 
-async def test_a_label_takes_one_call_and_two_if_the_node_was_changed_unseen(
+async def test_a_label_needs_one_patch_and_after_a_conflict_one_read_and_a_second_patch(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
     node, name = await violating(world, labelled=True)
@@ -403,7 +407,7 @@ async def test_a_label_takes_one_call_and_two_if_the_node_was_changed_unseen(
         assert calls == Counter({("patch", "nodes"): 1 + refused, ("get", "nodes"): refused})
 
 
-async def test_who_puts_back_whatever_we_change_is_not_followed_without_end(
+async def test_a_node_whose_labels_are_always_reverted_is_patched_at_a_limited_rate(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
     node, name = await violating(world, labelled=True)
@@ -417,7 +421,7 @@ async def test_who_puts_back_whatever_we_change_is_not_followed_without_end(
     await eventually(has(world, node, name, VIOLATING))
 
 
-async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_sends_nothing(
+async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_patch_sends_nothing(
     sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, tmp_path: Path
 ) -> None:
     node, name = await violating(world)
@@ -440,7 +444,7 @@ async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_sending_
         await eventually(has(world, node, name, None))
 
 
-async def test_a_replica_stopped_after_its_last_check_removes_nothing_from_a_node_that_was_written_since(
+async def test_a_replica_stopped_after_its_last_check_removes_nothing_from_a_node_that_has_changed(
     sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, tmp_path: Path
 ) -> None:
     node, name = await violating(world)
@@ -465,7 +469,7 @@ async def test_a_replica_stopped_after_its_last_check_removes_nothing_from_a_nod
         assert (await world.labels(node))[name] == VIOLATING
 
 
-async def test_another_replica_removes_what_a_killed_one_was_about_to(
+async def test_another_replica_removes_the_label_that_a_killed_replica_was_about_to_remove(
     world: World, kubeconfig: Path, server: Server, tmp_path: Path
 ) -> None:
     node, name = await violating(world)
@@ -480,9 +484,7 @@ async def test_another_replica_removes_what_a_killed_one_was_about_to(
             await eventually(lambda: other.count("tas_label_changes_total", change="removed") == 1)
 
 
-async def test_a_policy_of_the_name_that_no_verdict_has_judged_yet_keeps_the_label(
-    world: World, labels: Running
-) -> None:
+async def test_a_policy_of_the_same_name_that_no_verdict_has_yet_keeps_the_label(world: World, labels: Running) -> None:
     node, name = await violating(world, labelled=True)
     key = PolicyKey(f"a-{world.number}", name)
     metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
@@ -496,7 +498,7 @@ async def test_a_policy_of_the_name_that_no_verdict_has_judged_yet_keeps_the_lab
     await eventually(has(world, node, name, None))
 
 
-async def test_a_policy_of_the_name_that_nobody_can_read_keeps_the_label(world: World, labels: Running) -> None:
+async def test_an_unreadable_policy_of_the_same_name_keeps_the_label(world: World, labels: Running) -> None:
     node, name = await violating(world, labelled=True)
     key = PolicyKey(f"a-{world.number}", name)
     metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
@@ -511,7 +513,7 @@ async def test_a_policy_of_the_name_that_nobody_can_read_keeps_the_label(world: 
     await eventually(has(world, node, name, None))
 
 
-async def test_a_record_that_nobody_can_read_confirms_nothing_and_keeps_no_other_label_waiting(
+async def test_an_unreadable_policy_confirms_no_removal_and_delays_no_other_label(
     world: World, labels: Running
 ) -> None:
     node, name = await violating(world, labelled=True)

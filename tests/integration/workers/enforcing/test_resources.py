@@ -31,7 +31,7 @@ class TestResources(ResourceScenarios):
 
 
 @pytest.mark.parametrize("status", [404, 409, 429, 500])
-async def test_what_the_api_server_does_not_take_now_is_not_lost(
+async def test_a_patch_that_the_api_server_rejects_is_sent_again(
     sandbox: Sandbox, world: World, resources: CollectorRegistry, status: int
 ) -> None:
     sandbox.faults.answer(
@@ -42,7 +42,7 @@ async def test_what_the_api_server_does_not_take_now_is_not_lost(
     assert sandbox.faults.waiting == 0
 
 
-async def test_what_was_read_too_long_ago_is_not_sent(
+async def test_a_patch_whose_reads_are_too_old_is_not_sent(
     sandbox: Sandbox, world: World, resources: CollectorRegistry
 ) -> None:
     sandbox.faults.delay(2.2, which=lambda call: call.verb == "get" and call.user_agent == "tas-on-nats/resources")

@@ -21,7 +21,7 @@ KEY = PolicyKey("a", "p")
 
 
 @pytest.mark.parametrize(("uid", "generation"), [("other", 1), ("u", 2)])
-async def test_a_policy_with_another_uid_or_generation_is_judged_again_though_its_rules_are_the_same(
+async def test_a_policy_with_another_uid_or_generation_is_evaluated_again_although_its_rules_are_equal(
     bus: Bus, uid: str, generation: int
 ) -> None:
     """A verdict with an earlier uid confirms no removal: the label would stay."""

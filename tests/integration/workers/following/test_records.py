@@ -17,7 +17,7 @@ from workers.following.records import Records, Write
 FACTS = NodeFacts(uid="u", labels={})
 
 
-async def test_a_write_that_a_wipe_of_the_bucket_took_with_it_does_not_count_as_stored(
+async def test_a_write_before_a_wipe_does_not_count_as_stored_after_it(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would never be written again: its revision is higher than those of the new epoch."""

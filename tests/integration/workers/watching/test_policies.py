@@ -132,7 +132,7 @@ async def directory(path: Path, bus: Bus) -> AsyncIterator[Directory]:
         yield directory
 
 
-async def test_what_stands_at_start_is_written_then_synced_is_said(path: Path, bus: Bus) -> None:
+async def test_all_policies_of_the_directory_are_written_before_synced(path: Path, bus: Bus) -> None:
     (path / "a.yaml").write_text(text(manifest("one"), manifest("two", namespace="other")))
     (path / "b.yml").write_text(text(manifest("three")))
     (path / "c.json").write_text(text(manifest("four")))
@@ -159,13 +159,13 @@ async def test_what_stands_at_start_is_written_then_synced_is_said(path: Path, b
         assert directory.worker.problems == ()
 
 
-async def test_an_empty_directory_is_a_complete_list_too(directory: Directory) -> None:
+async def test_an_empty_directory_is_a_complete_list(directory: Directory) -> None:
     synced = await synced_on(directory.bus, POLICIES)
     assert synced is not None
     assert synced.count == 0
 
 
-async def test_a_new_an_edited_and_a_deleted_file_count(directory: Directory) -> None:
+async def test_a_new_an_edited_and_a_deleted_file_change_the_bucket(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     directory.write("a.yaml", text(manifest("one", target=7)))
@@ -182,7 +182,7 @@ async def test_a_new_an_edited_and_a_deleted_file_count(directory: Directory) ->
     await eventually(told)
 
 
-async def test_a_file_that_is_written_in_pieces_counts_when_it_is_whole(directory: Directory) -> None:
+async def test_a_file_that_is_written_in_pieces_is_stored_when_it_is_complete(directory: Directory) -> None:
     whole = text(manifest("one"), manifest("two"))
     with (directory.path / "a.yaml").open("w", buffering=1) as file:
         for piece in (whole[:50], whole[50:200], whole[200:]):
@@ -193,7 +193,7 @@ async def test_a_file_that_is_written_in_pieces_counts_when_it_is_whole(director
     await directory.reports()
 
 
-async def test_a_file_that_is_emptied_and_written_again_is_never_away(directory: Directory) -> None:
+async def test_the_policy_of_a_file_that_is_emptied_and_written_again_is_never_deleted(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     with (directory.path / "a.yaml").open("w") as file:
@@ -233,7 +233,7 @@ async def test_an_edit_that_changes_nothing_writes_nothing(directory: Directory)
     assert await entry_on(directory.bus, POLICIES, "default.one") == entry
 
 
-async def test_what_stands_already_is_not_written_again_after_a_restart(path: Path, bus: Bus) -> None:
+async def test_stored_policies_are_not_written_again_after_a_restart(path: Path, bus: Bus) -> None:
     (path / "a.yaml").write_text(text(manifest("one"), manifest("two", suspend=True, staleAfter="30s")))
     async with following(path, bus) as directory:
         await directory.ready()
@@ -243,7 +243,7 @@ async def test_what_stands_already_is_not_written_again_after_a_restart(path: Pa
     assert ((await epoch_on(bus, POLICIES)).last_sequence, (await epoch_on(bus, NODES)).last_sequence) == before
 
 
-async def test_what_changed_while_nobody_looked_is_made_good_at_start(path: Path, bus: Bus) -> None:
+async def test_changes_of_the_directory_without_a_worker_are_stored_at_the_next_start(path: Path, bus: Bus) -> None:
     (path / "a.yaml").write_text(text(manifest("one")))
     (path / "b.yaml").write_text(text(manifest("two")))
     async with following(path, bus) as directory:
@@ -257,7 +257,7 @@ async def test_what_changed_while_nobody_looked_is_made_good_at_start(path: Path
         assert await directory.target("two") == 5
 
 
-async def test_500_at_once_all_count(directory: Directory) -> None:
+async def test_500_new_files_and_250_deletions_are_all_stored(directory: Directory) -> None:
     names = [f"policy-{number}" for number in range(500)]
     for name in names:
         directory.write(f"{name}.yaml", text(manifest(name)))
@@ -267,7 +267,7 @@ async def test_500_at_once_all_count(directory: Directory) -> None:
     await directory.holds(*names[1::2])
 
 
-async def test_500_deleted_half_way_leave_what_is_left(directory: Directory) -> None:
+async def test_250_of_500_files_deleted_during_the_first_writes_leave_250_policies(directory: Directory) -> None:
     names = [f"policy-{number}" for number in range(500)]
     for name in names:
         directory.write(f"{name}.yaml", text(manifest(name)))
@@ -305,7 +305,7 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-async def test_an_unreadable_edit_keeps_the_last_good_version_and_is_told_once(directory: Directory, case: str) -> None:
+async def test_an_invalid_edit_keeps_the_last_good_version_and_is_logged_once(directory: Directory, case: str) -> None:
     content, words = BAD_FILES[case]
     suffix = "json" if case == "not-json-in-json" else "yaml"
     with capture_logs() as logs:
@@ -331,7 +331,7 @@ async def test_an_unreadable_edit_keeps_the_last_good_version_and_is_told_once(d
     assert [line["file"] for line in logs if line["event"] == "policy_file_valid"] == [f"a.{suffix}"]
 
 
-async def test_an_unreadable_file_that_is_deleted_removes_what_stood(directory: Directory) -> None:
+async def test_the_deletion_of_an_invalid_file_removes_its_policy(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     directory.write("a.yaml", "a: b: c")
@@ -341,7 +341,7 @@ async def test_an_unreadable_file_that_is_deleted_removes_what_stood(directory: 
     await directory.reports()
 
 
-async def test_what_is_accepted_with_problems_stands_with_them(directory: Directory) -> None:
+async def test_a_policy_that_is_accepted_with_problems_is_stored_with_them(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")).replace('"spec":{', '"spec":{"suspended":true,'))
     await directory.holds("one")
     (problem,) = (await policies_on(directory.bus))["default/one"].problems
@@ -350,7 +350,7 @@ async def test_what_is_accepted_with_problems_stands_with_them(directory: Direct
     assert directory.worker.problems == ()
 
 
-async def test_one_bad_document_does_not_touch_the_others_of_its_file(directory: Directory) -> None:
+async def test_an_invalid_document_does_not_affect_the_others_of_its_file(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one"), manifest("two"), manifest("three")))
     await directory.holds("one", "two", "three")
     directory.write("a.yaml", text(manifest("one", target=9), manifest("two", suspend="no?")))
@@ -359,7 +359,9 @@ async def test_one_bad_document_does_not_touch_the_others_of_its_file(directory:
     assert await policy_names(directory.bus) == {"one", "two", "three"}
 
 
-async def test_of_two_with_one_name_the_first_path_stands_and_the_other_is_told(directory: Directory) -> None:
+async def test_of_two_policies_of_one_name_the_first_path_is_stored_and_the_other_is_reported(
+    directory: Directory,
+) -> None:
     directory.write("b.yaml", text(manifest("one", target=2)))
     await directory.holds("one")
     directory.write("a.yaml", text(manifest("one", target=1)))
@@ -371,7 +373,7 @@ async def test_of_two_with_one_name_the_first_path_stands_and_the_other_is_told(
     await directory.reports()
 
 
-async def test_a_policy_that_moves_to_another_file_is_never_away(directory: Directory) -> None:
+async def test_a_policy_that_moves_to_another_file_is_never_deleted(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     first = await entry_on(directory.bus, POLICIES, "default.one")
@@ -385,7 +387,7 @@ async def test_a_policy_that_moves_to_another_file_is_never_away(directory: Dire
     assert directory.metric("tas_policy_writes_total", operation="delete") == 0
 
 
-async def test_a_vanished_directory_removes_nothing_and_is_told(directory: Directory) -> None:
+async def test_a_missing_directory_removes_no_policy_and_is_logged(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     away = directory.path.with_name("away")
@@ -403,7 +405,7 @@ async def test_a_vanished_directory_removes_nothing_and_is_told(directory: Direc
     assert directory.metric("tas_policy_directory_readable") == 1
 
 
-async def test_another_directory_in_its_place_is_followed(directory: Directory) -> None:
+async def test_a_directory_that_replaces_the_first_one_is_followed(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     other = directory.path.with_name("other")
@@ -417,7 +419,7 @@ async def test_another_directory_in_its_place_is_followed(directory: Directory) 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable to root; run the tests as another user")
-async def test_an_unreadable_directory_removes_nothing(directory: Directory) -> None:
+async def test_an_unreadable_directory_removes_no_policy(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     directory.path.chmod(0)
@@ -428,7 +430,7 @@ async def test_an_unreadable_directory_removes_nothing(directory: Directory) -> 
         directory.path.chmod(0o755)
 
 
-async def test_something_else_in_the_place_of_the_directory_removes_nothing(directory: Directory) -> None:
+async def test_a_file_in_the_place_of_the_directory_removes_no_policy(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     directory.path.rename(directory.path.with_name("away"))
@@ -437,7 +439,7 @@ async def test_something_else_in_the_place_of_the_directory_removes_nothing(dire
     assert await policy_names(directory.bus) == {"one"}
 
 
-async def test_the_swap_of_a_mounted_config_map_is_one_edit(path: Path, bus: Bus) -> None:
+async def test_a_new_version_of_a_mounted_config_map_is_one_edit(path: Path, bus: Bus) -> None:
     def version(name: str, **targets: int) -> Path:
         folder = path / name
         folder.mkdir()
@@ -471,20 +473,20 @@ async def test_the_swap_of_a_mounted_config_map_is_one_edit(path: Path, bus: Bus
         await directory.holds("one")
 
 
-async def test_what_is_no_regular_file_is_told_and_not_waited_for(directory: Directory) -> None:
+async def test_a_path_that_is_no_regular_file_is_reported_and_not_read(directory: Directory) -> None:
     os.mkfifo(directory.path / "pipe.yaml")
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     await directory.reports("file pipe.yaml: file: path = 'pipe.yaml': not a regular file")
 
 
-async def test_a_file_name_that_is_no_text_is_followed_as_well(directory: Directory) -> None:
+async def test_a_file_whose_name_is_not_valid_text_is_followed(directory: Directory) -> None:
     directory.write(os.fsdecode(b"\xff.yaml"), text(manifest("one")))
     await directory.holds("one")
     assert (await policies_on(directory.bus))["default/one"].origin == "\\xff.yaml"
 
 
-async def test_without_notifications_the_regular_reading_is_enough(
+async def test_without_notifications_the_regular_passes_find_changes(
     path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHFILES_FORCE_POLLING", "true")
@@ -495,7 +497,7 @@ async def test_without_notifications_the_regular_reading_is_enough(
         await directory.holds("one")
 
 
-async def test_policies_that_came_from_no_file_are_left_alone(path: Path, bus: Bus) -> None:
+async def test_policies_that_came_from_no_file_are_not_changed(path: Path, bus: Bus) -> None:
     key = PolicyKey("default", "theirs")
     record = PolicyRecord(policy=Policy(key=key, strategies={}), uid="u", generation=3)
     await put(bus, POLICIES, policy_key(key), encode_policy(record))
@@ -505,7 +507,7 @@ async def test_policies_that_came_from_no_file_are_left_alone(path: Path, bus: B
         assert await policies_on(bus) == {"default/theirs": record}
 
 
-async def test_what_somebody_else_removed_or_spoiled_is_made_good(path: Path, bus: Bus) -> None:
+async def test_policies_that_somebody_else_deleted_or_overwrote_are_written_again(path: Path, bus: Bus) -> None:
     for name in ("one", "two"):
         (path / f"{name}.yaml").write_text(text(manifest(name)))
     async with following(path, bus) as directory:
@@ -521,7 +523,7 @@ async def test_what_somebody_else_removed_or_spoiled_is_made_good(path: Path, bu
         await eventually(good)
 
 
-async def test_two_replicas_agree(path: Path, bus: Bus, server: Server) -> None:
+async def test_two_replicas_do_not_write_against_each_other(path: Path, bus: Bus, server: Server) -> None:
     (path / "a.yaml").write_text(text(manifest("one")))
     async with (
         Bus.connect(server.url, name="second") as second_bus,
@@ -564,7 +566,7 @@ async def test_after_a_wipe_everything_is_published_again(directory: Directory, 
         assert synced.epoch == (await epoch_on(directory.bus, bucket)).created
 
 
-async def test_while_the_bus_is_away_changes_wait(directory: Directory, server: Server) -> None:
+async def test_changes_during_an_outage_of_the_bus_are_stored_after_it(directory: Directory, server: Server) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
     await server.kill()
@@ -574,7 +576,7 @@ async def test_while_the_bus_is_away_changes_wait(directory: Directory, server: 
     await directory.holds("two")
 
 
-async def test_without_the_directory_at_start_nothing_is_said_to_be_complete(tmp_path: Path, bus: Bus) -> None:
+async def test_without_the_directory_at_start_no_list_is_complete(tmp_path: Path, bus: Bus) -> None:
     async with following(tmp_path / "nowhere", bus) as directory:
         await eventually(lambda: "cannot be read" in (directory.worker.unready() or ""))
         assert await entry_on(bus, POLICIES, SYNCED) is None
@@ -584,7 +586,7 @@ async def test_without_the_directory_at_start_nothing_is_said_to_be_complete(tmp
         await directory.holds("one")
 
 
-async def test_a_server_that_takes_nothing_keeps_the_list_incomplete(path: Path, server: Server) -> None:
+async def test_with_a_full_server_the_list_is_not_complete(path: Path, server: Server) -> None:
     await server.stop()
     await server.start(store_bytes=1)
     (path / "a.yaml").write_text(text(manifest("one")))

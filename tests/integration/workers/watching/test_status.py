@@ -56,7 +56,9 @@ class LateAnswers(KubernetesClient):
             self.told_of.add(change.object.metadata.generation)
 
 
-async def test_an_edit_that_overtakes_the_answer_to_a_patch_is_told(world: World, bus: Bus, kubeconfig: Path) -> None:
+async def test_an_edit_that_the_watch_delivers_before_the_answer_to_a_patch_is_in_the_status(
+    world: World, bus: Bus, kubeconfig: Path
+) -> None:
     """The answer is older than what the watch has told since, and must not take its place."""
     async with LateAnswers.connect(kubeconfig, worker="status") as connected:
         client = cast("LateAnswers", connected)
