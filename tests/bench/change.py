@@ -39,10 +39,10 @@ CHANGE_SECONDS = 5.0
 async def measure(stand: Stand) -> Results:
     """From before the sample is published until the answer of filter has changed."""
     names = cluster.node_names(NODES + PROBES)
-    async with stand.bus(names) as standing:
-        with stand.extender(standing.server.url) as extender, Client(extender.port) as client:
-            async with traffic(stand, standing, rate=RATE, nodes=NODES, extender=extender) as flow:
-                probes = [_Probe(standing, client, extender, name) for name in names[NODES:]]
+    async with stand.bus(names) as running:
+        with stand.extender(running.server.url) as extender, Client(extender.port) as client:
+            async with traffic(stand, running, rate=RATE, nodes=NODES, extender=extender) as flow:
+                probes = [_Probe(running, client, extender, name) for name in names[NODES:]]
                 for probe in probes:
                     await probe.report(bad=False)
                 meter = CpuMeter("the change", flow.pids | {"extender": extender.process.pid, "client": os.getpid()})
@@ -67,8 +67,8 @@ async def _round(probes: Sequence["_Probe"], chance: random.Random, *, changes: 
 class _Probe:
     """A node that alternately violates and meets the policy."""
 
-    def __init__(self, standing: RunningBus, client: Client, extender: Server, name: str) -> None:
-        self._bus = standing.bus
+    def __init__(self, running: RunningBus, client: Client, extender: Server, name: str) -> None:
+        self._bus = running.bus
         self._client = client
         self._name = name
         self._request = extender.request(cluster.names_only(POLICY, [name]), FILTER)

@@ -28,9 +28,9 @@ async def measure(stand: Stand) -> Results:
     """Filter, then prioritize of the passed nodes, idle and under load, beside the echo of the same two bodies."""
     names = cluster.node_names(NODES)
     results = Results()
-    async with stand.bus(names) as standing:
+    async with stand.bus(names) as running:
         with (
-            stand.extender(standing.server.url) as extender,
+            stand.extender(running.server.url) as extender,
             stand.echo() as echo,
             Client(extender.port) as ours,
             Client(echo.port) as floor,
@@ -40,7 +40,7 @@ async def measure(stand: Stand) -> Results:
             repetitions = stand.some(600, 300)
             idle = await interleaved(calls, rounds=stand.rounds, repetitions=repetitions, period=1 / PODS)
             during = f"{RATE:,.0f} messages/s"
-            async with traffic(stand, standing, rate=RATE, nodes=NODES, extender=extender) as flow:
+            async with traffic(stand, running, rate=RATE, nodes=NODES, extender=extender) as flow:
                 pids = {"extender": extender.process.pid, "echo": echo.process.pid, "client": os.getpid()}
                 meter = CpuMeter("the pair under load", flow.pids | pids)
                 loaded = await interleaved(calls, rounds=stand.rounds, repetitions=repetitions, period=1 / PODS)

@@ -52,8 +52,8 @@ def _row(name: str, size: int, found: float, empty: float) -> Row:
 
 
 async def _extender(stand: Stand, nodes: int) -> float:
-    async with stand.bus(cluster.node_names(nodes)) as standing:
-        with stand.extender(standing.server.url) as extender, Client(extender.port) as client:
+    async with stand.bus(cluster.node_names(nodes)) as running:
+        with stand.extender(running.server.url) as extender, Client(extender.port) as client:
             requested = cluster.node_names(BUDGETED)
             for number, found in enumerate(islice(cluster.lists_of_names(requested, CANDIDATES, seed=0), REQUESTS)):
                 body = cluster.names_only(number, found)
@@ -63,8 +63,8 @@ async def _extender(stand: Stand, nodes: int) -> float:
 
 
 async def _materialize(stand: Stand, nodes: int) -> float:
-    async with stand.bus(cluster.node_names(nodes)) as standing:
-        with stand.process("materialize", product("materialize", standing.server.url)) as materialize:
+    async with stand.bus(cluster.node_names(nodes)) as running:
+        with stand.process("materialize", product("materialize", running.server.url)) as materialize:
             server = Server(process=materialize, port=0, path="", began=0.0)
             async with asyncio.timeout(EVALUATED_SECONDS):
                 while b"health_listening" not in materialize.log.read_bytes():
@@ -77,14 +77,14 @@ async def _materialize(stand: Stand, nodes: int) -> float:
 
 
 async def _evaluate(stand: Stand, nodes: int) -> float:
-    async with stand.bus(cluster.node_names(nodes)) as standing:
-        first = (await standing.bus.epoch(VERDICTS)).last_sequence
-        with stand.process("evaluate", product("evaluate", standing.server.url)) as evaluate:
+    async with stand.bus(cluster.node_names(nodes)) as running:
+        first = (await running.bus.epoch(VERDICTS)).last_sequence
+        with stand.process("evaluate", product("evaluate", running.server.url)) as evaluate:
             async with asyncio.timeout(EVALUATED_SECONDS):
                 while b"nodes_evaluated" not in evaluate.log.read_bytes():
                     evaluate.must_run()
                     await asyncio.sleep(RETRY_SECONDS)
-                while (await standing.bus.epoch(VERDICTS)).last_sequence - first < nodes:
+                while (await running.bus.epoch(VERDICTS)).last_sequence - first < nodes:
                     evaluate.must_run()
                     await asyncio.sleep(RETRY_SECONDS)
             return _resident(evaluate)

@@ -23,8 +23,8 @@ LISTS = 32
 async def measure(stand: Stand) -> Results:
     """Filter and prioritize beside the echo, all nodes of the cluster known."""
     names = cluster.node_names(max(SIZES))
-    async with stand.bus(names) as standing:
-        with stand.extender(standing.server.url) as extender, stand.echo() as echo:
+    async with stand.bus(names) as running:
+        with stand.extender(running.server.url) as extender, stand.echo() as echo:
             return Results(rows=[row for size in SIZES for row in await _rows(stand, extender, echo, names, size)])
 
 

@@ -23,8 +23,8 @@ async def measure(stand: Stand) -> Results:
     objects = [cluster.node_object(name) for name in names]
     decider = TelemetryDecider(cluster.filled_view(names, time.time()))
     results = Results()
-    async with stand.bus(names) as standing:
-        with stand.extender(standing.server.url) as extender, stand.echo() as echo:
+    async with stand.bus(names) as running:
+        with stand.extender(running.server.url) as extender, stand.echo() as echo:
             for size in SIZES:
                 body = cluster.full_nodes(0, objects[:size])
                 rounds = _Rounds(stand, extender, echo, size)

@@ -34,10 +34,10 @@ METRICS = (1, 5)
 async def measure(stand: Stand) -> Results:
     """Processor time of a poll, for each of its metrics, by source and number of metrics; every value is new."""
     results = Results()
-    async with stand.bus(()) as standing, _played(stand) as url, _sources(stand, url) as sources:
+    async with stand.bus(()) as running, _played(stand) as url, _sources(stand, url) as sources:
         for name, (source, path) in sources.items():
             for count in METRICS:
-                poll = _Poll(standing.bus, source, f"{url}{path}", cluster.METRIC_NAMES[:count])
+                poll = _Poll(running.bus, source, f"{url}{path}", cluster.METRIC_NAMES[:count])
                 results.rows.append(await _row(stand, f"a poll of {name}, {count} metrics at once", poll))
     return results
 

@@ -38,9 +38,9 @@ async def measure(stand: Stand) -> Results:
 async def _starts(stand: Stand, nodes: int) -> list[tuple[float, float]]:
     """For each of several starts: seconds from the process's start, and from its connection."""
     found = []
-    async with stand.bus(cluster.node_names(nodes)) as standing:
+    async with stand.bus(cluster.node_names(nodes)) as running:
         for _ in range(stand.some(7, 3)):
-            with stand.extender(standing.server.url, wait=False) as extender:
+            with stand.extender(running.server.url, wait=False) as extender:
                 total = extender.wait_ready()
                 found.append((total, time.time() - _connected_at(extender)))
     return found

@@ -28,20 +28,20 @@ class Traffic:
 
 @asynccontextmanager
 async def traffic(
-    stand: Stand, standing: RunningBus, *, rate: float, nodes: int, extender: Server
+    stand: Stand, running: RunningBus, *, rate: float, nodes: int, extender: Server
 ) -> AsyncIterator[Traffic]:
     """`rate` messages a second, of all metrics of one of `nodes` nodes each, once they arrive in NODES."""
-    url = standing.server.url
+    url = running.server.url
     with (
         stand.process("materialize", product("materialize", url)) as materialize,
         stand.process("publisher", [*module("tests.bench.publisher"), url, str(rate), str(nodes)]) as publisher,
     ):
-        await _flowing(standing, materialize, publisher)
-        pids = {"nats-server": standing.server.pid, "materialize": materialize.pid, "publisher": publisher.pid}
+        await _flowing(running, materialize, publisher)
+        pids = {"nats-server": running.server.pid, "materialize": materialize.pid, "publisher": publisher.pid}
         found = Traffic(pids=pids | {"extender": extender.process.pid})
-        began, first = time.monotonic(), (await standing.bus.epoch(NODES)).last_sequence
+        began, first = time.monotonic(), (await running.bus.epoch(NODES)).last_sequence
         yield found
-        last, ended = (await standing.bus.epoch(NODES)).last_sequence, time.monotonic()
+        last, ended = (await running.bus.epoch(NODES)).last_sequence, time.monotonic()
         behind = extender.metric('tas_view_lag{bucket="NODES"}')
         materialize.must_run()
         publisher.stop()
@@ -52,11 +52,11 @@ async def traffic(
         found.rows.append(row(series, "entries the extender is behind", [behind], unit=""))
 
 
-async def _flowing(standing: RunningBus, *processes: Process) -> None:
+async def _flowing(running: RunningBus, *processes: Process) -> None:
     """Waits until messages are written to NODES and the backlog is empty."""
-    first = (await standing.bus.epoch(NODES)).last_sequence
+    first = (await running.bus.epoch(NODES)).last_sequence
     async with asyncio.timeout(FLOWING_SECONDS):
-        while (await standing.bus.epoch(NODES)).last_sequence == first:
+        while (await running.bus.epoch(NODES)).last_sequence == first:
             for process in processes:
                 process.must_run()
             await asyncio.sleep(0.05)

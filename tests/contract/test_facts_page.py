@@ -1,4 +1,4 @@
-"""docs/facts.md has each fact that code, tests and pages cite, and none that nobody cites."""
+"""docs/facts.md has each fact that code, tests and pages cite, and no other fact."""
 
 import re
 import subprocess

@@ -183,7 +183,7 @@ def test_facts_S6_of_a_deleted_policy_only_violating_is_an_orphan() -> None:
 @pytest.mark.parametrize(
     ("managers", "is_ours"),
     [
-        pytest.param({}, False, id="nobody-known"),
+        pytest.param({}, False, id="no-manager-known"),
         pytest.param({P.name: ("kubectl-label",)}, False, id="a-user"),
         pytest.param({P.name: ("kubectl-label", "tas-on-nats")}, True, id="both"),
         pytest.param({P.name: ("extender",)}, True, id="facts_D47-the-original"),

@@ -279,10 +279,10 @@ class ViewAgainstFacts(Histories):
         ]
 
     def was_added(self, node: str) -> None:
-        self.filter_says_what_the_facts_say()
+        self.filter_agrees_with_the_facts()
 
     @invariant()
-    def filter_says_what_the_facts_say(self) -> None:
+    def filter_agrees_with_the_facts(self) -> None:
         assert {key.name for key in self.view.policies} == self.facts.specs.keys()
         for name, spec in self.facts.specs.items():
             decision = self.decider.filter(pod_of(name), dict.fromkeys(NODES), self.now)
@@ -297,7 +297,7 @@ class ViewAgainstFacts(Histories):
             assert decision.unknown == len(passed_unknown)
 
     @invariant()
-    def an_explanation_says_what_the_facts_say(self) -> None:
+    def explanations_agree_with_the_facts(self) -> None:
         for node in NODES:
             explained = {each.policy: each for each in explain_node(self.view, node, self.now).policies}
             assert explained.keys() == {f"default/{name}" for name in self.facts.specs}
@@ -396,12 +396,14 @@ class VerdictsByTouch(Histories):
     def __init__(self) -> None:
         super().__init__(View(default_stale_after=20.0, verdicts=True))
         self.decider = TelemetryDecider(self.view)
-        self.refused: dict[str, set[PolicyKey]] = {}  # by filter's last word
+        self.refused: dict[str, set[PolicyKey]] = {}  # by the last answer of filter
         self.written: dict[str, dict[PolicyKey, PolicyVerdict]] = {}
         waiting = Waiting()
         for key in WAITED_FOR:
             waiting.set(f"pod-{key.name}", key)
-        self.recoveries = {node: Recoveries(waiting) for node in NODES}  # so that no node takes another's turn
+        self.recoveries = {
+            node: Recoveries(waiting) for node in NODES
+        }  # one for each node, so that nodes share no turns
         self.at = 0.0
         self.verdicts: dict[tuple[str, PolicyKey], PolicyVerdict] = {}
         self.waiting: dict[tuple[str, PolicyKey], float] = {}
@@ -441,10 +443,10 @@ class VerdictsByTouch(Histories):
             self.update_verdict(node, key)
         self.view.touched.clear()
         for node, key in [place for place in self.verdicts if place[0] not in self.view.nodes]:
-            self.update_verdict(node, key)  # what is not in the view, whoever keeps its verdict looks after
+            self.update_verdict(node, key)  # a node that is not in the view is never touched
 
     @invariant()
-    def what_was_touched_is_all_that_changed(self) -> None:
+    def only_touched_verdicts_change(self) -> None:
         self.catch_up()
         assert {key for _, key in self.verdicts} <= self.view.policies.keys()
         for node in self.view.nodes:
@@ -452,7 +454,7 @@ class VerdictsByTouch(Histories):
                 assert same_meaning(self.verdicts[node, key], self.evaluate(node, key)[0])
 
     @invariant()
-    def who_is_woken_is_whom_filter_refused_and_passes_now(self) -> None:
+    def wakes_are_for_nodes_that_filter_rejected_and_now_passes(self) -> None:
         """The verdict is written when its meaning changes, and only then."""
         self.catch_up()
         self.at += 1.0
