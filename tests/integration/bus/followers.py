@@ -1,4 +1,4 @@
-"""A watch that remembers everything it was told."""
+"""A watch that records everything it delivers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ def raw_watch(
     on_batch: Callable[[], None] | None = None,
     keys: str = ">",
 ) -> Watch:
-    """A watch of bytes: every key is one, and every value is itself."""
+    """A watch of bytes: every key and every value is valid."""
     kind: RecordKind[str, bytes] = RecordKind(
         bucket=bucket, key=str, parse_key=str, encode=bytes, decode=lambda _, data: data, keys=keys
     )
@@ -32,7 +32,7 @@ def raw_watch(
 
 
 class Follower:
-    """What a watch said, and the view that follows from it."""
+    """What a watch delivered, and the view that results."""
 
     def __init__(self, bus: Bus, bucket: Bucket, keys: str = ">") -> None:
         self.epochs: list[Epoch] = []
@@ -56,8 +56,8 @@ class Follower:
     def _batch(self) -> None:
         self.batches += 1
 
-    async def caught_up(self, within: float = 30.0) -> float:
-        return await eventually(lambda: self.watch.status.caught_up, within=within)
+    async def caught_up(self) -> None:
+        await eventually(lambda: self.watch.status.caught_up)
 
 
 @asynccontextmanager
@@ -75,6 +75,6 @@ async def following(bus: Bus, bucket: Bucket, *, keys: str = ">") -> AsyncIterat
 
 
 async def consumers(bus: Bus, of: Stream | Bucket) -> int:
-    """How many consumers the server keeps for a stream."""
+    """How many consumers a stream has."""
     count: int = (await bus.api(f"STREAM.INFO.{of.stream}"))["state"]["consumer_count"]
     return count

@@ -1,4 +1,4 @@
-"""What one connection does against a server that is well."""
+"""One connection to a healthy server."""
 
 import asyncio
 import random
@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from bus.buckets import ALL, LEASES, NODES, SAMPLES, Bucket, Stream
-from bus.connection import CALL_SECONDS, WRITE_SECONDS, Bus
+from bus.connection import WRITE_SECONDS, Bus
 from bus.errors import ConflictError, ExpiredError, MisconfiguredError, RefusedError, UnavailableError
 from bus.streams import StreamsState, ensure
+from tests.integration.bus.limits import LONG_LIMITS
 from tests.integration.servers import Server, eventually
 
 now = time.monotonic
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 
 async def test_a_value_is_written_read_and_deleted(bus: Bus) -> None:
@@ -23,20 +25,20 @@ async def test_a_value_is_written_read_and_deleted(bus: Bus) -> None:
     assert (entry.key, entry.value, entry.revision) == ("a.metrics", b"1", first)
     assert abs(entry.created - time.time()) < 60
     second = await bus.delete(NODES, "a.metrics", revision=first, read_at=now())
-    marker = await bus.get(NODES, "a.metrics")
-    assert marker is not None
-    assert (marker.value, marker.revision) == (None, second)
+    tombstone = await bus.get(NODES, "a.metrics")
+    assert tombstone is not None
+    assert (tombstone.value, tombstone.revision) == (None, second)
     third = await bus.put(NODES, "a.metrics", b"", revision=second, read_at=now())
     entry = await bus.get(NODES, "a.metrics")
     assert entry is not None
     assert (entry.value, entry.revision) == (b"", third)
 
 
-async def test_a_key_that_never_was_is_none(bus: Bus) -> None:
+async def test_a_key_that_was_never_written_is_none(bus: Bus) -> None:
     assert await bus.get(NODES, "a.metrics") is None
 
 
-async def test_of_two_writes_on_one_revision_the_second_conflicts_n7(bus: Bus) -> None:
+async def test_the_second_write_on_the_same_revision_conflicts_n7(bus: Bus) -> None:
     first = await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now())
     for stale in (0, first - 1, first + 1):
         with pytest.raises(ConflictError):
@@ -45,13 +47,13 @@ async def test_of_two_writes_on_one_revision_the_second_conflicts_n7(bus: Bus) -
         await bus.delete(NODES, "a.metrics", revision=0, read_at=now())
 
 
-async def test_a_write_on_old_reads_is_not_sent(bus: Bus) -> None:
+async def test_a_write_based_on_an_old_read_is_not_sent(bus: Bus) -> None:
     with pytest.raises(ExpiredError):
         await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now() - WRITE_SECONDS - 0.01)
     assert await bus.get(NODES, "a.metrics") is None
 
 
-async def test_revisions_begin_at_the_time_so_two_lives_never_meet_n34(bus: Bus) -> None:
+async def test_revisions_begin_at_the_current_time_so_that_epochs_never_share_one_n34(bus: Bus) -> None:
     before = (time.time() - 60) * 1e6
     for of in ALL:
         assert before < (await bus.epoch(of)).last_sequence < before + 120e6
@@ -64,7 +66,7 @@ async def test_publishing_returns_the_sequence(bus: Bus) -> None:
     assert (await bus.epoch(SAMPLES)).last_sequence == first + 1
 
 
-async def test_many_are_published_in_one_call_in_their_order(bus: Bus) -> None:
+async def test_one_call_publishes_many_messages_in_order(bus: Bus) -> None:
     before = (await bus.epoch(SAMPLES)).last_sequence
     messages = [(f"tas.samples.n{number}.machine", b"%d" % number) for number in range(300)]
     await bus.publish_all(SAMPLES, messages)
@@ -77,7 +79,7 @@ async def test_many_are_published_in_one_call_in_their_order(bus: Bus) -> None:
     assert (await bus.epoch(SAMPLES)).last_sequence == before + len(messages)
 
 
-async def test_of_many_one_that_is_not_taken_is_told_and_costs_no_other(bus: Bus) -> None:
+async def test_a_message_that_no_stream_stores_is_an_error_and_the_others_are_stored(bus: Bus) -> None:
     with pytest.raises(UnavailableError, match=r"tas\.other: nobody listens"):
         await bus.publish_all(
             SAMPLES, [("tas.samples.a.machine", b"1"), ("tas.other", b"2"), ("tas.samples.b.machine", b"3")]
@@ -89,7 +91,7 @@ async def test_of_many_one_that_is_not_taken_is_told_and_costs_no_other(bus: Bus
 @pytest.mark.parametrize(
     ("subject", "payload"), [("tas.samples.a b.machine", b"{}"), ("tas.samples.b.machine", bytes((256 << 10) + 1))]
 )
-async def test_of_many_one_that_cannot_be_is_refused_before_any_is_sent(bus: Bus, subject: str, payload: bytes) -> None:
+async def test_an_invalid_message_is_refused_before_any_is_sent(bus: Bus, subject: str, payload: bytes) -> None:
     before = (await bus.epoch(SAMPLES)).last_sequence
     with pytest.raises(RefusedError):
         await bus.publish_all(SAMPLES, [("tas.samples.a.machine", b"{}"), (subject, payload)])
@@ -97,7 +99,7 @@ async def test_of_many_one_that_cannot_be_is_refused_before_any_is_sent(bus: Bus
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a..b", "*", "a.>", ".a", "a.", "a\r\nPUB x 0"])
-async def test_what_is_no_key_is_refused(bus: Bus, key: str) -> None:
+async def test_an_invalid_key_is_refused(bus: Bus, key: str) -> None:
     with pytest.raises(RefusedError):
         await bus.put(NODES, key, b"", revision=0, read_at=now())
     with pytest.raises(RefusedError):
@@ -106,7 +108,7 @@ async def test_what_is_no_key_is_refused(bus: Bus, key: str) -> None:
         await bus.publish(SAMPLES, key, b"")
 
 
-async def test_what_is_too_large_is_refused_before_it_is_sent(bus: Bus) -> None:
+async def test_a_value_that_is_too_large_is_refused_before_it_is_sent(bus: Bus) -> None:
     with pytest.raises(RefusedError, match="bytes"):
         await bus.put(NODES, "a", bytes(1 << 20), revision=0, read_at=now())
     with pytest.raises(RefusedError, match="bytes"):
@@ -115,12 +117,12 @@ async def test_what_is_too_large_is_refused_before_it_is_sent(bus: Bus) -> None:
     await bus.put(NODES, "a", bytes((1 << 20) - 1024), revision=0, read_at=now())
 
 
-async def test_publishing_where_no_stream_listens_is_unavailable(bus: Bus) -> None:
+async def test_publishing_to_a_subject_of_no_stream_is_unavailable(bus: Bus) -> None:
     with pytest.raises(UnavailableError, match="nobody listens"):
         await bus.publish(SAMPLES, "tas.other", b"{}")
 
 
-async def test_a_key_with_a_ttl_expires_and_leaves_a_marker_n11(bus: Bus) -> None:
+async def test_a_key_with_a_ttl_expires_and_leaves_a_tombstone_n11(bus: Bus) -> None:
     revision = await bus.put(LEASES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
 
     async def expired() -> bool:
@@ -128,17 +130,17 @@ async def test_a_key_with_a_ttl_expires_and_leaves_a_marker_n11(bus: Bus) -> Non
         return entry is not None and entry.value is None
 
     await eventually(expired)
-    marker = await bus.get(LEASES, "a")
-    assert marker is not None
+    tombstone = await bus.get(LEASES, "a")
+    assert tombstone is not None
     with pytest.raises(ConflictError):
         await bus.put(LEASES, "a", b"2", revision=revision, read_at=now())
-    await bus.put(LEASES, "a", b"2", revision=marker.revision, read_at=now())
+    await bus.put(LEASES, "a", b"2", revision=tombstone.revision, read_at=now())
 
 
-async def test_many_that_connect_at_once_agree_on_the_streams(server: Server) -> None:
+async def test_connections_that_create_the_streams_at_the_same_time_use_the_same_streams(server: Server) -> None:
     async def epochs(name: str) -> list[str]:
         async with Bus.connect(server.url, name=name) as bus:
-            await asyncio.wait_for(bus.wait_connected(), 30)
+            await bus.wait_connected()
             assert bus.problem is None
             return [(await bus.epoch(of)).created for of in ALL]
 
@@ -146,7 +148,7 @@ async def test_many_that_connect_at_once_agree_on_the_streams(server: Server) ->
     assert all(other == first for other in others)
 
 
-async def test_a_stream_that_is_not_as_needed_is_reported_and_left_alone(server: Server) -> None:
+async def test_a_stream_with_wrong_settings_is_reported_and_left_unchanged(server: Server) -> None:
     theirs = Bucket(name="B", history=1)
     async with Bus.connect(server.url, name="theirs", streams=[theirs]) as bus:
         await bus.wait_connected()
@@ -159,7 +161,7 @@ async def test_a_stream_that_is_not_as_needed_is_reported_and_left_alone(server:
         assert bus.problem is None
 
 
-async def test_a_stream_for_which_there_is_no_room_is_reported(server: Server) -> None:
+async def test_a_stream_that_the_store_has_no_room_for_is_reported(server: Server) -> None:
     await server.restart(wiped=True, store_bytes=1 << 20)
     huge = Stream(name="HUGE", subjects=("huge.>",), max_bytes=1 << 30)
     async with Bus.connect(server.url, name="test", streams=[huge, NODES]) as bus:
@@ -170,7 +172,7 @@ async def test_a_stream_for_which_there_is_no_room_is_reported(server: Server) -
 
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:1", "nats://", "nats://a:b:c", "nats://u:secret@:4222"])
-async def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+async def test_an_invalid_address_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(MisconfiguredError) as caught:
         async with Bus.connect(url, name="test"):
             pass
@@ -178,6 +180,7 @@ async def test_what_is_no_address_is_refused_at_once(url: str) -> None:
 
 
 async def test_without_a_server_every_call_is_unavailable_at_once() -> None:
+    """At once: the time limit of a call is longer here."""
     async with Bus.connect("nats://127.0.0.1:1", name="test") as bus:
         began = now()
         assert not bus.connected
@@ -185,10 +188,10 @@ async def test_without_a_server_every_call_is_unavailable_at_once() -> None:
             await bus.get(NODES, "a")
         with pytest.raises(UnavailableError):
             await bus.put(NODES, "a", b"", revision=0, read_at=now())
-        assert now() - began < CALL_SECONDS
+        assert now() - began < LONG_LIMITS["bus.connection.CALL_SECONDS"] / 2
 
 
-async def test_a_bug_of_ours_is_seen_and_leaves_nobody_without_a_bus(
+async def test_after_a_bug_in_connecting_the_connection_is_opened_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = iter([ZeroDivisionError("once")])
@@ -205,9 +208,9 @@ async def test_a_bug_of_ours_is_seen_and_leaves_nobody_without_a_bus(
         await eventually(lambda: bus.connected and bus.problem is None)
 
 
-async def test_who_leaves_while_it_connects_is_let_go(server: Server) -> None:
-    """asyncio's `wait_for` in Python 3.11 may swallow the request to end, at moments that only many attempts meet."""
+async def test_a_connection_can_be_closed_while_it_is_being_opened(server: Server) -> None:
+    """asyncio's `wait_for` of Python 3.11 can lose a cancellation, at moments that only many attempts meet."""
     chance = random.Random(1)
     for _ in range(150):
-        async with asyncio.timeout(30), Bus.connect(server.url, name="hasty"):
+        async with asyncio.timeout(60), Bus.connect(server.url, name="hasty"):
             await asyncio.sleep(chance.uniform(0, 0.02))

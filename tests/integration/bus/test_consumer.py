@@ -1,4 +1,4 @@
-"""Shared durables against a server that is well."""
+"""Shared durables of a healthy server."""
 
 import asyncio
 import time
@@ -11,13 +11,22 @@ import pytest
 from bus.buckets import SAMPLES
 from bus.connection import Bus
 from bus.consumer import Message, SharedConsumer
-from bus.errors import ConflictError, MisconfiguredError
-from bus.pulse import HEARTBEAT_SECONDS
+from bus.errors import ConflictError, MisconfiguredError, RefusedError
+from bus.pull import EXPIRES_SECONDS
 from tests.integration.servers import Server, eventually
+
+pytestmark = pytest.mark.usefixtures("long_limits", "late_pulse")
+PULSE_SECONDS = 20.0
+
+
+@pytest.fixture
+def late_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server may send its heartbeats late: a new attachment would deliver messages a second time."""
+    monkeypatch.setattr("bus.pulse.HEARTBEAT_SECONDS", PULSE_SECONDS)
 
 
 class Handler:
-    """Remembers what it was given; `fail` says what it raises next."""
+    """Records its messages, and raises the exceptions in `fail`."""
 
     def __init__(self) -> None:
         self.batches: list[list[Message]] = []
@@ -57,16 +66,24 @@ async def publish(bus: Bus, count: int) -> list[int]:
 
 
 async def pending(bus: Bus) -> tuple[int, int]:
-    """Messages not acknowledged, and not even delivered."""
+    """How many messages are delivered but not acknowledged, and how many are not delivered."""
     answer = await bus.api("CONSUMER.INFO.SAMPLES.test")
     return answer["num_ack_pending"], answer["num_pending"]
+
+
+async def attached(bus: Bus, replicas: int) -> bool:
+    """Whether so many replicas wait for messages."""
+    try:
+        return bool((await bus.api("CONSUMER.INFO.SAMPLES.test"))["num_waiting"] == replicas)
+    except RefusedError:  # no replica has created the durable yet
+        return False
 
 
 async def nothing_pending(bus: Bus) -> bool:
     return await pending(bus) == (0, 0)
 
 
-async def test_each_message_comes_once_in_order_and_is_acknowledged(bus: Bus) -> None:
+async def test_each_message_is_delivered_once_in_order_and_acknowledged(bus: Bus) -> None:
     before = await publish(bus, 10)
     handler = Handler()
     async with consuming(bus, handler):
@@ -80,7 +97,7 @@ async def test_each_message_comes_once_in_order_and_is_acknowledged(bus: Bus) ->
         await eventually(lambda: nothing_pending(bus))
 
 
-async def test_a_message_comes_as_soon_as_it_is_there(bus: Bus) -> None:
+async def test_a_message_is_delivered_at_once(bus: Bus) -> None:
     handler = Handler()
     async with consuming(bus, handler):
         await publish(bus, 1)
@@ -91,7 +108,7 @@ async def test_a_message_comes_as_soon_as_it_is_there(bus: Bus) -> None:
             await publish(bus, 1)
             await eventually(lambda count=count: len(handler.sequences) == count, every=0)  # type: ignore[misc]
             delays.append(time.monotonic() - began)
-        assert sorted(delays)[len(delays) // 2] < HEARTBEAT_SECONDS / 2  # so it waited for nothing
+        assert sorted(delays)[len(delays) // 2] < min(PULSE_SECONDS, EXPIRES_SECONDS) / 2  # it waited for neither
 
 
 async def test_replicas_share_the_messages(server: Server, bus: Bus) -> None:
@@ -99,13 +116,14 @@ async def test_replicas_share_the_messages(server: Server, bus: Bus) -> None:
     async with Bus.connect(server.url, name="other") as other:
         await other.wait_connected()
         async with consuming(bus, handlers[0], batch=16), consuming(other, handlers[1], batch=16):
+            await eventually(lambda: attached(bus, 2))
             sent = await publish(bus, 2000)
             await eventually(lambda: sum(len(handler.sequences) for handler in handlers) >= 2000)
             assert sorted(handlers[0].sequences + handlers[1].sequences) == sorted(sent)
             assert all(handler.sequences for handler in handlers)
 
 
-async def test_after_a_bus_error_the_batch_comes_again_later(bus: Bus) -> None:
+async def test_after_a_bus_error_the_batch_is_delivered_again(bus: Bus) -> None:
     handler = Handler()
     handler.fail = [ConflictError("once"), ConflictError("twice")]
     async with consuming(bus, handler):
@@ -115,17 +133,17 @@ async def test_after_a_bus_error_the_batch_comes_again_later(bus: Bus) -> None:
         await eventually(lambda: nothing_pending(bus))
 
 
-async def test_a_bug_in_the_handler_ends_it_loudly_and_nothing_is_acknowledged(bus: Bus) -> None:
+async def test_a_bug_in_the_handler_ends_the_consumer_and_acknowledges_nothing(bus: Bus) -> None:
     handler = Handler()
     handler.fail = [ZeroDivisionError()]
     async with consuming(bus, handler) as task:
         await publish(bus, 1)
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(asyncio.shield(task), 30)
+            await asyncio.wait_for(asyncio.shield(task), 120)
         assert await pending(bus) == (1, 0)
 
 
-async def test_when_cancelled_the_batch_in_hand_is_finished_and_the_rest_given_back(bus: Bus) -> None:
+async def test_when_cancelled_the_current_batch_is_finished_and_the_rest_is_delivered_to_others(bus: Bus) -> None:
     handler, other = Handler(), Handler()
     handler.gate.clear()
     sent = await publish(bus, 20)
@@ -144,20 +162,18 @@ async def test_when_cancelled_the_batch_in_hand_is_finished_and_the_rest_given_b
     assert len(handler.sequences) + len(other.sequences) == 20
 
 
-async def test_a_handler_that_does_not_end_is_ended_within_its_time(bus: Bus) -> None:
+async def test_a_handler_that_does_not_return_is_cancelled_after_the_time_to_acknowledge(bus: Bus) -> None:
     handler = Handler()
     handler.gate.clear()
     await publish(bus, 1)
     async with consuming(bus, handler, ack_wait_seconds=0.2) as task:
         await eventually(lambda: handler.begun == 1)
-        began = time.monotonic()
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert time.monotonic() - began < 8
+        assert (await asyncio.wait([task], timeout=60))[1] == set()
+        assert task.cancelled()
 
 
-async def test_what_was_not_acknowledged_in_time_comes_again(bus: Bus) -> None:
+async def test_a_message_that_is_not_acknowledged_in_time_is_delivered_again(bus: Bus) -> None:
     handler, other = Handler(), Handler()
     handler.gate.clear()
     sent = await publish(bus, 3)
@@ -168,7 +184,7 @@ async def test_what_was_not_acknowledged_in_time_comes_again(bus: Bus) -> None:
         handler.gate.set()
 
 
-async def test_a_durable_that_is_not_as_needed_is_reported_and_left_alone(bus: Bus) -> None:
+async def test_a_durable_with_wrong_settings_is_reported_and_left_unchanged(bus: Bus) -> None:
     config = {"durable_name": "test", "name": "test", "ack_policy": "none", "deliver_policy": "all"}
     await bus.api("CONSUMER.CREATE.SAMPLES.test", {"stream_name": "SAMPLES", "config": config})
     async with consuming(bus, Handler()):

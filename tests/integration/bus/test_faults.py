@@ -1,4 +1,4 @@
-"""What can befall a bus. Each call ends in its time, nothing leaks, and the view is right afterwards."""
+"""Faults of a bus: each call ends within its time limit, nothing leaks, and afterwards the view is right."""
 
 import asyncio
 import itertools
@@ -6,18 +6,19 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bus.buckets import LEASES, NODES, POLICIES, SAMPLES, Bucket, Stream
 from bus.connection import CALL_SECONDS, Bus
-from bus.errors import BusError, ConflictError, RefusedError, UnavailableError
+from bus.errors import CONSUMER_NOT_FOUND, BusError, ConflictError, RefusedError, UnavailableError
 from tests.integration.bus.followers import Follower, consumers, following
-from tests.integration.bus.load import Load, load
-from tests.integration.servers import Server, eventually
+from tests.integration.bus.load import Load, load, write_eventually
+from tests.integration.servers import Server, answered, eventually
 
-NOISE_SECONDS = 5.0
-"""What a busy machine may add to the stated time of a call."""
+NOISE_SECONDS = 15.0
+"""What a busy machine may add to the time limit of a call."""
 
 now = time.monotonic
 
@@ -37,13 +38,13 @@ async def killed_for_a_while(server: Server, bus: Bus) -> None:
     await server.start()
 
 
-async def paused_shortly(server: Server, bus: Bus) -> None:
+async def paused_briefly(server: Server, bus: Bus) -> None:
     server.pause()
     await asyncio.sleep(1.5)
     server.resume()
 
 
-async def paused_until_it_is_given_up(server: Server, bus: Bus) -> None:
+async def paused_until_disconnected(server: Server, bus: Bus) -> None:
     server.pause()
     await eventually(lambda: not bus.connected)
     await asyncio.sleep(1)
@@ -55,16 +56,25 @@ async def connection_reset(server: Server, bus: Bus) -> None:
 
 
 async def connection_closed_with_an_error(server: Server, bus: Bus) -> None:
-    """What the server says to a message that is larger than it takes, headers included."""
+    """The server's answer to a message above its size limit, headers included."""
     link = bus.link
     with pytest.raises(UnavailableError):
         await link.request("tas.other", bytes(link.max_payload), headers={"X": "x" * 2000}, seconds=CALL_SECONDS)
     await eventually(lambda: not bus.connected or bus.link is not link)
 
 
+async def call(bus: Bus, verb: str) -> dict[str, Any]:
+    """A call of the JetStream API with a long time limit."""
+    return await bus.link.api(verb, seconds=60.0)
+
+
 async def delete_consumers(bus: Bus, stream: str) -> None:
-    for name in (await bus.api(f"CONSUMER.NAMES.{stream}"))["consumers"]:
-        await bus.api(f"CONSUMER.DELETE.{stream}.{name}")
+    for name in (await call(bus, f"CONSUMER.NAMES.{stream}"))["consumers"]:
+        try:
+            await call(bus, f"CONSUMER.DELETE.{stream}.{name}")
+        except RefusedError as error:
+            if error.code != CONSUMER_NOT_FOUND:  # not found: a new consumer has replaced it
+                raise
 
 
 async def durable_deleted(server: Server, bus: Bus) -> None:
@@ -81,7 +91,7 @@ async def store_wiped(server: Server, bus: Bus) -> None:
 
 async def streams_replaced(server: Server, bus: Bus) -> None:
     for stream in ("KV_NODES", "SAMPLES"):
-        await bus.api(f"STREAM.DELETE.{stream}")
+        await call(bus, f"STREAM.DELETE.{stream}")
 
 
 Fault = Callable[[Server, Bus], Awaitable[None]]
@@ -90,8 +100,8 @@ KEEPING: list[Fault] = [
     stopped_and_started,
     killed_and_started,
     killed_for_a_while,
-    paused_shortly,
-    paused_until_it_is_given_up,
+    paused_briefly,
+    paused_until_disconnected,
     connection_reset,
     connection_closed_with_an_error,
     durable_deleted,
@@ -105,9 +115,9 @@ def named(fault: Fault) -> str:
 
 
 async def view_is_right(running: Load) -> None:
-    """What the watch shows is what stands there; each entry came once, in order."""
-    truth = {entry.key: entry.value for entry in await running.bus.entries(NODES)}
-    await eventually(lambda: running.follower.view == truth)
+    """The view equals the bucket; each entry was delivered once, in order."""
+    stored = {entry.key: entry.value for entry in await answered(lambda: running.bus.entries(NODES))}
+    await eventually(lambda: running.follower.view == stored)
     revisions = [entry.revision for entry in running.follower.entries]
     assert revisions == sorted(set(revisions))
 
@@ -117,37 +127,35 @@ def subscriptions(bus: Bus) -> int:
 
 
 @pytest.mark.parametrize("fault", KEEPING, ids=named)
-async def test_nothing_is_lost_and_the_view_is_right_after(fault: Fault, server: Server, bus: Bus) -> None:
+async def test_after_a_fault_nothing_is_lost_and_the_view_is_right(fault: Fault, server: Server, bus: Bus) -> None:
     tasks = len(asyncio.all_tasks())
     async with load(bus) as running:
-        await running.goes_on()
+        await running.continues()
         await fault(server, bus)
-        await running.goes_on()
+        await running.continues()
         running.stop()
         await eventually(lambda: running.published <= running.handled)
         await view_is_right(running)
         assert len(running.follower.epochs) == 1
-        for key, revision in running.written.items():
-            entry = await bus.get(NODES, key)
-            assert entry is not None
-            assert entry.revision >= revision
+        revisions = {entry.key: entry.revision for entry in await answered(lambda: bus.entries(NODES))}
+        assert all(revisions[key] >= revision for key, revision in running.written.items())
         await eventually(lambda: has_consumers(bus, NODES, 1))
     assert running.longest < CALL_SECONDS + NOISE_SECONDS
     await nothing_leaks(bus, tasks)
 
 
 @pytest.mark.parametrize("fault", LOSING, ids=named)
-async def test_another_life_is_told_and_its_view_is_right(fault: Fault, server: Server, bus: Bus) -> None:
+async def test_a_new_epoch_is_reported_and_its_view_is_right(fault: Fault, server: Server, bus: Bus) -> None:
     tasks = len(asyncio.all_tasks())
     async with load(bus) as running:
-        await running.goes_on()
+        await running.continues()
         before = max(running.written.values())
         await fault(server, bus)
         await eventually(lambda: len(running.follower.epochs) == 2)
-        await running.goes_on()
+        await running.continues()
         running.stop()
         await view_is_right(running)
-        assert running.follower.epochs[1].created == (await bus.epoch(NODES)).created
+        assert running.follower.epochs[1].created == (await answered(lambda: bus.epoch(NODES))).created
         second = [entry.revision for entry in running.follower.entries if entry.revision > before]
         assert len(second) > 0
     assert running.longest < CALL_SECONDS + NOISE_SECONDS
@@ -156,26 +164,25 @@ async def test_another_life_is_told_and_its_view_is_right(fault: Fault, server: 
 
 async def nothing_leaks(bus: Bus, tasks: int) -> None:
     await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
-    assert subscriptions(bus) == 1
-    await eventually(lambda: has_consumers(bus, NODES, 0))  # by us, or where no answer came in time by the server
+    await eventually(lambda: bus.connected and subscriptions(bus) == 1)
+    await eventually(lambda: has_consumers(bus, NODES, 0))  # deleted by the watch or, without an answer, by the server
     await eventually(lambda: has_consumers(bus, SAMPLES, 1))
-    assert bus.problem is None
+    await eventually(lambda: bus.problem is None)
 
 
 async def has_consumers(bus: Bus, of: Bucket | Stream, count: int) -> bool:
-    return await consumers(bus, of) == count
+    return await answered(lambda: consumers(bus, of)) == count
 
 
-async def test_a_store_that_went_back_is_another_life_n34(server: Server, bus: Bus, tmp_path: Path) -> None:
-    """As after a power loss, or from a backup: the stream is the same by its date, and ends earlier."""
-    await bus.put(NODES, "kept", b"", revision=0, read_at=now())
+async def test_an_earlier_state_of_a_store_is_a_new_epoch_n34(server: Server, bus: Bus, tmp_path: Path) -> None:
+    """As after a power loss, or from a backup: the stream has the same creation time, and ends earlier."""
+    await write_eventually(bus, "kept")
     async with following(bus, NODES) as follower:
         await follower.caught_up()
         await server.stop()
         shutil.copytree(tmp_path / "store", tmp_path / "backup")
         await server.start()
-        await eventually(lambda: bus.connected)
-        await bus.put(NODES, "lost", b"", revision=0, read_at=now())
+        await write_eventually(bus, "lost")
         await eventually(lambda: set(follower.view) == {"kept", "lost"})
         await server.kill()
         shutil.rmtree(tmp_path / "store")
@@ -185,7 +192,8 @@ async def test_a_store_that_went_back_is_another_life_n34(server: Server, bus: B
         assert len(follower.epochs) == 2
 
 
-async def test_a_revision_of_another_life_is_never_accepted_n34(server: Server, bus: Bus) -> None:
+@pytest.mark.usefixtures("long_limits")
+async def test_a_revision_of_an_earlier_epoch_is_never_accepted_n34(server: Server, bus: Bus) -> None:
     old = await bus.put(NODES, "a", b"old", revision=0, read_at=now())
     await server.restart(wiped=True)
     await eventually(lambda: bus.connected)
@@ -195,7 +203,8 @@ async def test_a_revision_of_another_life_is_never_accepted_n34(server: Server, 
         await bus.put(NODES, "a", b"late", revision=old, read_at=now())
 
 
-async def test_of_many_writers_on_one_revision_exactly_one_wins(server: Server, bus: Bus) -> None:
+@pytest.mark.usefixtures("long_limits")
+async def test_of_several_writers_on_the_same_revision_exactly_one_wins(server: Server, bus: Bus) -> None:
     wins = 0
 
     async def count(bus: Bus) -> None:
@@ -225,7 +234,7 @@ async def test_of_many_writers_on_one_revision_exactly_one_wins(server: Server, 
     assert 100 <= wins < 300
 
 
-async def test_nothing_is_sent_late_once_the_server_is_gone(server: Server, bus: Bus) -> None:
+async def test_a_write_without_a_server_is_not_sent_later(server: Server, bus: Bus) -> None:
     await server.kill()
     began = now()
     outcomes = await asyncio.gather(
@@ -235,11 +244,10 @@ async def test_nothing_is_sent_late_once_the_server_is_gone(server: Server, bus:
     assert all(isinstance(outcome, UnavailableError) for outcome in outcomes)
     assert now() - began < CALL_SECONDS + NOISE_SECONDS
     await server.start()
-    await eventually(lambda: bus.connected)
-    assert await bus.entries(NODES) == []
+    assert await answered(lambda: bus.entries(NODES)) == []
 
 
-async def test_each_call_to_a_paused_server_ends_in_its_time(server: Server, bus: Bus) -> None:
+async def test_each_call_to_a_paused_server_ends_within_its_time_limit(server: Server, bus: Bus) -> None:
     server.pause()
     began = now()
     outcomes = await asyncio.gather(
@@ -260,7 +268,7 @@ async def test_each_call_to_a_paused_server_ends_in_its_time(server: Server, bus
     await eventually(lambda: bus.connected)
 
 
-async def test_a_server_that_hangs_does_not_fill_our_memory(server: Server, bus: Bus) -> None:
+async def test_writes_to_a_paused_server_do_not_pile_up_in_memory(server: Server, bus: Bus) -> None:
     server.pause()
     value = bytes(500_000)
     began = now()
@@ -278,7 +286,7 @@ async def test_a_server_that_hangs_does_not_fill_our_memory(server: Server, bus:
     await eventually(lambda: bus.connected)
 
 
-async def test_leaving_while_the_server_hangs_is_quick(server: Server) -> None:
+async def test_a_connection_to_a_paused_server_closes_soon(server: Server) -> None:
     async with Bus.connect(server.url, name="leaving") as bus:
         await bus.wait_connected()
         async with following(bus, NODES) as follower:
@@ -289,7 +297,7 @@ async def test_leaving_while_the_server_hangs_is_quick(server: Server) -> None:
     server.resume()
 
 
-async def test_a_view_is_current_soon_after_the_server_is_back(server: Server, bus: Bus) -> None:
+async def test_a_view_is_current_soon_after_a_restart_of_the_server(server: Server, bus: Bus) -> None:
     async with Bus.connect(server.url, name="watching") as watching, following(watching, NODES) as follower:
         await follower.caught_up()
         delays = []
@@ -302,13 +310,13 @@ async def test_a_view_is_current_soon_after_the_server_is_back(server: Server, b
             await write_eventually(bus, f"n{number}")
             await eventually(lambda number=number: len(follower.view) == number + 1, every=0.001)  # type: ignore[misc]
             delays.append(now() - began)
-        assert min(delays) < 1 + NOISE_SECONDS  # the client's own watch took up to 18 s
+        assert min(delays) < 10  # the watch of nats-py took up to 18 s
 
 
-async def test_a_dead_watch_is_noticed_by_what_it_has_not_applied_n36(
+@pytest.mark.usefixtures("long_limits")
+async def test_a_watch_that_gets_heartbeats_and_no_entries_is_reopened_n36(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its consumer's heartbeats come, its entries do not."""
     async with following(bus, NODES) as follower:
         await follower.caught_up()
         feed = follower.watch._feed
@@ -320,7 +328,8 @@ async def test_a_dead_watch_is_noticed_by_what_it_has_not_applied_n36(
         await eventually(lambda: follower.view == {"a": b"1"})
 
 
-async def test_a_lost_entry_is_noticed_at_the_next_one(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("long_limits")
+async def test_a_lost_entry_is_detected_at_the_next_entry(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     async with following(bus, NODES) as follower:
         await follower.caught_up()
         feed = follower.watch._feed
@@ -334,10 +343,11 @@ async def test_a_lost_entry_is_noticed_at_the_next_one(bus: Bus, monkeypatch: py
         assert [entry.key for entry in follower.entries] == ["n0", "n1", "n2"]
 
 
-@pytest.mark.parametrize("bound", ["bucket", "server"])
-async def test_a_full_store_refuses_in_time_and_reading_goes_on(bound: str, server: Server) -> None:
-    bucket = Bucket(name="SMALL", max_bytes=(256 << 10) if bound == "bucket" else 0)
-    if bound == "server":
+@pytest.mark.usefixtures("long_limits")
+@pytest.mark.parametrize("limited", ["bucket", "server"])
+async def test_a_full_store_refuses_writes_at_once_and_can_be_read(limited: str, server: Server) -> None:
+    bucket = Bucket(name="SMALL", max_bytes=(256 << 10) if limited == "bucket" else 0)
+    if limited == "server":
         await server.restart(wiped=True, store_bytes=256 << 10)
     async with Bus.connect(server.url, name="test", streams=[bucket]) as bus:
         await bus.wait_connected()
@@ -360,11 +370,11 @@ async def fill(bus: Bus, bucket: Bucket) -> None:
         try:
             await bus.put(bucket, f"n{number}", bytes(4096), revision=0, read_at=began)
         finally:
-            assert now() - began < CALL_SECONDS + NOISE_SECONDS
+            assert now() - began < NOISE_SECONDS
 
 
-async def test_two_processes_meet_after_a_wipe(server: Server) -> None:
-    """Each creates what is missing, and neither destroys what the other wrote."""
+async def test_after_a_wipe_two_processes_create_the_streams_together(server: Server) -> None:
+    """Neither destroys what the other has written."""
     async with (
         Bus.connect(server.url, name="one") as one,
         Bus.connect(server.url, name="two") as two,
@@ -372,31 +382,17 @@ async def test_two_processes_meet_after_a_wipe(server: Server) -> None:
         following(two, NODES) as second,
     ):
         for number in range(3):
-            await eventually(lambda: one.connected and two.connected)
             for bus, key in ((one, "one"), (two, "two")):
                 await write_eventually(bus, f"{key}-{number}")
             expected = {f"one-{number}", f"two-{number}"}
             await eventually(lambda expected=expected: set(first.view) == set(second.view) == expected)  # type: ignore[misc]
             await server.restart(wiped=True)
         for of in (NODES, POLICIES, LEASES, SAMPLES):
-            await eventually(lambda: one.connected and two.connected)
-            assert (await one.epoch(of)).created == (await two.epoch(of)).created
+            created = {(await answered(lambda bus=bus, of=of: bus.epoch(of))).created for bus in (one, two)}  # type: ignore[misc]
+            assert len(created) == 1
 
 
-async def write_eventually(bus: Bus, key: str) -> None:
-    async def written() -> bool:
-        try:
-            await bus.put(NODES, key, b"", revision=0, read_at=now())
-        except UnavailableError:
-            return False
-        except ConflictError:
-            return True  # an earlier attempt, whose answer was lost
-        return True
-
-    await eventually(written)
-
-
-async def test_a_watch_started_before_any_server_comes_up_with_it(server: Server) -> None:
+async def test_a_watch_that_starts_before_the_server_catches_up_with_it(server: Server) -> None:
     await server.stop()
     async with Bus.connect(server.url, name="early") as bus:
         follower = Follower(bus, NODES)

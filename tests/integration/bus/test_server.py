@@ -1,4 +1,4 @@
-"""The embedded server, as a process."""
+"""The embedded server: a process that ends with its parent."""
 
 import asyncio
 import os
@@ -35,14 +35,14 @@ async def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
     assert is_gone(server.pid)
 
 
-async def test_it_ends_even_when_paused(tmp_path: Path) -> None:
+async def test_it_ends_also_when_it_is_paused(tmp_path: Path) -> None:
     async with EmbeddedServer.start(tmp_path) as server:
         os.kill(server.pid, signal.SIGSTOP)
     assert is_gone(server.pid)
 
 
 @pytest.mark.parametrize("signalled", [signal.SIGKILL, signal.SIGTERM])
-async def test_it_ends_with_its_parent_however_that_ends(tmp_path: Path, signalled: signal.Signals) -> None:
+async def test_it_ends_when_its_parent_is_killed_or_terminated(tmp_path: Path, signalled: signal.Signals) -> None:
     program = f"""
 import asyncio, pathlib
 from bus.server import EmbeddedServer
@@ -61,11 +61,11 @@ asyncio.run(main())
         pid = int(parent.stdout.readline())
         assert not is_gone(pid)
         parent.send_signal(signalled)
-        parent.wait(10)
+        parent.wait(120)
     await eventually(lambda: is_gone(pid))
 
 
-async def test_two_servers_never_share_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_server_on_the_same_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bus.server.LOCK_SECONDS", 0.1)
     async with EmbeddedServer.start(tmp_path):
         with pytest.raises(MisconfiguredError, match="another nats-server"):
@@ -73,15 +73,15 @@ async def test_two_servers_never_share_a_store(tmp_path: Path, monkeypatch: pyte
                 pass
 
 
-@pytest.mark.parametrize(("store", "told"), [("/proc/nowhere", "cannot be created"), ("/proc", "cannot be written")])
-async def test_a_store_that_cannot_be_is_told(store: str, told: str) -> None:
-    with pytest.raises(MisconfiguredError, match=f"the store {store} {told}"):
+@pytest.mark.parametrize(("store", "reason"), [("/proc/nowhere", "cannot be created"), ("/proc", "cannot be written")])
+async def test_an_unusable_store_is_an_error_with_its_path(store: str, reason: str) -> None:
+    with pytest.raises(MisconfiguredError, match=f"the store {store} {reason}"):
         async with EmbeddedServer.start(Path(store)):
             pass
 
 
 @pytest.mark.parametrize("name", ["nats-server.lock", "nats-server.conf", "nats-server.log"])
-async def test_a_store_in_which_a_file_cannot_be_written_is_told(tmp_path: Path, name: str) -> None:
+async def test_a_store_in_which_a_file_cannot_be_written_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(MisconfiguredError, match="cannot be written"):
         async with EmbeddedServer.start(tmp_path):

@@ -1,0 +1,18 @@
+"""Long time limits of the bus, for tests of other things: a busy machine exceeds those of the product."""
+
+import pytest
+
+LONG_LIMITS = {
+    "bus.connection.CALL_SECONDS": 60.0,
+    "bus.connection.ENTRIES_SECONDS": 60.0,
+    "bus.feed.CALL_SECONDS": 60.0,
+    "bus.feed.REMOVE_SECONDS": 60.0,
+    "bus.link.UNANSWERED_PINGS": 60,
+}
+
+
+@pytest.fixture
+def long_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections of this process wait long for answers. The fixture comes before those that connect."""
+    for path, limit in LONG_LIMITS.items():
+        monkeypatch.setattr(path, limit)
