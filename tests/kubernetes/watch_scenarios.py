@@ -43,6 +43,10 @@ class Watched:
         assert value is not None
         return value
 
+    def objects(self, resource: str) -> float | None:
+        """How many objects of the API server the worker knows."""
+        return self.registry.get_sample_value("tas_watch_objects", {"resource": resource})
+
     async def ready(self) -> None:
         await eventually(lambda: self.worker.unready() is None)
 

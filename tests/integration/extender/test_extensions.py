@@ -26,7 +26,7 @@ from workers.serving.mounted import MAX_UNFINISHED, MountedExtension, entered
 
 LOOPBACK = Address("127.0.0.1", 0)
 LIMIT = 0.2
-PATIENCE = 30.0
+PATIENCE = 120.0
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
 NAMES = {"Pod": POD, "Nodes": None, "NodeNames": ["a", "b"]}
 VICTIMS = {"Pod": POD, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "v"}], "NumPDBViolations": 0}}}
@@ -177,7 +177,7 @@ async def test_a_hook_that_raises_gives_500_on_its_own_path_only(
         await served.telemetry_answers()
 
         assert served.metric("tas_extender_requests_total", verb=verb, code="500") == 3
-    (failed,) = events(logs, "extension_failed")  # the others were alike
+    (failed,) = events(logs, "extension_failed")  # equal errors are logged once
     assert (failed["extension"], failed["verb"], failed["log_level"]) == ("own", verb, "error")
     assert failed["exc_info"] is error
 
@@ -238,7 +238,7 @@ async def test_facts_c2_a_hook_above_the_time_limit_is_cancelled(logs: list[Any]
             await served.telemetry_answers()
 
         assert await slow == (504, {"error": "extension own prioritize: no answer within 0.2 s"})
-        await eventually(lambda: ended == [True], within=PATIENCE)
+        await eventually(lambda: ended == [True])
     (cut_off,) = events(logs, "extension_timed_out")
     assert (cut_off["extension"], cut_off["verb"], cut_off["seconds"]) == ("own", "prioritize", LIMIT)
 
@@ -269,7 +269,7 @@ async def test_hooks_that_ignore_cancellation_are_not_called_above_a_limit(
         async def asked_again() -> bool:
             return (await served.ask("/own/prioritize"))[0] == 500
 
-        await eventually(asked_again, within=PATIENCE)
+        await eventually(asked_again)
 
 
 async def test_an_extension_that_cannot_be_mounted_answers_with_its_problem(logs: list[Any]) -> None:
@@ -320,7 +320,7 @@ async def test_a_context_manager_answers_once_entered_and_is_left_at_the_end(log
         async def answers() -> bool:
             return (await served.ask("/own/prioritize"))[0] == 200
 
-        await eventually(answers, within=PATIENCE)
+        await eventually(answers)
         assert served.mounted.is_mounted() == 1.0
     assert extension.steps == ["entered", "left"]
 
@@ -330,7 +330,7 @@ async def test_a_context_manager_that_fails_to_start_answers_with_its_problem(lo
     extension.fails.append("enter")
     extension.may_enter.set()
     async with serving(SCORES, instance=extension) as served:
-        await eventually(lambda: bool(events(logs, "extension_not_mounted")), within=PATIENCE)
+        await eventually(lambda: bool(events(logs, "extension_not_mounted")))
         status, answer = await served.ask("/own/prioritize")
         assert (status, answer) == (
             503,
@@ -344,14 +344,13 @@ async def test_a_context_manager_that_fails_at_the_end_does_not_block_the_stop(l
     extension.fails.append("exit")
     extension.may_enter.set()
     async with serving(SCORES, instance=extension):
-        await eventually(lambda: bool(events(logs, "extension_mounted")), within=PATIENCE)
+        await eventually(lambda: bool(events(logs, "extension_mounted")))
 
     (failed,) = events(logs, "extension_failed")
     assert (failed["extension"], failed["verb"], str(failed["exc_info"])) == ("own", "exit", "not now")
 
 
-async def test_the_call_of_a_disconnected_client_is_cancelled(logs: list[Any]) -> None:
-    """At the time limit at the latest."""
+async def test_the_call_of_a_disconnected_client_is_cancelled_at_the_time_limit(logs: list[Any]) -> None:
     async with serving(hooks_of("filter", lambda *_: asyncio.sleep(PATIENCE)), limit=LIMIT) as served:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(LIMIT / 2):
@@ -361,4 +360,4 @@ async def test_the_call_of_a_disconnected_client_is_cancelled(logs: list[Any]) -
         def ended() -> bool:
             return not [task for task in asyncio.all_tasks() if task.get_name() == "extension own: filter"]
 
-        await eventually(ended, within=PATIENCE)
+        await eventually(ended)

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from tas.extender.decision import Decider, FilterDecision, Outcome, ScoreDecision
 from tas.extender.verbs import Answer
 from tests.deciders import FixedDecider
+from tests.integration.servers import eventually
 from workers.process.address import Address
 from workers.process.runtime import listening
 from workers.serving.extender_http import AnswerRing, build_app, verb_handlers
@@ -24,7 +25,7 @@ from workers.serving.extender_metrics import CLIENT_GONE, ExtenderMetrics
 LIMIT = 20_000
 POD = {"metadata": {"name": "p", "namespace": "ns"}}
 ASK = json.dumps({"Pod": POD, "Nodes": None, "NodeNames": ["a", "b"]}).encode()
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 @dataclass
@@ -95,6 +96,12 @@ class Served:
     registry: CollectorRegistry
     answers: list[Answer] = field(default_factory=list)
     not_ready: str | None = None
+    begun: int = 0
+    """The number of requests to a verb whose headers were accepted."""
+
+    def unready(self) -> str | None:
+        self.begun += 1
+        return self.not_ready
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Connection]:
@@ -119,7 +126,7 @@ async def serving(decider: Decider, *, body_seconds: float = PATIENCE) -> AsyncI
     served = Served(Address("127.0.0.1", 0), registry)
     app = build_app(
         {"/scheduler": verb_handlers(decider), "/other": verb_handlers(FixedDecider())},
-        unready=lambda: served.not_ready,
+        unready=served.unready,
         on_answer=served.answers.append,
         metrics=ExtenderMetrics(registry),
         max_body_bytes=LIMIT,
@@ -135,15 +142,6 @@ async def serving(decider: Decider, *, body_seconds: float = PATIENCE) -> AsyncI
 async def served() -> AsyncIterator[Served]:
     async with serving(FixedDecider(rejects={"a": "Node violates p: m GreaterThan 1"}, scores={"b": 10})) as served:
         yield served
-
-
-async def eventually(condition: Callable[[], bool], *, what: str) -> None:
-    """Waits until `condition` holds, at most `PATIENCE` seconds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE
-    while not condition():
-        assert loop.time() < deadline, f"never: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def test_facts_c1_a_verb_is_posted_below_the_prefix(served: Served) -> None:
@@ -268,7 +266,7 @@ async def test_facts_c4_an_invalid_request_gets_an_error_with_its_reason(served:
 async def test_a_body_in_pieces_is_read_completely(served: Served) -> None:
     async with served.connect() as connection:
         await connection.send(request()[:-30])
-        await asyncio.sleep(0.05)  # for the server to see the beginning alone; it may well not
+        await eventually(lambda: served.begun == 1)
         await connection.send(request()[-30:])
         declared = await connection.receive()
         await connection.send(request(body=chunks(ASK[:7], ASK[7:]), length=None, Transfer_Encoding="chunked"))
@@ -380,14 +378,13 @@ async def test_facts_c3_a_bug_gets_500_and_a_traceback_and_affects_no_other_requ
 async def test_a_client_that_disconnects_leaves_no_task_or_error(
     served: Served, part: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert (await served.ask(request())).status == 200
     before = len(asyncio.all_tasks())
     async with served.connect() as connection:
         with caplog.at_level(logging.DEBUG):
             await connection.send(part)
-            await eventually(lambda: len(asyncio.all_tasks()) > before, what="the connection is served")
+            await eventually(lambda: len(asyncio.all_tasks()) > before)
             connection.abort()
-            await eventually(lambda: len(asyncio.all_tasks()) <= before, what="its task is over")
+            await eventually(lambda: len(asyncio.all_tasks()) <= before)
 
     assert (await served.ask(request())).status == 200
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -396,18 +393,18 @@ async def test_a_client_that_disconnects_leaves_no_task_or_error(
 async def test_a_client_that_disconnects_is_counted(served: Served) -> None:
     async with served.connect() as connection:
         await connection.send(request(length=len(ASK) + 10))
-        await asyncio.sleep(0.05)  # for the handler to begin; if it does not, there is nothing to count
+        await eventually(lambda: served.begun == 1)
         connection.abort()
 
         await eventually(
-            lambda: served.metric("tas_extender_requests_total", verb="filter", code=str(CLIENT_GONE)) == 1,
-            what="a client gone is counted",
+            lambda: served.metric("tas_extender_requests_total", verb="filter", code=str(CLIENT_GONE)) == 1
         )
 
 
 async def test_a_slow_client_does_not_delay_others(served: Served) -> None:
     async with served.connect() as slow:
         await slow.send(request()[:-1])
+        await eventually(lambda: served.begun == 1)
         others = await asyncio.gather(*(served.ask(request()) for _ in range(20)))
         await slow.send(request()[-1:])
         last = await slow.receive()
@@ -444,7 +441,7 @@ async def test_requests_and_answers_are_counted() -> None:
     async with serving(decider) as served:
         for data in (request(), request(), request(body=b"{"), request("/scheduler/prioritize")):
             await served.ask(data)
-        await eventually(lambda: len(served.answers) == 4, what="all are reported")
+        await eventually(lambda: len(served.answers) == 4)
 
         assert served.metric("tas_extender_requests_total", verb="filter", code="200") == 2
         assert served.metric("tas_extender_requests_total", verb="filter", code="400") == 1

@@ -3,9 +3,10 @@
 import asyncio
 import datetime as dt
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from workers.process.limits import Limits
 from workers.process.runtime import listening
 from workers.process.tls import TlsError, TlsFiles
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 AUTHORITY = Authority("cluster")
 STRANGER = Authority("stranger")
 SERVER = AUTHORITY.server("extender")
@@ -93,7 +94,7 @@ class Served:
             await self.ask(client, **options)
 
     async def count(self, reason: str, times: int = 1) -> None:
-        await eventually(lambda: self.metric("tas_tls_refused_total", reason=reason) == times, within=PATIENCE)
+        await eventually(lambda: self.metric("tas_tls_refused_total", reason=reason) == times)
 
 
 def client_context(
@@ -174,7 +175,8 @@ async def test_plain_http_on_the_tls_port_is_refused_and_counted(served: Served)
     reader, writer = await asyncio.open_connection(served.address.host, served.address.port)
     writer.write(request())
     async with asyncio.timeout(PATIENCE):
-        assert b"200" not in await reader.read()
+        with suppress(ConnectionError):
+            assert b"200" not in await reader.read()
     writer.close()
 
     await served.count("protocol")
@@ -221,9 +223,9 @@ async def test_a_new_certificate_is_served_and_open_connections_stay(served: Ser
     renewed = Authority("renewed")
     async with served.connect() as old:
         await old.send(request("/held"))
-        await eventually(lambda: served.held == 1, within=PATIENCE)
+        await eventually(lambda: served.held == 1)
         folder.swap(server=renewed.server("extender"), authorities=AUTHORITY.certificate)
-        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
 
         assert (await served.ask(trusts=renewed)).status == 200
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -241,15 +243,15 @@ async def test_an_added_authority_keeps_connections_and_a_removed_authority_is_n
     await served.refuses(stranger)
     async with served.connect() as idle, served.connect() as busy:
         folder.swap(authorities=AUTHORITY.certificate + STRANGER.certificate)
-        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
         assert (await served.ask(stranger)).status == 200
         await idle.send(request())
         assert (await idle.receive()).status == 200
 
         await busy.send(request("/held"))
-        await eventually(lambda: served.held == 1, within=PATIENCE)
+        await eventually(lambda: served.held == 1)
         folder.swap(authorities=STRANGER.certificate)
-        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 2, within=PATIENCE)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 2)
         await served.refuses(SCHEDULER)
         assert (await served.ask(stranger)).status == 200
 
@@ -261,12 +263,9 @@ async def test_an_added_authority_keeps_connections_and_a_removed_authority_is_n
 
 
 async def test_a_session_is_not_resumed_after_its_authority_was_removed(served: Served, folder: Folder) -> None:
-    def visit(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool]:
-        import socket
+    context = client_context(folder.path.parent, SCHEDULER, version=ssl.TLSVersion.TLSv1_2)
 
-        context = client_context(folder.path.parent, SCHEDULER, version=ssl.TLSVersion.TLSv1_2)
-        contexts.append(context)
-        context = contexts[0]
+    def visit(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool]:
         with (
             socket.create_connection((served.address.host, served.address.port), timeout=PATIENCE) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as tls,
@@ -275,10 +274,9 @@ async def test_a_session_is_not_resumed_after_its_authority_was_removed(served: 
             assert b" 200 " in tls.recv(4096)
             return tls.session, bool(tls.session_reused)
 
-    contexts: list[ssl.SSLContext] = []
     session, _ = await asyncio.to_thread(visit, None)
     folder.swap(authorities=STRANGER.certificate)
-    await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
+    await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
     with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
         await asyncio.to_thread(visit, session)
 
@@ -287,10 +285,10 @@ async def test_an_incomplete_key_keeps_the_last_valid_files_and_is_retried(serve
     renewed = AUTHORITY.server("extender")
     with capture_logs() as logs:
         folder.swap(server=renewed, key=renewed.key[:60], authorities=AUTHORITY.certificate)
-        await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 2, within=PATIENCE)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 2)
         assert (await served.ask()).status == 200
         folder.swap(server=renewed, authorities=AUTHORITY.certificate)
-        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1, within=PATIENCE)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
         assert (await served.ask()).status == 200
 
     failed, *after = [line for line in logs if line["event"] != "certificate_expiring"]
@@ -307,7 +305,7 @@ async def test_new_contents_are_loaded_after_two_equal_reads(folder: Folder) -> 
     await certificates._check_files()
     assert len(certificates.current.authorities) == 2
 
-    folder.swap(authorities=AUTHORITY.certificate)  # as the first half of a file is that is written in place
+    folder.swap(authorities=AUTHORITY.certificate)  # like the first half of a file that is being written in place
     await certificates._check_files()
     folder.swap(authorities=both)
     await certificates._check_files()
@@ -323,7 +321,7 @@ async def test_new_contents_are_loaded_after_two_equal_reads(folder: Folder) -> 
 async def test_a_missing_file_keeps_the_last_valid_files(served: Served, folder: Folder, name: str) -> None:
     with capture_logs() as logs:
         (folder.path / name).unlink()
-        await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 2, within=PATIENCE)
+        await eventually(lambda: served.metric("tas_tls_reloads_total", result="failed") >= 2)
         assert (await served.ask()).status == 200
     (failed,) = [line for line in logs if line["event"] == "certificates_not_loaded"]
     assert failed["error"] == f"--{name} {folder.path / name}: {os.strerror(2)}"
@@ -337,17 +335,17 @@ async def test_a_connection_whose_certificate_expires_is_closed(folder: Folder) 
                 await connection.send(request())
                 assert "connection" not in (await connection.receive()).headers
             await asking.send(request("/held"))
-            await eventually(lambda: served.held == 1, within=PATIENCE)
+            await eventually(lambda: served.held == 1)
             served.certificates._clock = lambda: later
             assert await asyncio.wait_for(idle.reader.read(), PATIENCE) == b""
             served.holding.set()
-            assert (await asking.receive()).status == 200, "it was in hand"
+            assert (await asking.receive()).status == 200, "it was being answered"
             assert await asyncio.wait_for(asking.reader.read(), PATIENCE) == b""
         assert served.metric("tas_extender_connections_closed_total", reason="certificate") == 1
 
 
 async def test_a_request_after_its_authority_was_removed_gets_403(folder: Folder) -> None:
-    never = 1e6  # is when idle connections are looked at
+    never = 1e6  # seconds until the first sweep of idle connections
     async with (
         serving(folder, header_seconds=never, answer_seconds=never) as served,
         served.connect() as connection,
@@ -362,7 +360,7 @@ async def test_a_request_after_its_authority_was_removed_gets_403(folder: Folder
 
 
 async def test_a_missing_handshake_times_out_and_blocks_no_other_client(folder: Folder) -> None:
-    async with serving(folder, header_seconds=1.0) as served:
+    async with serving(folder, header_seconds=2.0) as served:
         silent = [await asyncio.open_connection(served.address.host, served.address.port) for _ in range(20)]
         assert (await served.ask()).status == 200
         for reader, writer in silent:

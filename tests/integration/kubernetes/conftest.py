@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from sandbox import Sandbox
+from tests.integration.bus.limits import long_limits
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.fixtures import admin, client, node
 
-__all__ = ["admin", "client", "node"]
+__all__ = ["admin", "client", "long_limits", "node"]
 
 
 @pytest.fixture

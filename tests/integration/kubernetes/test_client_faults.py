@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -15,7 +16,7 @@ from sandbox import Sandbox
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.client_scenarios import followed
-from workers.kubernetes.client import ChangeType, KubernetesClient
+from workers.kubernetes.client import WRITE_SECONDS, ChangeType, KubernetesClient
 from workers.kubernetes.errors import (
     ConfigurationError,
     ExpiredError,
@@ -33,7 +34,7 @@ NODE = {"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}}
 
 @asynccontextmanager
 async def served(handler: Handler, folder: Path) -> AsyncIterator[KubernetesClient]:
-    """A client of a server that answers with `handler` alone."""
+    """A client of a server that answers every request with `handler`."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.5, access_log=None)
@@ -55,7 +56,7 @@ async def served(handler: Handler, folder: Path) -> AsyncIterator[KubernetesClie
 
 
 def lines(*pieces: bytes, then_wait: float = 0.0) -> Handler:
-    """A watch that sends these pieces and ends."""
+    """The answer to a watch: these pieces, then the end."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -184,18 +185,28 @@ async def test_a_list_whose_pages_expire_is_requested_without_pages(
     assert len(listing.items) == 5
 
 
-async def test_a_patch_that_waits_for_a_connection_is_not_sent_late(tmp_path: Path) -> None:
+async def test_a_patch_that_waits_for_a_connection_is_not_sent_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The age is checked when the body is sent, not when the call starts."""
     arrived: list[bytes] = []
+    connect = aiohttp.TCPConnector.connect
+
+    async def slow_connect(*arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(1.0)
+        return await connect(*arguments, **options)
 
     async def handler(request: web.Request) -> web.Response:
         arrived.append(await request.read())
         return web.json_response(NODE)
 
     async with served(handler, tmp_path) as client:
-        await client.merge_patch(NODES, "n", {}, field_manager="test", read_at=time.monotonic() - 1)
-        with pytest.raises(ExpiredError):
-            await client.merge_patch(NODES, "n", {"late": 1}, field_manager="test", read_at=time.monotonic() - 3)
+        await client.merge_patch(NODES, "n", {}, field_manager="test", read_at=time.monotonic())
+        with monkeypatch.context() as slow:
+            slow.setattr(aiohttp.TCPConnector, "connect", slow_connect)
+            read_at = time.monotonic() - WRITE_SECONDS + 0.5
+            with pytest.raises(ExpiredError):
+                await client.merge_patch(NODES, "n", {"late": 1}, field_manager="test", read_at=read_at)
         await client.merge_patch(NODES, "n", {}, field_manager="test", read_at=time.monotonic())
     assert arrived == [b"{}", b"{}"]
 

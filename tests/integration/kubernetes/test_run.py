@@ -20,7 +20,9 @@ async def workers_of(running: Running) -> dict[str, str | None]:
     return workers
 
 
-async def test_the_whole_product_on_a_cluster(tas: Tas, admin: Admin, kubeconfig: Path, namespace: str) -> None:
+async def test_on_a_cluster_a_published_sample_changes_what_the_extender_answers(
+    tas: Tas, admin: Admin, kubeconfig: Path, namespace: str
+) -> None:
     await admin.create_policy(namespace, "demo-policy", strategies=strategies(2))
     async with tas.running("run", "all", "--kubeconfig", str(kubeconfig), *FREE) as running:
         await running.ready()
@@ -29,7 +31,7 @@ async def test_the_whole_product_on_a_cluster(tas: Tas, admin: Admin, kubeconfig
         (policy,) = (await tas("get", "policies", "--json")).json
         assert policy["name"] == "demo-policy"
         assert (await tas("publish", "node-1", "health_metric=2")).code == 0
-        # Without facts of it a node is nobody's.
+        # Samples of a node that is not in the cluster are refused.
         await tas("publish", "stranger", "health_metric=2")
         refused = await running.logged("sample_refused")
         assert refused["reason"] == "Kubernetes has no node of this name"
@@ -59,12 +61,12 @@ async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig
         await running.ready()
 
         async def traced_to(found: str) -> None:
-            async def so() -> bool:
+            async def has_details() -> bool:
                 trace = (await tas("trace", "health_metric", "node-1", "--json")).json
                 details: list[str] = trace["stages"][-1]["details"]
                 return trace["stopped_at"] is None and details == [f"{namespace}/demo-policy: demo-policy{found}"]
 
-            await eventually(so, every=0.2)
+            await eventually(has_details, every=0.2)
 
         assert (await tas("publish", "node-1", "health_metric=2")).code == 0
         await traced_to("=violating is desired; there as 'violating'")
@@ -78,6 +80,9 @@ async def passing(running: Running, namespace: str) -> list[str]:
     async with aiohttp.ClientSession() as session, session.post(f"{url}/filter", json=asked) as response:
         names: list[str] = (await response.json())["NodeNames"]
         return names
+
+
+pytestmark = pytest.mark.usefixtures("long_limits")
 
 
 @pytest.fixture
@@ -97,10 +102,10 @@ async def test_watch_alone_logs_when_the_api_server_is_unreachable_and_recovers(
         sandbox.faults.drop(times=10**6, which=lambda call: call.user_agent == "tas-on-nats/watch")
         sandbox.cut_watches()
 
-        async def away() -> bool:
+        async def unreachable() -> bool:
             return sandbox.url in ((await workers_of(running))["watch"] or "")
 
-        await eventually(away)
+        await eventually(unreachable)
         assert set(await policies_on(bus)) == {"default/odd"}
         sandbox.faults.clear()
         await running.ready()
