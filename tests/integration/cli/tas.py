@@ -1,4 +1,4 @@
-"""The command `tas` as a user runs it: processes, what they say, and what they leave behind."""
+"""The command `tas` as a user runs it: processes, their output, and the files that remain."""
 
 import asyncio
 import json
@@ -20,13 +20,13 @@ from tests.integration.servers import eventually
 COMMAND = (sys.executable, "-m", "cli")
 HEALTH = ("--health-listen", "127.0.0.1:0")
 FREE = ("--listen", "127.0.0.1:0", *HEALTH)
-"""Ports that nobody else has."""
+"""Ports that the system chooses."""
 
 SHORT = {"demo", "publish", "get", "explain", "trace", "policy", "crd", "docs"}
 """The commands that end by themselves."""
 
-PATIENCE_SECONDS = 240.0
-"""How long a command may take: a story of `tas demo` takes seconds, and on a machine that is busy a minute."""
+COMMAND_SECONDS = 240.0
+"""How long a command may take: `tas demo` takes seconds, and on a busy machine a minute."""
 
 
 def demo_policy(strategies: str) -> str:
@@ -43,8 +43,15 @@ def policy_folder(parent: Path, policy: str) -> Path:
     return folder
 
 
-def question(*nodes: str, namespace: str = "default") -> dict[str, Any]:
-    """What kube-scheduler asks of these nodes for a pod of `demo-policy`."""
+def replace_file(path: Path, text: str) -> None:
+    """Replaces the content at once: a reader never sees an empty file, which is logged as invalid."""
+    new = path.with_name(f".{path.name}")
+    new.write_text(text)
+    new.replace(path)
+
+
+def filter_request(*nodes: str, namespace: str = "default") -> dict[str, Any]:
+    """The request of kube-scheduler with these candidate nodes, for a pod of `demo-policy`."""
     metadata = {"name": "p", "namespace": namespace, "labels": {"telemetry-policy": "demo-policy"}}
     return {"Pod": {"metadata": metadata}, "Nodes": None, "NodeNames": nodes}
 
@@ -63,7 +70,12 @@ class Done:
 
 
 class Running:
-    """A process that runs until it gets a signal; its log is read as JSON."""
+    """A process that runs until it gets a signal.
+
+    Attributes:
+        log: The lines of stderr that are JSON.
+        noise: The other lines of stderr.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -82,15 +94,18 @@ class Running:
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.log if line["event"] == name]
 
-    async def logged(self, event: str, within: float = 120.0) -> dict[str, Any]:
-        """The first log line of this name."""
+    async def logged(self, event: str, **fields: object) -> dict[str, Any]:
+        """The first log line with this event and these fields."""
 
-        def so() -> bool:
-            assert self.events(event) or not self._reading.done(), (self.log, self.noise)
-            return bool(self.events(event))
+        def found() -> list[dict[str, Any]]:
+            return [line for line in self.events(event) if fields.items() <= line.items()]
 
-        await eventually(so, within=within)
-        return self.events(event)[0]
+        def is_logged() -> bool:
+            assert found() or not self._reading.done(), (self.log, self.noise)
+            return bool(found())
+
+        await eventually(is_logged)
+        return found()[0]
 
     async def health(self, path: str) -> tuple[int, str]:
         url = (await self.logged("health_listening"))["url"]
@@ -98,36 +113,40 @@ class Running:
             return response.status, await response.text()
 
     async def ready(self) -> None:
-        async def so() -> bool:
+        async def is_ready() -> bool:
             return (await self.health("/readyz"))[0] == 200
 
-        await eventually(so)
+        await eventually(is_ready)
 
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Sends a signal, and returns the exit code once all was read."""
-        # Not by the process's own method, which looks whether it has ended, and so takes the exit status from asyncio.
+        """Sends a signal, and returns the exit code once stderr is read completely."""
+        # `Process.send_signal` first checks whether the process has ended, and so takes the exit status from asyncio.
         os.kill(self.process.pid, number)
         return await self.ended()
 
     async def ended(self, within: float = 120.0) -> int:
-        """The exit code, once it has ended by itself and all was read."""
+        """The exit code, once the process has ended by itself and stderr is read completely."""
         _, late = await asyncio.wait([asyncio.ensure_future(self.process.wait()), self._reading], timeout=within)
         if late:
             process = psutil.Process(self.process.pid)
             state = process.status(), process.children(recursive=True), process.threads()
-            raise AssertionError(f"still there after {within:g} s: {state} {late} {self.log} {self.noise}")
+            raise AssertionError(f"still running after {within:g} s: {state} {late} {self.log} {self.noise}")
         assert self.process.returncode is not None
         return self.process.returncode
 
 
 class Tas:
-    """A user: an environment with folders of its own, so that nobody else's bus is found."""
+    """A user: an environment with folders of its own, so that no other user's bus is found.
+
+    `long_limits`: whether short commands wait long for the bus, as a busy machine requires.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.long_limits = True
         self.runtime = home / "runtime"
         self.temporary = home / "temporary"
         for folder in (self.runtime, self.temporary):
@@ -148,28 +167,31 @@ class Tas:
     async def __call__(self, *arguments: str, **environment: str) -> Done:
         """Runs a command to its end; a short one as a fork of a process that has imported the product."""
         if arguments[0] in SHORT:
-            return Done(*await forked(arguments, self.environment | environment, patience=PATIENCE_SECONDS))
+            settings = self.environment | environment
+            return Done(*await forked(arguments, settings, within=COMMAND_SECONDS, long_limits=self.long_limits))
         return await self.process(*arguments, **environment)
 
     async def process(self, *arguments: str, **environment: str) -> Done:
         """Runs a command to its end, as a user starts it."""
         process = await self.start(*arguments, **environment)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(COMMAND_SECONDS):
             out, err = await process.communicate()
         assert process.returncode is not None
         return Done(process.returncode, out.decode(), err.decode())
 
     @asynccontextmanager
     async def running(self, *arguments: str, **environment: str) -> AsyncIterator[Running]:
-        """A process that is ended with the body, whatever happens."""
+        """A process that is killed when the body ends."""
         running = Running(await self.start(*arguments, **environment))
         try:
             yield running
         finally:
             if running.process.returncode is None:
                 running.process.kill()
-            await running.process.wait()
+            await running.ended()
+            assert running.process.stdout is not None
+            await running.process.stdout.read()  # both pipes are closed then
 
     def left_behind(self) -> list[str]:
-        """The files and folders that remain where temporary ones are made."""
+        """The files and folders that remain in the folders for temporary files."""
         return [str(path) for folder in (self.runtime, self.temporary) for path in folder.rglob("*")]

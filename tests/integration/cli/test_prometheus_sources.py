@@ -1,4 +1,4 @@
-"""`tas run all` with sources of Prometheus: from a value there to an answer of the extender."""
+"""`tas run all` with Prometheus as source: from its values to an answer of the extender."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.integration.cli.tas import FREE, Tas, demo_policy, policy_folder, question
+from tests.integration.cli.tas import FREE, Tas, demo_policy, filter_request, policy_folder
 from tests.integration.servers import eventually
 from tests.sources import writing
 from tests.sources.answers import golden, simulated_prometheus
@@ -25,16 +25,18 @@ def policies(tmp_path: Path) -> Path:
     return policy_folder(tmp_path, POLICY)
 
 
-async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> None:
+async def test_a_polled_and_a_remote_write_source_both_change_what_the_extender_answers(
+    tas: Tas, policies: Path, tmp_path: Path
+) -> None:
     configuration = tmp_path / "sources.yaml"
     configuration.write_text("metrics: {health_metric: {query: my own query}, load: {series: node_load1}}")
-    async with simulated_prometheus() as played:
+    async with simulated_prometheus() as prometheus:
         at = time.time()
-        played.answers["my own query"] = golden("vector", evaluated=at)
+        prometheus.answers["my own query"] = golden("vector", evaluated=at)
         command = [
             *("run", "all", "--bus", "embedded", "--policies", str(policies), "--period", "100ms", *FREE),
-            *("--stale-after", "30m"),  # a busy machine takes its time
-            *("--source", f"edge:prometheus={played.url.replace('://', '://tas:hunter2@')}"),
+            *("--stale-after", "30m"),  # longer than the test on a busy machine
+            *("--source", f"edge:prometheus={prometheus.url.replace('://', '://tas:hunter2@')}"),
             *("--source", "remote-write=127.0.0.1:0", "--source-config", str(configuration)),
         ]
         async with tas.running(*command) as running:
@@ -46,8 +48,8 @@ async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> 
                 for node, load in (("node-1", 1.0), ("node-2", 9.0))
             ]
 
-            async def rejected() -> dict[str, str]:
-                body = question("node-1", "node-2", "node-3")
+            async def written_and_rejected() -> dict[str, str]:
+                body = filter_request("node-1", "node-2", "node-3")
                 async with (
                     aiohttp.ClientSession() as session,
                     session.post(f"{extender}/filter", json=body) as answer,
@@ -57,31 +59,34 @@ async def test_two_sources_at_once(tas: Tas, policies: Path, tmp_path: Path) -> 
                     nodes: dict[str, str] = (await answer.json())["FailedAndUnresolvableNodes"]
                     return nodes
 
-            async def so(*names: str) -> bool:
-                return set(await rejected()) == set(names)
+            async def rejects(*names: str) -> bool:
+                return set(await written_and_rejected()) == set(names)
 
-            await eventually(lambda: so("node-2"), every=0.1)
+            await eventually(lambda: rejects("node-2"), every=0.1)
             sick = json.loads(golden("vector", evaluated=at + 1).body)
             sick["data"]["result"][0]["value"][1] = "3"
-            played.answers["my own query"] = golden("vector")._replace(body=json.dumps(sick).encode())
-            await eventually(lambda: so("node-1", "node-2"), every=0.1)
+            prometheus.answers["my own query"] = golden("vector")._replace(body=json.dumps(sick).encode())
+            await eventually(lambda: rejects("node-1", "node-2"), every=0.1)
 
-            async def told() -> bool:
+            async def states_are_listed() -> bool:
+                await written_and_rejected()  # nodes of remote write count for a minute
                 listed = await tas("get", "sources", "--json")
-                # Edge is asked for the load as well, and has none.
+                # Edge is polled for the load as well, and has no value.
                 return {each["source"]: each["state"] for each in listed.json} == {
                     "edge": "partial",
                     "remote-write": "healthy",
                 }
 
-            await eventually(told, every=0.5)
+            await eventually(states_are_listed, every=0.5)
             code = await running.end()
         assert code == 0, running.log
         assert "hunter2" not in json.dumps(running.log)
         assert not running.noise
 
 
-async def test_what_cannot_be_is_told_before_anything_starts(tas: Tas, policies: Path, tmp_path: Path) -> None:
+async def test_an_invalid_source_configuration_is_reported_before_anything_starts(
+    tas: Tas, policies: Path, tmp_path: Path
+) -> None:
     configuration = tmp_path / "sources.yaml"
     configuration.write_text("metrics: {load: {agregate: max}}")
     common = ("run", "all", "--bus", "embedded", "--policies", str(policies), "--listen", "127.0.0.1:0")

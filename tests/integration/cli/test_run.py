@@ -1,4 +1,4 @@
-"""`tas run`: processes that start, tell how they are, and end."""
+"""`tas run`: processes that start, report their health, and end."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -22,8 +23,17 @@ from bus.subjects import samples_subject
 from tas.samples.sample import Scrape
 from tas.values.quantity import NANO, Quantity
 from tests.e2e.processes import free_ports
-from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, demo_policy, policy_folder, question
-from tests.integration.servers import Server, eventually
+from tests.integration.cli.tas import (
+    FREE,
+    HEALTH,
+    Running,
+    Tas,
+    demo_policy,
+    filter_request,
+    policy_folder,
+    replace_file,
+)
+from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import samples_on
 
 POLICY = demo_policy("""\
@@ -32,6 +42,13 @@ POLICY = demo_policy("""\
         - {metricname: health_metric, operator: Equals, target: 2}
 """)
 PROCFILE = Path("Procfile").read_text()
+HONCHO = """
+import sys
+from honcho import manager
+from honcho.command import main
+manager.KILL_WAIT = 100  # seconds: after 5, honcho would kill the processes of a busy machine
+sys.exit(main())
+"""
 
 
 @pytest.fixture
@@ -48,15 +65,23 @@ async def everything(tas: Tas, policies: Path) -> AsyncIterator[Running]:
 
 
 def _is_gone(process: psutil.Process) -> bool:
-    """Whether it has ended; where nobody reaps orphans its entry stays."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    """Whether the process has ended; its entry may remain if no other process waits for it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def is_slowness(line: dict[str, Any]) -> bool:
+    """Whether this log line of a warning or error only says that the machine is busy."""
+    return line["event"] in ("event_loop_stalled", "bus_disconnected") or "no answer within" in line.get("error", "")
 
 
 async def passing_nodes(running: Running) -> list[str]:
     url = (await running.logged("extender_listening"))["url"]
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"{url}/filter", json=question("node-1", "node-2")) as response,
+        session.post(f"{url}/filter", json=filter_request("node-1", "node-2")) as response,
     ):
         assert response.status == 200
         answer = await response.json()
@@ -64,7 +89,7 @@ async def passing_nodes(running: Running) -> list[str]:
         return names
 
 
-async def test_everything_in_one_process_from_publish_to_answer_to_nothing_left(
+async def test_run_all_goes_from_a_published_sample_to_an_answer_and_ends_without_files(
     tas: Tas, everything: Running, policies: Path
 ) -> None:
     assert await passing_nodes(everything) == ["node-1", "node-2"]
@@ -111,7 +136,7 @@ async def test_everything_in_one_process_from_publish_to_answer_to_nothing_left(
         assert done.code == 0
         assert re.search(words, done.out), done.out
 
-    (policies / "demo.yaml").write_text(POLICY.replace("target: 2", "target: 3"))
+    replace_file(policies / "demo.yaml", POLICY.replace("target: 2", "target: 3"))
 
     async def passes_again() -> bool:
         return await passing_nodes(everything) == ["node-1", "node-2"]
@@ -125,11 +150,11 @@ async def test_everything_in_one_process_from_publish_to_answer_to_nothing_left(
     assert tas.left_behind() == []
     assert all(_is_gone(child) for child in children)
     assert everything.noise == []
-    told = [line for line in everything.log if line["level"] in ("warning", "error")]
-    assert [line for line in told if line["event"] != "event_loop_stalled"] == []  # so it may, on a busy machine
+    problems = [line for line in everything.log if line["level"] in ("warning", "error")]
+    assert [line for line in problems if not is_slowness(line)] == []
 
 
-async def test_health_tells_of_every_worker(everything: Running) -> None:
+async def test_the_health_port_reports_every_worker(everything: Running) -> None:
     status, text = await everything.health("/readyz")
     assert status == 200
     assert json.loads(text) == {
@@ -151,13 +176,13 @@ async def test_health_tells_of_every_worker(everything: Running) -> None:
         assert line in text.splitlines()
 
 
-async def test_ctrl_c_is_an_orderly_end_too(tas: Tas, everything: Running) -> None:
+async def test_ctrl_c_is_an_orderly_end(tas: Tas, everything: Running) -> None:
     assert await everything.end(signal.SIGINT) == 0
     assert everything.noise == []
     assert tas.left_behind() == []
 
 
-async def test_a_killed_process_takes_its_server_along_and_is_found_no_more(tas: Tas, everything: Running) -> None:
+async def test_the_server_of_a_killed_process_ends_and_is_not_found_any_more(tas: Tas, everything: Running) -> None:
     (server,) = everything.descendants()
     everything.process.kill()
     await eventually(lambda: _is_gone(server))
@@ -166,14 +191,14 @@ async def test_a_killed_process_takes_its_server_along_and_is_found_no_more(tas:
     assert "this user runs no embedded bus" in done.err
 
 
-async def test_when_the_embedded_server_ends_by_itself_the_process_fails(everything: Running) -> None:
+async def test_a_process_fails_when_its_embedded_server_ends(everything: Running) -> None:
     (server,) = everything.descendants()
     server.kill()
     assert await everything.ended() == 1
     assert (await everything.logged("worker_failed"))["worker"] == "bus"
 
 
-async def test_the_store_that_was_named_stays_and_is_used_again(tas: Tas, policies: Path, tmp_path: Path) -> None:
+async def test_a_named_store_is_kept_and_used_by_the_next_process(tas: Tas, policies: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     arguments = ("run", "all", "--policies", str(policies), "--store", str(store), *FREE)
     async with tas.running(*arguments) as running:
@@ -188,10 +213,11 @@ async def test_the_store_that_was_named_stays_and_is_used_again(tas: Tas, polici
     async with tas.running(*arguments) as running:
         await running.ready()
         assert [node["node"] for node in (await tas("get", "nodes", "--json")).json] == ["node-1"]
+        assert await running.end() == 0
         assert running.events("policy_stored") == []
 
 
-async def test_each_worker_runs_as_a_process_of_its_own(tas: Tas, server: Server, policies: Path) -> None:
+async def test_each_worker_runs_in_a_separate_process(tas: Tas, server: Server, policies: Path) -> None:
     bus = ("--bus", server.url, *HEALTH)
     async with (
         tas.running("run", "extender", *bus, "--listen", "127.0.0.1:0") as extender,
@@ -212,7 +238,7 @@ async def test_each_worker_runs_as_a_process_of_its_own(tas: Tas, server: Server
             assert running.noise == []
 
 
-async def test_a_bus_alone_is_found_by_the_others(tas: Tas, policies: Path) -> None:
+async def test_other_processes_find_the_embedded_bus_of_tas_run_bus(tas: Tas, policies: Path) -> None:
     async with tas.running("run", "bus", *HEALTH) as bus:
         await bus.ready()
         async with tas.running("run", "policies", "--policies", str(policies), *HEALTH) as directory:
@@ -223,7 +249,7 @@ async def test_a_bus_alone_is_found_by_the_others(tas: Tas, policies: Path) -> N
     assert tas.left_behind() == []
 
 
-async def test_workers_wait_for_a_bus_that_comes_later(tas: Tas, server: Server) -> None:
+async def test_a_worker_waits_for_a_bus_that_starts_later(tas: Tas, server: Server) -> None:
     await server.stop()
     async with tas.running("run", "materialize", "--bus", server.url, *HEALTH) as running:
         status, text = await running.health("/readyz")
@@ -235,7 +261,7 @@ async def test_workers_wait_for_a_bus_that_comes_later(tas: Tas, server: Server)
         assert await running.end() == 0
 
 
-async def test_a_bus_that_is_away_while_stopping_holds_nobody_up(tas: Tas, server: Server) -> None:
+async def test_a_worker_ends_while_the_bus_hangs(tas: Tas, server: Server) -> None:
     async with tas.running("run", "materialize", "--bus", server.url, *HEALTH) as running:
         await running.ready()
         server.pause()
@@ -243,7 +269,7 @@ async def test_a_bus_that_is_away_while_stopping_holds_nobody_up(tas: Tas, serve
         server.resume()
 
 
-async def test_settings_come_from_the_environment_and_flags_first(tas: Tas, policies: Path) -> None:
+async def test_settings_come_from_the_environment_and_a_flag_overrides_it(tas: Tas, policies: Path) -> None:
     environment = {
         "TAS_POLICIES": str(policies),
         "TAS_LISTEN": "127.0.0.1:0",
@@ -253,7 +279,7 @@ async def test_settings_come_from_the_environment_and_flags_first(tas: Tas, poli
     }
     async with tas.running("run", "all", "--log-level", "info", **environment) as running:
         await running.ready()
-        assert running.events("policy_stored")
+        await running.logged("policy_stored")
         assert await running.end() == 0
 
 
@@ -265,7 +291,7 @@ async def test_console_logs_are_lines_for_people(tas: Tas, policies: Path) -> No
         assert running.log == []
 
 
-async def test_mistakes_are_told_together_and_nothing_starts(tas: Tas) -> None:
+async def test_all_invalid_settings_are_reported_together_and_nothing_starts(tas: Tas) -> None:
     done = await tas("run", "all", "--policies", "/nowhere", "--stale-after", "3h")
     assert done.code == 2
     assert done.err.splitlines() == [
@@ -275,27 +301,27 @@ async def test_mistakes_are_told_together_and_nothing_starts(tas: Tas) -> None:
     assert tas.left_behind() == []
 
 
-async def test_an_embedded_bus_that_does_not_run_cannot_be_used(tas: Tas) -> None:
+async def test_a_worker_without_the_embedded_bus_of_its_user_fails(tas: Tas) -> None:
     done = await tas("run", "materialize", "--bus", "embedded")
     assert done.code == 2
     assert "this user runs no embedded bus" in done.err
 
 
-@pytest.mark.parametrize(("setting", "whose"), [("--listen", "extender"), ("--health-listen", "health")])
-async def test_a_port_in_use_is_one_line_and_code_2(tas: Tas, policies: Path, setting: str, whose: str) -> None:
+@pytest.mark.parametrize(("setting", "purpose"), [("--listen", "extender"), ("--health-listen", "health")])
+async def test_a_port_in_use_is_one_error_and_code_2(tas: Tas, policies: Path, setting: str, purpose: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         arguments = ("run", "all", "--policies", str(policies), *FREE, setting, address)
         async with tas.running(*arguments) as running:
             assert await running.ended() == 2
-    told = [line["error"] for line in running.log if line["level"] == "error"]
+    errors = [line["error"] for line in running.log if line["level"] == "error"]
     variable = "TAS_" + setting.removeprefix("--").replace("-", "_").upper()
-    assert told == [f"{whose}: cannot listen on {address}: the port is in use ({setting}, {variable})"]
+    assert errors == [f"{purpose}: cannot listen on {address}: the port is in use ({setting}, {variable})"]
     assert running.noise == []
     assert tas.left_behind() == []
 
 
-async def test_the_embedded_port_that_was_named_must_be_free(tas: Tas) -> None:
+async def test_a_named_embedded_port_in_use_is_an_error(tas: Tas) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = await tas("run", "bus", "--embedded-port", port, *HEALTH)
@@ -303,7 +329,7 @@ async def test_the_embedded_port_that_was_named_must_be_free(tas: Tas) -> None:
     assert f"bus: cannot listen on 127.0.0.1:{port}: the port is in use" in done.err
 
 
-async def test_two_on_one_store_are_refused(tas: Tas, tmp_path: Path) -> None:
+async def test_a_second_process_on_the_same_store_is_refused(tas: Tas, tmp_path: Path) -> None:
     arguments = ("run", "bus", "--store", str(tmp_path / "store"), *HEALTH)
     async with tas.running(*arguments) as running:
         await running.ready()
@@ -314,16 +340,14 @@ async def test_two_on_one_store_are_refused(tas: Tas, tmp_path: Path) -> None:
 
 
 async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Path) -> None:
-    honcho = Path(sys.executable).parent / "honcho"
-    if not honcho.exists():
-        pytest.skip("honcho is not beside the interpreter: install the package")
+    pytest.importorskip("honcho")
     binaries = tmp_path / "bin"
     binaries.mkdir()
     (binaries / "tas").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli "$@"\n')
     (binaries / "tas").chmod(0o755)
     ports = free_ports(7)
     procfile = PROCFILE
-    # The ports of a running installation on this machine are not this test's.
+    # Not the ports of a running installation on this machine.
     for name, port in zip(
         ("bus", "materialize", "policies", "evaluate", "extender", "machine"), ports[1:], strict=True
     ):
@@ -332,8 +356,7 @@ async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Pa
     (tmp_path / "Procfile").write_text(procfile)
     environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "TAS_EMBEDDED_PORT": str(ports[0])}
     process = await asyncio.create_subprocess_exec(
-        str(honcho),
-        *("start", "-f", str(tmp_path / "Procfile"), "-d", "."),
+        *(sys.executable, "-c", HONCHO, "start", "-f", str(tmp_path / "Procfile"), "-d", "."),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
@@ -357,7 +380,7 @@ async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Pa
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await process.wait()
     assert tas.left_behind() == []
 
@@ -372,19 +395,20 @@ async def test_replicas_of_materialize_lose_nothing_when_one_is_killed(tas: Tas,
             now = time.time()
             metrics = {"number": Quantity(number * NANO)}
             scrape = Scrape(source="test", measured=now, arrived=now, sequence=0, metrics=metrics)
-            await bus.publish(SAMPLES, samples_subject(f"node-{number % 50}", "test"), encode_samples(scrape))
+            subject, body = samples_subject(f"node-{number % 50}", "test"), encode_samples(scrape)
+            await answered(lambda: bus.publish(SAMPLES, subject, body))
 
         for start in range(0, 4000, 50):
             await asyncio.gather(*(publish(number) for number in range(start, start + 50)))
             if start == 2000:
                 first.process.kill()
 
-        async def all_stand() -> bool:
-            samples = [await samples_on(bus, f"node-{node}") for node in range(50)]
+        async def all_stored() -> bool:
+            samples = [await answered(lambda node=node: samples_on(bus, f"node-{node}")) for node in range(50)]  # type: ignore[misc]
             return [None if known is None else known[0].metrics["number"] // NANO for known in samples] == list(
                 range(3950, 4000)
             )
 
-        # What the killed one had in hand comes again after the time for acknowledging it.
-        await eventually(all_stand)
+        # Messages that the killed replica had not acknowledged are delivered again after their time limit.
+        await eventually(all_stored, every=0.1)
         assert await second.end() == 0

@@ -1,4 +1,4 @@
-"""Sources as a user has them: `tas run all` on a cluster with an adapter, and `tas get sources`."""
+"""`tas run all` on a cluster with an adapter for custom metrics, and `tas get sources`."""
 
 import time
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         yield sandbox
 
 
-async def test_with_a_cluster_and_nothing_named_the_custom_metrics_api_is_asked(
+async def test_on_a_cluster_the_default_source_is_the_custom_metrics_api(
     tas: Tas, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     kubeconfig = sandbox.kubeconfig(tmp_path / "kubeconfig")
@@ -46,8 +46,7 @@ async def test_with_a_cluster_and_nothing_named_the_custom_metrics_api_is_asked(
         await eventually(violated, every=0.5)
 
         async def healthy() -> bool:  # the state is written after the samples
-            (source,) = (await tas("get", "sources", "--json")).json
-            return bool(source["state"] == "healthy")
+            return [source["state"] for source in (await tas("get", "sources", "--json")).json] == ["healthy"]
 
         await eventually(healthy, every=0.1)
         (source,) = (await tas("get", "sources", "--json")).json

@@ -1,7 +1,6 @@
-"""A pod that every node was rejected for is placed as soon as one is good enough, by the whole product."""
+"""A pod for which every node was rejected is placed as soon as one node passes, by the whole product."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 
 from bus.buckets import SAMPLES, VERDICTS
 from bus.connection import Bus
-from bus.errors import UnavailableError
 from bus.records.verdicts import decode_verdict
 from bus.subjects import samples_subject, verdict_key
 from sandbox import Sandbox, extender_entry
@@ -35,12 +33,12 @@ POD = {
     "spec": {"containers": [CONTAINER]},
 }
 
-Helps = Callable[[Sandbox, Bus], Awaitable[None]]
+Recover = Callable[[Sandbox, Bus], Awaitable[None]]
 
 
 @pytest.fixture
 async def sandbox(tmp_path: Path, server: Server, bus: Bus) -> AsyncIterator[Sandbox]:
-    """A cluster with the product at work, a policy that rejects silent nodes, and a scheduler that asks."""
+    """A cluster with the product, a policy that rejects nodes without samples, and a scheduler with the extender."""
     async with Sandbox.start(nodes=NODES) as sandbox:
         create_policy(sandbox, "first")
         kubeconfig = str(sandbox.kubeconfig(tmp_path / "kubeconfig"))
@@ -49,10 +47,10 @@ async def sandbox(tmp_path: Path, server: Server, bus: Bus) -> AsyncIterator[San
         async with tas.running("run", "all", "--bus", server.url, "--kubeconfig", kubeconfig, *ports) as running:
             await running.ready()
             listen = (await running.logged("extender_listening"))["url"].removeprefix("http://").partition("/")[0]
-            # A node's first verdict may be news to whoever waits; the second is compared with it.
-            await eventually(partial(are_judged, bus, "first"), within=60)
+            # A first verdict of a node may wake pods by itself. So the policy `p` changes an existing verdict.
+            await eventually(partial(have_verdicts, bus, "first"))
             create_policy(sandbox, "p")
-            await eventually(partial(are_judged, bus, "p"), within=60)
+            await eventually(partial(have_verdicts, bus, "p"))
             async with sandbox.scheduler(extender_entry(f"http://{listen}")):
                 yield sandbox
 
@@ -62,31 +60,31 @@ def create_policy(sandbox: Sandbox, name: str) -> None:
     sandbox.cluster.create(TASPOLICIES, "default", policy | {"spec": SPEC}, manager="test")
 
 
-async def are_judged(bus: Bus, policy: str) -> bool:
+async def have_verdicts(bus: Bus, policy: str) -> bool:
+    """Whether the verdict of each node has the policy."""
     entries = [await bus.get(VERDICTS, verdict_key(node)) for node in NODES]
     verdicts = [decode_verdict(entry.value) for entry in entries if entry is not None and entry.value is not None]
     return len(verdicts) == len(NODES) and all(PolicyKey("default", policy) in each.policies for each in verdicts)
 
 
 async def samples_return(_: Sandbox, bus: Bus) -> None:
-    async def stands() -> bool:
-        with suppress(UnavailableError):
-            await bus.publish(SAMPLES, samples_subject(NODES[0], "test"), b'{"metrics": {"health_metric": 0}}')
+    async def stored() -> bool:
+        await bus.publish(SAMPLES, samples_subject(NODES[0], "test"), b'{"metrics": {"health_metric": 0}}')
         return bool(await samples_on(bus, NODES[0]))
 
-    await eventually(stands, every=0.1)
+    await eventually(stored, every=0.1)
 
 
-def edited(**spec: Any) -> Helps:
+def edited(**spec: Any) -> Recover:
     async def edit(sandbox: Sandbox, _: Bus) -> None:
         sandbox.cluster.patch(TASPOLICIES, "default", "p", {"spec": spec}, manager="test")
 
     return edit
 
 
-@pytest.mark.parametrize("helps", [samples_return, edited(suspend=True)], ids=["samples-return", "suspend"])
-async def test_a_pod_that_staleness_kept_away_is_placed_once_a_node_passes(
-    sandbox: Sandbox, bus: Bus, helps: Helps
+@pytest.mark.parametrize("recover", [samples_return, edited(suspend=True)], ids=["samples-return", "suspend"])
+async def test_a_pod_that_was_rejected_for_missing_samples_is_placed_once_a_node_passes(
+    sandbox: Sandbox, bus: Bus, recover: Recover
 ) -> None:
     sandbox.cluster.create(PODS, "default", POD, manager="test")
 
@@ -95,6 +93,6 @@ async def test_a_pod_that_staleness_kept_away_is_placed_once_a_node_passes(
         return any("no fresh sample" in condition.get("message", "") for condition in conditions)
 
     await eventually(rejected)
-    await helps(sandbox, bus)
-    # By itself the scheduler would look again after 5 minutes.
-    await eventually(lambda: "nodeName" in sandbox.cluster.get(PODS, "default", "waits")["spec"], within=60)
+    await recover(sandbox, bus)
+    # Without a wake the scheduler tries the pod again after 5 minutes.
+    await eventually(lambda: "nodeName" in sandbox.cluster.get(PODS, "default", "waits")["spec"])

@@ -8,7 +8,7 @@ import pytest
 
 from bus.connection import Bus
 from sandbox import Sandbox
-from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, question
+from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, filter_request
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import policies_on
 from tests.kubernetes.admin import Admin
@@ -76,7 +76,7 @@ async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig
 
 async def passing(running: Running, namespace: str) -> list[str]:
     url = (await running.logged("extender_listening"))["url"]
-    asked = question("node-1", "node-2", namespace=namespace)
+    asked = filter_request("node-1", "node-2", namespace=namespace)
     async with aiohttp.ClientSession() as session, session.post(f"{url}/filter", json=asked) as response:
         names: list[str] = (await response.json())["NodeNames"]
         return names

@@ -1,4 +1,4 @@
-"""`tas demo --kubeconfig`: where the product is at work it plays and cleans up; elsewhere it touches nothing."""
+"""`tas demo --kubeconfig`: with the product it runs and cleans up; without the product it changes nothing."""
 
 import asyncio
 import os
@@ -34,20 +34,20 @@ READS_HEALTH = {"deschedule": {"rules": [{"metricname": "health_metric", "operat
 
 
 @dataclass
-class Around:
-    """A cluster in a box with the product at work, and the command that plays there."""
+class DemoCluster:
+    """A simulated cluster with the product, and the command that runs demos there."""
 
     tas: Tas
     sandbox: Sandbox
     running: Running
     flags: dict[str, str]
 
-    async def play(self, story: str, *more: str, **flags: str) -> Done:
+    async def demo(self, story: str, *more: str, **flags: str) -> Done:
         arguments = [part for flag, value in (self.flags | flags).items() for part in (f"--{flag}", value)]
         return await self.tas("demo", story, *arguments, *more)
 
     def create_pod(self, name: str) -> None:
-        """One that the scheduler asks about."""
+        """Creates a pod for which the scheduler calls the extender."""
         container = {"name": "main", "image": "pause", "resources": {"limits": {"telemetry/scheduling": "1"}}}
         pod = {"metadata": {"name": name}, "spec": {"containers": [container]}}
         self.sandbox.cluster.create(PODS, "default", pod, manager="test")
@@ -64,15 +64,15 @@ class Around:
     async def placed(self, name: str) -> None:
         await eventually(lambda: "nodeName" in self.sandbox.cluster.get(PODS, "default", name)["spec"])
 
-    def acts(self) -> list[tuple[str, str]]:
-        """The requests of the command that are neither get nor list."""
+    def changes(self) -> list[tuple[str, str]]:
+        """The verb and path of the command's requests that are neither get nor list."""
         calls = [call for call in self.sandbox.calls if call.user_agent.startswith("tas-on-nats/demo")]
         assert calls
         return [(call.verb, call.path) for call in calls if call.verb not in ("get", "list")]
 
 
 @pytest.fixture
-async def around(tas: Tas, tmp_path: Path) -> AsyncIterator[Around]:
+async def cluster(tas: Tas, tmp_path: Path) -> AsyncIterator[DemoCluster]:
     async with Sandbox.start(nodes=NAMES) as sandbox:
         kubeconfig = str(sandbox.kubeconfig(tmp_path / "kubeconfig"))
         async with tas.running("run", "all", "--kubeconfig", kubeconfig, *FREE) as running:
@@ -80,23 +80,23 @@ async def around(tas: Tas, tmp_path: Path) -> AsyncIterator[Around]:
             health = (await running.logged("health_listening"))["url"].removeprefix("http://")
             listen = (await running.logged("extender_listening"))["url"].removeprefix("http://").partition("/")[0]
             flags = {"kubeconfig": kubeconfig, "listen": listen, "extender-health": health, "within": "60s"}
-            yield Around(tas, sandbox, running, flags)
+            yield DemoCluster(tas, sandbox, running, flags)
 
 
 @pytest.fixture
-async def asked(around: Around) -> AsyncIterator[Around]:
-    """The scheduler asks the extender, and has done so about a pod that still runs."""
-    async with around.sandbox.scheduler(extender_entry(f"http://{around.flags['listen']}")):
-        around.create_pod("app")
-        await around.placed("app")
-        yield around
+async def with_extender(cluster: DemoCluster) -> AsyncIterator[DemoCluster]:
+    """The scheduler calls the extender, and has done so for a pod that still runs."""
+    async with cluster.sandbox.scheduler(extender_entry(f"http://{cluster.flags['listen']}")):
+        cluster.create_pod("app")
+        await cluster.placed("app")
+        yield cluster
 
 
-def cluster_state(around: Around) -> dict[str, Any]:
-    """All that a story could change: the namespaces, policies and pods, and the labels of nodes."""
-    store = around.sandbox.cluster.store
+def cluster_state(cluster: DemoCluster) -> dict[str, Any]:
+    """All that a demo could change: the namespaces, policies and pods, and the labels of nodes."""
+    store = cluster.sandbox.cluster.store
     found: dict[str, Any] = {
-        each["metadata"]["name"]: (each["metadata"]["uid"], each.get("spec"))  # the status is the product's to write
+        each["metadata"]["name"]: (each["metadata"]["uid"], each.get("spec"))  # the product may write the status
         for resource in (NAMESPACES, PODS, TASPOLICIES)
         for each in store.items(resource)
     }
@@ -104,9 +104,11 @@ def cluster_state(around: Around) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("story", STORIES)
-async def test_a_story_plays_beside_others_and_leaves_only_theirs(asked: Around, story: str) -> None:
-    before = cluster_state(asked)
-    done = await asked.play(story)
+async def test_a_demo_runs_beside_other_objects_and_changes_none_of_them(
+    with_extender: DemoCluster, story: str
+) -> None:
+    before = cluster_state(with_extender)
+    done = await with_extender.demo(story)
     assert done.code == 0, done.out + done.err
     assert "about pod default/app\n" in done.out
     assert "tas-demo-probe" not in done.out
@@ -115,106 +117,106 @@ async def test_a_story_plays_beside_others_and_leaves_only_theirs(asked: Around,
         missing_steps(done.out, [*OUTPUT_OF_STORY[story], "there is no namespace", f"{story}: all steps succeeded\n"])
         == []
     ), done.out
-    assert cluster_state(asked) == before
+    assert cluster_state(with_extender) == before
 
 
-async def test_it_is_found_out_by_a_pod_only_if_asked_to(around: Around) -> None:
-    before = cluster_state(around)
-    async with around.sandbox.scheduler(extender_entry(f"http://{around.flags['listen']}")):
-        refused = await around.play("labeling")
+async def test_a_demo_creates_a_pod_to_check_the_scheduler_only_with_probe(cluster: DemoCluster) -> None:
+    before = cluster_state(cluster)
+    async with cluster.sandbox.scheduler(extender_entry(f"http://{cluster.flags['listen']}")):
+        refused = await cluster.demo("labeling")
         assert refused.code == 1
         assert "nothing was changed: no evidence that the scheduler of" in refused.err
-        assert around.acts() == []
-        done = await around.play("labeling", "--probe")
+        assert cluster.changes() == []
+        done = await cluster.demo("labeling", "--probe")
     assert done.code == 0, done.out + done.err
     assert "tas-demo-probe is Pending: 0/4 nodes are available" in done.out
-    assert cluster_state(around) == before
+    assert cluster_state(cluster) == before
 
 
-async def test_a_scheduler_that_does_not_ask_is_found_out_and_all_is_cleaned_up(around: Around) -> None:
-    before = cluster_state(around)
-    async with around.sandbox.scheduler():
-        around.create_pod("app")
-        await around.placed("app")
-        refused = await around.play("memory")
-        assert (refused.code, around.acts()) == (1, [])
-        done = await around.play("memory", "--probe", within="8s")
-    around.sandbox.cluster.delete(PODS, "default", "app")
+async def test_a_scheduler_without_the_extender_is_detected_and_all_is_cleaned_up(cluster: DemoCluster) -> None:
+    before = cluster_state(cluster)
+    async with cluster.sandbox.scheduler():
+        cluster.create_pod("app")
+        await cluster.placed("app")
+        refused = await cluster.demo("memory")
+        assert (refused.code, cluster.changes()) == (1, [])
+        done = await cluster.demo("memory", "--probe", within="15s")
+    cluster.sandbox.cluster.delete(PODS, "default", "app")
     assert done.code == 1
     assert "FAILED    tas-demo-probe is on " in done.out
     assert "there is no namespace memory-demo" in done.out
-    assert cluster_state(around) == before
+    assert cluster_state(cluster) == before
 
 
-def taint(around: Around) -> None:
+def taint(cluster: DemoCluster) -> None:
     for name in NAMES[:2]:
         taints = [{"key": "mine", "effect": "NoSchedule"}]
-        around.sandbox.cluster.patch(NODES, "", name, {"spec": {"taints": taints}}, manager="test")
+        cluster.sandbox.cluster.patch(NODES, "", name, {"spec": {"taints": taints}}, manager="test")
 
 
-REFUSED: dict[str, tuple[Callable[[Around], object], str]] = {
-    "crd": (lambda around: around.sandbox.remove_crd(), "serves no TASPolicies"),
+REFUSED: dict[str, tuple[Callable[[DemoCluster], object], str]] = {
+    "crd": (lambda cluster: cluster.sandbox.remove_crd(), "serves no TASPolicies"),
     "metric": (
-        lambda around: around.create_policy("mine", READS_HEALTH),
+        lambda cluster: cluster.create_policy("mine", READS_HEALTH),
         "TASPolicy default/mine reads health_metric: the demo's samples would count for this policy",
     ),
     "name": (
-        lambda around: around.create_policy("demo-policy", {}),
+        lambda cluster: cluster.create_policy("demo-policy", {}),
         "TASPolicy default/demo-policy has the name of a policy of the demo",
     ),
     "namespace": (
-        lambda around: around.sandbox.cluster.create(
+        lambda cluster: cluster.sandbox.cluster.create(
             NAMESPACES, "", {"metadata": {"name": "health-metric-demo"}}, manager="test"
         ),
         "namespace health-metric-demo already exists",
     ),
     "nodes": (taint, "the demo needs 3 nodes that are Ready"),
-    "listen": (lambda around: around.flags.update({"listen": "127.0.0.1:1"}), "no extender answers at"),
+    "listen": (lambda cluster: cluster.flags.update({"listen": "127.0.0.1:1"}), "no extender answers at"),
     "health": (
-        lambda around: around.flags.update({"extender-health": around.flags["listen"]}),
+        lambda cluster: cluster.flags.update({"extender-health": cluster.flags["listen"]}),
         "no extender reports its health at",
     ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_where_it_cannot_play_it_says_why_and_touches_nothing(asked: Around, case: str) -> None:
-    change, told = REFUSED[case]
-    change(asked)
-    before = cluster_state(asked)
-    done = await asked.play("health-metric", "--probe")
+async def test_a_demo_that_cannot_run_reports_why_and_changes_nothing(with_extender: DemoCluster, case: str) -> None:
+    change, reason = REFUSED[case]
+    change(with_extender)
+    before = cluster_state(with_extender)
+    done = await with_extender.demo("health-metric", "--probe")
     assert done.code == 1
     assert "health-metric cannot run, and nothing was changed: " in done.err
-    assert told in done.err
+    assert reason in done.err
     assert done.out == ""
-    assert asked.acts() == []
-    assert cluster_state(asked) == before
+    assert with_extender.changes() == []
+    assert cluster_state(with_extender) == before
 
 
-async def test_another_clusters_bus_is_refused(asked: Around, tmp_path: Path) -> None:
+async def test_the_bus_of_another_cluster_is_refused(with_extender: DemoCluster, tmp_path: Path) -> None:
     server = Server(tmp_path / "another")
     await server.start()
     try:
-        done = await asked.play("memory", bus=server.url)
+        done = await with_extender.demo("memory", bus=server.url)
     finally:
         await server.stop()
     assert done.code == 1
     assert "nothing was changed" in done.err
     assert server.url in done.err
-    assert asked.acts() == []
+    assert with_extender.changes() == []
 
 
-async def test_a_rule_that_names_another_source_is_no_hindrance(asked: Around) -> None:
+async def test_a_demo_runs_beside_a_rule_for_another_source(with_extender: DemoCluster) -> None:
     rule = READS_HEALTH["deschedule"]["rules"][0] | {"source": "agent"}
-    asked.create_policy("mine", {"deschedule": {"rules": [rule]}})
-    done = await asked.play("health-metric")
+    with_extender.create_policy("mine", {"deschedule": {"rules": [rule]}})
+    done = await with_extender.demo("health-metric")
     assert done.code == 0, done.out + done.err
 
 
-async def test_interrupted_it_cleans_up(asked: Around) -> None:
-    before = cluster_state(asked)
-    arguments = [part for flag, value in asked.flags.items() for part in (f"--{flag}", value)]
-    process = await asked.tas.start("demo", "memory", *arguments)
+async def test_an_interrupted_demo_cleans_up(with_extender: DemoCluster) -> None:
+    before = cluster_state(with_extender)
+    arguments = [part for flag, value in with_extender.flags.items() for part in (f"--{flag}", value)]
+    process = await with_extender.tas.start("demo", "memory", *arguments)
     assert process.stdout is not None
     output = b""
     async with asyncio.timeout(120):
@@ -226,4 +228,4 @@ async def test_interrupted_it_cleans_up(asked: Around) -> None:
         out, err = await process.communicate()
     assert process.returncode == 1, (output + out, err)
     assert b"there is no namespace memory-demo" in out
-    assert cluster_state(asked) == before
+    assert cluster_state(with_extender) == before

@@ -76,7 +76,7 @@ def missing_steps(out: str, words: list[str]) -> list[str]:
 
 
 def processes_of(tas: Tas) -> list[int]:
-    """Processes that use this user's folders: the nats-server of a story names its own."""
+    """Processes with this user's folders in their arguments, such as the nats-server of a demo."""
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
@@ -85,7 +85,7 @@ def processes_of(tas: Tas) -> list[int]:
 
 
 @pytest.mark.parametrize("story", STORIES)
-async def test_a_story_sees_all_that_it_expects_and_leaves_nothing(tas: Tas, story: str) -> None:
+async def test_a_demo_observes_all_that_it_expects_and_leaves_nothing(tas: Tas, story: str) -> None:
     done = await tas("demo", story, "--within", "60s")
     assert done.code == 0, done.out + done.err
     assert missing_steps(done.out, STEPS[story]) == [], done.out
@@ -97,7 +97,7 @@ async def test_a_story_sees_all_that_it_expects_and_leaves_nothing(tas: Tas, sto
     assert processes_of(tas) == []
 
 
-async def test_a_story_fails_at_what_it_does_not_see() -> None:
+async def test_a_demo_fails_at_a_state_that_it_does_not_observe() -> None:
     out = io.StringIO()
     code = await run_story(
         Settings.load("demo", {}),
@@ -114,7 +114,7 @@ async def test_a_story_fails_at_what_it_does_not_see() -> None:
     )
 
 
-async def test_a_limit_that_is_too_short_is_told_and_code_1(tas: Tas) -> None:
+async def test_a_demo_with_a_too_short_time_limit_fails_with_code_1(tas: Tas) -> None:
     done = await tas("demo", "memory", "--within", "1ms")
     assert done.code == 1
     assert done.out.count("FAILED") == 1
@@ -122,7 +122,7 @@ async def test_a_limit_that_is_too_short_is_told_and_code_1(tas: Tas) -> None:
     assert tas.left_behind() == []
 
 
-async def test_interrupted_it_ends_with_code_1_and_leaves_nothing(tas: Tas) -> None:
+async def test_an_interrupted_demo_ends_with_code_1_and_leaves_nothing(tas: Tas) -> None:
     process = await tas.start("demo", "memory")
     assert process.stdout is not None
     async with asyncio.timeout(120):
@@ -136,7 +136,7 @@ async def test_interrupted_it_ends_with_code_1_and_leaves_nothing(tas: Tas) -> N
     assert processes_of(tas) == []
 
 
-async def test_what_is_no_limit_is_refused(tas: Tas) -> None:
+async def test_an_invalid_time_limit_is_refused(tas: Tas) -> None:
     done = await tas("demo", "labeling", "--within", "soon")
     assert done.code == 2
     assert "--within" in done.err

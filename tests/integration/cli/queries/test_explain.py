@@ -1,4 +1,4 @@
-"""`tas explain policy|pod` and `/debug/explain`: what would be answered now is what is answered."""
+"""`tas explain policy|pod` and `/debug/explain`: they agree with the answers of the extender."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.integration.cli.tas import FREE, Running, Tas, demo_policy, policy_folder, question
+from tests.integration.cli.tas import FREE, Running, Tas, demo_policy, filter_request, policy_folder
 from tests.integration.servers import eventually
 
 POLICY = demo_policy("""\
@@ -25,20 +25,24 @@ NODES = ("node-1", "node-2", "node-3")
 
 @pytest.fixture
 async def everything(tas: Tas, tmp_path: Path) -> AsyncIterator[Running]:
-    """`tas run all`, ready, `/debug/explain` on the extender's port too; node-1 violates, node-3 is unknown."""
+    """`tas run all`, with `/debug/explain` also on the extender's port; node-1 violates, node-3 has no load1."""
     folder = policy_folder(tmp_path, POLICY)
-    tas.environment["TAS_STALE_AFTER"] = "30m"  # a busy machine takes its time
+    tas.environment["TAS_STALE_AFTER"] = "30m"  # longer than a test on a busy machine
     async with tas.running("run", "all", "--policies", str(folder), *FREE, "--debug-explain", "on") as running:
         await running.ready()
         for node, health, load in (("node-1", 2, 1), ("node-2", 0, 5), ("node-3", 0, 3)):
             metrics = (f"health_metric={health}", f"load1={load}")[: 1 if node == "node-3" else 2]
             assert (await tas("publish", node, *metrics)).code == 0
 
-        async def seen() -> bool:
-            explained = await debug(running, "node=node-3")
-            return bool(explained["known"]) and len((await ask(running, "filter"))["NodeNames"]) == 2
+        async def has_all_samples() -> bool:
+            nodes = (await debug(running, "policy=default/demo-policy"))["nodes"]
+            values = {
+                node: [rule["value"] for strategy in each["strategies"] for rule in strategy["rules"]]
+                for node, each in nodes.items()
+            }
+            return values == {"node-1": ["2", "1"], "node-2": ["0", "5"], "node-3": ["0", None]}
 
-        await eventually(seen)
+        await eventually(has_all_samples)
         yield running
 
 
@@ -47,11 +51,11 @@ async def extender(running: Running) -> str:
     return url
 
 
-async def ask(running: Running, verb: str, **changes: Any) -> Any:
+async def answer(running: Running, verb: str, **changes: Any) -> Any:
     url = await extender(running)
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"{url}/{verb}", json=question(*NODES) | changes) as response,
+        session.post(f"{url}/{verb}", json=filter_request(*NODES) | changes) as response,
     ):
         assert response.status == 200
         return await response.json()
@@ -64,8 +68,8 @@ async def debug(running: Running, query: str) -> Any:
 
 
 async def test_a_pod_is_explained_as_it_is_answered(tas: Tas, everything: Running) -> None:
-    filtered = await ask(everything, "filter")
-    scored = await ask(everything, "prioritize", NodeNames=filtered["NodeNames"])
+    filtered = await answer(everything, "filter")
+    scored = await answer(everything, "prioritize", NodeNames=filtered["NodeNames"])
     health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
     command = ("explain", "pod", "p", "--policy", "demo-policy", "--extender-health", health)
     done = await tas(*command, "--json")
@@ -87,13 +91,13 @@ async def test_a_pod_is_explained_as_it_is_answered(tas: Tas, everything: Runnin
     assert re.search(r"^node-1 +Node violates demo-policy: health_metric Equals 2 +- ", done.out, re.MULTILINE)
     assert re.search(r"filter +200 +decided +3 +2 +0 +1 × Node violates demo-policy", done.out)
 
-    # Here is no cluster that knows the pod: its policy is the one that it was answered by.
+    # Without a cluster the policy of the pod is known from the last answers.
     done = await tas("explain", "pod", "p", "--extender-health", health)
     assert (done.code, done.err) == (0, "")
     assert "pod default/p, policy default/demo-policy: decided" in done.out
 
 
-async def test_a_pod_that_nobody_asked_for_has_no_answers(tas: Tas, everything: Running) -> None:
+async def test_a_pod_without_requests_of_the_scheduler_has_no_answers(tas: Tas, everything: Running) -> None:
     health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
     done = await tas("explain", "pod", "other/q", "--policy", "demo-policy", "--extender-health", health)
     assert done.code == 0
@@ -104,21 +108,21 @@ async def test_a_pod_that_nobody_asked_for_has_no_answers(tas: Tas, everything: 
     assert "pod default/q: not known" in done.err
 
 
-async def test_without_an_extender_the_rest_is_told(tas: Tas, everything: Running) -> None:
+async def test_without_an_extender_the_rest_is_explained(tas: Tas, everything: Running) -> None:
     done = await tas("explain", "pod", "p", "--policy", "demo-policy", "--extender-health", "127.0.0.1:1")
     assert done.code == 0
     assert "no last answers: 127.0.0.1:1 (--extender-health, TAS_EXTENDER_HEALTH)" in done.err
     assert "node-2" in done.out
 
 
-async def test_a_policy_is_explained_by_its_nodes_the_worst_first(tas: Tas, everything: Running) -> None:
+async def test_the_explanation_of_a_policy_lists_violating_nodes_first(tas: Tas, everything: Running) -> None:
     done = await tas("explain", "policy", "demo-policy", "--json")
     assert done.json["total"] == 3
     states = {node: each["strategies"][0]["state"] for node, each in done.json["nodes"].items()}
     assert states == {"node-1": "violated", "node-2": "met", "node-3": "met"}
     assert next(iter(states)) == "node-1"
-    told = await debug(everything, "policy=default/demo-policy")
-    assert {node: each["strategies"][0]["state"] for node, each in told["nodes"].items()} == states
+    explained = await debug(everything, "policy=default/demo-policy")
+    assert {node: each["strategies"][0]["state"] for node, each in explained["nodes"].items()} == states
     done = await tas("explain", "policy", "default/demo-policy")
     assert "dontschedule: 1 violated, 2 met, 0 unknown" in done.out
     done = await tas("explain", "policy", "nobody")
@@ -126,8 +130,8 @@ async def test_a_policy_is_explained_by_its_nodes_the_worst_first(tas: Tas, ever
     assert "policy default/nobody: does not exist" in done.err
 
 
-async def test_a_question_that_cannot_be_answered_is_refused(everything: Running) -> None:
-    for query, told in (
+async def test_invalid_parameters_of_debug_explain_are_refused(everything: Running) -> None:
+    for query, message in (
         ("", "one of"),
         ("node=a&pod=default/p", "one of"),
         ("node=No_Node", "node = 'No_Node'"),
@@ -139,10 +143,10 @@ async def test_a_question_that_cannot_be_answered_is_refused(everything: Running
     ):
         status, text = await everything.health(f"/debug/explain?{query}")
         assert (status, query) == (400, query)
-        assert told in json.loads(text)["error"]
+        assert message in json.loads(text)["error"]
 
 
-async def test_the_serving_port_explains_only_where_it_is_wished(tas: Tas, everything: Running, tmp_path: Path) -> None:
+async def test_the_port_of_the_extender_explains_only_with_the_setting(tas: Tas, everything: Running) -> None:
     async def status(running: Running) -> int:
         base = (await extender(running)).removesuffix("/scheduler")
         url = f"{base}/debug/explain?node=node-1"
@@ -151,6 +155,6 @@ async def test_the_serving_port_explains_only_where_it_is_wished(tas: Tas, every
 
     assert await status(everything) == 200
     bus = (await everything.logged("bus_started"))["bus"]
-    async with tas.running("run", "extender", "--bus", bus, *FREE) as silent:
-        assert await status(silent) != 200
-        assert (await silent.health("/debug/explain?node=node-1"))[0] == 200
+    async with tas.running("run", "extender", "--bus", bus, *FREE) as without:
+        assert await status(without) != 200
+        assert (await without.health("/debug/explain?node=node-1"))[0] == 200

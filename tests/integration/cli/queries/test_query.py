@@ -1,4 +1,4 @@
-"""`tas publish`, `tas get`, `tas explain` and `tas docs`: what they say, and what they refuse."""
+"""`tas publish`, `tas get`, `tas explain` and `tas docs`: their output, and the input that they refuse."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ from tas.values.quantity import parse_quantity
 from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
 from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import COMMAND, HEALTH, SHORT, Tas
-from tests.integration.servers import Server
+from tests.integration.servers import Server, eventually
 
 
 @pytest.fixture
@@ -73,15 +73,15 @@ def rules(*texts: str) -> dict[str, object]:
 async def test_publish_puts_one_message_on_the_documented_subject(tas: Tas, bus: Bus) -> None:
     done = await tas("publish", "ip-10-0-0-1.ec2.internal", "load1=1.5", "memory_free_bytes=2Gi", "--json")
     assert done.code == 0
-    told = done.json
-    assert told["node"] == "ip-10-0-0-1.ec2.internal"
-    assert told["metrics"] == {"load1": "1.5", "memory_free_bytes": "2147483648"}
-    subject, body = await published(bus, told["sequence"])
-    assert subject == told["subject"] == "tas.samples.ip-10-0-0-1_ec2_internal.cli"
-    assert body["metrics"] == told["metrics"]
+    printed = done.json
+    assert printed["node"] == "ip-10-0-0-1.ec2.internal"
+    assert printed["metrics"] == {"load1": "1.5", "memory_free_bytes": "2147483648"}
+    subject, body = await published(bus, printed["sequence"])
+    assert subject == printed["subject"] == "tas.samples.ip-10-0-0-1_ec2_internal.cli"
+    assert body["metrics"] == printed["metrics"]
 
 
-async def test_source_time_and_window_are_said_as_given(tas: Tas, bus: Bus) -> None:
+async def test_publish_sends_source_time_and_window_as_given(tas: Tas, bus: Bus) -> None:
     done = await tas(*("publish", "n", "m=-1", "--source", "by-hand", "--measured", "-5m", "--window", "1m", "--json"))
     assert done.code == 0, done.err
     subject, body = await published(bus, done.json["sequence"])
@@ -93,7 +93,7 @@ async def test_source_time_and_window_are_said_as_given(tas: Tas, bus: Bus) -> N
         assert done.code == 0, done.err
 
 
-async def test_what_cannot_be_is_refused_before_anything_is_sent(tas: Tas, bus: Bus) -> None:
+async def test_publish_refuses_invalid_input_before_anything_is_sent(tas: Tas, bus: Bus) -> None:
     done = await tas("publish", "Node_1", "m=NaN", "n=1")
     assert done.code == 1
     assert done.out == ""
@@ -106,7 +106,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_sent(tas: Tas, bus: 
     assert state["messages"] == 0
 
 
-async def test_get_nodes_shows_every_sample_and_nodes_without_any(tas: Tas, bus: Bus) -> None:
+async def test_get_nodes_shows_every_sample_and_nodes_without_samples(tas: Tas, bus: Bus) -> None:
     began = time.time()
     await put_samples(bus, "node-1", {"load1": "1.5", "memory_free_bytes": "2Gi"}, ago=100)
     facts = encode(NodeFacts(uid="u", labels={"zone": "a"}))
@@ -141,27 +141,27 @@ async def test_get_policies_shows_rules_and_problems(tas: Tas, bus: Bus) -> None
     assert re.search(r"other/odd +- +- +staleAfter 30s +odd\.yaml +spec\.strategies\.dontschedul = ", done.out)
 
 
-async def test_get_policies_shows_what_is_said_of_a_policy_as_a_whole(tas: Tas, bus: Bus) -> None:
+async def test_get_policies_shows_the_options_of_policies_and_strategies(tas: Tas, bus: Bus) -> None:
     selector = {"matchLabels": {"zone": "a"}, "matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]}
     strategies = {"deschedule": rules("m Equals 1") | {"for": "90s", "onStale": "clear"}, "labeling": {"rules": []}}
     spec = {"suspend": True, "dryRun": True, "staleAfter": "1m", "nodeSelector": selector, "strategies": strategies}
-    await put_policy(bus, "told", spec, origin="")
+    await put_policy(bus, "p", spec, origin="")
     done = await tas("get", "policies")
     lines = [re.split(r" {2,}", line.rstrip()) for line in done.out.splitlines()]
     assert lines[0] == ["POLICY", "STRATEGY", "RULES", "OPTIONS", "PROBLEMS"]
-    assert lines[1][:4] == ["default/told", "deschedule", "m Equals 1", "suspend"]
+    assert lines[1][:4] == ["default/p", "deschedule", "m Equals 1", "suspend"]
     options = [line[-1] for line in lines[2:7]]
     assert options == ["dryRun", "nodeSelector zone in (a),!spot", "staleAfter 60s", "onStale clear", "for 90s"]
-    assert lines[7][:4] == ["default/told", "labeling", "-", "-"]
+    assert lines[7][:4] == ["default/p", "labeling", "-", "-"]
 
 
-async def test_get_policies_tells_which_rules_of_scheduleonmetric_do_not_count(tas: Tas, bus: Bus) -> None:
+async def test_get_policies_shows_which_rules_of_scheduleonmetric_are_ignored(tas: Tas, bus: Bus) -> None:
     await put_policy(bus, "one", {"strategies": {"scheduleonmetric": rules("load1 LessThan 0", "m GreaterThan 0")}})
     done = await tas("get", "policies")
     assert "low load1 first, high m first (ignored)" in done.out
 
 
-ASKED = [
+QUERIES = [
     ("get", "nodes"),
     ("get", "policies"),
     ("get", "verdicts"),
@@ -170,8 +170,8 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("command", ASKED, ids=" ".join)
-async def test_a_server_without_anything_of_ours_is_told_with_what_to_do(
+@pytest.mark.parametrize("command", QUERIES, ids=" ".join)
+async def test_the_error_for_a_server_without_our_streams_says_what_to_do(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     async with EmbeddedServer.start(tmp_path / "store") as theirs:
@@ -182,15 +182,15 @@ async def test_a_server_without_anything_of_ours_is_told_with_what_to_do(
     assert "TAS_BUS" in done.err
 
 
-async def test_a_server_without_jetstream_is_told_with_what_to_do(tmp_path: Path) -> None:
+async def test_the_error_for_a_server_without_jetstream_says_what_to_do(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     url = f"nats://127.0.0.1:{port}"
     server = await asyncio.create_subprocess_exec(await find_binary(), "--addr", "127.0.0.1", "--port", str(port))
     try:
         async with Bus.connect(url, name="test", streams=()) as bus:
-            await asyncio.wait_for(bus.wait_connected(), 30)
+            await asyncio.wait_for(bus.wait_connected(), 120)
         tas = Tas(tmp_path / "home")
-        for command in ASKED:
+        for command in QUERIES:
             done = await tas(*command, "--bus", url)
             assert done.code == 1
             assert done.err.startswith(f"Error: the nats-server at {url} has no JetStream: start it with --jetstream")
@@ -203,7 +203,7 @@ async def test_a_server_without_jetstream_is_told_with_what_to_do(tmp_path: Path
         await server.wait()
 
 
-async def test_get_verdicts_shows_what_each_policy_means_for_each_node(tas: Tas, bus: Bus) -> None:
+async def test_get_verdicts_shows_state_and_labels_of_each_strategy_for_each_node(tas: Tas, bus: Bus) -> None:
     label = LabelVerdict(
         state=State.VIOLATED, desired=DesiredLabel(DesiredKind.SET, "violating"), violated_since=time.time() - 100
     )
@@ -221,9 +221,9 @@ async def test_get_verdicts_shows_what_each_policy_means_for_each_node(tas: Tas,
         await bus.put(VERDICTS, verdict_key(node), value, revision=0, read_at=time.monotonic())
     done = await tas("get", "verdicts", "--json")
     assert done.code == 0
-    (told,) = done.json
-    assert (told["node"], told["nodeUid"]) == ("node-1.example", "n")
-    assert told["policies"][0]["strategies"]["deschedule"]["labels"]["p"]["desired"]["value"] == "violating"
+    (shown,) = done.json
+    assert (shown["node"], shown["nodeUid"]) == ("node-1.example", "n")
+    assert shown["policies"][0]["strategies"]["deschedule"]["labels"]["p"]["desired"]["value"] == "violating"
     assert "left out: VERDICTS/node-2: verdict of a node" in done.err
     done = await tas("get", "verdicts")
     first, second = done.out.splitlines()[1:]
@@ -231,7 +231,7 @@ async def test_get_verdicts_shows_what_each_policy_means_for_each_node(tas: Tas,
     assert re.match(r"node-1\.example +default/p +dontschedule +unknown +[\dms]+ +- +-", second)
 
 
-async def test_explain_tells_why(tas: Tas, bus: Bus) -> None:
+async def test_explain_node_shows_the_value_and_state_of_each_rule(tas: Tas, bus: Bus) -> None:
     await put_policy(
         bus,
         "p",
@@ -263,14 +263,14 @@ async def test_explain_tells_why(tas: Tas, bus: Bus) -> None:
     assert "unknown (onStale: pass)" in done.out
 
 
-async def test_a_node_that_nobody_spoke_of_is_told_apart(tas: Tas, bus: Bus) -> None:
+async def test_explain_of_an_unknown_node_is_an_error(tas: Tas, bus: Bus) -> None:
     done = await tas("explain", "node", "node-9")
     assert done.code == 1
     assert "node node-9: the bus has neither samples nor labels of this node" in done.err
     assert "no policies" in done.out
 
 
-async def test_an_entry_that_cannot_be_read_is_left_out_and_told(tas: Tas, bus: Bus) -> None:
+async def test_unreadable_entries_are_reported_and_left_out(tas: Tas, bus: Bus) -> None:
     await put_samples(bus, "node-1", {"load1": "1"})
     await bus.put(NODES, "node-2.metrics", b"{", revision=0, read_at=time.monotonic())
     await bus.put(POLICIES, "default.p", b"{", revision=0, read_at=time.monotonic())
@@ -283,7 +283,7 @@ async def test_an_entry_that_cannot_be_read_is_left_out_and_told(tas: Tas, bus: 
         assert "left out: POLICIES/default.p: policy default/p" in done.err
 
 
-ALIKE = [
+SHORT_COMMANDS = [
     ("crd",),
     ("demo", "labeling", "--within", "soon"),
     ("docs", "--check", "--page", "nowhere.md"),
@@ -295,22 +295,27 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize("command", ALIKE, ids=" ".join)
-async def test_a_process_that_a_user_starts_says_what_a_fork_says(tas: Tas, bus: Bus, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("command", SHORT_COMMANDS, ids=" ".join)
+async def test_a_new_process_prints_what_a_fork_prints(tas: Tas, bus: Bus, command: tuple[str, ...]) -> None:
     """The other tests run these commands as forks of a process that has imported them."""
-    done = await tas.process(*command)
-    assert done.out or done.err
-    assert done == await tas(*command)
+    forked = await tas(*command)
+    assert forked.out or forked.err
+
+    async def prints_the_same() -> bool:  # on a busy machine the limits of a new process may be too short
+        return await tas.process(*command) == forked
+
+    await eventually(prints_the_same)
 
 
 def test_each_command_that_runs_as_a_fork_runs_as_a_process_once() -> None:
-    assert {command for command, *_ in ALIKE} == SHORT
+    assert {command for command, *_ in SHORT_COMMANDS} == SHORT
 
 
 @pytest.mark.parametrize("arguments", [("publish", "n", "m=1"), ("get", "nodes"), ("explain", "node", "n")])
-async def test_without_a_bus_it_says_where_it_looked_and_gives_up_soon(
+async def test_without_a_bus_a_command_fails_soon_and_names_the_address(
     tas: Tas, server: Server, arguments: tuple[str, ...]
 ) -> None:
+    tas.long_limits = False
     url = server.url
     await server.stop()
     began = time.monotonic()
@@ -322,40 +327,43 @@ async def test_without_a_bus_it_says_where_it_looked_and_gives_up_soon(
     assert "Traceback" not in done.err
 
 
-async def test_a_client_creates_nothing_on_a_strange_server(tas: Tas, server: Server) -> None:
+async def test_a_command_creates_nothing_on_a_server_of_another_program(tas: Tas, server: Server) -> None:
     done = await tas("publish", "n", "m=1")
     assert done.code == 1
     assert "tas.samples.n.cli" in done.err
-    async with Bus.connect(server.url, name="look", streams=()) as bus:
+    async with Bus.connect(server.url, name="test", streams=()) as bus:
         await bus.wait_connected()
         assert (await bus.api("STREAM.NAMES"))["total"] == 0
 
 
-async def written_to(tas: Tas, command: str, where: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a shell, which puts what it writes elsewhere."""
+async def redirected(tas: Tas, command: str, target: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a shell with its output redirected; again if the bus was too slow for the limits."""
     words = " ".join(f"'{part}'" for part in (*COMMAND, *command.split()))
-    return await asyncio.to_thread(
-        subprocess.run,
-        ["sh", "-c", f"{words} {where}"],
-        capture_output=True,
-        text=True,
-        env=tas.environment,
-        timeout=120,
-        check=False,
-    )
+    while True:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["sh", "-c", f"{words} {target}"],
+            capture_output=True,
+            text=True,
+            env=tas.environment,
+            timeout=120,
+            check=False,
+        )
+        if "no bus answers" not in done.stderr and "no answer within" not in done.stderr:
+            return done
 
 
-async def test_a_reader_that_goes_away_is_no_error(tas: Tas, bus: Bus) -> None:
+async def test_a_pipe_that_its_reader_closes_is_no_error(tas: Tas, bus: Bus) -> None:
     await asyncio.gather(
         *(put_samples(bus, f"node-{number}", {f"m{metric}": "1" for metric in range(50)}) for number in range(100))
     )
-    done = await written_to(tas, "get nodes", "| head -1")
+    done = await redirected(tas, "get nodes", "| head -1")
     assert done.stdout.split() == ["NODE", "METRIC", "VALUE", "AGE", "SOURCE"]
     assert done.stderr == ""
 
 
 @pytest.mark.parametrize("what", ["nodes", "policies", "verdicts", "sources"])
-async def test_nothing_to_show_is_told_beside_the_table(tas: Tas, bus: Bus, what: str) -> None:
+async def test_without_entries_get_says_so_on_stderr(tas: Tas, bus: Bus, what: str) -> None:
     done = await tas("get", what)
     assert (done.code, done.err.partition(":")[0]) == (0, f"no {what}"), done.err
     assert (await tas("get", what, "--json")).json == []
@@ -363,6 +371,6 @@ async def test_nothing_to_show_is_told_beside_the_table(tas: Tas, bus: Bus, what
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
 @pytest.mark.parametrize("command", ["crd", "get policies --json"])
-async def test_a_full_disk_is_told_in_one_line(tas: Tas, bus: Bus, command: str) -> None:
-    done = await written_to(tas, command, "> /dev/full")
+async def test_a_full_disk_is_an_error_of_one_line(tas: Tas, bus: Bus, command: str) -> None:
+    done = await redirected(tas, command, "> /dev/full")
     assert (done.returncode, done.stderr) == (1, "Error: standard output: No space left on device\n")

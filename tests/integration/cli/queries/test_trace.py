@@ -1,4 +1,4 @@
-"""`tas trace`: the station where a value stops is the one whose worker does not run."""
+"""`tas trace`: a value stops at the stage whose worker does not run."""
 
 import time
 from contextlib import AsyncExitStack
@@ -25,18 +25,18 @@ def tas(tas: Tas, server: Server) -> Tas:
     return tas
 
 
-async def test_a_value_goes_as_far_as_workers_run(tas: Tas, tmp_path: Path) -> None:
+async def test_a_value_stops_at_the_first_stage_without_its_worker(tas: Tas, tmp_path: Path) -> None:
     folder = policy_folder(tmp_path, POLICY)
 
     async def trace() -> Done:
         return await tas("trace", "health_metric", "node-1", "--json")
 
     async def stopped_at(stage: str | None) -> None:
-        async def so() -> bool:
+        async def is_stopped_there() -> bool:
             found: str | None = (await trace()).json["stopped_at"]
             return found == stage
 
-        await eventually(so, every=0.2)
+        await eventually(is_stopped_there, every=0.2)
 
     async with AsyncExitStack() as stack:
         policies = ("run", "policies", "--policies", str(folder), *HEALTH)
@@ -63,7 +63,7 @@ async def test_a_value_goes_as_far_as_workers_run(tas: Tas, tmp_path: Path) -> N
         assert "nothing of node-1 stopped at source: no source is attached, and nobody publishes it" in done.out
 
 
-async def test_what_nobody_can_read_is_left_out_and_told(tas: Tas, bus: Bus) -> None:
+async def test_unreadable_entries_are_reported_and_left_out(tas: Tas, bus: Bus) -> None:
     places = ((SOURCES, "strange"), (NODES, "node-1.metrics"), (NODES, "node-1.facts"), (VERDICTS, "node-1"))
     for bucket, key in places:
         await bus.put(bucket, key, b"?", revision=0, read_at=time.monotonic())
@@ -76,9 +76,9 @@ async def test_what_nobody_can_read_is_left_out_and_told(tas: Tas, bus: Bus) -> 
 
 
 @pytest.mark.parametrize(
-    ("metric", "node", "told"), [("a.b", "n", "METRIC = 'a.b'"), ("a", "No_Node", "NODE = 'No_Node'")]
+    ("metric", "node", "message"), [("a.b", "n", "METRIC = 'a.b'"), ("a", "No_Node", "NODE = 'No_Node'")]
 )
-async def test_what_can_be_no_name_is_refused(tas: Tas, metric: str, node: str, told: str) -> None:
+async def test_an_invalid_name_is_refused(tas: Tas, metric: str, node: str, message: str) -> None:
     done = await tas("trace", metric, node)
     assert done.code == 1
-    assert told in done.err
+    assert message in done.err

@@ -1,4 +1,4 @@
-"""`tas up`: what a new user sees, pokes and ends."""
+"""`tas up`: its display, its policies, and its end."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from cli.up.applied import AppliedPolicies
 from sandbox import Sandbox
 from sandbox.resources import TASPOLICIES
 from tests.e2e.processes import free_ports
-from tests.integration.cli.tas import Tas, demo_policy, policy_folder
+from tests.integration.cli.tas import Tas, demo_policy, policy_folder, replace_file
 from tests.integration.servers import eventually
 
 POLICY = demo_policy("""\
@@ -31,7 +31,7 @@ def policies(tmp_path: Path) -> Path:
 
 
 class Screen:
-    """What `tas up` prints where there is no terminal."""
+    """The output of `tas up` without a terminal."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -43,14 +43,14 @@ class Screen:
         async for line in self.process.stdout:
             self.text += line.decode()
 
-    async def shows(self, *words: str, within: float = 60.0) -> None:
-        """One after the other, from here on."""
+    async def shows(self, *words: str) -> None:
+        """Waits for these texts, one after the other, and removes the output up to the last one."""
         for each in words:
-            await eventually(lambda each=each: each in self.text, within=within)  # type: ignore[misc]
+            await eventually(lambda each=each: each in self.text)  # type: ignore[misc]
             self.text = self.text.partition(each)[2]
 
 
-async def test_labels_appear_pods_move_an_edit_counts_and_nothing_is_left(tas: Tas, policies: Path) -> None:
+async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remains(tas: Tas, policies: Path) -> None:
     listen, health = free_ports(2)
     process = await tas.start(
         "up", "--policies", str(policies), "--listen", f"127.0.0.1:{listen}", "--health-listen", f"127.0.0.1:{health}"
@@ -63,14 +63,14 @@ async def test_labels_appear_pods_move_an_edit_counts_and_nothing_is_left(tas: T
             assert done.code == 0, done.err
         await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text)
         await eventually(lambda: "simulated_pod_evicted" in screen.text)
-        # No source is asked for what it cannot know: a new user would see nothing but its warnings.
+        # No source is polled for metrics that it does not have: a new user would see only its warnings.
         assert (await tas("get", "sources", "--json")).out.strip() == "[]"
-        (policies / "demo.yaml").write_text(POLICY.replace("target: 2", "target: 3"))
+        replace_file(policies / "demo.yaml", POLICY.replace("target: 2", "target: 3"))
         for node in ("node-1", "node-2", "node-3"):
-            # Some came before the edit and some after it: what counts is how it ends.
+            # Some lines are from before the edit and some from after it: the last line counts.
             await eventually(lambda node=node: _last(screen.text, node).startswith("labels: –"))  # type: ignore[misc]
         os.kill(process.pid, signal.SIGINT)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await process.wait() == 0
     finally:
         if process.returncode is None:
@@ -83,7 +83,7 @@ def _last(text: str, node: str) -> str:
     return text.rpartition(f"cluster: {node}: ")[2]
 
 
-async def test_a_port_in_use_is_told_and_nothing_is_left(tas: Tas, policies: Path) -> None:
+async def test_a_port_in_use_is_an_error_and_no_file_remains(tas: Tas, policies: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = await tas("up", "--policies", str(policies), "--listen", address, "--health-listen", "127.0.0.1:0")
@@ -94,7 +94,7 @@ async def test_a_port_in_use_is_told_and_nothing_is_left(tas: Tas, policies: Pat
 
 @pytest.fixture
 async def applied(policies: Path) -> AsyncIterator[Sandbox]:
-    """A sandbox to which the directory is applied."""
+    """A sandbox to which the policies of the directory are applied."""
     async with Sandbox.start() as sandbox:
         task = asyncio.create_task(AppliedPolicies(sandbox.cluster, policies).run())
         await eventually(lambda: sandbox.cluster.store.get(TASPOLICIES, "default", "demo-policy") is not None)
@@ -103,7 +103,7 @@ async def applied(policies: Path) -> AsyncIterator[Sandbox]:
         await asyncio.wait([task])
 
 
-async def test_an_edit_is_one_change_and_leaves_nothing_of_what_it_takes_away(applied: Sandbox, policies: Path) -> None:
+async def test_an_edit_is_one_change_and_removes_deleted_fields(applied: Sandbox, policies: Path) -> None:
     edited = POLICY.replace("    deschedule:\n", "    labeling:\n").replace(
         "target: 2}]\n    dont", "target: 3}]\n    dont"
     )
@@ -117,7 +117,9 @@ async def test_an_edit_is_one_change_and_leaves_nothing_of_what_it_takes_away(ap
     assert applied.cluster.get(TASPOLICIES, "default", "demo-policy")["metadata"]["generation"] == 2
 
 
-async def test_what_cannot_be_read_stays_and_what_is_deleted_goes(applied: Sandbox, policies: Path) -> None:
+async def test_an_unreadable_file_keeps_its_policies_and_a_deleted_file_removes_them(
+    applied: Sandbox, policies: Path
+) -> None:
     (policies / "other.yaml").write_text(POLICY.replace("demo-policy", "other-policy"))
     (policies / "demo.yaml").write_text("broken: [")
 
@@ -131,7 +133,9 @@ async def test_what_cannot_be_read_stays_and_what_is_deleted_goes(applied: Sandb
     await eventually(lambda: names() == set())
 
 
-async def test_while_the_cluster_has_no_policies_it_is_told_and_tried_again(applied: Sandbox, policies: Path) -> None:
+async def test_without_the_crd_the_error_is_logged_and_the_policies_are_applied_later(
+    applied: Sandbox, policies: Path
+) -> None:
     with capture_logs() as logs:
         applied.remove_crd()
         (policies / "demo.yaml").write_text(POLICY.replace("target: 2", "target: 3"))
