@@ -43,6 +43,14 @@ class Screen:
         async for line in self.process.stdout:
             self.text += line.decode()
 
+    async def ended(self) -> int:
+        """The exit code, once all output is read."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(120):
+            await self._reading
+            await self.process.stderr.read()
+            return await self.process.wait()
+
     async def shows(self, *words: str) -> None:
         """Waits for these texts, one after the other, and removes the output up to the last one."""
         for each in words:
@@ -70,8 +78,7 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
             # Some lines are from before the edit and some from after it: the last line counts.
             await eventually(lambda node=node: _last(screen.text, node).startswith("labels: –"))  # type: ignore[misc]
         os.kill(process.pid, signal.SIGINT)
-        async with asyncio.timeout(120):
-            assert await process.wait() == 0
+        assert await screen.ended() == 0
     finally:
         if process.returncode is None:
             process.kill()
