@@ -47,7 +47,7 @@ async def sandbox(tmp_path: Path, server: Server, bus: Bus) -> AsyncIterator[San
         async with tas.running("run", "all", "--bus", server.url, "--kubeconfig", kubeconfig, *ports) as running:
             await running.ready()
             listen = (await running.logged("extender_listening"))["url"].removeprefix("http://").partition("/")[0]
-            # A first verdict of a node may wake pods by itself. So the policy `p` changes an existing verdict.
+            # A recovery is seen by comparison with an earlier verdict: each node has one before `p` is created.
             await eventually(partial(have_verdicts, bus, "first"))
             create_policy(sandbox, "p")
             await eventually(partial(have_verdicts, bus, "p"))
