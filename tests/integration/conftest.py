@@ -1,4 +1,4 @@
-"""Layers: a server with its own store and port, a connection to it; a user. No test shares anything with another."""
+"""Fixtures: a server with its own store and port, a connection to it, a user. Tests share nothing."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +21,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def bus(server: Server) -> AsyncIterator[Bus]:
-    """A connection that is up, with every stream there."""
+    """A connection that is established; all streams exist."""
     async with Bus.connect(server.url, name="test") as bus:
         await bus.wait_connected()
         yield bus
@@ -29,11 +29,11 @@ async def bus(server: Server) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 def tas(tmp_path: Path) -> Tas:
-    """A user of the command line, with a home of this test."""
+    """A user of the command line, with a home directory of this test."""
     return Tas(tmp_path / "home")
 
 
 @pytest.fixture
 def quick_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy's status is patched at most every 2 s instead of every 5: a test then waits for less."""
+    """The status of a policy is patched at most every 2 s, not every 5 s: so tests wait less."""
     monkeypatch.setattr("workers.watching.status.PATCH_SECONDS", 2.0)

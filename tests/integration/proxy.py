@@ -1,4 +1,4 @@
-"""A way to a server that delays answers, or is cut, for those alone who go through it."""
+"""A proxy that delays answers or cuts connections, only for the clients that use it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 
 class Proxy:
-    """Hands bytes on between clients and one server.
+    """Forwards bytes between clients and one server.
 
     Attributes:
-        delay: Seconds that each answer takes longer, from when it is set; their order stays.
-        open: Whether new connections are taken.
+        delay: Seconds by which answers that arrive from now on are delayed; their order stays the same.
+        open: Whether new connections are accepted.
     """
 
     def __init__(self, target: str) -> None:
@@ -49,25 +49,25 @@ class Proxy:
         try:
             if not self.open:
                 return
-            answers, questions = await asyncio.open_connection(self._host, self._port)
-            self._writers.add(questions)
+            server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
+            self._writers.add(server_writer)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._hand_on(reader, questions))
-                    tasks.create_task(self._hand_on(answers, writer, delayed=True))
+                    tasks.create_task(self._forward(reader, server_writer))
+                    tasks.create_task(self._forward(server_reader, writer, delayed=True))
             finally:
-                self._writers.discard(questions)
-                questions.transport.abort()
+                self._writers.discard(server_writer)
+                server_writer.transport.abort()
         except* OSError:
             pass
         finally:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _hand_on(
+    async def _forward(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, delayed: bool = False
     ) -> None:
-        """Until one end closes, which closes the other."""
+        """Forwards until one end closes, and then closes the other."""
         loop = asyncio.get_running_loop()
         chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 

@@ -1,8 +1,8 @@
-"""Publishers that do all that a publisher may, and by plain comparison what is the newest of what they published.
+"""Publishers that do all that a publisher may do, and the newest of the values that they published.
 
-Nothing here asks the product what a sample means: a place is a node, a metric and a source; of its values the one
-that was measured last counts, where nothing counts as measured after it arrived; of equal times the one that came
-last into the stream.
+Nothing here uses the rules of the product. A place is a node, a metric and a source. The value of a place that was
+measured last counts; a time after the arrival counts as the arrival. Of equal times, the last message in the stream
+counts.
 """
 
 import asyncio
@@ -21,22 +21,22 @@ Place = tuple[str, str, str]
 """A node, a metric and a source."""
 
 Order = tuple[int, int]
-"""The microsecond since 1970 that counts, and the place in SAMPLES."""
+"""The microsecond since 1970 that counts, and the sequence in SAMPLES."""
 
 CLOCK = "clock"
-"""A metric whose value is when it was measured, in microseconds of the test: so an older one is a smaller one."""
+"""A metric whose value is its time, in microseconds since the start of the test: an older value is smaller."""
 
 SECOND = 1_000_000
 """Microseconds."""
 
 LATE_SECONDS = 4.0
-"""How long after it was measured a sample may be published here."""
+"""How long after its measurement a sample is published at the latest."""
 
 REPORT_SECONDS = (0.2, 3.0)
-"""How long after it is asked for everything is reported again."""
+"""The least and the longest time until a requested report of all metrics."""
 
 AHEAD_SECONDS = 5.0
-"""How far a source's clock may be ahead here; up to 10 s is tolerated."""
+"""How far the clock of a source is ahead at most; the product tolerates 10 s."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def text_of(microseconds: int) -> str:
 
 
 def microseconds_of(text: str) -> int:
-    """The microsecond of a time as the bus tells it, which may have nine digits."""
+    """The microseconds of a time of the bus, which may have nine digits."""
     time, _, rest = text.removesuffix("Z").partition(".")
     fraction, _, zone = rest.partition("+")
     assert zone in ("", "00:00"), text
@@ -60,7 +60,7 @@ def microseconds_of(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What is published. `measured` is None where it says no time, so that its arrival counts."""
+    """A published message. `measured` is None if it has no time: then its arrival counts."""
 
     node: str
     source: str
@@ -79,20 +79,20 @@ class Message:
 
 @dataclass
 class Published:
-    """What all publishers published.
+    """All published messages.
 
     Attributes:
-        began: The microsecond that `CLOCK` counts from.
-        newest: What counts of what was acknowledged, of each place.
-        told: When it was measured, of each place whose newest told so itself, and truly.
-        values: When each value of each place was measured; also of what was never acknowledged.
-        messages: How many were acknowledged.
-        times: What messages told as their time, oldest message first.
+        began: The microsecond from which `CLOCK` counts.
+        newest: For each place, the order and the value that count, of all acknowledged messages.
+        measured: For each place, the time in the message that counts, if it has one that is not ahead.
+        values: For each place and value, its time; also of messages that were never acknowledged.
+        messages: The number of acknowledged messages.
+        times: The times in messages, oldest message first.
     """
 
     began: int = 0
     newest: dict[Place, tuple[Order, int]] = field(default_factory=dict)
-    told: dict[Place, int] = field(default_factory=dict)
+    measured: dict[Place, int] = field(default_factory=dict)
     values: dict[Place, dict[int, int | None]] = field(default_factory=dict)
     messages: int = 0
     times: list[int] = field(default_factory=list)
@@ -111,12 +111,12 @@ class Published:
         for place, value in message.places.items():
             if place not in self.newest or order > self.newest[place][0]:
                 self.newest[place] = (order, value)
-                self.told.pop(place, None)
+                self.measured.pop(place, None)
                 if message.measured == order[0]:
-                    self.told[place] = order[0]
+                    self.measured[place] = order[0]
 
     def differences(self, held: Mapping[Place, tuple[Order, int]]) -> dict[Place, tuple[object, object]]:
-        """Where what a reader holds is not the newest: what it holds, and what it should."""
+        """The places of which a reader has not the newest value: the value it has, and the expected value."""
         found: dict[Place, tuple[object, object]] = {}
         for place in held.keys() | self.newest.keys():
             has, should = held.get(place), self.newest.get(place)
@@ -125,7 +125,7 @@ class Published:
         return found
 
     def clocks(self) -> dict[str, int]:
-        """Of each node the newest `CLOCK`, whichever source it is from."""
+        """The newest `CLOCK` of each node, from any source."""
         found: dict[str, tuple[int, int]] = {}
         for (node, metric, _), ((counts, _), value) in self.newest.items():
             if metric == CLOCK:
@@ -134,12 +134,12 @@ class Published:
 
 
 def _untimed(value: tuple[Order, int]) -> tuple[int, int]:
-    """Which message it is of, and the value: all but the time, whose last digit is rounded."""
+    """The sequence and the value, without the time, whose last digit is rounded."""
     return (value[0][1], value[1])
 
 
 class Publisher:
-    """One source's program. Several may speak for one source."""
+    """A program that publishes for a source. A source may have several."""
 
     def __init__(
         self,
@@ -163,9 +163,9 @@ class Publisher:
         self._sent: list[Message] = []
 
     async def run(self, seconds: float, report_again: asyncio.Event) -> None:
-        """Publishes in bursts for so long, and on until some time after everything has been reported once more.
+        """Publishes in bursts for so many seconds, and until one second after a report of all metrics.
 
-        It is reported a while after it is asked for.
+        The report follows some time after `report_again` is set.
         """
         until = time.monotonic() + seconds
         report_at: float | None = None
@@ -181,7 +181,7 @@ class Publisher:
             await asyncio.sleep(self._chance.uniform(0, 0.1))
 
     async def report(self) -> None:
-        """All metrics of all nodes as they are now, among samples that come late."""
+        """Publishes all metrics of all nodes with the current time, mixed with late samples."""
         messages = [self._message(node, now(), self._metrics) for node in self._nodes]
         messages += [self._some() for _ in self._nodes]
         self._chance.shuffle(messages)
@@ -191,7 +191,7 @@ class Publisher:
         await asyncio.gather(*(self._publish(message) for message in messages))
 
     async def _publish(self, message: Message) -> None:
-        """Publishes until it is acknowledged; with a time ahead, until the stream has said when it arrived."""
+        """Publishes until the message is acknowledged, and its arrival is known if that may count."""
         self._published.sending(message)
         while True:
             counts = message.measured
@@ -210,7 +210,7 @@ class Publisher:
             await self._bus.wait_connected()
 
     async def _arrived(self, sequence: int) -> int | None:
-        """When the stream got a message; None if it has lost it since."""
+        """When a message arrived; None if the stream has lost it since then."""
         try:
             answer = await self._bus.api(f"STREAM.MSG.GET.{SAMPLES.stream}", {"seq": sequence})
         except RefusedError as error:
@@ -220,7 +220,7 @@ class Publisher:
         return microseconds_of(answer["message"]["time"])
 
     def _some(self) -> Message:
-        """A sample out of order, one that was sent before, one of a time that others have, or of the newest."""
+        """A late sample, a repeated one, one with an equal time, or one without a time or with a time ahead."""
         kind = self._chance.random()
         if kind < 0.1 and self._sent:
             return self._chance.choice(self._sent[-100:])
@@ -232,17 +232,17 @@ class Publisher:
             return self._message(node, now() + round(self._chance.uniform(0.5, AHEAD_SECONDS) * SECOND), metrics)
         if kind < 0.4 and self._published.times:
             return self._message(node, self._chance.choice(self._published.times[-50:]), metrics)
-        if kind < 0.55 and (told := self._published.told.get((node, metrics[0], self._source))) is not None:
-            return self._message(node, told, metrics)
+        if kind < 0.55 and (measured := self._published.measured.get((node, metrics[0], self._source))) is not None:
+            return self._message(node, measured, metrics)
         return self._message(node, now() - round(self._chance.uniform(0, LATE_SECONDS) * SECOND), metrics)
 
     def _message(self, node: str, measured: int | None, metrics: Sequence[str]) -> Message:
         self._count += 1
-        number = 10 * self._count + self._number  # of no other message
+        number = 10 * self._count + self._number  # no other message has it
         ahead = measured is not None and measured > now()
         values = dict.fromkeys(metrics, number)
         if CLOCK in values:
-            if measured is None or ahead:  # when it counts is not known before it has arrived
+            if measured is None or ahead:  # the time that counts is unknown before the arrival
                 del values[CLOCK]
             else:
                 values[CLOCK] = measured - self._published.began  # below 0 at first
@@ -257,5 +257,5 @@ class Publisher:
         return message
 
     def _written(self, value: int) -> object:
-        """A quantity in one of its forms."""
+        """A quantity in one of its notations."""
         return self._chance.choice([value, str(value), f"{value}000m", f"{value}.0", f"{value}e0"])

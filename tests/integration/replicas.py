@@ -1,4 +1,4 @@
-"""Workers as the processes they are, and what can befall a process."""
+"""Workers as processes, and the faults of a process."""
 
 import json
 import os
@@ -17,18 +17,18 @@ from tests.integration.servers import eventually
 REPOSITORY = Path(__file__).parents[2]
 
 START_SECONDS = 120.0
-"""How long a process may take until it is ready, on a machine that has other things to do."""
+"""How long a process may take until it is ready, on a busy machine."""
 
 
 class Replica:
-    """One command in one process at a time; what its lives wrote is in one file."""
+    """A command, in one process at a time; all its processes write to one log file."""
 
     def __init__(self, name: str, command: Sequence[str], *, folder: Path) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self._command = command
         self._process: Process | None = None
-        self._told = 0
+        self._log_start = 0
 
     @property
     def pid(self) -> int:
@@ -37,19 +37,19 @@ class Replica:
 
     @property
     def paused(self) -> bool:
-        """Whether it is stopped, by us or by itself."""
+        """Whether it is stopped, by the test or by itself."""
         return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
 
     @property
     def ended(self) -> bool:
-        """Whether its present life is over."""
+        """Whether the current process has ended."""
         assert self._process is not None, f"{self.name} does not run"
         return not self._process.is_running
 
     def start(self) -> None:
-        # Nothing of whoever runs the tests: neither their settings nor a bus that they run themselves.
+        # Neither the settings of the user who runs the tests nor a bus that this user runs.
         settings = {name: value for name, value in clean_environment().items() if not name.startswith("TAS_")}
-        self._told = self.log.stat().st_size if self.log.exists() else 0
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._process = Process(
             self.name,
             [sys.executable, *self._command],
@@ -60,12 +60,12 @@ class Replica:
         )
 
     def kill(self) -> None:
-        """Ends it as a power switch would, paused or not."""
+        """Ends it by SIGKILL, paused or not."""
         if self._process is not None:
             self._process.kill()
 
     def pause(self) -> None:
-        """It keeps its connection and all that comes over it, and does nothing."""
+        """Stops it by SIGSTOP: it keeps its connection and the data that arrives over it."""
         self.send(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -75,7 +75,7 @@ class Replica:
         os.kill(self.pid, number)
 
     def catches(self, number: signal.Signals) -> bool:
-        """Whether it has got so far as to do something of its own at this signal; only Linux tells."""
+        """Whether the process has a handler of this signal; only Linux shows this."""
         status = Path(f"/proc/{self.pid}/status")
         masks = (
             [line.split()[1] for line in status.read_text().splitlines() if line.startswith("SigCgt:")]
@@ -85,13 +85,13 @@ class Replica:
         return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
     def must_run(self) -> None:
-        """Fails with the end of what it wrote if it has ended by itself, in this life or in an earlier one."""
+        """Fails with the end of the log if the current or an earlier process has ended by itself."""
         assert self._process is not None, f"{self.name} does not run"
         self._process.must_run()
         assert not any(event["event"] == "worker_crashed" for event in self.events()), self._process.tail()
 
     def events(self, *, since: int = 0) -> Iterator[dict[str, str]]:
-        """What it told, oldest first, from so many bytes on; a line that its death cut off is left out."""
+        """Its log events from byte `since` on, oldest first, without lines that a kill has cut off."""
         for line in self.log.read_bytes()[since:].decode(errors="replace").splitlines():
             try:
                 event = json.loads(line)
@@ -100,30 +100,32 @@ class Replica:
             yield event
 
     async def address(self, purpose: str) -> str:
-        """Where the last life that got so far listens for `purpose`: `health` or `extender`."""
+        """The last logged URL for `purpose`: `health` or `extender`."""
         found: list[str] = []
 
-        def told() -> bool:
+        def is_logged() -> bool:
             self.must_run()
             found[:] = [event["url"] for event in self.events() if event["event"] == f"{purpose}_listening"]
             return bool(found)
 
-        await eventually(told, within=START_SECONDS, every=0.05)
+        await eventually(is_logged, within=START_SECONDS, every=0.05)
         return found[-1]
 
     async def ready(self) -> None:
-        """Waits until its present life says so itself."""
+        """Waits until the current process is ready by its own `/readyz`."""
         async with aiohttp.ClientSession() as session:
 
-            async def says_so() -> bool:
+            async def is_ready() -> bool:
                 self.must_run()
-                told = [each["url"] for each in self.events(since=self._told) if each["event"] == "health_listening"]
-                if not told:
+                urls = [
+                    each["url"] for each in self.events(since=self._log_start) if each["event"] == "health_listening"
+                ]
+                if not urls:
                     return False
-                async with session.get(f"{told[-1]}/readyz") as answer:
+                async with session.get(f"{urls[-1]}/readyz") as answer:
                     return answer.status == 200
 
-            await eventually(says_so, within=START_SECONDS, every=0.05)
+            await eventually(is_ready, within=START_SECONDS, every=0.05)
 
 
 def tas(*arguments: str, bus: str) -> list[str]:
@@ -133,7 +135,7 @@ def tas(*arguments: str, bus: str) -> list[str]:
 
 @contextmanager
 def replica(name: str, command: Sequence[str], *, folder: Path) -> Iterator[Replica]:
-    """Runs it, and ends whichever life of it is left."""
+    """Runs it while the body runs."""
     replica = Replica(name, command, folder=folder)
     try:
         replica.start()

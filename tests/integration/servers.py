@@ -1,4 +1,4 @@
-"""A real nats-server for one test, and what can befall it."""
+"""A real nats-server for one test, and its faults; calls and conditions that are repeated."""
 
 import asyncio
 import os
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class Server:
-    """One server's life: its address and its store stay the same over restarts."""
+    """A server whose address and store stay the same over restarts."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        (self._port,) = free_ports(1)  # which nobody is given while the server is away
+        (self._port,) = free_ports(1)  # no other test gets it while the server does not run
         self._running: EmbeddedServer | None = None
         self._ending = AsyncExitStack()
 
@@ -38,24 +38,24 @@ class Server:
         )
 
     async def stop(self) -> None:
-        """Ends it as an operator would; clients are told."""
+        """Ends it in an orderly way: clients are notified."""
         await self._ending.aclose()
         self._running = None
 
     async def kill(self) -> None:
-        """Ends it as a power switch would."""
+        """Ends it by SIGKILL."""
         self._signal(signal.SIGKILL)
         assert self._running is not None
         await self._running.wait()
         await self.stop()
 
     def pause(self) -> None:
-        """It stays connected and answers nobody: on return every thread of it stands still."""
+        """Stops it by SIGSTOP: it stays connected and answers nothing. On return every thread is stopped."""
         self._signal(signal.SIGSTOP)
         assert self._running is not None
         threads = Path(f"/proc/{self._running.pid}/task")
         until = time.monotonic() + 30
-        while threads.exists() and not all(map(_stands_still, threads.iterdir())):  # only Linux tells
+        while threads.exists() and not all(map(_is_stopped, threads.iterdir())):  # only Linux has them
             assert time.monotonic() < until, "the server does not stop"
             time.sleep(0.001)
 
@@ -63,14 +63,14 @@ class Server:
         self._signal(signal.SIGCONT)
 
     async def restart(self, *, wiped: bool = False, **options: Any) -> None:
-        """Kills it and starts it again; `wiped`: with nothing of what it knew."""
+        """Kills it and starts it again; `wiped`: with an empty store."""
         await self.kill()
         if wiped:
             self.wipe()
         await self.start(**options)
 
     def wipe(self) -> None:
-        """Removes all that it knew, while it does not run."""
+        """Deletes its store, while it does not run."""
         assert self._running is None, "the server runs"
         shutil.rmtree(self._store)
 
@@ -79,7 +79,7 @@ class Server:
         os.kill(self._running.pid, number)
 
 
-def _stands_still(thread: Path) -> bool:
+def _is_stopped(thread: Path) -> bool:
     try:
         return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:  # it has ended
@@ -129,7 +129,7 @@ class PatientBus(Bus):
 async def eventually(
     holds: Callable[[], bool | Awaitable[bool]], *, within: float = 120.0, every: float = 0.005
 ) -> float:
-    """Waits until `holds()` is true, and returns the seconds it took; fails after `within`."""
+    """Waits until `holds()` is true, and returns the seconds of the wait; fails after `within` seconds."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
@@ -138,5 +138,5 @@ async def eventually(
             answer = await answer
         if answer:
             return loop.time() - began
-        assert loop.time() - began < within, f"not so within {within:g} s: {holds}"
+        assert loop.time() - began < within, f"not true within {within:g} s: {holds}"
         await asyncio.sleep(every)

@@ -1,11 +1,11 @@
-"""Everything at once, by chance, with a seed.
+"""All faults at the same time, at random, from a seed.
 
-Publishers send out of order, repeat themselves and share sources; replicas of materialize are killed and paused; the
-bus loses all it knew. Once every publisher has reported again, every value in every extender is the newest that was
-published; until then none is older than one it held before.
+Publishers send out of order, repeat messages and share sources; replicas of materialize are killed and paused; the bus
+is wiped. After every publisher has reported all metrics again, every value in every extender is the newest published
+one. Until then no value is replaced by an older one.
 
-`TAS_CHAOS_SEEDS=50` runs the seeds 1 to 50, `TAS_CHAOS_SEEDS=7-9` those three. A seed determines what is published and
-what befalls whom, but not how the processes' turns meet.
+`TAS_CHAOS_SEEDS=50` runs the seeds 1 to 50, `TAS_CHAOS_SEEDS=7-9` those three. A seed determines the messages and the
+faults, but not the order in which processes run.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ from tests.integration.workers.running import all_handled, epoch_on
 DEFAULT_SEEDS = "1-3"
 
 HISTORY_SECONDS = 9.0
-"""How long everything goes on."""
+"""How long messages and faults continue."""
 
 PAUSES_SECONDS = ((0.02, 0.4), (0.4, 3.0))
 LONG_PAUSE_SECONDS = (10.5, 12.0)
-"""More than a message waits for its acknowledgement: it goes to another replica meanwhile, and is old at waking."""
+"""Longer than the ack wait: another replica gets the messages meanwhile."""
 
 NODES_NAMES = ("node-1", "node-2", "ip-10-0-0-1.ec2.internal", "ip-10-0-0-2.ec2.internal", "edge.eu", "n")
 METRICS = (CLOCK, "load1", "memory-free", "other")
 SOURCES = ("agent", "agent", "exporter", "prometheus-1")
-"""One publisher each."""
+"""Each has one publisher."""
 
 THRESHOLDS = tuple(range(-4 * SECOND, 24 * SECOND, SECOND // 2))
-"""For each of them a policy that keeps pods off nodes whose clock is beyond it."""
+"""For each of them there is a policy that rejects nodes whose clock is beyond it."""
 
 
 def seeds() -> range:
@@ -51,14 +51,14 @@ def seeds() -> range:
     return range(int(first), int(last) + 1) if dash else range(1, int(first) + 1)
 
 
-class Story:
-    """What befell whom, told as it happens: pytest shows it where the test fails."""
+class Journal:
+    """The faults, printed with their time: pytest shows this if the test fails."""
 
     def __init__(self, seed: int) -> None:
         self._began = time.monotonic()
         print(f"again: TAS_CHAOS_SEEDS={seed}-{seed} python -m pytest tests/integration/test_chaos.py")
 
-    def tell(self, what: str) -> None:
+    def note(self, what: str) -> None:
         print(f"{time.monotonic() - self._began:6.2f} s  {what}")
 
 
@@ -78,8 +78,8 @@ def threshold(microseconds: int) -> str:
     return f"beyond-{microseconds}".replace("--", "-minus-")
 
 
-async def torment(one: Replica, chance: random.Random, story: Story, *, long_pause: bool) -> None:
-    """Kills and pauses one replica, over and over; in the end it runs."""
+async def kill_and_pause(one: Replica, chance: random.Random, journal: Journal, *, long_pause: bool) -> None:
+    """Kills and pauses a replica again and again; in the end the replica runs."""
     until = time.monotonic() + HISTORY_SECONDS
     while True:
         await asyncio.sleep(chance.uniform(0.1, 2))
@@ -90,35 +90,35 @@ async def torment(one: Replica, chance: random.Random, story: Story, *, long_pau
         if sleeps:
             seconds = chance.uniform(*(LONG_PAUSE_SECONDS if long_pause else chance.choice(PAUSES_SECONDS)))
             long_pause = False
-            story.tell(f"{one.name} is paused for {seconds:.2f} s")
+            journal.note(f"{one.name} is paused for {seconds:.2f} s")
             one.pause()
             await asyncio.sleep(seconds)
         if dies:
-            story.tell(f"{one.name} is killed")
+            journal.note(f"{one.name} is killed")
             one.kill()
             await asyncio.sleep(chance.choice((0.0, chance.uniform(0, 1.5))))
             one.start()
         else:
-            story.tell(f"{one.name} wakes")
+            journal.note(f"{one.name} continues")
             one.resume()
 
 
-async def befall(server: Server, policies: Replica, chance: random.Random, story: Story) -> None:
-    """What the bus goes through: perhaps its server dies and comes back; once it comes back with nothing."""
+async def break_bus(server: Server, policies: Replica, chance: random.Random, journal: Journal) -> None:
+    """Kills the bus with a probability of one half; then wipes it."""
     await asyncio.sleep(chance.uniform(0.1, 0.3) * HISTORY_SECONDS)
     if chance.random() < 0.5:
-        story.tell("the bus is killed")
+        journal.note("the bus is killed")
         await server.restart()
     await asyncio.sleep(chance.uniform(0.1, 0.3) * HISTORY_SECONDS)
-    story.tell("the bus is wiped")
+    journal.note("the bus is wiped")
     await server.kill()
     if dies := chance.random() < 0.3:
-        story.tell("policies is killed")
+        journal.note("policies is killed")
         policies.kill()
     await asyncio.sleep(chance.choice((0.0, chance.uniform(0, 2))))
     server.wipe()
     await server.start()
-    story.tell("the bus is there again, empty")
+    journal.note("the bus runs again, empty")
     if dies:
         await asyncio.sleep(chance.uniform(0, 2))
         policies.start()
@@ -127,7 +127,7 @@ async def befall(server: Server, policies: Replica, chance: random.Random, story
 @pytest.mark.parametrize("seed", seeds(), ids="seed-{}".format)
 async def test_every_value_ends_as_the_newest_and_never_returns_to_an_older_one(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    story = Story(seed)
+    journal = Journal(seed)
     published = Published()
     policies = tmp_path / "policies"
     policies.mkdir()
@@ -135,7 +135,7 @@ async def test_every_value_ends_as_the_newest_and_never_returns_to_an_older_one(
         rule = {"metricname": CLOCK, "operator": "GreaterThan", "target": microseconds}
         write_policy(policies, threshold(microseconds), rules=[rule])
     async with AsyncExitStack() as stack:
-        stack.enter_context(capture_logs())  # what the readers and publishers tell of a bus that is away is not news
+        stack.enter_context(capture_logs())  # outages of the bus are expected
         server = Server(tmp_path / "store")
         await server.start()
         stack.push_async_callback(server.stop)
@@ -148,15 +148,15 @@ async def test_every_value_ends_as_the_newest_and_never_returns_to_an_older_one(
             started("policies", "policies", "--policies", str(policies)),
             started("extender", "extender", "--listen", "127.0.0.1:0", "--stale-after", f"{STALE_SECONDS:g}s"),
         ]
-        stranger = await stack.enter_async_context(bucket(server.url, published))
+        reader = await stack.enter_async_context(bucket(server.url, published))
         views = [await stack.enter_async_context(extender_view(server.url, f"view-{n}", published)) for n in (1, 2)]
         for one in (*replicas, *others):
             await one.ready()
         extender = await stack.enter_async_context(asked(await others[1].address("extender"), NODES_NAMES))
         thresholds = [threshold(microseconds) for microseconds in THRESHOLDS]
-        await stack.enter_async_context(meanwhile(extender.ask_on(thresholds, random.Random(f"{seed} questions"))))
+        await stack.enter_async_context(meanwhile(extender.ask_on(thresholds, random.Random(f"{seed} requests"))))
 
-        story.tell("all are ready")
+        journal.note("all workers are ready")
         published.begin()
         report_again = asyncio.Event()
         publishers = []
@@ -179,31 +179,29 @@ async def test_every_value_ends_as_the_newest_and_never_returns_to_an_older_one(
                 tasks.create_task(publisher.run(HISTORY_SECONDS, report_again))
             for number, one in enumerate(replicas):
                 own = random.Random(f"{seed} replica {number}")
-                tasks.create_task(torment(one, own, story, long_pause=long_pause and number == 0))
-            await befall(server, others[0], chance, story)
+                tasks.create_task(kill_and_pause(one, own, journal, long_pause=long_pause and number == 0))
+            await break_bus(server, others[0], chance, journal)
             report_again.set()
             views.append(await stack.enter_async_context(extender_view(server.url, "late view", published)))
-        story.tell(f"{published.messages} messages were published")
+        journal.note(f"{published.messages} messages were published")
 
-        looking = await stack.enter_async_context(Bus.connect(server.url, name="looking"))
-        await all_handled(looking)
-        story.tell("all have been handled")
-        epoch = await epoch_on(looking, NODES)
-        await eventually(
-            lambda: has_read(stranger.status, epoch) and all(has_read(view.status, epoch) for view in views)
-        )
+        observer = await stack.enter_async_context(Bus.connect(server.url, name="observer"))
+        await all_handled(observer)
+        journal.note("all messages were handled")
+        epoch = await epoch_on(observer, NODES)
+        await eventually(lambda: has_read(reader.status, epoch) and all(has_read(view.status, epoch) for view in views))
 
         for each in (*replicas, *others):
             each.must_run()
-        wrongs = stranger.wrongs + [wrong for view in views for wrong in view.held.wrongs]
-        assert not wrongs, "\n".join(wrongs)
-        assert len(stranger.lives) == 2
+        faults = reader.faults + [fault for view in views for fault in view.held.faults]
+        assert not faults, "\n".join(faults)
+        assert len(reader.epochs) == 2
         assert len(published.newest) == len(NODES_NAMES) * len(METRICS) * len(set(SOURCES))
-        for held in (stranger.lives[-1], *(view.held for view in views)):
+        for held in (reader.epochs[-1], *(view.held for view in views)):
             differences = published.differences(held.values)
             assert not differences, f"{held.name}: {differences}"
         await answers_are_right(extender, policies, published)
-        assert not extender.wrongs, "\n".join(extender.wrongs)
+        assert not extender.faults, "\n".join(extender.faults)
         assert extender.asked > 100
 
 
@@ -218,10 +216,10 @@ async def answers_are_right(extender: Extender, policies: Path, published: Publi
         write_policy(policies, f"exactly-{number}", logicalOperator="allOf", rules=rules)
     for number, node in enumerate(NODES_NAMES):
 
-        async def is_so(number: int = number, node: str = node) -> bool:
+        async def rejects_this_node_alone(number: int = number, node: str = node) -> bool:
             return await extender.rejects(f"exactly-{number}") == {node}
 
-        await eventually(is_so)
+        await eventually(rejects_this_node_alone)
     # So the extender has the newest values: each of its answers must follow from them.
     clocks = published.clocks()
     for microseconds in THRESHOLDS:

@@ -1,12 +1,12 @@
-"""The law of removal: a label goes only because something said so.
+"""The law of removal: a label is removed only for a positive reason (docs/law-of-removal.md).
 
-Seeded random histories of samples, silence and staleness, edited and deleted policies, nodes that go and come back,
-an API server that fails, a bus that is lost, and workers that are killed or stopped. Before every removal there is a
-sample that met the rule, was the newest and fresh when it was read, and that at most 2 s before the patch; or a word
-of the policy; or an answer of the API server. After quiet returns, every node's labels equal the model's.
+Random histories from a seed: samples, times without samples, edited and deleted policies, deleted and new nodes, an
+API server that fails, a bus that is wiped, and workers that are killed or stopped. Before every removal there is a
+sample that met the rule, and that was the newest and fresh when it was read, at most 2 s before the patch; or the
+policy itself; or a list of the API server. When the faults have ended, the labels of every node equal the model's.
 
 No later change may weaken it. `TAS_REMOVAL_SEEDS=50` runs the seeds 1 to 50, `TAS_REMOVAL_SEEDS=7-9` those three. A
-seed determines what happens, but not how the workers' turns meet. What it found is kept in docs/law-of-removal.md.
+seed determines the events, but not the order in which workers run.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from tests.integration.removal.tally import RecordProperty, record
 
 DEFAULT_SEEDS = "1-8"
 AT_ONCE = int(os.environ.get("TAS_REMOVAL_AT_ONCE", "8"))
-"""So many histories are played at the same time, each with a bus and an API server of its own."""
+"""The number of histories that are played at the same time, each with its own bus and API server."""
 
 PROCESS_EVERY = 8
-"""Of so many seeds, the first is played with workers as processes too."""
+"""The first of each so many seeds is played with workers as processes too."""
 
 PROCESSES_AT_ONCE = 3
-"""So many of these are played at the same time."""
+"""The number of histories with processes that are played at the same time."""
 
 DEFAULT_PAUSE = "5"
-"""Seconds for which one replica of each worker is stopped, once a run; `TAS_REMOVAL_PAUSE` says otherwise."""
+"""Seconds for which one replica of each worker is stopped, once in each run. `TAS_REMOVAL_PAUSE` sets another value."""
 
 MOST_SECONDS = 900
-"""How long a batch may take, without that pause: many times what it does."""
+"""The time limit of a batch without that pause, many times its usual time."""
 
 
 def seeds() -> range:
@@ -50,7 +50,7 @@ def pause_seconds() -> float:
 
 
 def batches(every: Sequence[int], at_once: int) -> list[tuple[int, ...]]:
-    """The seeds in groups that are played at the same time."""
+    """The seeds in groups of histories that are played at the same time."""
     return [tuple(every[start : start + at_once]) for start in range(0, len(every), at_once)]
 
 
@@ -61,7 +61,7 @@ def name(batch: Sequence[int]) -> str:
 async def play_all(
     batch: Sequence[int], folder: Path, *, as_processes: bool = False, pause: float = 0.0
 ) -> Counter[str]:
-    """Plays a batch at once, the first of it with a pause; returns how often it met which case."""
+    """Plays a batch, its first history with a pause; returns how often each case occurred."""
     with capture_logs():
         results = await asyncio.gather(
             *(
@@ -88,7 +88,7 @@ async def play_all(
 def record_met(
     record_property: RecordProperty, met: Counter[str], batch: Sequence[int], *, as_processes: bool = False
 ) -> None:
-    """Counts for the session what a batch met."""
+    """Counts the cases of a batch for the session."""
     of = {ON_ONE_LOOP: seeds(), AS_PROCESSES: seeds()[::PROCESS_EVERY]}
     way = AS_PROCESSES if as_processes else ON_ONE_LOOP
     record(record_property, met, on=SANDBOX, played=way, seeds=batch, of=of)
@@ -96,12 +96,12 @@ def record_met(
 
 @pytest.fixture(autouse=True)
 def leftovers_collected() -> Iterator[None]:
-    """Collects what cancelled workers left behind once the event loop is closed: else another test is warned of it."""
+    """Collects the sockets of cancelled workers after the event loop is closed; else another test gets the warnings."""
     yield
     gc.collect()
 
 
-# A worker that is killed by cancelling may leave a socket behind; a process would not.
+# A worker that is killed by cancellation may leave a socket open.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
@@ -112,7 +112,7 @@ async def test_a_label_is_removed_only_for_a_reason(
 ) -> None:
     met = await play_all(batch, tmp_path)
     record_met(record_property, met, batch)
-    # On a busy machine each of them may be judged late; the session asks for enough that are not.
+    # On a busy machine all of them may be judged late; the session requires enough that are not.
     assert len(batch) < 4 or met[Case.SAMPLE] + met[late(Case.SAMPLE)] > 0, "nothing was removed"
 
 
@@ -121,7 +121,7 @@ async def test_a_label_is_removed_only_for_a_reason(
 async def test_replicas_that_are_killed_and_stopped_remove_labels_only_for_a_reason(
     batch: tuple[int, ...], tmp_path: Path, record_property: RecordProperty
 ) -> None:
-    """With the first of them one replica of each worker sleeps for long."""
+    """In the first history one replica of each worker is stopped for long."""
     pause = pause_seconds() if batch[0] == seeds()[0] else 0.0
     met = await play_all(batch, tmp_path, as_processes=True, pause=pause)
     record_met(record_property, met, batch, as_processes=True)

@@ -1,4 +1,4 @@
-"""Ports for what a test starts: no two tests are given the same, in one process or in several."""
+"""Free ports: no two tests get the same port, in one process or in several."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Readers that hold all they see against what was published: views, the bucket itself, and a process that answers."""
+"""Readers that compare all they read with the published values: views, a watch of the bucket, an extender."""
 
 import asyncio
 import json
@@ -21,56 +21,53 @@ from tests.integration.published import SECOND, Order, Place, Published, microse
 from workers.following.followed_view import FollowedView
 
 STALE_SECONDS = 3600.0
-"""Longer than any test: here nothing is forgotten because of its age."""
+"""Longer than any test: no sample becomes stale."""
 
 WRONGS = 20
-"""How many faults are told; the rest are alike."""
+"""At most so many faults are reported; the others are similar."""
 
 
 class Held:
-    """The newest of each place that one reader has ever seen, and what was wrong with what it saw.
+    """The newest value of each place that a reader has read, and the faults of what it read.
 
     Attributes:
         values: The order and the value of each place.
-        changes: How often a place got another value.
-        wrongs: What went back, vanished, or was never published.
+        faults: Values that became older, vanished, or were never published.
     """
 
     def __init__(self, name: str, published: Published) -> None:
         self.name = name
         self.values: dict[Place, tuple[Order, int]] = {}
-        self.changes = 0
-        self.wrongs: list[str] = []
+        self.faults: list[str] = []
         self._published = published
 
     def see(self, node: str, seen: Mapping[Place, tuple[Order, int]]) -> None:
-        """Takes in all that is known of `node` now."""
+        """Compares all current values of `node` with the earlier ones."""
         for place in self.values:
             if place[0] == node and place not in seen:
-                self.wrong(f"{place} has vanished")
+                self.report(f"{place} has vanished")
         for place, (order, value) in seen.items():
             self._see_value(place, order, value)
 
-    def wrong(self, what: str) -> None:
-        if len(self.wrongs) < WRONGS:
-            self.wrongs.append(f"{self.name}: {what}")
+    def report(self, what: str) -> None:
+        if len(self.faults) < WRONGS:
+            self.faults.append(f"{self.name}: {what}")
 
     def _see_value(self, place: Place, order: Order, value: int) -> None:
         before = self.values.get(place)
         if before == (order, value):
             return
         if before is not None and order <= before[0]:
-            self.wrong(f"{place} went from {before} to {(order, value)}")
+            self.report(f"{place} went from {before} to {(order, value)}")
         if value not in (known := self._published.values.get(place, {})):
-            self.wrong(f"{place} is {value}, which nobody published")
+            self.report(f"{place} is {value}, which nobody published")
         elif (measured := known[value]) is not None and order[0] > measured:
-            self.wrong(f"{place} is {value} of {order[0]}, and it was measured at {measured}")
+            self.report(f"{place} is {value} of {order[0]}, and it was measured at {measured}")
         self.values[place] = (order, value)
-        self.changes += 1
 
 
 class HeldView(View):
-    """The product's view, looked at after each change."""
+    """The view of the product, checked after each change."""
 
     def __init__(self, held: Held) -> None:
         super().__init__(default_stale_after=STALE_SECONDS)
@@ -81,12 +78,12 @@ class HeldView(View):
         self._held.see(node, places(node, self.samples(node)))
 
     def drop_samples(self, node: str) -> None:
-        self._held.wrong(f"{node} was dropped")
+        self._held.report(f"{node} was dropped")
         super().drop_samples(node)
 
 
 def places(node: str, samples: NodeSamples) -> dict[Place, tuple[Order, int]]:
-    """What a view knows of a node."""
+    """The values of a node in a view."""
     return {
         (node, metric, scrape.source): ((round(scrape.time * SECOND), scrape.sequence), value // NANO)
         for scrape in samples
@@ -96,11 +93,11 @@ def places(node: str, samples: NodeSamples) -> dict[Place, tuple[Order, int]]:
 
 @asynccontextmanager
 async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs `work` as long as the body does; what ends it before is raised."""
+    """Runs `work` while the body runs; raises an error that ends `work` earlier."""
     task = asyncio.create_task(work)
     try:
         yield
-        assert not task.done(), "it ended by itself"
+        assert not task.done(), "the work ended by itself"
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -108,7 +105,7 @@ async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 class ExtenderView:
-    """All that an extender has below its HTTP server."""
+    """The view of an extender, without its HTTP server."""
 
     def __init__(self, bus: Bus, name: str, published: Published) -> None:
         self.held = Held(name, published)
@@ -122,7 +119,7 @@ class ExtenderView:
 
 @asynccontextmanager
 async def extender_view(url: str, name: str, published: Published) -> AsyncIterator[ExtenderView]:
-    """One that follows the bus, with a connection of its own."""
+    """A view that follows the bus, with its own connection."""
     unreadable: list[str] = []
     async with Bus.connect(url, name=name, on_invalid=lambda _, key, __: unreadable.append(key)) as bus:
         view = ExtenderView(bus, name, published)
@@ -132,15 +129,15 @@ async def extender_view(url: str, name: str, published: Published) -> AsyncItera
 
 
 class Bucket:
-    """NODES as a stranger reads it: JSON, each life of the bucket for itself.
+    """NODES as another program reads it: as JSON, each epoch separately.
 
     Attributes:
-        lives: What each life held last.
-        wrongs: What went back, vanished, or was never published, within one life.
+        epochs: The last values of each epoch.
+        faults: Values that became older, vanished, or were never published, within one epoch.
     """
 
     def __init__(self, bus: Bus, published: Published) -> None:
-        self.lives: list[Held] = []
+        self.epochs: list[Held] = []
         self.watch = raw_watch(bus, NODES, on_entry=self._take, on_epoch=self._begin)
         self._published = published
 
@@ -149,19 +146,19 @@ class Bucket:
         return self.watch.status
 
     @property
-    def wrongs(self) -> list[str]:
-        return [wrong for life in self.lives for wrong in life.wrongs]
+    def faults(self) -> list[str]:
+        return [fault for held in self.epochs for fault in held.faults]
 
     def _begin(self, epoch: Epoch) -> None:
-        self.lives.append(Held(f"life {len(self.lives) + 1} of NODES, since {epoch.created}", self._published))
+        self.epochs.append(Held(f"epoch {epoch.created} of NODES", self._published))
 
     def _take(self, entry: RawEntry) -> None:
         token, _, kind = entry.key.partition(".")
         if kind != "metrics":
             return
-        life = self.lives[-1]
+        held = self.epochs[-1]
         if entry.value is None:
-            life.wrong(f"{entry.key} was deleted")
+            held.report(f"{entry.key} was deleted")
             return
         node = token.replace("_", ".")
         seen: dict[Place, tuple[Order, int]] = {}
@@ -170,22 +167,22 @@ class Bucket:
             for metric, text in scrape["metrics"].items():
                 place = (node, metric, scrape["source"])
                 if place in seen:
-                    life.wrong(f"{place} stands twice in {entry.key}")
+                    held.report(f"{place} occurs twice in {entry.key}")
                 seen[place] = ((counts, scrape["sequence"]), int(text))
-        life.see(node, seen)
+        held.see(node, seen)
 
 
 @asynccontextmanager
 async def bucket(url: str, published: Published) -> AsyncIterator[Bucket]:
-    """One that is read, with a connection of its own."""
-    async with Bus.connect(url, name="stranger") as bus:
+    """A bucket that is read over its own connection."""
+    async with Bus.connect(url, name="reader") as bus:
         bucket = Bucket(bus, published)
         async with meanwhile(bucket.watch.run()):
             yield bucket
 
 
 def has_read(status: WatchStatus, epoch: Epoch) -> bool:
-    """Whether all that the bucket held at `epoch` has been taken in."""
+    """Whether the watch has delivered all that the bucket had at `epoch`."""
     return (
         status.epoch is not None
         and status.epoch.created == epoch.created
@@ -195,22 +192,22 @@ def has_read(status: WatchStatus, epoch: Epoch) -> bool:
 
 
 class Extender:
-    """A real extender, asked over HTTP as kube-scheduler does.
+    """A real extender, with requests over HTTP as of kube-scheduler.
 
     Attributes:
-        asked: How many answers came.
-        wrongs: Answers that were no answers, and nodes that violated a policy no more.
+        asked: The number of answers.
+        faults: Errors, and nodes that no longer violated a policy.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: str, nodes: Sequence[str]) -> None:
         self.asked = 0
-        self.wrongs: list[str] = []
+        self.faults: list[str] = []
         self._session = session
         self._url = url
         self._nodes = nodes
 
     async def rejects(self, policy: str) -> set[str] | None:
-        """The nodes that a pod of `policy` is kept off; None if it did not answer."""
+        """The nodes that filter rejects for a pod of `policy`; None after an error."""
         pod = {"metadata": {"name": "p", "namespace": "default", "labels": {"telemetry-policy": policy}}}
         body = {"Pod": pod, "Nodes": None, "NodeNames": self._nodes}
         began = time.monotonic()
@@ -219,33 +216,33 @@ class Extender:
                 text = await response.text()
                 status = response.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            self._wrong(f"{policy}: no answer after {time.monotonic() - began:.1f} s: {error!r}")
+            self._report(f"{policy}: no answer after {time.monotonic() - began:.1f} s: {error!r}")
             return None
         self.asked += 1
         answer = json.loads(text)
         if status != 200 or answer["Error"]:
-            self._wrong(f"{policy}: {status} {text[:200]}")
+            self._report(f"{policy}: {status} {text[:200]}")
             return None
         rejected = set(answer["FailedAndUnresolvableNodes"])
         if rejected | set(answer["NodeNames"]) != set(self._nodes) or rejected & set(answer["NodeNames"]):
-            self._wrong(f"{policy}: some nodes are in neither list, or in both: {text[:200]}")
+            self._report(f"{policy}: some nodes are in neither list, or in both: {text[:200]}")
         return rejected
 
     async def ask_on(self, thresholds: Sequence[str], chance: random.Random) -> None:
-        """Asks until cancelled. Who has violated a threshold of what only grows violates it for ever."""
+        """Sends requests until cancelled. The metric only grows, so a node that violates a threshold never meets it."""
         violating: dict[str, set[str]] = {}
         while True:
             policy = chance.choice(thresholds)
             rejected = await self.rejects(policy)
             if rejected is not None:
                 if gone := violating.get(policy, set()) - rejected:
-                    self._wrong(f"{policy}: {gone} had a newer value before")
+                    self._report(f"{policy}: {gone} had a newer value before")
                 violating[policy] = rejected
             await asyncio.sleep(0.01)
 
-    def _wrong(self, what: str) -> None:
-        if len(self.wrongs) < WRONGS:
-            self.wrongs.append(f"extender: {what}")
+    def _report(self, what: str) -> None:
+        if len(self.faults) < WRONGS:
+            self.faults.append(f"extender: {what}")
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The API server that a history is played on: what users do to it, and what goes wrong with it."""
+"""The API server of a history: the writes of users, and its faults."""
 
 import random
 import time
@@ -16,38 +16,38 @@ from tests.integration.removal.observed import NodeState, Request, Written
 
 ADMIN = "admin"
 LABELS = "tas-on-nats/labels-"
-"""How the user agent of a replica of `labels` begins; the rest is its number."""
+"""The user agent of a replica of `labels`, without the number at its end."""
 
 STATUSES = (404, 409, 410, 429, 500, 503)
 SLOW_SECONDS = (0.2, 1.5)
 
 
 class Api(Protocol):
-    """What a history needs of an API server. Whoever implements it hands every write to the judge."""
+    """The API server as a history needs it. An implementation reports every write to the judge."""
 
     def nodes(self) -> Mapping[str, NodeState]:
-        """Every node as it stands now."""
+        """The current state of every node."""
 
     async def add_node(self, node: str, labels: Mapping[str, str]) -> None: ...
     async def delete_node(self, node: str) -> None: ...
     async def label_node(self, node: str, labels: Mapping[str, str | None], *, manager: str = ADMIN) -> None: ...
     async def put_policy(self, key: Key, spec: Spec, before: Spec | None) -> None:
-        """A new policy, or exactly this in the place of `before`."""
+        """Creates a policy, or replaces its spec `before` completely."""
 
     async def delete_policy(self, key: Key) -> None: ...
 
     async def disturb(self, chance: random.Random) -> None:
-        """Something goes wrong."""
+        """Causes a random fault."""
 
     def hide_policies(self, chance: random.Random) -> None:
-        """For a while they cannot be listed."""
+        """Makes lists of policies fail for a while."""
 
     def calm(self) -> None:
-        """From now on nothing goes wrong."""
+        """Ends all faults."""
 
 
 def replacing(old: Any, new: Any) -> Any:
-    """The merge patch that leaves exactly `new`."""
+    """The merge patch that changes `old` to exactly `new`."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     return dict.fromkeys(old.keys() - new.keys()) | {key: replacing(old.get(key), value) for key, value in new.items()}
@@ -61,7 +61,7 @@ def manifest(key: Key, spec: Spec) -> dict[str, Any]:
 
 @dataclass
 class SandboxApi:
-    """A sandbox, whose objects are changed without HTTP."""
+    """A sandbox whose objects the test changes without HTTP."""
 
     sandbox: Sandbox
     judge: Judge
@@ -69,10 +69,10 @@ class SandboxApi:
     _version: int = 0
 
     def __post_init__(self) -> None:
-        self.look()
+        self.report()
         self.calm()
 
-    # What users do
+    # Writes of users
 
     def nodes(self) -> Mapping[str, NodeState]:
         heads = [each["metadata"] for each in self.sandbox.cluster.store.items(NODES)]
@@ -103,7 +103,7 @@ class SandboxApi:
         with self._by_test():
             self.sandbox.cluster.delete(TASPOLICIES, *key)
 
-    # What goes wrong
+    # Faults
 
     async def disturb(self, chance: random.Random) -> None:
         faults, kind = self.sandbox.faults, chance.random()
@@ -112,47 +112,47 @@ class SandboxApi:
         if kind < 0.5:
             status = chance.choice(STATUSES)
             self.tell(f"API server: {times} times {status} to {verbs}")
-            faults.answer(status, times=times, which=_ours(verbs), retry_after=1 if status == 429 else None)
+            faults.answer(status, times=times, which=_of_product(verbs), retry_after=1 if status == 429 else None)
         elif kind < 0.7:
             seconds = chance.uniform(*SLOW_SECONDS)
             self.tell(f"API server: {times} times slow by {seconds:.2f} s to {verbs}")
-            faults.delay(seconds, times=times, which=_ours(verbs))
+            faults.delay(seconds, times=times, which=_of_product(verbs))
         elif kind < 0.85:
             drop = chance.choice(list(Drop))
-            self.tell(f"API server: {times} connections of {verbs} go {drop.value}")
-            faults.drop(drop, times=times, which=_ours(verbs))
+            self.tell(f"API server: {times} connections of {verbs} are dropped {drop.value} the answer")
+            faults.drop(drop, times=times, which=_of_product(verbs))
         if kind > 0.75:
-            self.look()
+            self.report()
             if forget := chance.random() < 0.6:
                 self.sandbox.forget_history()
-            self.tell(f"API server: watches are cut, and {'all' if forget else 'nothing'} is forgotten")
+            self.tell(f"API server: watches are cut, and {'all' if forget else 'no'} versions are forgotten")
             self.sandbox.cut_watches()
 
     def hide_policies(self, chance: random.Random) -> None:
         self.tell("API server: policies cannot be listed")
-        self.sandbox.faults.answer(chance.choice((404, 500)), times=30, which=_asks_for_policies)
+        self.sandbox.faults.answer(chance.choice((404, 500)), times=30, which=_lists_policies)
 
     def calm(self) -> None:
         self.sandbox.faults.clear()
         self.sandbox.faults.answer(500, which=self._note)
 
-    # What the judge is told
+    # Reports to the judge
 
     @contextmanager
     def _by_test(self) -> Iterator[None]:
-        """What is written within is the test's, and nothing else is: what stood before is handed on first.
+        """Reports the writes of the body as writes of the test; earlier writes are reported first.
 
-        A patch that changes nothing writes nothing. Its answer has the version of the last write, whoever did that.
+        A patch that changes nothing writes nothing. Its answer has the version of the last write of anybody.
         """
-        self.look()
+        self.report()
         yield
-        self._hand_on(by_test=True)
+        self._report(by_test=True)
 
-    def look(self) -> None:
-        """Hands on all that the product has written since the last look."""
-        self._hand_on(by_test=False)
+    def report(self) -> None:
+        """Reports all writes of the product since the last report."""
+        self._report(by_test=False)
 
-    def _hand_on(self, *, by_test: bool) -> None:
+    def _report(self, *, by_test: bool) -> None:
         store, now = self.sandbox.cluster.store, time.time()
         changes = [change for kind in (NODES, TASPOLICIES) for change in store.changes_after(kind, self._version)]
         self._version = store.version
@@ -170,13 +170,13 @@ class SandboxApi:
             )
 
     async def follow(self) -> None:
-        """Hands on what the product writes. Runs until cancelled."""
+        """Reports writes of the product until cancelled."""
         while True:
             await self.sandbox.cluster.store.wait_beyond(self._version)
-            self.look()
+            self.report()
 
     def _note(self, call: Call) -> bool:
-        """Sees every request; matches none."""
+        """Notes every request, and matches none."""
         if not call.user_agent.startswith(LABELS):
             return False
         request = Request(time.time(), self.sandbox.cluster.store.version, call)
@@ -187,12 +187,12 @@ class SandboxApi:
         return False
 
 
-def _ours(verbs: Sequence[str]) -> Which:
+def _of_product(verbs: Sequence[str]) -> Which:
     def matches(call: Call) -> bool:
         return call.user_agent.startswith("tas-on-nats/") and call.verb in verbs
 
     return matches
 
 
-def _asks_for_policies(call: Call) -> bool:
+def _lists_policies(call: Call) -> bool:
     return call.user_agent.startswith(LABELS) and (call.verb, call.resource) == ("list", "taspolicies")

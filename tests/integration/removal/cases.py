@@ -1,4 +1,4 @@
-"""The hard cases of the law of removal: what the histories are for, and how often they have to meet each."""
+"""The hard cases of the law of removal, and how often the histories must meet each of them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Case(StrEnum):
-    """What a history met, as it is counted and shown."""
+    """A hard case, as it is counted and shown."""
 
     SAMPLE = "removed by a sample"
     SELECTOR = "removed by nodeSelector"
@@ -26,15 +26,15 @@ REMOVALS = (Case.SAMPLE, Case.SELECTOR, Case.CLEAR, Case.ORPHAN)
 
 
 def late(case: Case) -> str:
-    """The name of removals that were judged with so much allowance that they prove little."""
+    """The name of removals that were judged so late that they prove little."""
     return f"{case}, judged late"
 
 
 SANDBOX, REAL = "the sandbox", "the real API server"
-"""What the histories are played on."""
+"""The API servers of the histories."""
 
 Least = Mapping[int, Mapping[Case, int]]
-"""How often each case must be met, by the number of seeds from which on that is asked."""
+"""How often each case must be met, by the number of seeds from which on this is required."""
 
 LEAST: Mapping[str, Least] = {
     SANDBOX: {
@@ -56,26 +56,26 @@ LEAST: Mapping[str, Least] = {
     },
     REAL: {3: {Case.SAMPLE: 6, Case.ORPHAN: 8, Case.WIPED: 1}},
 }
-"""Half of what was met on a machine with much else to do, or less; docs/law-of-removal.md has both.
+"""At most half of the numbers of a busy machine; docs/law-of-removal.md has both.
 
 Except `SLEPT`: every run stops one replica of each of the four workers.
 """
 
 
 def missing(met: Mapping[str, int], seeds: Sequence[int], least: Least) -> list[str]:
-    """The cases that the histories of all these `seeds` met too seldom, one line each."""
-    asked = max((count for count in least if count <= len(seeds)), default=None)
-    if asked is None:
+    """The cases that the histories of all `seeds` met too seldom, one line each."""
+    required = max((count for count in least if count <= len(seeds)), default=None)
+    if required is None:
         return []
     return [
-        f"{case}: {met.get(case, 0)} times, at least {times} are asked of {asked} seeds"
-        for case, times in least[asked].items()
+        f"{case}: {met.get(case, 0)} times, at least {times} are required of {required} seeds"
+        for case, times in least[required].items()
         if met.get(case, 0) < times
     ]
 
 
 def added(every: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """What several histories met."""
+    """The cases of several histories together."""
     found: Counter[str] = Counter()
     for each in every:
         found.update(each)

@@ -1,4 +1,4 @@
-"""One history: what is published, what users do, and what goes wrong, all drawn from a seed."""
+"""A history: samples, writes of users and faults, all drawn from a seed."""
 
 import asyncio
 import json
@@ -31,17 +31,17 @@ from tests.integration.servers import Server
 Contradiction = tuple[str, str, Mapping[str, int], Mapping[str, int]]
 WELL_SECONDS = 0.5
 CONTRADICT_SECONDS = 3.5
-"""Longer than what a removal stands on may be old, with what is allowed for lateness on a machine that has time."""
+"""Longer than the reads of a removal may be old, with the allowance for lateness on an idle machine."""
 
 HALTING_CHANCE = 0.4
-"""How often it is the turn of a replica that can stop itself between check and sending, where there is one."""
+"""The probability that a replica is chosen that can stop itself between check and sending, if there is one."""
 
 
 class History:
-    """A cluster and a bus, and what befalls them.
+    """A cluster and a bus, and the events of a history.
 
     Attributes:
-        met: How often which hard case came about by what happened here.
+        met: How often the history has caused each hard case.
     """
 
     def __init__(
@@ -65,21 +65,21 @@ class History:
         self._tell = tell
         self._names = [f"node-{number}.example" for number in range(nodes)]
         self._users = Users(random.Random(seed), api=api, nodes=self._names, tell=tell)
-        self._turn = asyncio.Lock()  # of who kills and starts
+        self._turn = asyncio.Lock()  # held by the task that kills and starts workers
         self._is_calm = False
         self._asleep: set[str] = set()
-        self._contradicted: str | None = None  # the node that reports one thing only
+        self._contradicted: str | None = None  # the node whose samples all have the same values
         self.met: Counter[str] = Counter()
 
-    # What stands at first
+    # The first state
 
     async def begin(self) -> None:
         await self._users.begin()
 
-    # What happens
+    # Events
 
     async def publish(self, seconds: float) -> None:
-        """Samples of all ages, with silence in between."""
+        """Publishes samples of all ages, with pauses."""
         chance = random.Random(f"{self._seed} samples")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -94,7 +94,7 @@ class History:
             await asyncio.sleep(chance.choice((0.02, 0.1, 0.2, 0.2, chance.uniform(0.5, 1.5))))
 
     async def edit(self, seconds: float) -> None:
-        """What users do to policies, nodes and labels."""
+        """Writes of users to policies, nodes and labels."""
         chance = random.Random(f"{self._seed} users")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -102,7 +102,7 @@ class History:
             await self._users.act(chance)
 
     async def disturb(self, seconds: float) -> None:
-        """What goes wrong between the product and the API server."""
+        """Faults between the product and the API server."""
         chance = random.Random(f"{self._seed} API server")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -110,7 +110,7 @@ class History:
             if not self._is_calm:
                 await self._api.disturb(chance)
 
-    async def torment(self, seconds: float, pauses: tuple[float, float]) -> None:
+    async def kill_and_stop(self, seconds: float, pauses: tuple[float, float]) -> None:
         """Kills and stops replicas, one at a time; in the end all run."""
         chance = random.Random(f"{self._seed} workers")
         until = time.monotonic() + seconds
@@ -128,7 +128,7 @@ class History:
                 await self._all_away(one.name.partition("-")[0], chance)
                 continue
             async with self._turn:
-                await self._befall_one(one, chance, pauses)
+                await self._kill_or_stop(one, chance, pauses)
 
     def _of(self, kind: str) -> list[One]:
         return [one for one in self._workers if one.name.partition("-")[0] == kind]
@@ -138,17 +138,17 @@ class History:
         return [one for one in self._workers if one.name not in self._asleep]
 
     async def sleep(self, seconds: float) -> None:
-        """One replica of each worker is stopped for long, and all wake at once; nothing else befalls them till then."""
+        """Stops one replica of each worker for long, without other faults; all continue at the same time."""
         async with self._turn:
             sleepers = [one for one in self._workers if one.name.endswith("-1")]
             self._asleep = {one.name for one in sleepers}
         self._tell(f"{sorted(self._asleep)} sleep for {seconds:g} s")
         await asyncio.gather(*(one.pause(seconds) for one in sleepers))
-        self._tell("they wake")
+        self._tell("they continue")
         self.met[Case.SLEPT] += len(sleepers)
         self._asleep = set()
 
-    async def _befall_one(self, one: One, chance: random.Random, pauses: tuple[float, float]) -> None:
+    async def _kill_or_stop(self, one: One, chance: random.Random, pauses: tuple[float, float]) -> None:
         if chance.random() < 0.6 and await self._stop(one, chance.uniform(*pauses)):
             return
         self._tell(f"{one.name} is killed")
@@ -161,7 +161,7 @@ class History:
         return await one.pause(seconds)
 
     async def _all_away(self, kind: str, chance: random.Random) -> None:
-        """Every replica of a worker is gone for a while: what it wrote last stands, and grows old."""
+        """Kills all replicas of a worker for a while: what they wrote last stays stored."""
         away = [one for one in self._awake if one in self._of(kind)]
         async with self._turn:
             self._tell(f"every {kind} is killed")
@@ -172,7 +172,7 @@ class History:
                 for one in away:
                     await one.kill()
                 await asyncio.sleep(chance.uniform(0.5, 3))
-                if kind == "evaluate":  # a hand puts what an old verdict does not wish
+                if kind == "evaluate":  # a user sets labels that an old verdict does not desire
                     for _ in range(6):
                         await self._users.tamper(chance)
                     await asyncio.sleep(chance.uniform(1.2, 2))
@@ -181,20 +181,28 @@ class History:
                 await one.start()
 
     def _contradiction(self, chance: random.Random) -> Contradiction | None:
-        """A label that does not stand, with what a node reports that is well, and what calls for the label."""
+        """A label that is not set, with values that do not set the label, and values that set it."""
         every = [{"m1": one, "m2": other} for one in (0, 10) for other in (0, 10)]
         found: list[Contradiction] = []
         for node, state in sorted(self.nodes.items()):
-            wished = [expected(self._users.policies, state.labels, values) for values in every]
-            for label in sorted(wished[0].keys() - state.labels.keys()):
-                well = [values for values, each in zip(every, wished, strict=True) if each[label] == Expected(None)]
-                unwell = [values for values, each in zip(every, wished, strict=True) if each[label].value is not None]
+            desired_by_values = [expected(self._users.policies, state.labels, values) for values in every]
+            for label in sorted(desired_by_values[0].keys() - state.labels.keys()):
+                well = [
+                    values
+                    for values, each in zip(every, desired_by_values, strict=True)
+                    if each[label] == Expected(None)
+                ]
+                unwell = [
+                    values
+                    for values, each in zip(every, desired_by_values, strict=True)
+                    if each[label].value is not None
+                ]
                 if well and unwell:
                     found.append((node, label, well[0], unwell[0]))
         return chance.choice(found) if found else None
 
     async def _contradict(self, found: Contradiction, away: Sequence[One]) -> None:
-        """A node is well; then nobody judges, and it is unwell for longer than a removal looks back: then a hand."""
+        """A node meets its policies; without `evaluate` it violates one for long, and then a user sets the label."""
         node, label, well, unwell = found
         self._contradicted = node
         await self._report(node, well, WELL_SECONDS)
@@ -214,8 +222,8 @@ class History:
             await self._sample(node, values)
             await asyncio.sleep(0.1)
 
-    async def befall(self, seconds: float) -> None:
-        """What the bus goes through: nothing, or it is stopped, killed, or loses all it knew."""
+    async def break_bus(self, seconds: float) -> None:
+        """Leaves the bus alone, or stops, kills or wipes it."""
         chance = random.Random(f"{self._seed} bus")
         await asyncio.sleep(chance.uniform(0.2, 0.6) * seconds)
         what = chance.choice(("nothing", "stopped", "killed", "wiped", "wiped", "wiped"))
@@ -231,19 +239,19 @@ class History:
                 await self._wipe(chance)
 
     async def _wipe(self, chance: random.Random) -> None:
-        """The bus loses all; perhaps nobody judges anything for a while then: no verdict speaks of what stands."""
+        """Wipes the bus; perhaps no `evaluate` runs for a while, so that no verdict mentions the labels."""
         away = [one for one in self._awake if one.name.startswith("evaluate") and chance.random() < 0.85]
         self._tell(f"the bus is wiped; away: {[one.name for one in away]}")
         for one in away:
             await one.kill()
-        if away:  # then the others get as far as to act on a bus that is complete again, but for the verdicts
+        if away:  # then the others act on a bus that has all but the verdicts
             self._is_calm = True
             self._api.calm()
         await self._server.kill()
         self._observed.wiped(time.time())
-        standing = any(self._is_ours(label) for state in self.nodes.values() for label in state.labels)
-        self.met[Case.WIPED] += standing
-        self.met[Case.UNJUDGED] += standing and len(away) == len(self._of("evaluate"))
+        has_labels = any(self._is_ours(label) for state in self.nodes.values() for label in state.labels)
+        self.met[Case.WIPED] += has_labels
+        self.met[Case.UNJUDGED] += has_labels and len(away) == len(self._of("evaluate"))
         await asyncio.sleep(chance.choice((0.0, chance.uniform(0, 1))))
         self._server.wipe()
         if chance.random() < 0.4:
@@ -257,7 +265,7 @@ class History:
     # Quiet
 
     async def settle(self, is_done: Callable[[Sequence[str]], Awaitable[bool]], *, what: str) -> None:
-        """Lets everything work and says the same of every node until `is_done` with what differs."""
+        """Ends all faults and publishes the same values of every node until `is_done`, called with the differences."""
         self._api.calm()
         chance = random.Random(f"{self._seed} {what}")
         values = {node: {metric: chance.randint(0, 10) for metric in METRICS} for node in self._names}
@@ -271,37 +279,37 @@ class History:
                 return
 
     def differences(self, values: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """Where a node's labels are not what the model says."""
+        """The labels that differ from the model."""
         found: list[str] = []
         for node, state in self.nodes.items():
             labels = state.labels
             wanted = expected(self._users.policies, labels, values[node])
             for label in sorted(wanted.keys() | {each for each in labels if self._is_ours(each)}):
-                should, stands = wanted.get(label, Expected(None)), labels.get(label)
-                if stands == should.value or (
-                    should.value is None and self._may_stay(node, state.uid, label, stands, should)
+                should, current = wanted.get(label, Expected(None)), labels.get(label)
+                if current == should.value or (
+                    should.value is None and self._may_stay(node, state.uid, label, current, should)
                 ):
                     continue
-                found.append(f"{node}: {label} is {stands}, and should be {should.value}")
+                found.append(f"{node}: {label} is {current}, and should be {should.value}")
         return found
 
     def _is_ours(self, label: str) -> bool:
         return label.startswith((PREFIX, "original-")) or label in NAMES
 
-    def _may_stay(self, node: str, uid: str, label: str, stands: str | None, should: Expected) -> bool:
-        """Whether a label that nobody wishes set is held, or is a user's."""
-        if should.free or ("/" not in label and stands != VIOLATING):
+    def _may_stay(self, node: str, uid: str, label: str, current: str | None, should: Expected) -> bool:
+        """Whether a label that no policy sets is held, or belongs to a user."""
+        if should.free or ("/" not in label and current != VIOLATING):
             return True
         name = label.removeprefix(PREFIX).partition("/")[0]
         specs = [spec for key, spec in self._users.policies.items() if key[1] == name]
-        # Who is silent holds all under the prefix of its name, and what nobody else speaks of.
+        # A policy with suspend or dryRun holds all labels under its prefix, and those that no other policy names.
         unnamed = all(label not in labels_of(name, spec) for spec in specs)
         if "/" not in label and unnamed and not self._is_set_by_product(node, uid, label):
             return True
         return ("/" in label or unnamed) and any(map(is_silent, specs))
 
     def _is_set_by_product(self, node: str, uid: str, label: str) -> bool:
-        """Whether a bare label is ours, or the original's, to take away: a user's own stays, whatever it says."""
+        """Whether a label without prefix was set by us or the original: then it is removed, and one of a user stays."""
         return label.startswith("original-") or self._observed.setters.get((node, uid, label), False)
 
     @property
@@ -319,4 +327,4 @@ class History:
         try:
             await self._bus.publish(SAMPLES, f"tas.samples.{node.replace('.', '_')}.agent", json.dumps(body).encode())
         except BusError:
-            await asyncio.sleep(0.02)  # as silent as a source whose bus is away
+            await asyncio.sleep(0.02)  # as a source without a bus

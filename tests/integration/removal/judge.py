@@ -1,4 +1,4 @@
-"""Who judges: every removal of a label, as the API server wrote it, against what could be known just before."""
+"""The judge: compares every removal of a label with what could be known just before it."""
 
 import asyncio
 import time
@@ -24,33 +24,33 @@ from tests.integration.removal.observed import Observed, Request, Version, Writt
 from tests.integration.removal.spans import Span, intersection, lasting, outside, union
 
 FRESH_SECONDS = 2.0
-"""How old what a removal stands on may be when it is sent."""
+"""How old the reads of a removal may be when it is sent."""
 
 SLACK_SECONDS = 0.5
-"""How late something may happen or be noticed on a busy machine, beyond what is measured."""
+"""The allowance for lateness on a busy machine, in addition to the measured lateness."""
 
 GAP_SECONDS = 0.3
-"""So short a break of `clearFor` nobody need have noticed."""
+"""A break of `clearFor` that may be unnoticed."""
 
 SLOWEST_SECONDS = 3.0
-"""Longer than the API server here takes to do what it is asked."""
+"""Longer than the API server takes for a request."""
 
 LATER_SECONDS = 1.0
-"""After which a removal is judged: by then all that was known then has been seen here too."""
+"""The delay before a removal is judged: by then the log has all that was known at its time."""
 
 
 SHARP_SECONDS = 1.0
-"""Of a removal for which more lateness is allowed than this, little can be said: it counts by itself."""
+"""A removal with a larger allowance for lateness proves little, and is counted separately."""
 
-LOOK_SECONDS = 0.2
+JUDGE_SECONDS = 0.2
 
 GROUNDS = (Case.SAMPLE, Case.SELECTOR, Case.CLEAR)
-"""By what a policy lets a label go. A removal is counted by the last of those that it needs, in this order."""
+"""The reasons of a policy to remove a label. A removal is counted by the last one that it needs, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A label that went from a node, by whomever but the test; `late` and `stopped` are the seconds allowed for it."""
+    """A label that the product removed from a node; `late` and `stopped` are its allowances in seconds."""
 
     node: str
     uid: str
@@ -61,7 +61,7 @@ class Removal:
     late: float
     stopped: float
     ours: bool
-    put_by_hand: bool
+    set_by_user: bool
 
     @property
     def policy_name(self) -> str:
@@ -73,13 +73,13 @@ class Removal:
 
 @dataclass
 class Judge:
-    """Holds each removal against the log.
+    """Compares each removal with the log.
 
     Attributes:
-        late: How late all that happens in this process has been seen lately, in seconds.
-        stopped: For how long whoever may have sent a patch at this time had been stopped just before.
-        verdicts: How often which case let a label go; by another name if we were too late for much of a judgement.
-        wrongs: Removals without a reason.
+        late: The recent lateness of this process, in seconds.
+        stopped: For how long the sender of a patch at this time may have been stopped just before.
+        verdicts: The number of removals by reason; under another name if they were judged late.
+        faults: Removals without a reason.
     """
 
     observed: Observed
@@ -88,11 +88,11 @@ class Judge:
     late: Callable[[], float]
     stopped: Callable[[float], float]
     verdicts: Counter[str] = field(default_factory=Counter)
-    wrongs: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     _waiting: list[Removal] = field(default_factory=list)
 
     def take(self, written: Written) -> None:
-        """Notes a write, and what is to be judged of it."""
+        """Notes a write, and the removals in it that are to be judged."""
         self.observed.note(written)
         if written.kind == "node" and written.now is not None:
             self._take_node(written, written.now)
@@ -116,7 +116,7 @@ class Judge:
                     stopped=self.stopped(written.at),
                     # `extender` is the original's manager; the histories name those labels so.
                     ours=self.observed.setters.get(place, False) or label.startswith("original-"),
-                    put_by_hand=not self.observed.setters.get(place, False),
+                    set_by_user=not self.observed.setters.get(place, False),
                 )
                 self._waiting.append(removal)
             self.observed.setters[place] = not written.by_test
@@ -124,25 +124,25 @@ class Judge:
     async def run(self) -> None:
         """Judges until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self.look()
+            await asyncio.sleep(JUDGE_SECONDS)
+            self.judge()
 
-    def look(self, *, all_of_them: bool = False) -> None:
-        """Judges what has waited long enough; in the end all, and what stood on the bus."""
+    def judge(self, *, all_of_them: bool = False) -> None:
+        """Judges the removals that have waited long enough; at the end all, and all policies that were on the bus."""
         until = time.time() - LATER_SECONDS
         while self._waiting and (all_of_them or self._waiting[0].at < until):
             self._judge(self._waiting.pop(0))
         if all_of_them:
-            self.wrongs += self.observed.unknown_policies()
+            self.faults += self.observed.unknown_policies()
 
-    def must_be_content(self) -> None:
-        """Fails with every removal that had no reason."""
-        assert not self.wrongs, "\n".join(self.wrongs)
+    def must_have_no_faults(self) -> None:
+        """Fails with every removal without a reason."""
+        assert not self.faults, "\n".join(self.faults)
 
     # The law
 
     def _judge(self, removal: Removal) -> None:
-        # Who wrote this had read the node as it was before, so it asked after that. The API server may be slow.
+        # The writer had read the last version of the node, so it sent the patch after that. The API server may be slow.
         sent = [
             request
             for request in self.observed.patches.get(removal.node, [])
@@ -151,18 +151,18 @@ class Judge:
             and request.call.status == 200
         ]
         if not sent:
-            self.wrongs.append(f"{removal} went by a patch that was sent before the node was last written")
+            self.faults.append(f"{removal} was removed by a patch that was sent before the last write of the node")
             return
         allowed = FRESH_SECONDS + SLACK_SECONDS + removal.stopped + removal.late
         reason = self._reason(removal, sent, allowed)
-        self.tell(f"{removal} went {time.time() - removal.at:.2f} s ago: {reason}")
+        self.tell(f"{removal} was removed {time.time() - removal.at:.2f} s ago: {reason}")
         if reason is None:
-            self.wrongs.append(f"{removal} went for no reason; {self._known(removal)}")
+            self.faults.append(f"{removal} was removed without a reason; {self._known(removal)}")
         else:
             self.verdicts[reason if removal.late <= SHARP_SECONDS else late(reason)] += 1
 
     def _reason(self, removal: Removal, sent: Sequence[Request], allowed: float) -> Case | None:
-        """Why it might go, by one of the patches `sent`, which stood on nothing older than `allowed` seconds."""
+        """The reason of a removal by one of the patches `sent`, with reads of at most `allowed` seconds before."""
         bare = not removal.label.startswith(PREFIX)
         if bare and removal.before[removal.label] != VIOLATING:
             return None
@@ -176,7 +176,7 @@ class Judge:
         return Case.ORPHAN if ours and any(self._was_listed(patch, allowed, keys, removal) for patch in sent) else None
 
     def _confirming(self, key: Key, removal: Removal, window: Span, grounds: Collection[Case]) -> list[Span]:
-        """When in `window` a policy said, by one of these `grounds`, that a label goes."""
+        """When in `window` a policy gave one of these `grounds` to remove a label."""
         versions = self.observed.policies[key]
         found: list[Span] = []
         for number, version in enumerate(versions):
@@ -189,7 +189,7 @@ class Judge:
                 continue
             spans = intersection(self._met(spec, removal, grounds), readable)
             seconds = clear_for(spec, removal.policy_name, removal.label)
-            if seconds and spans and not removal.put_by_hand:
+            if seconds and spans and not removal.set_by_user:
                 spans = intersection(lasting(self._unbroken(key, version, removal, grounds), seconds), spans)
             found += spans
         return union(found)
@@ -209,7 +209,7 @@ class Judge:
         )
 
     def _unbroken(self, key: Key, version: Version, removal: Removal, grounds: Collection[Case]) -> list[Span]:
-        """When the rules of a label were met without a break, by this policy as it stood each time, on this node."""
+        """When the rules of a label were met on this node without a break, by the versions of the policy."""
         found: list[Span] = []
         nodes = self.observed.node_spans(removal.node, removal.uid)
         for number, each in enumerate(self.observed.policies[key]):
@@ -223,23 +223,23 @@ class Judge:
         return union(intersection(found, alive), gap=GAP_SECONDS + removal.late)
 
     def _agrees(self, key: Key, confirming: list[Span], removal: Removal, window: Span) -> bool:
-        """Whether a policy of the label's name had nothing against it: it said so, had no word in it, or was not."""
+        """Whether a policy of the label's name agreed: it gave a reason, did not name the label, or did not exist."""
         if confirming:
             return True
-        silent: list[Span] = []
+        without_label: list[Span] = []
         for version in self.observed.policies[key]:
             if version.spec is not None and not names(version.spec, removal.policy_name, removal.label):
-                silent += self.observed.stood(key, version)
-        return bool(intersection([*silent, *self.observed.without(key)], [window]))
+                without_label += self.observed.stored(key, version)
+        return bool(intersection([*without_label, *self.observed.without(key)], [window]))
 
     def _was_listed(self, patch: Request, allowed: float, keys: Sequence[Key], removal: Removal) -> bool:
-        """Whether a list of policies without a word in the label was what the sender of `patch` stood on.
+        """Whether the sender of `patch` had a list of policies of which none keeps the label.
 
-        That replica itself must have asked for the list, not too long before, and have had a whole answer by then.
+        That replica must have requested the list not too long before, and have had the complete answer.
         """
         early = self.observed.early
         return any(
-            self._nobody_kept(keys, removal, (asked.at - early, min(asked.call.answered, patch.at) + early))
+            self._no_policy_kept(keys, removal, (asked.at - early, min(asked.call.answered, patch.at) + early))
             for asked in self.observed.lists
             if asked.call.user_agent == patch.call.user_agent
             and patch.at - allowed <= asked.at <= patch.at
@@ -247,8 +247,8 @@ class Judge:
             and asked.call.answered
         )
 
-    def _nobody_kept(self, keys: Sequence[Key], removal: Removal, window: Span) -> bool:
-        """Whether there was a moment in which no policy of the API server had to do with the label."""
+    def _no_policy_kept(self, keys: Sequence[Key], removal: Removal, window: Span) -> bool:
+        """Whether at some moment no policy of the API server kept the label."""
         keeping = [
             (each.since, each.until)
             for key in keys
@@ -258,7 +258,7 @@ class Judge:
         return bool(outside(union(keeping), window))
 
     def _known(self, removal: Removal) -> str:
-        """What was known, in seconds before the removal."""
+        """What was known, in seconds relative to the removal."""
 
         def ago(spans: list[Span]) -> list[tuple[float, float]]:
             recent = intersection(spans, [(removal.at - 10, removal.at + 1)])
@@ -266,7 +266,7 @@ class Judge:
 
         policies = {
             key: [
-                (version.spec, ago(self._readable(key, number)), "stood", ago(self.observed.stood(key, version)))
+                (version.spec, ago(self._readable(key, number)), "stored", ago(self.observed.stored(key, version)))
                 for number, version in enumerate(versions)
                 if version.until > removal.at - 10
             ]
@@ -287,7 +287,7 @@ class Judge:
             for asked in self.observed.lists
             if asked.at > removal.at - 10
         ]
-        return f"late {removal.late:.2f} s, by hand: {removal.put_by_hand}; {policies}; {samples}; {lists}"
+        return f"late {removal.late:.2f} s, set by a user: {removal.set_by_user}; {policies}; {samples}; {lists}"
 
 
 def _labels(node: Mapping[str, object] | None) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
-"""What a policy means for a node's labels, read anew from what was published and what the API server held.
+"""The labels that policies mean for a node, from the published samples and the objects of the API server.
 
-Nothing here asks the product. Policies are their raw `spec`, samples are what the test sent, times are seconds since
-1970. Only what the histories use is known here: `GreaterThan` and `LessThan`, whole targets, one source.
+Nothing here uses the rules of the product. A policy is its raw `spec`, samples are those that the test sent, times are
+seconds since 1970. The model has only what the histories use: `GreaterThan` and `LessThan`, whole targets, one source.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was sent at `sent`, perhaps in vain."""
+    """A sample that was sent at `sent`, and has perhaps not arrived."""
 
     value: int
     measured: float
@@ -32,11 +32,11 @@ class Sample:
 
 @dataclass
 class Samples:
-    """All that was sent, and what of it was seen to stand on the bus.
+    """All sent samples, and those that were seen in NODES.
 
     Attributes:
         sent: By node and metric.
-        lives: When each life of the bus began, and when a sample of this time was first seen in it, by node and metric.
+        lives: The start of each epoch, and when a sample of this time was first seen in it, by node and metric.
     """
 
     sent: dict[tuple[str, str], list[Sample]] = field(default_factory=dict)
@@ -52,13 +52,13 @@ class Samples:
         self.lives[life][1].setdefault((node, metric), {}).setdefault(_microseconds(measured), at)
 
     def readable(self, node: str, metric: str) -> Iterator[tuple[Sample, Span]]:
-        """Each sample, with when it may have stood: until something newer is known to stand in its place.
+        """Each sample, with the time in which it may have been stored: until a newer one is known to be stored.
 
-        Of one that was sent in an earlier life of the bus nobody knows whether it was brought into the next.
+        A sample of an earlier epoch may or may not be stored in the next one.
         """
-        for number, (began, stood) in enumerate(self.lives):
+        for number, (began, stored) in enumerate(self.lives):
             ended = self.lives[number + 1][0] if number + 1 < len(self.lives) else inf
-            seen = sorted(stood.get((node, metric), {}).items())
+            seen = sorted(stored.get((node, metric), {}).items())
             times = [measured for measured, _ in seen]
             first = list(accumulate((at for _, at in reversed(seen)), min, initial=inf))[::-1]
             for sample in self.sent.get((node, metric), []):
@@ -73,7 +73,7 @@ def _microseconds(seconds: float) -> int:
 
 
 def seconds(text: str) -> float:
-    """A duration as the histories write it: `500ms` or `2s`."""
+    """The seconds of `500ms` or `2s`, the two forms of the histories."""
     return int(text[:-2]) / 1000 if text.endswith("ms") else float(text[:-1])
 
 
@@ -88,7 +88,7 @@ def is_silent(spec: Spec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One label of a policy: the rules that carry it, and those that count for it."""
+    """A label of a policy: the rules that have it, and the rules that decide it."""
 
     strategy: Mapping[str, Any]
     carrying: Sequence[Mapping[str, Any]]
@@ -104,7 +104,7 @@ class Label:
 
 
 def labels_of(name: str, spec: Spec) -> dict[str, Label]:
-    """Every label that a policy of this name speaks of."""
+    """Every label of a policy of this name."""
     found: dict[str, Label] = {}
     strategies = spec["strategies"]
     if rules := strategies.get("deschedule", {}).get("rules"):
@@ -122,31 +122,31 @@ def labels_of(name: str, spec: Spec) -> dict[str, Label]:
 
 
 def selects(spec: Spec, labels: Mapping[str, str]) -> bool:
-    wanted = spec.get("nodeSelector", {}).get("matchLabels", {})
-    return all(labels.get(key) == value for key, value in wanted.items())
+    selector = spec.get("nodeSelector", {}).get("matchLabels", {})
+    return all(labels.get(key) == value for key, value in selector.items())
 
 
 def keeps(spec: Spec, name: str, label: str) -> bool:
-    """Whether a policy that the API server has is a reason to leave a label of its name alone."""
+    """Whether a policy in the API server keeps a label of its name."""
     return is_silent(spec) or label in labels_of(name, spec)
 
 
 def names(spec: Spec, name: str, label: str) -> bool:
-    """Whether a policy has a word in what becomes of a label, whatever its samples say."""
+    """Whether a policy decides about a label, whatever its samples are."""
     return label in labels_of(name, spec) or (is_silent(spec) and "/" in label)
 
 
 def clear_for(spec: Spec, name: str, label: str) -> float:
-    """For how many seconds without a break the rules of a label have to be met."""
+    """For how many seconds the rules of a label must be met without a break."""
     return seconds(str(labels_of(name, spec)[label].strategy.get("clearFor", "0s")))
 
 
 def met(
     spec: Spec, name: str, label: str, *, node: str, samples: Samples, default_stale_after: float, stale_counts: bool
 ) -> list[Span]:
-    """When somebody may have read samples by which the rules of a label are met, wherever the policy's nodes are.
+    """When a read may have given samples that meet the rules of a label, without regard to `nodeSelector`.
 
-    What has become stale counts as met where the policy says so, and `stale_counts`.
+    A stale sample counts as met if the policy has `onStale: clear`, and with `stale_counts`.
     """
     found = labels_of(name, spec).get(label)
     if found is None:
@@ -175,21 +175,21 @@ def _met(rule: Mapping[str, Any], stale_clears: bool, *, node: str, samples: Sam
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is to stand in the end: `value` (None: nothing); anything if a policy holds it."""
+    """The expected value of a label (None: absent); with `free` any value, since a policy holds it."""
 
     value: str | None
     free: bool = False
 
 
 def expected(policies: Mapping[Key, Spec], labels: Mapping[str, str], values: Mapping[str, int]) -> dict[str, Expected]:
-    """Every label that some policy speaks of, where all metrics are known and fresh."""
+    """The expected labels of all policies, if all metrics are known and fresh."""
     found: dict[str, Expected] = {}
     for (_, name), spec in sorted(policies.items()):
         for label, each in labels_of(name, spec).items():
             value = None if is_silent(spec) or not selects(spec, labels) else _value(label, each, values)
             mine = Expected(value, free=is_silent(spec))
             before = found.get(label, Expected(None))
-            if before.value is None:  # set beats hold beats absent; of two values that of the first namespace stands
+            if before.value is None:  # set before hold before absent; of two values that of the first namespace counts
                 found[label] = mine if mine.value is not None else Expected(None, before.free or mine.free)
     return found
 

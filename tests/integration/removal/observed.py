@@ -1,4 +1,4 @@
-"""What happened, as the API server and the bus had it: the log that every removal is held against."""
+"""The log of the API server and the bus, with which every removal is compared."""
 
 import json
 import time
@@ -22,7 +22,7 @@ Identity = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One write that the API server did, of a node or a policy, at `at`; `now` None: a deletion."""
+    """A write of a node or a policy in the API server at `at`; `now` None: a deletion."""
 
     version: int
     at: float
@@ -35,7 +35,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `labels` asked of the API server at `at`, when that had come to `version`."""
+    """A request of `labels` at `at`, when the API server had `version`."""
 
     at: float
     version: int
@@ -44,7 +44,7 @@ class Request:
 
 @dataclass(slots=True)
 class Version:
-    """One state of a policy: what the API server had from `since` until `until`; `spec` None: nothing."""
+    """A state of a policy in the API server from `since` until `until`; `spec` None: deleted."""
 
     spec: Spec | None
     since: float
@@ -54,7 +54,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node's uid and labels from `since` on; uid "": there was none."""
+    """A node's uid and labels from `since` on; uid "": it did not exist."""
 
     since: float
     uid: str
@@ -63,11 +63,11 @@ class NodeState:
 
 @dataclass(slots=True)
 class Life:
-    """One life of the bus: until it lost all that it knew.
+    """An epoch of the bus, from one wipe to the next.
 
     Attributes:
         synced: When its list of policies was complete.
-        policies: Of each what stood, and from when on; None: nothing any more.
+        policies: The stored versions of each policy, with the time of each; None: deleted.
     """
 
     began: float
@@ -81,10 +81,10 @@ class Observed:
     """The log.
 
     Attributes:
-        early: By how many seconds others may have seen a write before it was seen here.
-        setters: Whether it was the product that last changed a label, by node, uid and label.
-        lists: When the API server was asked for all policies.
-        patches: When it was asked to change a node.
+        early: By how many seconds others may have seen a write before the log.
+        setters: Whether the product made the last change of a label, by node, uid and label.
+        lists: The requests for all policies.
+        patches: The patches of each node.
     """
 
     early: float = 0.0
@@ -97,7 +97,7 @@ class Observed:
     lives: list[Life] = field(default_factory=lambda: [Life(-inf)])
     _watched: dict[str, int] = field(default_factory=dict)
 
-    # What the API server did
+    # The API server
 
     def note(self, written: Written) -> None:
         if written.kind == "policy":
@@ -115,31 +115,33 @@ class Observed:
             metadata = written.now["metadata"]
             version = Version(written.now["spec"], written.at, (metadata["uid"], metadata["generation"]))
             if versions and versions[-1].spec is not None and versions[-1].identity == version.identity:
-                return  # of its status
+                return  # a write of its status
         if versions:
             versions[-1].until = written.at
         versions.append(version)
 
-    # What stood on the bus
+    # The bus
 
     def wiped(self, at: float) -> None:
-        """The bus has lost all that it knew."""
+        """Notes that the bus was wiped."""
         self.lives[-1].ended = at
         self.lives.append(Life(at))
         self.samples.wiped(at)
 
     def watches(self, bus: Bus) -> tuple[Watch, Watch]:
-        """Both have to run."""
+        """The watches that fill the log; both must run."""
 
         def began(bucket: str, _: Epoch) -> None:
             self._watched[bucket] = len(self.lives) - 1
 
         return (
-            raw_watch(bus, NODES, on_entry=self._samples_stand, on_epoch=lambda epoch: began(NODES.name, epoch)),
-            raw_watch(bus, POLICIES, on_entry=self._policy_stands, on_epoch=lambda epoch: began(POLICIES.name, epoch)),
+            raw_watch(bus, NODES, on_entry=self._note_samples, on_epoch=lambda epoch: began(NODES.name, epoch)),
+            raw_watch(
+                bus, POLICIES, on_entry=self._note_stored_policy, on_epoch=lambda epoch: began(POLICIES.name, epoch)
+            ),
         )
 
-    def _samples_stand(self, entry: RawEntry) -> None:
+    def _note_samples(self, entry: RawEntry) -> None:
         token, _, kind = entry.key.partition(".")
         if kind != "metrics" or entry.value is None:
             return
@@ -149,34 +151,34 @@ class Observed:
                 life = self._watched[NODES.name]
                 self.samples.seen(life, token.replace("_", "."), metric, measured, time.time())
 
-    def _policy_stands(self, entry: RawEntry) -> None:
+    def _note_stored_policy(self, entry: RawEntry) -> None:
         life, now = self.lives[self._watched[POLICIES.name]], time.time()
         if entry.key == SYNCED:
             life.synced = min(life.synced, now)
             return
         namespace, _, token = entry.key.partition(".")
-        standing = None
+        identity = None
         if entry.value is not None:
             record = json.loads(entry.value)
-            standing = (record["uid"], record["generation"])
-        life.policies.setdefault((namespace, token.replace("_", ".")), []).append((now, standing))
+            identity = (record["uid"], record["generation"])
+        life.policies.setdefault((namespace, token.replace("_", ".")), []).append((now, identity))
 
     def unknown_policies(self) -> list[str]:
-        """What stood on the bus though the API server never had it."""
+        """The policies that were on the bus although the API server never had them."""
         return [
-            f"{key} stood as {identity}, which the API server never had"
+            f"{key} was stored as {identity}, which the API server never had"
             for life in self.lives
-            for key, stood in life.policies.items()
-            for _, identity in stood
+            for key, stored in life.policies.items()
+            for _, identity in stored
             if identity is not None and identity not in {each.identity for each in self.policies.get(key, [])}
         ]
 
     # What could be known
 
     def readable(self, key: Key, number: int, *, fresh: float) -> list[Span]:
-        """When a version of a policy may have stood on the bus: until something later is known to stand in its place.
+        """When a version of a policy may have stored on the bus: until something later is known to stand in its place.
 
-        What the API server had no more `fresh` seconds before a life of the bus began is not written in that.
+        A version that the API server replaced more than `fresh` seconds before an epoch is not written in the epoch.
         """
         version = self.policies[key][number]
         spans = []
@@ -200,26 +202,26 @@ class Observed:
         return inf
 
     def without(self, key: Key) -> list[Span]:
-        """When a policy was not among those of a complete list on the bus."""
+        """When a policy was not in the complete list on the bus."""
         return [
             span
             for life in self.lives
-            for span in outside((span for span, _ in self._stood(key, life)), (life.synced, life.ended))
+            for span in outside((span for span, _ in self._stored(key, life)), (life.synced, life.ended))
         ]
 
-    def stood(self, key: Key, version: Version) -> list[Span]:
-        """When this version of a policy is known to have stood on the bus."""
+    def stored(self, key: Key, version: Version) -> list[Span]:
+        """When this version of a policy is known to have been on the bus."""
         return [
-            span for life in self.lives for span, identity in self._stood(key, life) if identity == version.identity
+            span for life in self.lives for span, identity in self._stored(key, life) if identity == version.identity
         ]
 
-    def _stood(self, key: Key, life: Life) -> list[tuple[Span, Identity]]:
-        stood = life.policies.get(key, [])
-        ends = [*(at for at, _ in stood), life.ended][1:]
-        return [((at, end), identity) for (at, identity), end in zip(stood, ends, strict=True) if identity is not None]
+    def _stored(self, key: Key, life: Life) -> list[tuple[Span, Identity]]:
+        stored = life.policies.get(key, [])
+        ends = [*(at for at, _ in stored), life.ended][1:]
+        return [((at, end), identity) for (at, identity), end in zip(stored, ends, strict=True) if identity is not None]
 
     def node_spans(self, node: str, uid: str) -> list[tuple[Span, Mapping[str, str]]]:
-        """When this very node had which labels."""
+        """The labels of this node, not of a later one of its name, with the time of each state."""
         states = self.nodes.get(node, [])
         ends = [*(state.since for state in states), inf][1:]
         return [

@@ -1,4 +1,4 @@
-"""Plays one history, from a bus and an API server of its own to the quiet end."""
+"""Plays one history on its own bus and API server, until all faults have ended and the labels are right."""
 
 import asyncio
 import gc
@@ -28,12 +28,12 @@ AFTER_PAUSE_SECONDS = 6.0
 """How long a history goes on at least after the long pause."""
 
 SETTLE_LOOKS, LOOK_SECONDS = 900, 0.1
-"""How often is looked until all is as the model says: who failed often waits up to 10 s, as does a lost message.
+"""How often the labels are compared with the model until they must be equal: a backoff or a lost message takes 10 s.
 
-Looks are counted, not seconds: where our own turns come late, so do those of who is to settle."""
+Comparisons are counted, not seconds: on a busy machine test and workers are equally slow."""
 
 STEADY_SECONDS = 0.5
-"""How long it then has to stay so."""
+"""How long they must stay equal."""
 
 PAUSES_SECONDS = (0.5, 5.0)
 
@@ -41,8 +41,8 @@ ON_ONE_LOOP, AS_PROCESSES = "on one loop", "as processes"
 """How a history is played."""
 
 
-class Story:
-    """What happened in one history, to be read where it ends badly."""
+class Journal:
+    """The events of a history, printed if it fails."""
 
     def __init__(self, again: str) -> None:
         self._began = time.monotonic()
@@ -87,7 +87,7 @@ async def processes(url: str, kubeconfig: Path, folder: Path) -> AsyncIterator[l
 
 
 Stage = Callable[[Judge, Path, Callable[[str], None]], AbstractAsyncContextManager[tuple[Api, Path]]]
-"""Gives an API server that hands all that is written to a judge, and a kubeconfig for the product."""
+"""Gives an API server that reports all writes to a judge, and a kubeconfig for the product."""
 
 
 @asynccontextmanager
@@ -101,13 +101,13 @@ async def in_sandbox(judge: Judge, folder: Path, tell: Callable[[str], None]) ->
 async def play(
     seed: int,
     folder: Path,
-    story: Story,
+    journal: Journal,
     *,
     as_processes: bool,
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
 ) -> Counter[str]:
-    """Plays one history to its quiet end, and returns how often it met which case.
+    """Plays one history, and returns how often it met each case.
 
     As processes, one replica of each worker is stopped for `pause_seconds` at the same time, unless that is 0.
     """
@@ -120,8 +120,8 @@ async def play(
         stack.push_async_callback(server.stop)
         workers: list[One] = []
         lateness = Lateness()
-        judge = Judge(Observed(), STALE_AFTER, story.tell, lateness, lambda at: stopped(workers, at, lateness()))
-        api, kubeconfig = await stack.enter_async_context(stage(judge, folder, story.tell))
+        judge = Judge(Observed(), STALE_AFTER, journal.tell, lateness, lambda at: stopped(workers, at, lateness()))
+        api, kubeconfig = await stack.enter_async_context(stage(judge, folder, journal.tell))
         bus = await stack.enter_async_context(Bus.connect(server.url, name="test"))
         for work in (
             *(watch.run() for watch in judge.observed.watches(bus)),
@@ -139,33 +139,33 @@ async def play(
             observed=judge.observed,
             workers=workers,
             nodes=5 if as_processes else 3,
-            tell=story.tell,
+            tell=journal.tell,
         )
-        await live(history, judge, story, seconds=seconds, pause_seconds=pause_seconds)
+        await live(history, judge, journal, seconds=seconds, pause_seconds=pause_seconds)
         for worker in workers:
             worker.must_run()
         met = added([judge.verdicts, history.met, *(each.halts for each in workers if isinstance(each, Process))])
-        story.tell(f"late by up to {lateness.worst:.2f} s; {dict(met)}")
+        journal.tell(f"late by up to {lateness.worst:.2f} s; {dict(met)}")
         return met
 
 
-async def live(history: History, judge: Judge, story: Story, *, seconds: float, pause_seconds: float) -> None:
-    """All that happens in a history. Fails if it does not end as the model says, or a removal had no reason."""
+async def live(history: History, judge: Judge, journal: Journal, *, seconds: float, pause_seconds: float) -> None:
+    """Plays all events. Fails if the labels do not become those of the model, or a removal had no reason."""
     await history.begin()
-    await history.settle(Quiet(story.tell, judge, steady=0.0), what="all works at first")
+    await history.settle(Quiet(journal.tell, judge, steady=0.0), what="all works at first")
     async with asyncio.TaskGroup() as happening:
-        for happens in (history.publish, history.edit, history.disturb, history.befall):
+        for happens in (history.publish, history.edit, history.disturb, history.break_bus):
             happening.create_task(happens(seconds))
-        happening.create_task(history.torment(seconds, PAUSES_SECONDS))
+        happening.create_task(history.kill_and_stop(seconds, PAUSES_SECONDS))
         if pause_seconds:
             happening.create_task(history.sleep(pause_seconds))
-    await history.settle(Quiet(story.tell, judge, steady=STEADY_SECONDS), what="quiet")
-    judge.look(all_of_them=True)
-    judge.must_be_content()
+    await history.settle(Quiet(journal.tell, judge, steady=STEADY_SECONDS), what="quiet")
+    judge.judge(all_of_them=True)
+    judge.must_have_no_faults()
 
 
 def stopped(workers: Sequence[One], at: float, late: float) -> float:
-    """For how long whoever may have sent a patch at this time had been stopped: what a stop held back comes first."""
+    """For how long the sender of a patch at this time may have been stopped just before."""
     stops = [
         end - began
         for worker in workers
@@ -177,7 +177,7 @@ def stopped(workers: Sequence[One], at: float, late: float) -> float:
 
 
 class Quiet:
-    """Waits until nothing differs for a while; fails when it lasts too long."""
+    """Waits until nothing differs for a while; fails after `SETTLE_LOOKS` comparisons."""
 
     def __init__(self, tell: Callable[[str], None], judge: Judge, *, steady: float) -> None:
         self._tell = tell
@@ -189,15 +189,15 @@ class Quiet:
     async def __call__(self, differences: Sequence[str]) -> bool:
         now = time.monotonic()
         self._looks += 1
-        self._judge.look()
-        self._judge.must_be_content()
+        self._judge.judge()
+        self._judge.must_have_no_faults()
         if differences:
             self._steady_since = None
             assert self._looks < SETTLE_LOOKS, "\n".join(differences)
         elif self._steady_since is None:
             self._steady_since = now
         elif now - self._steady_since >= self._steady:
-            self._tell("all is as the model says")
+            self._tell("all labels are those of the model")
             return True
         await asyncio.sleep(LOOK_SECONDS)
         return False
@@ -212,13 +212,13 @@ async def played(
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
 ) -> Counter[str]:
-    """Plays one history in a folder of its own; if it ends badly, its story is printed, with how to play it `again`."""
-    story = Story(again)
+    """Plays one history in its own folder; if it fails, prints its journal and the command to play it `again`."""
+    journal = Journal(again)
     own = await asyncio.to_thread(tempfile.mkdtemp, prefix=f"seed-{seed}-", dir=folder)
     try:
-        return await play(seed, Path(own), story, as_processes=as_processes, pause_seconds=pause_seconds, stage=stage)
+        return await play(seed, Path(own), journal, as_processes=as_processes, pause_seconds=pause_seconds, stage=stage)
     except BaseException:
-        print("\n".join(story.lines))
+        print("\n".join(journal.lines))
         raise
     finally:
-        gc.collect()  # what workers left behind that were killed by cancelling: here its warning is expected
+        gc.collect()  # sockets of workers that were killed by cancellation: here their warning is expected

@@ -1,4 +1,4 @@
-"""Spans of time, and what can be said of several: seconds since 1970, from the first to the second."""
+"""Spans of time in seconds since 1970, with both ends, and their union, intersection and difference."""
 
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -9,7 +9,7 @@ ALWAYS: Span = (-inf, inf)
 
 
 def union(spans: Iterable[Span], *, gap: float = 0.0) -> list[Span]:
-    """What any of them covers, in order; `gap`: so short an interruption is none."""
+    """The time that any span covers, in order; interruptions of at most `gap` seconds are closed."""
     found: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] <= span[1]):
         if found and start <= found[-1][1] + gap:
@@ -20,13 +20,13 @@ def union(spans: Iterable[Span], *, gap: float = 0.0) -> list[Span]:
 
 
 def intersection(one: Iterable[Span], other: Sequence[Span]) -> list[Span]:
-    """What both cover."""
+    """The time that both cover."""
     both = [(max(a, c), min(b, d)) for a, b in one for c, d in other]
     return union(both)
 
 
 def outside(spans: Iterable[Span], within: Span) -> list[Span]:
-    """What of `within` none of them covers."""
+    """The time in `within` that no span covers."""
     found, start = [], within[0]
     for begin, end in intersection(spans, [within]):
         if begin > start:
@@ -36,5 +36,5 @@ def outside(spans: Iterable[Span], within: Span) -> list[Span]:
 
 
 def lasting(spans: Iterable[Span], seconds: float) -> list[Span]:
-    """When one of them has lasted for so long."""
+    """The time of each span after its first `seconds`."""
     return [(start + seconds, end) for start, end in spans if end - start >= seconds]

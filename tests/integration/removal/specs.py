@@ -1,4 +1,4 @@
-"""Policies as the histories have them, drawn by chance."""
+"""Random policies for the histories."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ METRICS = ("m1", "m2")
 
 
 def some_spec(chance: random.Random) -> Spec:
-    """A policy of the kinds that label."""
+    """A policy with `deschedule`, `labeling` or both."""
     strategies: dict[str, Any] = {}
     if chance.random() < 0.75:
         strategies["deschedule"] = _strategy(chance, [_rule(chance) for _ in range(chance.randint(1, 2))])

@@ -1,7 +1,7 @@
-"""A plugin of pytest: adds up the hard cases that the histories met, and fails the session where some were too few.
+"""A plugin of pytest: adds up the hard cases that the histories met, and fails the session if some were too few.
 
-Each test of the law hands over what its histories met (`record`). That comes with the test's report, so it does not
-matter whether one process runs the tests or several do. It is judged only if every history of the seeds was played.
+Each test of the law records the cases of its histories (`record`). They are a part of the test's report, so one process
+or several may run the tests. The numbers are checked only if every history of the seeds was played.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,18 +24,18 @@ def record(
     seeds: Sequence[int],
     of: Mapping[str, Sequence[int]],
 ) -> None:
-    """Hands over what the histories of `seeds` met, that were `played` in one way `on` one kind of API server.
+    """Records the cases of the histories of `seeds`, `played` in one way `on` one kind of API server.
 
-    `on` is a key of `LEAST`; `of` names every way with all the seeds that are to be played in it.
+    `on` is a key of `LEAST`; `of` has all seeds of each way.
     """
-    # Plain types: nothing else passes from a worker of pytest-xdist to who started it.
+    # Only plain types pass from a worker of pytest-xdist to its controller.
     plain = {str(case): int(times) for case, times in met.items()}
     every = {way: list(each) for way, each in of.items()}
     record_property(PROPERTY, {"met": plain, "on": on, "played": played, "seeds": list(seeds), "of": every})
 
 
 class Tally:
-    """What the reports of one session say of the histories that passed."""
+    """The cases of all histories of a session that passed."""
 
     def __init__(self) -> None:
         self._records: dict[str, list[dict[str, Any]]] = {on: [] for on in LEAST}
@@ -47,7 +47,7 @@ class Tally:
                     self._records[each["on"]].append(each)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == pytest.ExitCode.OK and any(self._wrongs(on) for on in LEAST):
+        if session.exitstatus == pytest.ExitCode.OK and any(self._too_few(on) for on in LEAST):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -57,8 +57,8 @@ class Tally:
             terminalreporter.section(f"law of removal: what the histories on {on} met")
             for line in self._lines(on):
                 terminalreporter.write_line(line)
-            for wrong in self._wrongs(on):
-                terminalreporter.write_line(f"FAILED, too seldom: {wrong}", red=True)
+            for line in self._too_few(on):
+                terminalreporter.write_line(f"FAILED, too seldom: {line}", red=True)
 
     def _lines(self, on: str) -> Iterator[str]:
         met = added(each["met"] for each in self._records[on])
@@ -67,8 +67,8 @@ class Tally:
         if left := self._left(on):
             yield f"not judged: {left} histories were not played, or failed"
 
-    def _wrongs(self, on: str) -> list[str]:
-        """What was met too seldom; nothing as long as not every history was played."""
+    def _too_few(self, on: str) -> list[str]:
+        """The cases that were met too seldom; none if some history was not played."""
         records = self._records[on]
         if not records or self._left(on):
             return []
@@ -82,5 +82,5 @@ class Tally:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist: its reports go to who started it
+    if not hasattr(config, "workerinput"):  # not a worker of pytest-xdist, whose reports go to its controller
         config.pluginmanager.register(Tally(), "tas-removal-tally")

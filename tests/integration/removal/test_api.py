@@ -1,4 +1,4 @@
-"""Whose write the judge takes a write for: what the test did, and what the product did just before."""
+"""Which writes the judge takes for writes of the test, and which for writes of the product."""
 
 from collections.abc import AsyncIterator
 
@@ -21,7 +21,7 @@ def judge() -> Judge:
 
 @pytest.fixture
 async def api(judge: Judge) -> AsyncIterator[SandboxApi]:
-    """An API server with one node; who follows what the product writes never has a turn."""
+    """An API server with one node; nothing reports the writes of the product by itself."""
     async with Sandbox.start() as sandbox:
         api = SandboxApi(sandbox, judge, lambda _: None)
         await api.add_node(NODE, {"zone": "a"})
@@ -48,7 +48,7 @@ async def test_a_label_of_the_product_stays_its_own_after_a_write_by_a_user(
 
 async def test_a_label_set_by_a_user_is_not_of_the_product(api: SandboxApi, judge: Judge) -> None:
     write_as_product(api, "violating")
-    await api.label_node(NODE, {LABEL: "strange"})
+    await api.label_node(NODE, {LABEL: "other"})
     assert not is_of_product(api, judge)
 
 
@@ -57,16 +57,16 @@ async def test_a_removal_is_checked_although_a_write_by_a_user_follows(
     api: SandboxApi, judge: Judge, zone: str
 ) -> None:
     write_as_product(api, "violating")
-    api.look()
+    api.report()
     write_as_product(api, None)
     await api.label_node(NODE, {"zone": zone})
-    judge.look(all_of_them=True)
-    assert [wrong.partition(" went ")[0] for wrong in judge.wrongs] == [f"{LABEL}=violating from {NODE}"]
+    judge.judge(all_of_them=True)
+    assert [fault.partition(" was removed ")[0] for fault in judge.faults] == [f"{LABEL}=violating from {NODE}"]
 
 
 async def test_a_removal_by_a_user_is_not_checked(api: SandboxApi, judge: Judge) -> None:
     write_as_product(api, "violating")
     await api.label_node(NODE, {LABEL: None})
-    judge.look(all_of_them=True)
-    judge.must_be_content()
+    judge.judge(all_of_them=True)
+    judge.must_have_no_faults()
     assert not judge.verdicts

@@ -1,4 +1,4 @@
-"""What the session asks of the hard cases that its histories met."""
+"""How often the session requires each hard case."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_the_required_cases_depend_on_the_number_of_seeds(seeds: int, wiped: int
 
 def test_a_case_that_never_occurred_is_named() -> None:
     (wrong,) = missing({Case.ORPHAN: 5}, range(20), LEAST_HERE)
-    assert wrong == f"{Case.WIPED}: 0 times, at least 30 are asked of 20 seeds"
+    assert wrong == f"{Case.WIPED}: 0 times, at least 30 are required of 20 seeds"
 
 
 def test_every_case_is_required_of_200_seeds() -> None:

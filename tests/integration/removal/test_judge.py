@@ -1,4 +1,4 @@
-"""When the judge takes a list of policies for a reason: cases with the times written out, and nothing that runs."""
+"""When a list of policies is a reason for a removal: cases with fixed times, without a running worker."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from tests.integration.removal.observed import Observed, Request, Written
 NODE, POLICY = ("", "n"), ("default", "red")
 LABEL = f"{PREFIX}red/level"
 DELETED, ASKED, ANSWERED, SENT = 100.0, 100.5, 100.6, 101.0
-"""Seconds: the policy goes, the API server is asked for all of them and answers, and the label is removed."""
+"""Seconds: the policy is deleted, a list of all policies is requested and answered, the label is removed."""
 
 ONE, OTHER = "tas-on-nats/labels-1", "tas-on-nats/labels-2"
 RULE = {"metricname": "m1", "operator": "GreaterThan", "target": 5, "labels": ["level=high"]}
@@ -45,7 +45,7 @@ def policy(uid: str) -> dict[str, Any]:
 
 
 def judged(*lists: Request, late: float = 0.0, stopped: float = 0.0, made_again: float | None = None) -> Judge:
-    """A label of a deleted policy went from a node at `SENT`, by replica `ONE`; no sample was ever sent."""
+    """The judge after replica `ONE` removed a label of a deleted policy at `SENT`; no sample was ever sent."""
     judge = Judge(Observed(), 1.5, lambda _: None, lambda: late, lambda _: stopped)
     judge.take(written("policy", 10.0, now=policy("first")))
     judge.take(written("node", 11.0, now=node(1, {LABEL: "high"})))
@@ -56,7 +56,7 @@ def judged(*lists: Request, late: float = 0.0, stopped: float = 0.0, made_again:
     patch = Call(verb="patch", path="", name="n", user_agent=ONE, status=200, answered=SENT)
     judge.observed.patches["n"] = [Request(SENT, 1, patch)]
     judge.take(written("node", SENT, now=node(2, {}), before=node(1, {LABEL: "high"}), by_test=False))
-    judge.look(all_of_them=True)
+    judge.judge(all_of_them=True)
     return judge
 
 
@@ -64,14 +64,14 @@ def judged(*lists: Request, late: float = 0.0, stopped: float = 0.0, made_again:
     "asked",
     [
         Request(ASKED, 1, list_call()),
-        Request(DELETED - 0.3, 1, list_call()),  # the policy went while the API server was slow to answer
+        Request(DELETED - 0.3, 1, list_call()),  # the policy was deleted before the slow answer
         Request(SENT - 2.4, 1, list_call(answered=DELETED + 0.1)),
     ],
     ids=["after the deletion", "answered after the deletion", "as long before as it may be"],
 )
 def test_a_list_of_policies_without_the_label_is_a_reason(asked: Request) -> None:
     judge = judged(asked)
-    judge.must_be_content()
+    judge.must_have_no_faults()
     assert judge.verdicts == {Case.ORPHAN: 1}
 
 
@@ -88,10 +88,10 @@ def test_a_list_of_policies_without_the_label_is_a_reason(asked: Request) -> Non
         (Request(DELETED - 0.4, 1, list_call(answered=DELETED - 0.1)),),
     ],
     ids=[
-        "nobody asked",
-        "asked after the patch",
-        "asked too long before",
-        "another replica asked",
+        "no request",
+        "requested after the patch",
+        "requested too long before",
+        "requested by another replica",
         "the answer was an error",
         "the answer was broken off",
         "no answer",
@@ -100,15 +100,15 @@ def test_a_list_of_policies_without_the_label_is_a_reason(asked: Request) -> Non
 )
 def test_a_list_that_the_sender_cannot_rely_on_is_no_reason(asked: tuple[Request, ...]) -> None:
     judge = judged(*asked)
-    assert judge.wrongs
+    assert judge.faults
     assert not judge.verdicts
 
 
 def test_a_list_is_no_reason_if_the_policy_was_created_again_before_the_request() -> None:
     judge = judged(Request(ASKED, 1, list_call()), made_again=ASKED - 0.1)
-    assert judge.wrongs
+    assert judge.faults
 
 
 def test_a_patch_that_was_delayed_by_a_stop_may_rely_on_an_older_list() -> None:
     asked = Request(SENT - 2.6, 1, list_call(answered=DELETED + 0.1))
-    assert not judged(asked, stopped=0.5).wrongs
+    assert not judged(asked, stopped=0.5).faults

@@ -1,4 +1,4 @@
-"""What users do in a history: to policies, nodes and labels, by chance."""
+"""Random writes of users to policies, nodes and labels."""
 
 import json
 import random
@@ -14,7 +14,7 @@ FOREIGN = "team"
 
 
 class Users:
-    """Hands upon a cluster. `policies` are those that stand, as far as the users know."""
+    """The users of a cluster. `policies` are the current ones."""
 
     def __init__(self, chance: random.Random, *, api: Api, nodes: Sequence[str], tell: Callable[[str], None]) -> None:
         self._chance = chance
@@ -24,7 +24,7 @@ class Users:
         self.policies: dict[Key, Spec] = {}
 
     async def begin(self) -> None:
-        """What stands at first."""
+        """Creates the first nodes, policies and labels."""
         for node in self._nodes:
             await self.add_node(node)
         for name in NAMES:
@@ -34,7 +34,7 @@ class Users:
         await self.label(self._nodes[0], {FOREIGN: VIOLATING})
 
     async def act(self, chance: random.Random) -> None:
-        """One of the things that users do."""
+        """Makes one random change."""
         await chance.choice((self._policy, self._policy, self._node, self.tamper, self.tamper))(chance)
 
     async def _policy(self, chance: random.Random) -> None:
@@ -52,8 +52,8 @@ class Users:
             strategies.pop(chance.choice(sorted(strategies)))
             await self._put_spec(key, {**spec, "strategies": strategies})
         else:
-            word = chance.choice(("suspend", "dryRun"))
-            await self._put_spec(key, {**spec, word: not spec.get(word, False)})
+            field = chance.choice(("suspend", "dryRun"))
+            await self._put_spec(key, {**spec, field: not spec.get(field, False)})
 
     async def _put_policy(self, key: Key, chance: random.Random | None = None) -> None:
         await self._put_spec(key, some_spec(chance or self._chance))
@@ -77,13 +77,13 @@ class Users:
                 await self.add_node(node, chance)
 
     async def add_node(self, node: str, chance: random.Random | None = None) -> None:
-        """In one of the zones."""
-        self._tell(f"{node} comes")
+        """Adds a node in a random zone."""
+        self._tell(f"{node} is created")
         zone = (chance or self._chance).choice(("a", "b"))
         await self._api.add_node(node, {"zone": zone})
 
     async def tamper(self, chance: random.Random) -> None:
-        """A hand that puts, changes or removes a label of ours."""
+        """Sets, changes or removes a label of the product."""
         node = chance.choice(self._nodes)
         if node not in self._api.nodes() or not self.policies:
             return
@@ -92,12 +92,10 @@ class Users:
         if not labels:
             return
         label = chance.choice(labels)
-        value = chance.choice(
-            (None, "strange", "high" if "/" in label else VIOLATING, "high" if "/" in label else None)
-        )
+        value = chance.choice((None, "other", "high" if "/" in label else VIOLATING, "high" if "/" in label else None))
         await self.label(node, {label: value})
 
     async def label(self, node: str, labels: Mapping[str, str | None], *, manager: str = ADMIN) -> None:
-        """By hand; None takes a label away."""
-        self._tell(f"{node} is labelled {dict(labels)} by hand")
+        """Changes labels as a user; None removes a label."""
+        self._tell(f"{node} is labelled {dict(labels)} by a user")
         await self._api.label_node(node, labels, manager=manager)

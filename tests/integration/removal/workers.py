@@ -1,4 +1,4 @@
-"""The product's workers, as tasks on this loop or as processes, and what can befall one of them."""
+"""The workers of the product, as tasks on this loop or as processes, and their faults."""
 
 import asyncio
 import time
@@ -23,12 +23,12 @@ from workers.process.runtime import Worker
 from workers.watching.watch import WatchWorker
 
 HALT_SECONDS = 3.0
-"""How long is waited for a replica to come to the line where it stops itself."""
+"""How long a replica may take to reach the line where it stops itself."""
 
 HALTS = {"read": Case.STOPPED_READ, "send": Case.STOPPED_SEND}
 
 STALE_AFTER = 1.5
-"""Seconds, where a policy does not say."""
+"""Seconds, for policies without `staleAfter`."""
 
 BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry], Worker]] = {
     "watch": lambda bus, client, registry: WatchWorker(bus, client, registry=registry),
@@ -43,18 +43,18 @@ class One(Protocol):
 
     name: str
     can_halt: bool
-    """Whether it can be made to stop itself between check and sending."""
+    """Whether it can stop itself between check and sending."""
 
     async def start(self) -> None: ...
     async def kill(self) -> None: ...
     async def pause(self, seconds: float) -> bool:
-        """Stops it for so long; False where that cannot be."""
+        """Stops it for so many seconds; False if that is impossible."""
 
     def must_run(self) -> None: ...
 
 
 class Task:
-    """A worker as an object with connections of its own."""
+    """A worker as a task with its own connections."""
 
     def __init__(self, name: str, *, url: str, kubeconfig: Path) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Task:
             await BUILD[kind](bus, client, CollectorRegistry()).run()
 
     async def kill(self) -> None:
-        """Ends it wherever it waits; nothing of what it holds is finished but what a worker finishes on its own."""
+        """Cancels it at its current await; only what a worker finishes by itself is finished."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -91,11 +91,11 @@ class Task:
 
 
 class Process:
-    """A worker as a user runs it, but that one of `labels` can stop itself where it is about to remove something.
+    """A worker as a process; one of `labels` can stop itself just before it removes a label.
 
     Attributes:
-        stops: From when to when it was stopped.
-        halts: How often it stopped itself at which line, and how often it woke too late to send what it had read.
+        stops: When it was stopped, and when it continued.
+        halts: How often it stopped itself at each line, and how often it continued too late to send a patch.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -103,7 +103,7 @@ class Process:
         self.can_halt = replica.name.startswith("labels")
         self.stops: list[tuple[float, float]] = []
         self.halts: Counter[str] = Counter()
-        self._line = LINES[int(replica.name[-1]) % len(LINES)]  # so that two begin with different lines
+        self._line = LINES[int(replica.name[-1]) % len(LINES)]  # two replicas begin with different lines
         self._replica = replica
 
     async def start(self) -> None:
@@ -126,14 +126,14 @@ class Process:
         return True
 
     async def _has_halted(self) -> bool:
-        """Waits until it stops itself between check and sending; not for long, since it may have nothing to do."""
+        """Waits until it stops itself between check and sending, for a short time, since it may have nothing to do."""
         self._line = LINES[(LINES.index(self._line) + 1) % len(LINES)]
         self._replica.send(SIGNALS[self._line])
         with suppress(AssertionError):
             await eventually(lambda: self._replica.paused, within=HALT_SECONDS)
         if paused := self._replica.paused:
             self.halts[HALTS[self._line]] += 1
-        self._replica.send(SIGNALS[None])  # comes before all else when it wakes
+        self._replica.send(SIGNALS[None])  # handled before all else when it continues
         return paused
 
     def must_run(self) -> None:
