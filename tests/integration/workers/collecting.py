@@ -1,4 +1,4 @@
-"""What stands on the bus around `collect`: policies that use metrics, samples that came of it, states of sources."""
+"""The bus around `collect`: policies that use metrics, published samples, states of sources."""
 
 import base64
 import time
@@ -30,7 +30,7 @@ from workers.ingest.sources.spec import SourceKind, SourceSpec
 
 
 async def polled(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Waits until it holds, also while the bus does not answer."""
+    """Waits until `holds()` is true, also while the bus does not answer."""
 
     async def holds_now() -> bool:
         with suppress(BusError):
@@ -41,13 +41,13 @@ async def polled(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 class World:
-    """One bus, as somebody sees it who has all rights."""
+    """The records and messages of a bus."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
 
     async def use(self, *metrics: str, policy: str = "p", source: str | None = None) -> None:
-        """A policy that uses these metrics and no others; without any there is no such policy."""
+        """Writes a policy that uses exactly these metrics; without metrics, deletes the policy."""
         named = {} if source is None else {"source": source}
         rules = [{"metricname": metric, "operator": "GreaterThan", "target": 1} | named for metric in metrics]
         key = PolicyKey("default", policy)
@@ -60,7 +60,7 @@ class World:
         await put(self.bus, POLICIES, place, encode_policy(PolicyRecord(policy=parsed, uid="u", generation=1)))
 
     async def listed(self) -> None:
-        """All policies stand there that there are."""
+        """Writes `_synced`: the list of policies is complete."""
         epoch = await epoch_on(self.bus, POLICIES)
         await put(
             self.bus,
@@ -70,7 +70,7 @@ class World:
         )
 
     async def scrape(self, node: str, source: str) -> Scrape | None:
-        """The newest message of a source for a node."""
+        """The last scrape of a node by a source, if there is one."""
         subject = samples_subject(node, source)
         try:
             found = await answered(lambda: self.bus.api("STREAM.MSG.GET.SAMPLES", {"last_by_subj": subject}))
@@ -85,82 +85,82 @@ class World:
         return scrape
 
     async def values(self, node: str, source: str) -> dict[str, float]:
-        """What the newest message says."""
+        """The values of the last scrape."""
         scrape = await self.scrape(node, source)
         return {} if scrape is None else {metric: value / NANO for metric, value in scrape.metrics.items()}
 
     async def has(self, node: str, source: str, values: Mapping[str, float]) -> None:
-        """Waits until the newest message says exactly this."""
+        """Waits until the last scrape has exactly these values."""
 
-        async def so() -> bool:
+        async def has_values() -> bool:
             return await self.values(node, source) == values
 
-        await polled(so)
+        await polled(has_values)
 
     async def comes(self, node: str, source: str) -> None:
-        """Waits for one more message than there was, which was measured after now."""
+        """Waits for a scrape that was measured after the call."""
         began = time.time()
 
-        async def so() -> bool:
+        async def is_published() -> bool:
             scrape = await self.scrape(node, source)
             return scrape is not None and scrape.measured > began
 
-        await polled(so)
+        await polled(is_published)
 
     async def published(self) -> int:
-        """How many messages there ever were on SAMPLES."""
+        """The number of messages on SAMPLES."""
         answer = await answered(lambda: self.bus.api("STREAM.INFO.SAMPLES"))
         count: int = answer["state"]["messages"]
         return count
 
     async def state(self, source: str) -> SourceState | None:
-        """What stands of a source."""
+        """The stored state of a source."""
         entry = await entry_on(self.bus, SOURCES, source)
         return None if entry is None or entry.value is None else decode_source_state(entry.value)
 
     async def problem(self, source: str, words: str) -> SourceState:
-        """Waits until the state of a source has a problem with these words; "" waits until it has none."""
+        """Waits until the state of a source has a problem with this text; "" waits until it has none."""
         found: list[SourceState] = []
 
-        async def so() -> bool:
+        async def has_problem() -> bool:
             state = await self.state(source)
             if state is None or not (words in state.problem if words else not state.problem and state.last_success):
                 return False
             found[:] = [state]
             return True
 
-        await polled(so)
+        await polled(has_problem)
         return found[0]
 
     async def misses(self, source: str, metric: str, words: str) -> None:
-        """Waits until the state of a source says in these words why there is nothing of a metric; "": it is there."""
+        """Waits until the state of a source has this text as the reason of a missing metric; "": it has values."""
 
-        async def so() -> bool:
+        async def is_missing() -> bool:
             state = await self.state(source)
             if state is None or metric not in state.metrics:
                 return False
             missing = state.metrics[metric].missing
             return words in missing if words else state.metrics[metric].nodes > 0
 
-        await polled(so)
+        await polled(is_missing)
 
     async def refuses(self, source: str, why: str, words: str) -> None:
-        """Waits until the state of a source tells a refusal of this reason with these words in its example."""
+        """Waits until the state of a source has a refusal of this reason with this text in its example."""
 
-        async def so() -> bool:
+        async def is_refused() -> bool:
             state = await self.state(source)
             return state is not None and any(
                 reason.value == why and words in refusal.example for reason, refusal in state.refused.items()
             )
 
-        await polled(so)
+        await polled(is_refused)
 
 
 @asynccontextmanager
 async def collecting(
     bus: Bus, *sources: Source | Listener, kind: SourceKind = SourceKind.CUSTOM_METRICS, period: float = 0.1
 ) -> AsyncIterator[CollectorRegistry]:
-    """Runs `collect` with these sources as long as the body does, and gives its metrics."""
+    """Runs `collect` with these sources while the body runs, and gives its metrics."""
     registry = CollectorRegistry()
     specs = {SourceSpec(name=source.name, kind=kind): source for source in sources}
     async with running(Collect(bus, specs, period=period, registry=registry)):

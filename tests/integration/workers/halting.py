@@ -1,9 +1,9 @@
-"""A replica of materialize that a signal hits at one exact line.
+"""A replica of materialize that sends itself a signal at an exact line.
 
     python -m tests.integration.workers.halting BUS SIGNAL LINE
 
-It sends `SIGNAL` (`STOP`, `KILL`) to itself at the first write of a node: `before` it is sent, when all that it is
-computed from has been read, or `after` it stands, when nothing of its batch has been acknowledged.
+It sends `SIGNAL` (`STOP`, `KILL`) to itself at the first write of a node: `before` the write is sent, after all its
+reads, or `after` the write is stored, before its batch is acknowledged.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ LINES = ("before", "after")
 
 
 class InterruptedBus(Bus):
-    """A bus on which something happens, once, at a node's write."""
+    """A bus that runs a function once, at a write of a node."""
 
     def __init__(self, *arguments: object, **keywords: object) -> None:
         super().__init__(*arguments, **keywords)  # type: ignore[arg-type]

@@ -1,11 +1,10 @@
-"""A replica of labels that a signal hits between the check of a removal and its sending.
+"""A replica of labels that sends itself a signal between the check of a removal and its patch.
 
     python -m tests.integration.workers.halting_labels BUS KUBECONFIG SIGNAL LINE
 
-It sends `SIGNAL` (`STOP`, `KILL`) to itself, once, at `LINE`: `read`, when it has read a node's samples, so all that a
-removal stands on, and has looked at nothing yet; or `send`, when a patch that removes a label was found fresh enough
-and nothing of it has been sent. With `later` as LINE nothing happens until one of `SIGNALS` names a line, or none
-again.
+It sends `SIGNAL` (`STOP`, `KILL`) to itself, once, at `LINE`: `read` is after all reads of a removal, before their
+check; `send` is after the last check of a patch that removes a label, just before the patch is sent. With `later` as
+LINE it does nothing until it gets one of `SIGNALS`, which sets the line or clears it.
 """
 
 import argparse
@@ -30,32 +29,32 @@ from workers.process.runtime import Supervisor, new_registry, stop_signals
 
 LINES = ("read", "send")
 SIGNALS = {"read": signal.SIGUSR1, "send": signal.SIGUSR2, None: signal.SIGALRM}
-"""What names a line to a replica that runs."""
+"""The signals that set the line of a running replica."""
 
 
 class Halt:
-    """What is to happen, and where."""
+    """The signal, and the line of its sending."""
 
     def __init__(self, number: signal.Signals, line: str) -> None:
         self._number = number
         self._line: str | None = None
-        self.name_line(line if line in LINES else None)
+        self.set_line(line if line in LINES else None)
 
     def at(self, line: str) -> None:
         if self._line == line:
             self._line = None
             os.kill(os.getpid(), self._number)
 
-    def name_line(self, line: str | None) -> None:
+    def set_line(self, line: str | None) -> None:
         self._line = line
 
-    def heard(self, line: str | None, *_: object) -> None:
+    def handle(self, line: str | None, *_: object) -> None:
         """For `signal.signal`."""
-        self.name_line(line)
+        self.set_line(line)
 
 
 class HaltingBus(Bus):
-    """A bus after one of whose answers the process is hit."""
+    """A bus that calls `halt` after a read of samples."""
 
     halt: Halt | None = None
 
@@ -67,7 +66,7 @@ class HaltingBus(Bus):
 
 
 def halt_bodies(halt: Halt) -> None:
-    """The process is hit when the body of a patch is about to go."""
+    """Calls `halt` before the body of a patch with a removal is sent."""
 
     class HaltingBody(workers.kubernetes.client._Body):
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -99,12 +98,12 @@ if __name__ == "__main__":
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("signal")
     parser.add_argument("line", choices=(*LINES, "later"))
-    parser.add_argument("--name", default="labels", help="as which it asks the API server")
+    parser.add_argument("--name", default="labels", help="its name in the user agent")
     parser.add_argument("--stale-after", type=float, default=STALE_SECONDS)
     given = parser.parse_args()
     halting = Halt(signal.Signals[f"SIG{given.signal}"], given.line)
-    # Not by the loop: they have to be there before the next line runs.
+    # Not with the event loop: the handlers must run before the next line of the program.
     for named, number in SIGNALS.items():
-        signal.signal(number, partial(halting.heard, named))
+        signal.signal(number, partial(halting.handle, named))
     configure_logging(LogFormat.JSON, LogLevel.INFO)
     sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, name=given.name, stale_after=given.stale_after)))

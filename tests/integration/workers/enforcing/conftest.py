@@ -1,4 +1,4 @@
-"""Here every worker has a connection of its own, so that of the test may be patient."""
+"""The connection of the test. Workers have their own, so this one may be patient."""
 
 from collections.abc import AsyncIterator
 

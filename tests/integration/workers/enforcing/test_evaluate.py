@@ -1,4 +1,4 @@
-"""Evaluate over a real bus: what it writes, what it leaves alone, and what befalls its replicas."""
+"""The worker `evaluate` on a real bus: which verdicts it writes, and the faults of its replicas."""
 
 import asyncio
 import base64
@@ -54,11 +54,11 @@ VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
 STALE_AFTER = 60.0
 KEY = PolicyKey("default", "p")
 QUIET_SECONDS = 0.3
-"""How long nothing may happen where nothing should: many times what a write takes."""
+"""How long `quiet` watches for writes: many times the duration of a write."""
 
 
 class World:
-    """What stands on the bus besides verdicts, written as the other workers write it."""
+    """The records on the bus, those of other workers written by the test."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
@@ -72,12 +72,12 @@ class World:
         now = round(time.time() - age, 6)
         values = {name: parse_quantity(str(value)) for name, value in metrics.items()}
         news = Scrape(source=source, measured=now, arrived=now, sequence=self.sequence, metrics=values)
-        standing = await self.bus.get(NODES, node_metrics_key(node))
-        known = () if standing is None or standing.value is None else decode_node_samples(standing.value)
+        stored = await self.bus.get(NODES, node_metrics_key(node))
+        known = () if stored is None or stored.value is None else decode_node_samples(stored.value)
         await self.put(NODES, node_metrics_key(node), encode_node_samples(merge(known, [news])))
 
     async def samples_for(self, seconds: float, **metrics: Any) -> None:
-        """Keeps a node's samples fresh for so long."""
+        """Keeps the samples of a node fresh for so many seconds."""
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             await self.sample(**metrics)
@@ -85,7 +85,7 @@ class World:
     async def facts(self, node: str = NODE, *, uid: str = "uid-1", **labels: str) -> None:
         await self.put(NODES, node_facts_key(node), encode(NodeFacts(uid=uid, labels=labels)))
 
-    async def node_goes(self, node: str = NODE) -> None:
+    async def delete_node(self, node: str = NODE) -> None:
         await self.put(NODES, node_facts_key(node), None)
 
     async def policy(self, name: str = "p", *, uid: str = "u", generation: int = 1, **spec: Any) -> None:
@@ -94,14 +94,14 @@ class World:
         record = PolicyRecord(policy=policy, uid=uid, generation=generation, problems=problems)
         await self.put(POLICIES, policy_key(key), encode_policy(record))
 
-    async def policy_goes(self, name: str = "p") -> None:
+    async def delete_policy(self, name: str = "p") -> None:
         await self.put(POLICIES, policy_key(PolicyKey("default", name)), None)
 
     async def synced(self, *, cluster: bool = True) -> None:
         for bucket in (POLICIES, NODES):
             epoch = (await self.bus.epoch(bucket)).created
-            said = Synced(epoch=epoch, count=1, time=datetime.now(UTC), writer="test", cluster=cluster)
-            await self.put(bucket, SYNCED, encode(said))
+            synced = Synced(epoch=epoch, count=1, time=datetime.now(UTC), writer="test", cluster=cluster)
+            await self.put(bucket, SYNCED, encode(synced))
 
     async def verdict(self, node: str = NODE) -> NodeVerdict | None:
         entry = await self.bus.get(VERDICTS, verdict_key(node))
@@ -118,7 +118,7 @@ class World:
         return {} if strategy is None else {label: each.desired for label, each in strategy.labels.items()}
 
     async def log(self) -> list[NodeVerdict | None]:
-        """Every verdict that was written in this life of the bus, None for a removal."""
+        """Every verdict that was written in this epoch, None for a removal."""
         entries: list[NodeVerdict | None] = []
         state = (await self.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]
         for sequence in range(state["first_seq"], state["last_seq"] + 1):
@@ -128,13 +128,13 @@ class World:
         return entries
 
     async def eventually(self, state: State, *desired_labels: DesiredLabel, node: str = NODE, name: str = "p") -> float:
-        async def so() -> bool:
+        async def is_stored() -> bool:
             strategy = await self.strategy(node, name)
             if strategy is None or strategy.state is not state:
                 return False
             return [each.desired for each in strategy.labels.values()] == list(desired_labels)
 
-        return await eventually(so)
+        return await eventually(is_stored)
 
     async def sampled_until(self, state: State, *desired_labels: DesiredLabel, **metrics: Any) -> float:
         """Writes fresh samples until the verdict is this one; returns a time just before the last sample."""
@@ -152,7 +152,7 @@ class World:
         return measured
 
     async def quiet(self) -> None:
-        """Nothing is written for a while."""
+        """Fails if a verdict is written within a short time."""
         before = (await self.bus.epoch(VERDICTS)).last_sequence
         began = time.monotonic()
         while time.monotonic() - began < QUIET_SECONDS:
@@ -173,7 +173,7 @@ def worker(bus: Bus) -> Evaluate:
 
 @asynccontextmanager
 async def evaluating(server: Server, *, replicas: int = 1) -> AsyncIterator[list[Evaluate]]:
-    """Replicas with a connection each, as long as the body runs."""
+    """Runs replicas, each with its own connection, while the body runs."""
     async with AsyncExitStack() as stack:
         workers = []
         for number in range(replicas):
@@ -184,7 +184,7 @@ async def evaluating(server: Server, *, replicas: int = 1) -> AsyncIterator[list
 
 
 class GatedBus(Bus):
-    """A bus of which some buckets are not followed, and some keys not read, before a gate is opened."""
+    """A bus that follows some buckets and reads some keys only after `gate` is set."""
 
     def __init__(self, *arguments: object, **keywords: object) -> None:
         super().__init__(*arguments, **keywords)  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ async def world(bus: Bus) -> World:
     return World(bus)
 
 
-# From samples to wishes
+# From samples to desired labels
 
 
 async def test_a_sample_that_violates_sets_the_desired_label_and_one_that_meets_ends_it(
@@ -346,7 +346,7 @@ async def test_facts_D36_C5_a_removed_strategy_and_a_removed_policy_leave_the_ve
         del both["strategies"]["deschedule"]
         await world.policy(generation=2, **both)
         await eventually(lambda: has(StrategyType.DONTSCHEDULE))
-        await world.policy_goes()
+        await world.delete_policy()
 
         async def gone() -> bool:
             verdict = await world.verdict()
@@ -355,13 +355,13 @@ async def test_facts_D36_C5_a_removed_strategy_and_a_removed_policy_leave_the_ve
         await eventually(gone)
 
 
-@pytest.mark.parametrize("word", ["suspend", "dryRun"])
+@pytest.mark.parametrize("field", ["suspend", "dryRun"])
 async def test_a_suspended_or_dry_run_policy_is_evaluated_and_desires_hold(
-    server: Server, world: World, word: str
+    server: Server, world: World, field: str
 ) -> None:
     await world.facts()
     await world.sample(m=2)
-    await world.policy(**deschedule(**{word: True}))
+    await world.policy(**deschedule(**{field: True}))
     await world.synced()
     async with evaluating(server):
         await world.eventually(VIOLATED, HOLD)
@@ -477,7 +477,7 @@ async def test_the_time_of_for_continues_after_a_restart(server: Server, world: 
 
 
 async def test_clear_for_does_not_count_time_without_a_replica(server: Server, world: World) -> None:
-    """While no replica ran the node may have violated the policy: a new one counts what it has seen itself."""
+    """Without a replica the node may have violated the policy: a new replica counts what it has observed itself."""
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule(clearFor="60s"))
@@ -498,19 +498,19 @@ async def test_clear_for_does_not_count_time_without_a_replica(server: Server, w
 
 
 async def waiting_for_clear_for(world: World) -> None:
-    """A verdict of a replica that has ended: met for long, and `clearFor` not over yet."""
+    """Stores a verdict of a replica that has ended: met for long, and `clearFor` has not ended."""
     label = LabelVerdict(state=MET, desired=HOLD, met_since=1.0)
     strategy = StrategyVerdict(state=MET, changed=1.0, labels={"p": label}, sampled=("m",))
     policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
     policies = {PolicyKey("default", "p"): policy}
-    stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies=policies)
-    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stands))
+    stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies=policies)
+    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
 
 
 async def test_clear_for_counts_from_a_violation_that_ends_during_the_first_evaluation(
     server: Server, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a large cluster that takes seconds: of who was not compared yet nobody knows since when it is met."""
+    """In a large cluster this takes seconds. Until then it is unknown since when the rules of a node are met."""
     monkeypatch.setattr("workers.enforcing.evaluate.MAX_CONCURRENT", 1)
     monkeypatch.setattr("workers.enforcing.evaluate.MAX_QUEUED", 0)
     await waiting_for_clear_for(world)
@@ -633,17 +633,17 @@ async def test_a_violation_during_a_pause_of_the_replica_interrupts_clear_for(
     await world.sample(m=2)
     await world.policy(**deschedule(clearFor="4s"))
     await world.synced()
-    with replica("evaluate", tas("evaluate", bus=server.url), folder=tmp_path) as sleeper:
+    with replica("evaluate", tas("evaluate", bus=server.url), folder=tmp_path) as paused:
         await world.eventually(VIOLATED, SET)
         await world.sample(m=1)
         await world.eventually(MET, HOLD)
-        sleeper.pause()
+        paused.pause()
         broken = time.time()
         await world.sample(m=2)
         await world.sample(m=1)
-        sleeper.resume()
+        paused.resume()
         await world.eventually(MET, ABSENT)
-        sleeper.must_run()
+        paused.must_run()
     verdict = await world.verdict()
     assert verdict is not None
     assert verdict.time - broken >= 4
@@ -653,7 +653,7 @@ async def test_a_violation_during_a_pause_of_the_replica_interrupts_clear_for(
 async def test_clear_for_begins_at_the_end_of_a_violation_that_no_stored_verdict_has(
     server: Server, world: World, desired: DesiredLabel
 ) -> None:
-    """The stored verdict may know nothing of a violation, as when the bus refused all writes: who watched does."""
+    """If the bus refused all writes during a violation, only the replica that observed it knows of it."""
     await world.facts(p=VIOLATING)
     await world.sample(m=2)
     await world.policy(**deschedule(clearFor="4s"))
@@ -689,7 +689,7 @@ async def test_at_its_start_a_replica_evaluates_every_node_and_writes_only_chang
         for node in nodes:
             await world.eventually(VIOLATED, SET, node=node, name="q")
     for node in nodes:
-        await world.sample(node, m=3)  # which means the same
+        await world.sample(node, m=3)  # without effect on the verdict
     await world.sample(nodes[7], m=1)
     with capture_logs() as logs:
         async with evaluating(server) as (evaluate,):
@@ -709,7 +709,7 @@ async def test_a_policy_deleted_while_no_replica_ran_leaves_the_verdict(server: 
     await world.synced()
     async with evaluating(server):
         await eventually(lambda: verdict_has(world, "p", "q"))
-    await world.policy_goes("q")
+    await world.delete_policy("q")
 
     async def gone() -> bool:
         verdict = await world.verdict()
@@ -735,13 +735,13 @@ async def test_nothing_is_written_before_both_lists_are_complete(server: Server,
 
 
 async def test_a_stored_verdict_is_not_removed_before_both_lists_are_complete(server: Server, world: World) -> None:
-    stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies={})
-    await world.put(VERDICTS, verdict_key("other"), encode_verdict(stands))
+    stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=1, policies={})
+    await world.put(VERDICTS, verdict_key("other"), encode_verdict(stored))
     await world.facts()
     async with evaluating(server) as (evaluate,):
         await eventually(lambda: "no complete list" in (evaluate.unready() or ""))
         await world.quiet()
-        assert await world.verdict("other") == stands
+        assert await world.verdict("other") == stored
         await world.synced()
 
         async def gone() -> bool:
@@ -751,7 +751,7 @@ async def test_a_stored_verdict_is_not_removed_before_both_lists_are_complete(se
 
 
 async def test_interruptions_of_clear_for_of_a_deleted_node_are_forgotten(server: Server, world: World) -> None:
-    """Where nodes come and go under new names that would grow for ever."""
+    """Else they would grow without limit in a cluster whose nodes get new names."""
     await world.policy(**deschedule(clearFor="1s"))
     await world.synced()
     async with evaluating(server) as (evaluate,):
@@ -764,7 +764,7 @@ async def test_interruptions_of_clear_for_of_a_deleted_node_are_forgotten(server
             else:
                 await world.eventually(UNKNOWN, HOLD, node=node)
             assert len(evaluate._unmet) == 1
-            await world.node_goes(node)
+            await world.delete_node(node)
             if samples:
                 await world.put(NODES, node_metrics_key(node), None)
             await eventually(lambda: len(evaluate._unmet) == 0)
@@ -780,7 +780,7 @@ async def test_the_verdict_of_a_deleted_node_is_removed(server: Server, world: W
     async with evaluating(server, replicas=2):
         await world.eventually(VIOLATED, SET)
         await world.eventually(UNKNOWN, HOLD, node="node-2")
-        await world.node_goes()
+        await world.delete_node()
 
         async def gone() -> bool:
             return await world.verdict() is None
@@ -800,11 +800,11 @@ async def test_a_new_node_of_the_same_name_waits_for_its_own_for(server: Server,
         first = await world.strategy()
         await world.facts(uid="uid-2")
 
-        async def judged_anew() -> bool:
+        async def has_new_verdict() -> bool:
             verdict, strategy = await world.verdict(), await world.strategy()
             return verdict is not None and verdict.node_uid == "uid-2" and strategy is not None and is_set(strategy)
 
-        await eventually(judged_anew)
+        await eventually(has_new_verdict)
         second = await world.strategy()
     assert [is_set(each.strategies[StrategyType.DESCHEDULE]) for each in await written(world)] == 2 * [False, True]
     assert first is not None
@@ -842,7 +842,7 @@ async def test_after_a_wipe_all_nodes_are_evaluated_again_and_no_label_becomes_a
 
 
 async def test_no_verdict_is_written_from_a_list_of_an_earlier_epoch(server: Server, world: World) -> None:
-    """After a wipe a watch may notice later than others; its old revisions would count as newer than all to come."""
+    """After a wipe, one watch may notice later than others; its old revisions would be higher than all new ones."""
 
     async def fill() -> None:
         await world.facts()
@@ -884,18 +884,18 @@ async def test_a_replica_does_not_replace_a_verdict_of_newer_policies(server: Se
     await world.policy(**deschedule())
     await world.synced()
     later = (await world.bus.epoch(POLICIES)).last_sequence + 1
-    stands = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=later, policies={})
-    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stands))
+    stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=later, policies={})
+    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
     async with evaluating(server) as (evaluate,):
         await eventually(lambda: evaluate.unready() is None)
         await world.quiet()
-        assert await world.verdict() == stands
-        await world.synced()  # now it knows as much
+        assert await world.verdict() == stored
+        await world.synced()  # now the replica has these policies
         await world.eventually(VIOLATED, SET)
 
 
 def foreign(nodes_revision: int, policies_revision: int, *, desired: DesiredLabel = ABSENT) -> NodeVerdict:
-    """A verdict of long ago, by which the rules were met."""
+    """An old verdict whose rules were met."""
     label = LabelVerdict(state=MET, desired=desired, met_since=1.0)
     strategy = StrategyVerdict(state=MET, changed=1.0, labels={"p": label}, sampled=("m",))
     policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
@@ -916,7 +916,7 @@ async def test_a_verdict_of_older_records_is_replaced_and_one_of_equal_records_i
     await world.synced()
     async with evaluating(server, replicas=2):
         await world.eventually(VIOLATED, SET)
-        await world.quiet()  # who was second with it has given up
+        await world.quiet()  # the second replica has dropped its write
         right = await world.verdict()
         assert right is not None
         await world.put(
@@ -953,7 +953,7 @@ async def test_an_unreadable_or_deleted_verdict_is_written_again(server: Server,
 
 
 async def test_a_replica_whose_clock_is_behind_does_not_undo_a_change_by_time(server: Server, world: World) -> None:
-    """Another replica, whose clock is 5 s ahead, has found the sample stale; ours would say that it is fresh."""
+    """Another replica, whose clock is 5 s ahead, found the sample stale; by our clock it is fresh."""
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule(staleAfter="4s"))
@@ -973,13 +973,13 @@ async def test_a_replica_whose_clock_is_behind_does_not_undo_a_change_by_time(se
             policies={KEY: policy},
         )
         await world.put(VERDICTS, verdict_key(NODE), encode_verdict(ahead))
-        await world.policy("other", strategies={})  # has the node judged again
+        await world.policy("other", strategies={})  # so the node is evaluated again
         await eventually(lambda: verdict_has(world, "other"))
         assert (await world.desired_labels())["p"] == HOLD
 
 
 async def test_killed_replicas_miss_no_change(server: Server, world: World, tmp_path: Path) -> None:
-    """Two processes, of which one after the other is killed with kill -9 while samples turn."""
+    """Two processes, killed alternately by SIGKILL while samples change."""
     await world.facts()
     await world.policy(**deschedule())
     await world.synced()
@@ -1002,20 +1002,20 @@ async def test_killed_replicas_miss_no_change(server: Server, world: World, tmp_
 async def test_a_replica_paused_longer_than_stale_after_writes_no_stale_verdict(
     server: Server, world: World, tmp_path: Path
 ) -> None:
-    """Woken after longer than samples stay fresh, it takes all it knows for stale before it hears what is new."""
+    """After such a pause all samples in its view are stale, until its watch delivers new ones."""
     await world.facts()
     await world.policy(**deschedule(staleAfter="3s", onStale="clear"))
     await world.synced()
-    with replica("evaluate", tas("evaluate", bus=server.url), folder=tmp_path) as sleeper:
-        await sleeper.ready()
+    with replica("evaluate", tas("evaluate", bus=server.url), folder=tmp_path) as paused:
+        await paused.ready()
         async with evaluating(server):
             await world.sample(m=2)
             await world.eventually(VIOLATED, SET)
-            sleeper.pause()
+            paused.pause()
             await world.samples_for(5, m=2)
-            sleeper.resume()
+            paused.resume()
             await world.samples_for(2, m=2)
-            sleeper.must_run()
+            paused.must_run()
     assert {each.strategies[StrategyType.DESCHEDULE].state for each in await written(world)} <= {UNKNOWN, VIOLATED}
     desired_labels = [each.strategies[StrategyType.DESCHEDULE].labels["p"].desired for each in await written(world)]
     assert desired_labels[desired_labels.index(SET) :] == [SET]
@@ -1029,7 +1029,7 @@ async def test_a_verdict_whose_reads_are_too_old_is_not_written(server: Server, 
     expired: list[ExpiredError] = []
 
     class StallingBus(Bus):
-        """Stalls once between a read and what follows from it, while another sample comes."""
+        """Stalls once after a read, while another sample arrives."""
 
         stalled = False
 
@@ -1073,14 +1073,14 @@ async def test_500_new_policies_are_all_evaluated(server: Server, world: World) 
         await eventually(all_there)
         await all_answered(partial(world.policy, f"p{number}", **deschedule()) for number in range(500))
 
-        async def all_judged() -> bool:
+        async def all_evaluated() -> bool:
             for node in nodes:
                 verdict = await world.verdict(node)
                 if verdict is None or len(verdict.policies) != 500:
                     return False
             return True
 
-        await eventually(all_judged, every=0.2)
+        await eventually(all_evaluated, every=0.2)
         await world.sample(nodes[3], m=1)
         await world.eventually(MET, ABSENT, node=nodes[3], name="p499")
         verdict = await world.verdict(nodes[3])
@@ -1090,7 +1090,7 @@ async def test_500_new_policies_are_all_evaluated(server: Server, world: World) 
 
 @asynccontextmanager
 async def small_bucket(server: Server, size: int) -> AsyncIterator[World]:
-    """A bus whose VERDICTS holds little."""
+    """A bus with a small bucket VERDICTS."""
     await server.restart(wiped=True)
     small = replace(VERDICTS, max_bytes=size)
     async with Bus.connect(server.url, name="creator", streams=(small,)) as creator:
@@ -1145,10 +1145,10 @@ async def test_a_bucket_that_is_too_small_is_logged_and_keeps_the_stored_verdict
         with capture_logs() as logs:
             async with evaluating(server):
 
-                async def told() -> bool:
+                async def is_logged() -> bool:
                     return any(line["event"] == "verdicts_full" and line["forgotten"] == 0 for line in logs)
 
-                await eventually(told)
+                await eventually(is_logged)
                 before = {entry.key: entry for entry in await world.bus.entries(VERDICTS)}
                 assert 0 < len(before) < len(nodes)
                 config = (await world.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["config"]

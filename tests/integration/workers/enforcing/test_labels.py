@@ -59,20 +59,20 @@ def ours(verb: str, resource: str = "nodes") -> Which:
 
 
 def at(verb: str, happens: Callable[[], object]) -> Which:
-    """Matches nothing, and lets something happen once, when the worker's first such request has arrived."""
+    """Matches nothing; calls `happens` once, when the first such request of the worker arrives."""
     done: list[Call] = []
 
-    def look(call: Call) -> bool:
+    def note(call: Call) -> bool:
         if not done and ours(verb)(call):
             done.append(call)
             happens()
         return False
 
-    return look
+    return note
 
 
 async def violating(world: World, *, labelled: bool = False) -> tuple[str, str]:
-    """A node and the policy that it violates; with the label standing, if wished."""
+    """A node and the policy that it violates; `labelled` waits until the label is set."""
     node, name = await world.node(), world.name()
     await world.policy(await world.namespace(), name, deschedule())
     await world.sample(node, health=1)
@@ -161,7 +161,7 @@ async def test_while_policies_are_not_served_their_orphans_stay(
     await world.remove(VERDICTS, verdict_key(node))
     await eventually(lambda: labels.count("tas_label_patches_total", result="failed") >= 2)
     assert (await world.labels(node))[name] == VIOLATING
-    sandbox.install_crd()  # and no policy is there any more: that is a word
+    sandbox.install_crd()  # now the list of policies is complete, and empty
     await eventually(has(world, node, name, None))
 
 
@@ -268,14 +268,14 @@ async def test_no_node_is_read_or_patched_before_all_lists_are_complete(
         await eventually(has(world, node, name, VIOLATING))
 
 
-async def say_synced(world: World, bucket: Bucket, **otherwise: Any) -> None:
+async def write_synced(world: World, bucket: Bucket, **otherwise: Any) -> None:
     epoch = (await world.bus.epoch(bucket)).created
-    said: dict[str, Any] = {"epoch": epoch, "count": 0, "time": datetime.now(UTC), "writer": "test"}
-    await world.put(bucket, SYNCED, encode(Synced(**{"cluster": True} | said | otherwise)))
+    fields: dict[str, Any] = {"epoch": epoch, "count": 0, "time": datetime.now(UTC), "writer": "test"}
+    await world.put(bucket, SYNCED, encode(Synced(**{"cluster": True} | fields | otherwise)))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         pytest.param((POLICIES, {"cluster": False}, "not those of a cluster"), id="policies of a directory"),
         pytest.param((NODES_BUCKET, {"cluster": False}, "no complete list of a cluster"), id="nodes of no cluster"),
@@ -286,11 +286,11 @@ async def test_no_node_is_patched_without_lists_of_a_cluster_in_the_current_epoc
     world: World,
     kubeconfig: Path,
     server: Server,
-    said: tuple[Bucket, dict[str, Any], str],
+    fields: tuple[Bucket, dict[str, Any], str],
 ) -> None:
-    bucket, otherwise, reason = said
+    bucket, otherwise, reason = fields
     node, name = await violating(world)
-    await say_synced(world, bucket, **otherwise)
+    await write_synced(world, bucket, **otherwise)
     async with labels_running(kubeconfig, server.url, wait=False) as worker:
 
         def waits_for_this_alone() -> bool:
@@ -301,7 +301,7 @@ async def test_no_node_is_patched_without_lists_of_a_cluster_in_the_current_epoc
         await eventually(waits_for_this_alone)
         await world.evaluate(node)
         assert name not in await world.labels(node)
-        await say_synced(world, bucket)
+        await write_synced(world, bucket)
         await world.evaluate(node)
         await eventually(has(world, node, name, VIOLATING))
 
@@ -321,7 +321,7 @@ async def test_an_orphan_is_not_removed_by_a_list_of_policies_that_is_too_old_fo
     await world.admin.patch(f"/api/v1/nodes/{later}?fieldManager=tas-on-nats", patch)
     await eventually(lambda: labels.count("tas_label_patches_total", result="expired") > 0)
     assert (await world.labels(later))[orphan] == VIOLATING
-    await world.policy(f"a-{world.number}", name, deschedule(), suspend=True)  # so that it is listed again
+    await world.policy(f"a-{world.number}", name, deschedule(), suspend=True)  # so policies are listed again
     await eventually(has(world, later, orphan, None))
 
 
@@ -431,7 +431,7 @@ async def test_a_replica_stopped_between_the_check_of_a_removal_and_its_patch_se
         await world.sample(node, health=0)
         await world.evaluate(node)
         await eventually(lambda: stopped.paused)
-        await world.sample(node, health=1)  # violated again, and nobody has judged it yet
+        await world.sample(node, health=1)  # violated again, without a new verdict
         began = time.monotonic()
         await eventually(lambda: time.monotonic() - began > WRITE_SECONDS)
         before = len(sandbox.calls)

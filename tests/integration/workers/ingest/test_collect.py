@@ -22,7 +22,7 @@ LATE = "tas_source_polls_late_total"
 
 
 class Fake:
-    """A source whose answers the test sets."""
+    """A source with answers of the test."""
 
     def __init__(self, name: str = "fake", value: str = "1") -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Fake:
         self.asked: list[frozenset[str]] = []
         self.problem: Exception | None = None
         self.hangs = False
-        self.lies: Callable[[ResultBuilder], None] = lambda _: None
+        self.add_more: Callable[[ResultBuilder], None] = lambda _: None
 
     async def read(self, metrics: frozenset[str]) -> SourceResult:
         self.asked.append(metrics)
@@ -42,12 +42,12 @@ class Fake:
         builder = ResultBuilder()
         for metric in sorted(metrics):
             builder.add(node="node-1", metric=metric, value=self.value, measured=self.measured)
-        self.lies(builder)
+        self.add_more(builder)
         return builder.result()
 
 
 class Written:
-    """A listening source that the test writes to."""
+    """A listening source to which the test writes."""
 
     name = "written"
 
@@ -119,7 +119,7 @@ async def test_a_source_is_polled_only_for_metrics_of_policies(bus: Bus, world: 
 
         await polled(idle)
         assert fake.asked == []
-        await world.use("load")  # long before the period is over
+        await world.use("load")  # long before the end of the period
         await world.has("node-1", "fake", {"load": 1})
         await world.use("heat", policy="q")
         await world.has("node-1", "fake", {"load": 1, "heat": 1})
@@ -133,7 +133,7 @@ async def test_a_source_is_polled_only_for_metrics_of_policies(bus: Bus, world: 
         assert frozenset() not in fake.asked
 
 
-@pytest.mark.parametrize("trouble", ["hangs", "is down", "raises a bug", "lies"])
+@pytest.mark.parametrize("trouble", ["hangs", "is down", "raises a bug", "gives invalid times"])
 async def test_a_failing_source_does_not_delay_others(
     bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
@@ -173,7 +173,7 @@ async def test_retry_after_of_a_source_is_respected(bus: Bus, world: World) -> N
     async with collecting(bus, fake, other):
         await world.problem("fake", "too many requests")
         before = len(other.asked)
-        await world.use("heat", policy="q")  # not even for what is new
+        await world.use("heat", policy="q")  # not even for a new metric
         await eventually(lambda: len(other.asked) > before + 10)
         assert len(fake.asked) == 1
 
@@ -182,18 +182,18 @@ async def test_refused_and_missing_values_are_reported_and_the_rest_is_published
     await world.use("load", "heat", "power")
     fake = Fake()
 
-    def lie(builder: ResultBuilder) -> None:
+    def add_more(builder: ResultBuilder) -> None:
         builder.add(node="node-1", metric="heat", value="7")
         builder.refuse(RefusalReason.NODE, "load of web", "describedObject.kind", "Pod", "must be Node")
         builder.add(node="node-1", metric="unasked", value="1")
-        builder.add_missing("power", "nobody knows it")
+        builder.add_missing("power", "unknown to all")
 
-    fake.lies = lie
+    fake.add_more = add_more
     async with collecting(bus, fake) as registry:
         await world.has("node-1", "fake", {"load": 1, "power": 1})
         await world.refuses("fake", "duplicate", "heat of node-1")
         await world.refuses("fake", "node", "'Pod'")
-        await world.misses("fake", "power", "nobody knows it")
+        await world.misses("fake", "power", "unknown to all")
         assert registry.get_sample_value("tas_source_values_refused_total", {"source": "fake", "reason": "duplicate"})
         assert registry.get_sample_value("tas_source_metrics_missing", {"source": "fake"}) == 1
 

@@ -42,16 +42,16 @@ def replicas(server: Server, sandbox: Sandbox, tmp_path: Path) -> Iterator[list[
 
 
 async def holder(world: World, replicas: list[Replica]) -> Replica:
-    """The current holder in the state."""
+    """The replica that is the holder in the state of the source."""
     found: list[Replica] = []
 
-    async def told() -> bool:
+    async def is_known() -> bool:
         state = await world.state(SOURCE)
         if state is not None:
             found[:] = [each for each in replicas if state.holder.endswith(f"-{each.pid}")]
         return bool(found)
 
-    await polled(told)
+    await polled(is_known)
     return found[0]
 
 
@@ -69,12 +69,12 @@ async def test_one_of_two_replicas_polls(world: World, sandbox: Sandbox, replica
     for each in replicas:
         await each.ready()
     await world.comes("node-1", SOURCE)
-    asks = await holder(world, replicas)
+    polling = await holder(world, replicas)
     began, before = time.monotonic(), len(sandbox.calls)
     await eventually(lambda: len(sandbox.calls) > before + 20)
-    # Two would have asked twice as often as the period allows one.
+    # Two replicas would poll twice as often as the period of one.
     assert time.monotonic() - began > 20 * 0.2 * 0.75
-    assert await holder(world, replicas) is asks
+    assert await holder(world, replicas) is polling
 
 
 @pytest.mark.parametrize("fate", ["killed", "paused"])
@@ -95,7 +95,7 @@ async def test_when_the_lease_holder_stops_the_other_replica_takes_over(
         first.resume()
         sandbox.metrics.set("load", "node-1", "2")
         await world.has("node-1", SOURCE, {"load": 2})
-        for _ in range(5):  # who wakes up late takes nothing away
+        for _ in range(5):  # the replica that continues late does not take the lease back
             await world.comes("node-1", SOURCE)
             assert await holder(world, replicas) is second
     for each in replicas:

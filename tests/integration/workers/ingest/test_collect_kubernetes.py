@@ -51,7 +51,7 @@ def source(client: KubernetesClient) -> CustomMetrics:
 
 @pytest.fixture
 async def collected(bus: Bus, world: World, sandbox: Sandbox, source: CustomMetrics) -> AsyncIterator[None]:
-    """Two metrics come from the custom metrics API: `good`, and `bad`, of which a test makes something."""
+    """Collects two metrics of the custom metrics API: `good`, and `bad`, whose answers a test changes."""
     for metric in ("good", "bad"):
         sandbox.metrics.set(metric, "node-1", "1500m")
     await world.use("good", "bad")
@@ -61,7 +61,7 @@ async def collected(bus: Bus, world: World, sandbox: Sandbox, source: CustomMetr
 
 
 class Served(Adapter):
-    """The sandbox's own."""
+    """The metrics APIs of the sandbox."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.metrics = sandbox.metrics
@@ -134,7 +134,7 @@ async def test_a_change_of_the_preferred_version_is_followed(
         await world.has("node-1", "custom-metrics", {"load": 1})
         sandbox.metrics.versions = ["v1beta2", "v1beta1"]
         await eventually(lambda: any("v1beta2" in call.path for call in sandbox.calls))
-        # While it cannot be asked which one is preferred, the last one stands.
+        # While discovery fails, the last preferred version is used.
         sandbox.faults.answer(500, times=10**6, which=lambda call: call.path == GROUP)
         await world.comes("node-1", "custom-metrics")
 
@@ -312,7 +312,7 @@ async def test_a_metric_without_a_slot_is_requested_first_in_the_next_poll(
     monkeypatch.setattr("workers.ingest.sources.custom_metrics.TURN_SECONDS", 0.2)
     for metric in ("good", "bad"):
         sandbox.metrics.set(metric, "node-1", "1500m")
-    sandbox.faults.delay(3600, times=10**6, which=of_bad)  # the first in the alphabet takes all the time that there is
+    sandbox.faults.delay(3600, times=10**6, which=of_bad)  # the first in the alphabet takes the whole time
     await world.use("good", "bad")
     async with collecting(bus, source):
         await world.has("node-1", "custom-metrics", {"good": 1.5})

@@ -1,4 +1,4 @@
-"""A replica of materialize that is killed, paused or disconnected at the worst line."""
+"""A replica of materialize that is killed, paused or disconnected at a critical line."""
 
 import json
 import time
@@ -32,11 +32,11 @@ from workers.ingest.materialize import DURABLE, Materialize
 
 NODE = "node-1.example"
 ACK_SECONDS = 1.0
-"""How long a message waits for its acknowledgement here, where nothing depends on the product's own 10 s."""
+"""The ack wait in tests that do not depend on the 10 s of the product."""
 
 
 def body(value: int, *, at: int) -> bytes:
-    """A sample measured at that microsecond."""
+    """A sample measured at this microsecond."""
     return json.dumps({"metrics": {"load1": value}, "measured": text_of(at)}).encode()
 
 
@@ -45,7 +45,7 @@ async def publish(bus: Bus, source: str, value: int, *, at: int) -> int:
 
 
 def message(source: str, value: int, *, at: int, sequence: int) -> Message:
-    """As a consumer hands it over."""
+    """A message as a consumer gives it to the handler."""
     return Message(
         subject=samples_subject(NODE, source),
         data=body(value, at=at),
@@ -81,7 +81,7 @@ async def unacknowledged(bus: Bus) -> int:
 
 @pytest.fixture
 async def impatient(bus: Bus) -> Bus:
-    """A bus whose messages come again soon: the durable was there before the first replica."""
+    """A bus with a short ack wait: the durable is created before the first replica."""
     config = {
         "durable_name": DURABLE,
         "name": DURABLE,
@@ -103,18 +103,18 @@ def halting(server: Server, folder: Path, *, signal: str, line: str) -> Iterator
 
 
 async def metric(one: Replica, name: str) -> float:
-    """The metrics of a replica."""
+    """The value of a metric of a replica."""
     async with aiohttp.ClientSession() as session, session.get(f"{await one.address('health')}/metrics") as answer:
         text = await answer.text()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == name:
                 return sample.value
-    raise AssertionError(f"{one.name} tells no {name}")
+    raise AssertionError(f"{one.name} has no metric {name}")
 
 
 async def has_finished(one: Replica, messages: int) -> None:
-    """Waits until so many messages have been merged, whether or not anything was to be written for them."""
+    """Waits until so many messages were merged, with or without a write."""
 
     async def merged() -> bool:
         return await metric(one, "tas_sample_write_seconds_count") >= messages
@@ -123,7 +123,7 @@ async def has_finished(one: Replica, messages: int) -> None:
 
 
 class Other:
-    """Another replica, of which only the handler is used: it takes no message from the one that is tried."""
+    """The handler of another replica, which takes no messages from the consumer."""
 
     def __init__(self, bus: Bus) -> None:
         self.registry = CollectorRegistry()
@@ -138,7 +138,7 @@ class Other:
 
 @asynccontextmanager
 async def another(bus: Bus) -> AsyncIterator[Other]:
-    """Another replica that does all that a replica does."""
+    """A complete second replica."""
     other = Other(bus)
     async with running(other.worker):
         yield other
@@ -178,7 +178,7 @@ async def test_killed_between_write_and_acknowledgement_nothing_is_written_twice
 async def test_paused_before_the_write_until_another_replica_has_handled_the_message(
     server: Server, impatient: Bus, tmp_path: Path
 ) -> None:
-    """It wakes with a write that was computed before what stands now, and a message that another has handled."""
+    """It continues with a write that is older than the stored record, and with a message that is already handled."""
     with halting(server, tmp_path, signal="STOP", line="before") as stopped:
         await stopped.ready()
         sequence = await publish(impatient, "a", 1, at=now())
@@ -194,7 +194,7 @@ async def test_paused_before_the_write_until_another_replica_has_handled_the_mes
         assert await stored(impatient) == {"a": 2, "b": 3}
         assert await entry(impatient) == written
         assert await metric(stopped, "tas_node_writes_total") == 0
-        # Nothing was sent: so long after its reads not even a write that its condition would stop.
+        # A write whose reads are so old is not sent at all, so it cannot conflict.
         assert await metric(stopped, "tas_node_write_conflicts_total") == 0
         await all_handled(impatient)
         assert await entry(impatient) == written
@@ -220,7 +220,7 @@ async def test_paused_before_the_write_it_merges_with_newer_records(
 async def test_paused_between_write_and_acknowledgement_beyond_the_ack_wait(
     server: Server, impatient: Bus, tmp_path: Path
 ) -> None:
-    """Another replica handles the message once more, and then something newer; the first wakes and acknowledges."""
+    """Another replica handles the message again, and then a newer one; then the first replica acknowledges."""
     with halting(server, tmp_path, signal="STOP", line="after") as stopped:
         await stopped.ready()
         measured = now()
@@ -242,17 +242,17 @@ async def test_paused_between_write_and_acknowledgement_beyond_the_ack_wait(
 async def test_paused_longer_than_the_ack_wait_it_overwrites_nothing_newer(
     server: Server, bus: Bus, tmp_path: Path
 ) -> None:
-    """The product as it is run: what went to the sleeper comes to the other after 10 s, and late to the sleeper."""
+    """With the ack wait of the product: the other replica gets the messages of the paused one after 10 s."""
     values: list[int] = []
     with (
-        replica("sleeper", tas("materialize", bus=server.url), folder=tmp_path) as sleeper,
-        replica("awake", tas("materialize", bus=server.url), folder=tmp_path) as awake,
+        replica("paused", tas("materialize", bus=server.url), folder=tmp_path) as first,
+        replica("other", tas("materialize", bus=server.url), folder=tmp_path) as second,
     ):
-        await sleeper.ready()
-        await awake.ready()
-        await eventually(lambda: both_wait_for_messages(bus))  # so the sleeper gets some of them
-        sleeper.pause()
-        await eventually(lambda: sleeper.paused)
+        await first.ready()
+        await second.ready()
+        await eventually(lambda: both_wait_for_messages(bus))  # so the first one gets some of them
+        first.pause()
+        await eventually(lambda: first.paused)
         began = time.monotonic()
         for number in range(20):
             await publish(bus, "a", number, at=now())
@@ -261,20 +261,20 @@ async def test_paused_longer_than_the_ack_wait_it_overwrites_nothing_newer(
             values.append((await stored(bus)).get("a", -1))
             return values[-1] == 19 and await unacknowledged(bus) == 0
 
-        # The sleeper's request for messages expires, so the other gets its messages at the next delivery.
+        # The request of the paused replica expires, so the other one gets its messages at the next delivery.
         await eventually(handled_by_the_other, every=0.05)
-        assert time.monotonic() - began > 9, "the sleeper got nothing"
+        assert time.monotonic() - began > 9, "the paused replica got no message"
         assert values == sorted(values)
         written = await entry(bus)
-        sleeper.resume()
-        await has_finished(sleeper, 1)
+        first.resume()
+        await has_finished(first, 1)
         assert await entry(bus) == written
         await publish(bus, "a", 20, at=now())
         await eventually_stored(bus, {"a": 20})
 
 
 async def test_a_write_of_an_earlier_epoch_is_not_accepted(server: Server) -> None:
-    """Both lives wrote the node first of all, so only where their sequences begin keeps them apart."""
+    """The node is the first key of both epochs, so only the first sequence of the stream distinguishes them."""
     async with InterruptedBus.connect(server.url, name="late") as late, Bus.connect(server.url, name="other") as bus:
         assert isinstance(late, InterruptedBus)
         await late.wait_connected()
@@ -282,19 +282,19 @@ async def test_a_write_of_an_earlier_epoch_is_not_accepted(server: Server) -> No
         replica = Other(late)
         await replica.handle(message("old", 1, at=now(), sequence=1))
 
-        async def another_life() -> None:
+        async def wipe_and_write() -> None:
             await server.restart(wiped=True)
             await late.wait_connected()
             await bus.wait_connected()
             await Other(bus).handle(message("fresh", 2, at=now(), sequence=2))
 
-        late.interruptions["before"] = another_life
+        late.interruptions["before"] = wipe_and_write
         await replica.handle(message("in-hand", 3, at=now(), sequence=3))
         assert await stored(bus) == {"fresh": 2, "in-hand": 3}
 
 
 async def test_samples_of_an_earlier_epoch_are_not_written_again(server: Server, bus: Bus) -> None:
-    """Its watch has not told it of the new life yet: nothing but the condition on its writes does."""
+    """The watch has not delivered the new epoch yet: only the condition of the write prevents this."""
     replica = Other(bus)
     await replica.handle(message("old", 1, at=now(), sequence=1), message("a", 2, at=now(), sequence=2))
     await server.restart(wiped=True)
@@ -313,15 +313,15 @@ async def test_after_a_wipe_an_older_sample_is_accepted(server: Server, bus: Bus
         await server.restart(wiped=True)
         await eventually(lambda: bus.connected)
 
-        async def stands() -> bool:
+        async def older_is_stored() -> bool:
             await publish(bus, "a", 2, at=measured - SECOND)
             return await stored(bus) == {"a": 2}
 
-        await eventually(stands, every=0.1)
+        await eventually(older_is_stored, every=0.1)
 
 
 async def test_paused_with_a_batch_while_the_bus_is_wiped(server: Server, bus: Bus, tmp_path: Path) -> None:
-    """It wakes to a bus that never heard of its batch, and goes on with what is published there."""
+    """It continues on a bus without its batch, and handles what is published there."""
     with halting(server, tmp_path, signal="STOP", line="before") as stopped:
         await stopped.ready()
         await publish(bus, "a", 1, at=now())

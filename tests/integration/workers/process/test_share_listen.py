@@ -47,7 +47,7 @@ async def test_only_a_ready_extender_answers(server: Server, tmp_path: Path) -> 
     async with AsyncExitStack() as stack:
         first = stack.enter_context(replica("first", tas("extender", *flags, bus=server.url), folder=tmp_path))
         await eventually(lambda: logged(first, "workers_started"), every=0.05)
-        assert not listens(port)  # it has no policies yet, and would refuse requests
+        assert not listens(port)  # without policies it would refuse requests
 
         command = tas("policies", "--policies", str(policies), bus=server.url)
         stack.enter_context(replica("policies", command, folder=tmp_path))

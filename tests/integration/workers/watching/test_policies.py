@@ -1,4 +1,4 @@
-"""A directory of policies and what becomes of it on a real bus."""
+"""A directory of policies and the bucket POLICIES on a real bus."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ class Directory:
         self.registry = registry
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Writes a file in one piece, as most editors do: nobody ever sees half of it."""
+        """Writes a file atomically, as most editors do."""
         unfinished = self.path / f".{name}.unfinished"
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
         unfinished.replace(self.path / name)
@@ -63,10 +63,10 @@ class Directory:
         return await eventually(lambda: self.worker.unready() is None)
 
     async def holds(self, *names: str) -> float:
-        async def so() -> bool:
+        async def are_stored() -> bool:
             return await policy_names(self.bus) == set(names)
 
-        return await eventually(so)
+        return await eventually(are_stored)
 
     async def target(self, name: str) -> float:
         record = (await policies_on(self.bus))[f"default/{name}"]
@@ -75,24 +75,24 @@ class Directory:
         return target / NANO
 
     async def has_target(self, name: str, target: float) -> None:
-        async def so() -> bool:
+        async def is_stored() -> bool:
             return await self.target(name) == target
 
-        await eventually(so)
+        await eventually(is_stored)
 
     async def reports(self, *fragments: str) -> None:
-        """The worker's problems are as many, and hold these words in order."""
+        """Waits until the problems of the worker contain these texts, in this order."""
 
-        def so() -> bool:
+        def are_reported() -> bool:
             problems = self.worker.problems
             return len(problems) == len(fragments) and all(
                 fragment in str(problem) for fragment, problem in zip(fragments, problems, strict=True)
             )
 
-        await eventually(so)
+        await eventually(are_reported)
 
-    async def looked_again(self) -> None:
-        """A pass that began after this call has ended: it has written a policy that came with it."""
+    async def pass_ended(self) -> None:
+        """Waits until a pass has ended that began after this call: it has written a policy of this call."""
         marker = f"marker-{time.monotonic_ns()}"
         self.write(f"{marker}.yaml", text(manifest(marker)))
 
@@ -110,7 +110,7 @@ class Directory:
 
 @asynccontextmanager
 async def following(path: Path, bus: Bus, *, reread_seconds: float = 60.0) -> AsyncIterator[Directory]:
-    """A worker on `path`. It re-reads so rarely that what a test sees came by a notification."""
+    """A worker on `path`. Its regular passes are so rare that a test sees only the effects of notifications."""
     registry = CollectorRegistry()
     worker = PolicyDirectory(bus, directory=path, registry=registry, reread_seconds=reread_seconds)
     async with running(worker):
@@ -126,7 +126,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def directory(path: Path, bus: Bus) -> AsyncIterator[Directory]:
-    """An empty directory that has been taken in."""
+    """An empty directory, after the first pass."""
     async with following(path, bus) as directory:
         await directory.ready()
         yield directory
@@ -175,11 +175,11 @@ async def test_a_new_an_edited_and_a_deleted_file_change_the_bucket(directory: D
     await eventually(lambda: directory.metric("tas_policy_writes_total", operation="delete") == 1)
     assert directory.metric("tas_policy_writes_total", operation="put") == 2
 
-    async def told() -> bool:
+    async def count_is_zero() -> bool:
         synced = await synced_on(directory.bus, POLICIES)
         return synced is not None and synced.count == 0
 
-    await eventually(told)
+    await eventually(count_is_zero)
 
 
 async def test_a_file_that_is_written_in_pieces_is_stored_when_it_is_complete(directory: Directory) -> None:
@@ -188,7 +188,7 @@ async def test_a_file_that_is_written_in_pieces_is_stored_when_it_is_complete(di
         for piece in (whole[:50], whole[50:200], whole[200:]):
             file.write(piece)
             file.flush()
-            await directory.looked_again()
+            await directory.pass_ended()
     await directory.holds("one", "two")
     await directory.reports()
 
@@ -198,12 +198,12 @@ async def test_the_policy_of_a_file_that_is_emptied_and_written_again_is_never_d
     await directory.holds("one")
     with (directory.path / "a.yaml").open("w") as file:
         await directory.reports("holds no policy")
-        await directory.looked_again()
+        await directory.pass_ended()
         assert await policy_names(directory.bus) == {"one"}
         file.write(text(manifest("one", target=8)))
     await directory.has_target("one", 8)
     await directory.reports()
-    assert directory.metric("tas_policy_writes_total", operation="delete") == 1  # the mark of having looked again
+    assert directory.metric("tas_policy_writes_total", operation="delete") == 1  # the marker of `pass_ended`
 
 
 async def test_uid_follows_the_name_and_generation_the_spec(directory: Directory) -> None:
@@ -229,7 +229,7 @@ async def test_an_edit_that_changes_nothing_writes_nothing(directory: Directory)
     await directory.holds("one")
     entry = await entry_on(directory.bus, POLICIES, "default.one")
     directory.write("a.yaml", "# a comment\n" + text(manifest("one")) + "\n\n")
-    await directory.looked_again()
+    await directory.pass_ended()
     assert await entry_on(directory.bus, POLICIES, "default.one") == entry
 
 
@@ -315,19 +315,19 @@ async def test_an_invalid_edit_keeps_the_last_good_version_and_is_logged_once(di
         before = await entry_on(directory.bus, POLICIES, "default.one")
         directory.write(f"a.{suffix}", content)
         await directory.reports(words)
-        await directory.looked_again()
+        await directory.pass_ended()
         assert await entry_on(directory.bus, POLICIES, "default.one") == before
         assert directory.metric("tas_policy_files_unreadable") == 1
         directory.write(f"a.{suffix}", text(manifest("one", target=6)))
         await directory.has_target("one", 6)
         await directory.reports()
         assert directory.metric("tas_policy_files_unreadable") == 0
-    told = [line for line in logs if line["event"] == "policy_file_invalid" and words in str(line)]
-    assert len(told) == 1
-    assert told[0]["file"] == f"a.{suffix}"
-    assert {"object", "field", "value", "reason"} <= told[0].keys()
-    assert told[0]["in_force"] == "last good version"
-    assert "unknown for every node" not in told[0]["reason"]
+    logged = [line for line in logs if line["event"] == "policy_file_invalid" and words in str(line)]
+    assert len(logged) == 1
+    assert logged[0]["file"] == f"a.{suffix}"
+    assert {"object", "field", "value", "reason"} <= logged[0].keys()
+    assert logged[0]["in_force"] == "last good version"
+    assert "unknown for every node" not in logged[0]["reason"]
     assert [line["file"] for line in logs if line["event"] == "policy_file_valid"] == [f"a.{suffix}"]
 
 
@@ -462,7 +462,7 @@ async def test_a_new_version_of_a_mounted_config_map_is_one_edit(path: Path, bus
         await directory.has_target("one", 2)
         await directory.has_target("two", 2)
         assert directory.metric("tas_policy_writes_total", operation="delete") == 0
-        # A key that leaves the ConfigMap: its link goes, and points nowhere until then.
+        # A key that is removed from the ConfigMap: its link points nowhere until it is deleted.
         version("..2026_03", one=3)
         (path / "..data_tmp").symlink_to("..2026_03")
         (path / "..data_tmp").replace(path / "..data")
@@ -503,7 +503,7 @@ async def test_policies_that_came_from_no_file_are_not_changed(path: Path, bus: 
     await put(bus, POLICIES, policy_key(key), encode_policy(record))
     async with following(path, bus) as directory:
         await directory.ready()
-        await directory.looked_again()
+        await directory.pass_ended()
         assert await policies_on(bus) == {"default/theirs": record}
 
 
@@ -539,10 +539,10 @@ async def test_two_replicas_do_not_write_against_each_other(path: Path, bus: Bus
         for name in names:
             first.write(f"{name}.yaml", text(manifest(name)))
         await first.holds("one", *names)
-        await first.looked_again()
+        await first.pass_ended()
         last = (await epoch_on(bus, POLICIES)).last_sequence
-        await second.looked_again()
-        # Two markers, each written and removed, and `_synced` with each count: nobody writes against the other.
+        await second.pass_ended()
+        # Two markers, each written and removed, and `_synced` with each count: no replica undoes a write of the other.
         assert (await epoch_on(bus, POLICIES)).last_sequence - last <= 8
 
 
@@ -550,7 +550,7 @@ async def test_after_a_wipe_everything_is_published_again(directory: Directory, 
     directory.write("a.yaml", text(manifest("one")))
     directory.write("b.yaml", text(manifest("two", target=3)))
     await directory.holds("one", "two")
-    # What cannot be read any more is on the bus alone, and in the worker's memory.
+    # A policy whose file is invalid now is only on the bus and in the memory of the worker.
     directory.write("b.yaml", "a: b: c")
     await directory.reports("no YAML")
     before = await epoch_on(directory.bus, POLICIES)

@@ -35,14 +35,14 @@ class TestStatus(StatusScenarios):
 
 
 class LateAnswers(KubernetesClient):
-    """A client that hands on the answer to a patch only once it may."""
+    """A client that holds back the answers to patches until `may` is set."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.answered = False
         self.may = asyncio.Event()
-        self.told_of: set[int] = set()
-        """Generations that the watch told of, and whoever follows it has taken in."""
+        self.delivered: set[int] = set()
+        """Generations that the watch has delivered and its follower has processed."""
 
     async def merge_patch(self, *args: Any, **kwargs: Any) -> Any:
         answer = await super().merge_patch(*args, **kwargs)
@@ -53,13 +53,13 @@ class LateAnswers(KubernetesClient):
     async def watch(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         async for change in super().watch(*args, **kwargs):
             yield change
-            self.told_of.add(change.object.metadata.generation)
+            self.delivered.add(change.object.metadata.generation)
 
 
 async def test_an_edit_that_the_watch_delivers_before_the_answer_to_a_patch_is_in_the_status(
     world: World, bus: Bus, kubeconfig: Path
 ) -> None:
-    """The answer is older than what the watch has told since, and must not take its place."""
+    """The answer is older than the delivered change, and must not replace it."""
     async with LateAnswers.connect(kubeconfig, worker="status") as connected:
         client = cast("LateAnswers", connected)
         worker = PolicyStatus(bus, client, registry=CollectorRegistry(), default_stale_after=STALE_SECONDS)
@@ -68,6 +68,6 @@ async def test_an_edit_that_the_watch_delivers_before_the_answer_to_a_patch_is_i
             await world.policy(namespace, name, deschedule())
             await eventually(lambda: client.answered)
             key = await world.policy(namespace, name, deschedule(), suspend=True)
-            await eventually(lambda: 2 in client.told_of)
+            await eventually(lambda: 2 in client.delivered)
             client.may.set()
             await wait_for_status(world, key, Ready=("False", "Suspended"))

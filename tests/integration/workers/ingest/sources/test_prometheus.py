@@ -52,7 +52,7 @@ async def simulated() -> AsyncIterator[SimulatedPrometheus]:
 async def source(
     url: str, configuration: Path | None = None, *, seconds: float = LONG
 ) -> AsyncIterator[Callable[..., Awaitable[SourceResult]]]:
-    """The source as something to be asked for metrics."""
+    """A function that polls the source for metrics."""
     asked = Prometheus("prometheus", url, ConfigFile.load(configuration, sources={"prometheus"}), query_seconds=seconds)
     try:
         yield lambda *metrics: asked.read(frozenset(metrics))
@@ -65,7 +65,7 @@ def values(result: SourceResult) -> dict[tuple[str, str], str]:
 
 
 def written(path: Path, **fields: object) -> Path:
-    """A source configuration in a file, put there as one piece."""
+    """A file with a source configuration, replaced atomically."""
     unfinished = path.with_suffix(".new")
     unfinished.write_text(json.dumps(fields))
     return unfinished.rename(path)
@@ -138,7 +138,7 @@ class TestFaults:
         async with source(simulated.url, seconds=0.5) as read, asyncio.timeout(LONG):
             with pytest.raises(SourceError, match=r"no answer within 0\.5 s"):
                 await read(*metrics)
-        assert len(simulated.asked) < len(metrics)  # who waits for a turn waits no longer either
+        assert len(simulated.asked) < len(metrics)  # queries that wait for a slot end too
 
     async def test_a_refused_connection_is_an_error_without_the_password(self) -> None:
         (port,) = free_ports(1)
@@ -282,7 +282,7 @@ class TestTls:
             simulated.answers[HEALTH] = golden("vector")
             async with source(simulated.url, file) as read:
                 assert values(await read("health_metric"))
-                # Another authority, and its server is not trusted any more; then the first one again.
+                # With another authority the server is not trusted any more; with the first one it is again.
                 (tmp_path / "ca.crt").write_bytes(Authority("another").certificate)
                 with pytest.raises(SourceError, match="certificate verify failed"):
                     await read("health_metric")

@@ -153,7 +153,7 @@ class TestHeaders:
         assert await send(receiver, [], headers={**HEADERS, **headers}) == (204, "")
 
     @pytest.mark.parametrize(
-        ("headers", "told"),
+        ("headers", "message"),
         [
             ({"Content-Encoding": "identity"}, "Content-Encoding = 'identity': must be snappy"),
             ({"Content-Encoding": "gzip"}, "Content-Encoding = 'gzip': must be snappy"),
@@ -166,11 +166,11 @@ class TestHeaders:
         ],
     )
     async def test_facts_n23_another_protocol_is_refused(
-        self, receiver: Receiver, headers: dict[str, str], told: str
+        self, receiver: Receiver, headers: dict[str, str], message: str
     ) -> None:
         status, text = await send(receiver, [], headers={**HEADERS, **headers})
         assert status == 415
-        assert told in text
+        assert message in text
         assert receiver.results == []
 
     async def test_another_path_or_method_is_refused(self, receiver: Receiver) -> None:
@@ -180,23 +180,23 @@ class TestHeaders:
 
 class TestPermanentRefusals:
     @pytest.mark.parametrize(
-        ("body", "told"),
+        ("body", "message"),
         [
             pytest.param(writing.body([series("load", (1.0, 5))])[:-4], "a broken snappy block", id="cut off"),
             pytest.param(b"\xff" * 40, "not a snappy block", id="no snappy"),
             pytest.param(writing.compressed(b"\x0a\x7f"), "not a message prometheus.WriteRequest", id="no message"),
-            pytest.param(writing.varint(1 << 31) + b"x" * 99, "unpack", id="a bomb by its own word"),
+            pytest.param(writing.varint(1 << 31) + b"x" * 99, "unpack", id="a bomb by its header"),
             pytest.param(writing.compressed(bytes((32 << 20) + 1)), "must be at most 33554432", id="a bomb"),
         ],
     )
     async def test_facts_n25_an_invalid_body_gets_4xx_and_is_not_retried(
-        self, receiver: Receiver, body: bytes, told: str
+        self, receiver: Receiver, body: bytes, message: str
     ) -> None:
         status, text = await send(receiver, body)
         assert status == 400
-        assert told in text
+        assert message in text
         assert receiver.refused(RefusalReason.SHAPE) == 1
-        assert told in receiver.results[0].refusals[RefusalReason.SHAPE].example
+        assert message in receiver.results[0].refusals[RefusalReason.SHAPE].example
         assert await send(receiver, [series("load", (1.0, now()), node="a")]) == (204, "")
 
     async def test_an_invalid_series_does_not_affect_others(self, receiver: Receiver) -> None:
@@ -245,7 +245,7 @@ class TestTemporaryRefusals:
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
             writer.write(f"POST {parts.path} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 500\r\n\r\nabc".encode())
             async with asyncio.timeout(LONG):
-                answer = await reader.read()  # to the end: it is closed
+                answer = await reader.read()  # until the connection is closed
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"body: 3 bytes in 0.2 s: too slow, send it again" in answer
             writer.close()
@@ -272,7 +272,7 @@ class TestTemporaryRefusals:
             return (await send(receiver, bytes(5000)))[0] == 503
 
         await eventually(refused)
-        writer.transport.abort()  # what it held is free again
+        writer.transport.abort()  # its bytes are released
 
         async def taken() -> bool:
             return (await send(receiver, []))[0] == 204 and (await send(receiver, bytes(5000)))[0] == 400
@@ -343,7 +343,7 @@ class TestOnTheBus:
 
             await polled(both_nodes_have_a_value)
 
-            # While the bus is away the sender is told to come again, and nothing is lost.
+            # Without the bus the answer is 503, so the sender retries and no sample is lost.
             newer = [series("load", (4.0, at + 1000), node="b")]
             server.pause()
             status, text = await send(source, newer)
@@ -354,7 +354,7 @@ class TestOnTheBus:
             await self.known(bus, {"a": "3", "b": "4"})
 
     async def sent(self, source: RemoteWrite, written: list[writing.Series]) -> None:
-        """As a sender does: again and again while the answer is 503."""
+        """Sends until the answer is not 503, as a sender does."""
 
         async def taken() -> bool:
             status, _ = await send(source, written)
