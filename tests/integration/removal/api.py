@@ -65,7 +65,7 @@ class SandboxApi:
 
     sandbox: Sandbox
     judge: Judge
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     _version: int = 0
 
     def __post_init__(self) -> None:
@@ -111,25 +111,25 @@ class SandboxApi:
         times = chance.randint(1, 4)
         if kind < 0.5:
             status = chance.choice(STATUSES)
-            self.tell(f"API server: {times} times {status} to {verbs}")
+            self.log(f"API server: {times} times {status} to {verbs}")
             faults.answer(status, times=times, which=_of_product(verbs), retry_after=1 if status == 429 else None)
         elif kind < 0.7:
             seconds = chance.uniform(*SLOW_SECONDS)
-            self.tell(f"API server: {times} times slow by {seconds:.2f} s to {verbs}")
+            self.log(f"API server: {times} times slow by {seconds:.2f} s to {verbs}")
             faults.delay(seconds, times=times, which=_of_product(verbs))
         elif kind < 0.85:
             drop = chance.choice(list(Drop))
-            self.tell(f"API server: {times} connections of {verbs} are dropped {drop.value} the answer")
+            self.log(f"API server: {times} connections of {verbs} are dropped {drop.value} the answer")
             faults.drop(drop, times=times, which=_of_product(verbs))
         if kind > 0.75:
             self.report()
             if forget := chance.random() < 0.6:
                 self.sandbox.forget_history()
-            self.tell(f"API server: watches are cut, and {'all' if forget else 'no'} versions are forgotten")
+            self.log(f"API server: watches are cut, and {'all' if forget else 'no'} versions are forgotten")
             self.sandbox.cut_watches()
 
     def hide_policies(self, chance: random.Random) -> None:
-        self.tell("API server: policies cannot be listed")
+        self.log("API server: policies cannot be listed")
         self.sandbox.faults.answer(chance.choice((404, 500)), times=30, which=_lists_policies)
 
     def calm(self) -> None:

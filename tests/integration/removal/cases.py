@@ -14,12 +14,12 @@ class Case(StrEnum):
     ORPHAN = "removed by a list of policies"
     STOPPED_READ = "stopped after the reads of a removal"
     STOPPED_SEND = "stopped when a removal was about to be sent"
-    HELD_BACK = "woke more than 2 s after such a stop"
-    WOKE_LATE = "replica of labels woke after more than 2 s"
-    SLEPT = "slept through the pause"
-    WIPED = "bus wiped while labels stood"
+    HELD_BACK = "continued more than 2 s after such a stop"
+    WOKE_LATE = "replica of labels continued after more than 2 s"
+    SLEPT = "stopped for the long pause"
+    WIPED = "bus wiped while labels were set"
     UNJUDGED = "bus wiped, and no verdicts for a while"
-    CONTRADICTED = "labelled by a hand against an old verdict"
+    CONTRADICTED = "labelled by a user against an old verdict"
 
 
 REMOVALS = (Case.SAMPLE, Case.SELECTOR, Case.CLEAR, Case.ORPHAN)

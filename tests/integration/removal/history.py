@@ -54,7 +54,7 @@ class History:
         observed: Observed,
         workers: Sequence[One],
         nodes: int,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._seed = seed
         self._api = api
@@ -62,9 +62,9 @@ class History:
         self._bus = bus
         self._observed = observed
         self._workers = workers
-        self._tell = tell
+        self._log = log
         self._names = [f"node-{number}.example" for number in range(nodes)]
-        self._users = Users(random.Random(seed), api=api, nodes=self._names, tell=tell)
+        self._users = Users(random.Random(seed), api=api, nodes=self._names, log=log)
         self._turn = asyncio.Lock()  # held by the task that kills and starts workers
         self._is_calm = False
         self._asleep: set[str] = set()
@@ -142,29 +142,29 @@ class History:
         async with self._turn:
             sleepers = [one for one in self._workers if one.name.endswith("-1")]
             self._asleep = {one.name for one in sleepers}
-        self._tell(f"{sorted(self._asleep)} sleep for {seconds:g} s")
+        self._log(f"{sorted(self._asleep)} sleep for {seconds:g} s")
         await asyncio.gather(*(one.pause(seconds) for one in sleepers))
-        self._tell("they continue")
+        self._log("they continue")
         self.met[Case.SLEPT] += len(sleepers)
         self._asleep = set()
 
     async def _kill_or_stop(self, one: One, chance: random.Random, pauses: tuple[float, float]) -> None:
         if chance.random() < 0.6 and await self._stop(one, chance.uniform(*pauses)):
             return
-        self._tell(f"{one.name} is killed")
+        self._log(f"{one.name} is killed")
         await one.kill()
         await asyncio.sleep(chance.choice((0.0, chance.uniform(0, 1))))
         await one.start()
 
     async def _stop(self, one: One, seconds: float) -> bool:
-        self._tell(f"{one.name} is stopped for {seconds:.2f} s, if it can be")
+        self._log(f"{one.name} is stopped for {seconds:.2f} s, if it can be")
         return await one.pause(seconds)
 
     async def _all_away(self, kind: str, chance: random.Random) -> None:
         """Kills all replicas of a worker for a while: what they wrote last stays stored."""
         away = [one for one in self._awake if one in self._of(kind)]
         async with self._turn:
-            self._tell(f"every {kind} is killed")
+            self._log(f"every {kind} is killed")
             contradiction = self._contradiction(chance) if kind == "evaluate" and chance.random() < 0.6 else None
             if contradiction is not None:
                 await self._contradict(contradiction, away)
@@ -176,7 +176,7 @@ class History:
                     for _ in range(6):
                         await self._users.tamper(chance)
                     await asyncio.sleep(chance.uniform(1.2, 2))
-            self._tell(f"every {kind} comes back")
+            self._log(f"every {kind} comes back")
             for one in away:
                 await one.start()
 
@@ -216,7 +216,7 @@ class History:
         self._contradicted = None
 
     async def _report(self, node: str, values: Mapping[str, int], seconds: float) -> None:
-        self._tell(f"{node} reports nothing but {dict(values)}")
+        self._log(f"{node} reports nothing but {dict(values)}")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await self._sample(node, values)
@@ -227,7 +227,7 @@ class History:
         chance = random.Random(f"{self._seed} bus")
         await asyncio.sleep(chance.uniform(0.2, 0.6) * seconds)
         what = chance.choice(("nothing", "stopped", "killed", "wiped", "wiped", "wiped"))
-        self._tell(f"bus: {what}")
+        self._log(f"bus: {what}")
         if what == "stopped":
             self._server.pause()
             await asyncio.sleep(chance.uniform(0.5, 1.5))
@@ -241,7 +241,7 @@ class History:
     async def _wipe(self, chance: random.Random) -> None:
         """Wipes the bus; perhaps no `evaluate` runs for a while, so that no verdict mentions the labels."""
         away = [one for one in self._awake if one.name.startswith("evaluate") and chance.random() < 0.85]
-        self._tell(f"the bus is wiped; away: {[one.name for one in away]}")
+        self._log(f"the bus is wiped; away: {[one.name for one in away]}")
         for one in away:
             await one.kill()
         if away:  # then the others act on a bus that has all but the verdicts
@@ -272,7 +272,7 @@ class History:
         for node in self._names:
             if node not in self.nodes:
                 await self._users.add_node(node)
-        self._tell(f"{what}: {values}")
+        self._log(f"{what}: {values}")
         while True:
             await asyncio.gather(*(self._sample(node, values[node]) for node in self._names))
             if await is_done(self.differences(values)):

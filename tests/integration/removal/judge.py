@@ -84,7 +84,7 @@ class Judge:
 
     observed: Observed
     default_stale_after: float
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     late: Callable[[], float]
     stopped: Callable[[float], float]
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -155,7 +155,7 @@ class Judge:
             return
         allowed = FRESH_SECONDS + SLACK_SECONDS + removal.stopped + removal.late
         reason = self._reason(removal, sent, allowed)
-        self.tell(f"{removal} was removed {time.time() - removal.at:.2f} s ago: {reason}")
+        self.log(f"{removal} was removed {time.time() - removal.at:.2f} s ago: {reason}")
         if reason is None:
             self.faults.append(f"{removal} was removed without a reason; {self._known(removal)}")
         else:

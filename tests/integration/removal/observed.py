@@ -176,7 +176,7 @@ class Observed:
     # What could be known
 
     def readable(self, key: Key, number: int, *, fresh: float) -> list[Span]:
-        """When a version of a policy may have stored on the bus: until something later is known to stand in its place.
+        """When a version of a policy may have been on the bus: until a later version is known to be stored.
 
         A version that the API server replaced more than `fresh` seconds before an epoch is not written in the epoch.
         """

@@ -48,7 +48,7 @@ class Journal:
         self._began = time.monotonic()
         self.lines = [f"again: {again}"]
 
-    def tell(self, what: str) -> None:
+    def log(self, what: str) -> None:
         self.lines.append(f"{time.monotonic() - self._began:6.2f} s  {what}")
 
 
@@ -91,9 +91,9 @@ Stage = Callable[[Judge, Path, Callable[[str], None]], AbstractAsyncContextManag
 
 
 @asynccontextmanager
-async def in_sandbox(judge: Judge, folder: Path, tell: Callable[[str], None]) -> AsyncIterator[tuple[Api, Path]]:
+async def in_sandbox(judge: Judge, folder: Path, log: Callable[[str], None]) -> AsyncIterator[tuple[Api, Path]]:
     async with Sandbox.start() as sandbox:
-        api = SandboxApi(sandbox, judge, tell)
+        api = SandboxApi(sandbox, judge, log)
         async with meanwhile(api.follow()):
             yield api, sandbox.kubeconfig(folder / "kubeconfig")
 
@@ -120,8 +120,8 @@ async def play(
         stack.push_async_callback(server.stop)
         workers: list[One] = []
         lateness = Lateness()
-        judge = Judge(Observed(), STALE_AFTER, journal.tell, lateness, lambda at: stopped(workers, at, lateness()))
-        api, kubeconfig = await stack.enter_async_context(stage(judge, folder, journal.tell))
+        judge = Judge(Observed(), STALE_AFTER, journal.log, lateness, lambda at: stopped(workers, at, lateness()))
+        api, kubeconfig = await stack.enter_async_context(stage(judge, folder, journal.log))
         bus = await stack.enter_async_context(Bus.connect(server.url, name="test"))
         for work in (
             *(watch.run() for watch in judge.observed.watches(bus)),
@@ -139,27 +139,27 @@ async def play(
             observed=judge.observed,
             workers=workers,
             nodes=5 if as_processes else 3,
-            tell=journal.tell,
+            log=journal.log,
         )
         await live(history, judge, journal, seconds=seconds, pause_seconds=pause_seconds)
         for worker in workers:
             worker.must_run()
         met = added([judge.verdicts, history.met, *(each.halts for each in workers if isinstance(each, Process))])
-        journal.tell(f"late by up to {lateness.worst:.2f} s; {dict(met)}")
+        journal.log(f"late by up to {lateness.worst:.2f} s; {dict(met)}")
         return met
 
 
 async def live(history: History, judge: Judge, journal: Journal, *, seconds: float, pause_seconds: float) -> None:
     """Plays all events. Fails if the labels do not become those of the model, or a removal had no reason."""
     await history.begin()
-    await history.settle(Quiet(journal.tell, judge, steady=0.0), what="all works at first")
+    await history.settle(Quiet(journal.log, judge, steady=0.0), what="all works at first")
     async with asyncio.TaskGroup() as happening:
         for happens in (history.publish, history.edit, history.disturb, history.break_bus):
             happening.create_task(happens(seconds))
         happening.create_task(history.kill_and_stop(seconds, PAUSES_SECONDS))
         if pause_seconds:
             happening.create_task(history.sleep(pause_seconds))
-    await history.settle(Quiet(journal.tell, judge, steady=STEADY_SECONDS), what="quiet")
+    await history.settle(Quiet(journal.log, judge, steady=STEADY_SECONDS), what="quiet")
     judge.judge(all_of_them=True)
     judge.must_have_no_faults()
 
@@ -179,8 +179,8 @@ def stopped(workers: Sequence[One], at: float, late: float) -> float:
 class Quiet:
     """Waits until nothing differs for a while; fails after `SETTLE_LOOKS` comparisons."""
 
-    def __init__(self, tell: Callable[[str], None], judge: Judge, *, steady: float) -> None:
-        self._tell = tell
+    def __init__(self, log: Callable[[str], None], judge: Judge, *, steady: float) -> None:
+        self._log = log
         self._steady = steady
         self._judge = judge
         self._looks = 0
@@ -197,7 +197,7 @@ class Quiet:
         elif self._steady_since is None:
             self._steady_since = now
         elif now - self._steady_since >= self._steady:
-            self._tell("all labels are those of the model")
+            self._log("all labels are those of the model")
             return True
         await asyncio.sleep(LOOK_SECONDS)
         return False

@@ -16,11 +16,11 @@ FOREIGN = "team"
 class Users:
     """The users of a cluster. `policies` are the current ones."""
 
-    def __init__(self, chance: random.Random, *, api: Api, nodes: Sequence[str], tell: Callable[[str], None]) -> None:
+    def __init__(self, chance: random.Random, *, api: Api, nodes: Sequence[str], log: Callable[[str], None]) -> None:
         self._chance = chance
         self._api = api
         self._nodes = nodes
-        self._tell = tell
+        self._log = log
         self.policies: dict[Key, Spec] = {}
 
     async def begin(self) -> None:
@@ -45,7 +45,7 @@ class Users:
             await self._put_policy(key, chance)
         elif kind < 0.65:
             del self.policies[key]
-            self._tell(f"{key} is deleted")
+            self._log(f"{key} is deleted")
             await self._api.delete_policy(key)
         elif kind < 0.8 and spec["strategies"]:
             strategies = dict(spec["strategies"])
@@ -59,7 +59,7 @@ class Users:
         await self._put_spec(key, some_spec(chance or self._chance))
 
     async def _put_spec(self, key: Key, spec: Spec) -> None:
-        self._tell(f"{key} is {json.dumps(spec)}")
+        self._log(f"{key} is {json.dumps(spec)}")
         before = self.policies.get(key)
         self.policies[key] = spec
         await self._api.put_policy(key, spec, before)
@@ -71,14 +71,14 @@ class Users:
         elif chance.random() < 0.5:
             await self.label(node, {"zone": chance.choice(("a", "b"))})
         else:
-            self._tell(f"{node} is deleted")
+            self._log(f"{node} is deleted")
             await self._api.delete_node(node)
             if chance.random() < 0.6:
                 await self.add_node(node, chance)
 
     async def add_node(self, node: str, chance: random.Random | None = None) -> None:
         """Adds a node in a random zone."""
-        self._tell(f"{node} is created")
+        self._log(f"{node} is created")
         zone = (chance or self._chance).choice(("a", "b"))
         await self._api.add_node(node, {"zone": zone})
 
@@ -97,5 +97,5 @@ class Users:
 
     async def label(self, node: str, labels: Mapping[str, str | None], *, manager: str = ADMIN) -> None:
         """Changes labels as a user; None removes a label."""
-        self._tell(f"{node} is labelled {dict(labels)} by a user")
+        self._log(f"{node} is labelled {dict(labels)} by a user")
         await self._api.label_node(node, labels, manager=manager)

@@ -348,11 +348,11 @@ async def test_facts_D36_C5_a_removed_strategy_and_a_removed_policy_leave_the_ve
         await eventually(lambda: has(StrategyType.DONTSCHEDULE))
         await world.delete_policy()
 
-        async def gone() -> bool:
+        async def is_removed() -> bool:
             verdict = await world.verdict()
             return verdict is not None and not verdict.policies
 
-        await eventually(gone)
+        await eventually(is_removed)
 
 
 @pytest.mark.parametrize("field", ["suspend", "dryRun"])
@@ -518,7 +518,7 @@ async def test_clear_for_counts_from_a_violation_that_ends_during_the_first_eval
     await world.sample(m=2)
     await world.policy(**deschedule(clearFor="2s"))
     others = ("other-1", "other-2")
-    for node in others:  # which have no verdict, and so come first
+    for node in others:  # nodes without a verdict come first
         await world.facts(node, uid=node)
     await world.synced()
     async with gated(server) as bus:
@@ -711,12 +711,12 @@ async def test_a_policy_deleted_while_no_replica_ran_leaves_the_verdict(server: 
         await eventually(lambda: verdict_has(world, "p", "q"))
     await world.delete_policy("q")
 
-    async def gone() -> bool:
+    async def is_removed() -> bool:
         verdict = await world.verdict()
         return verdict is not None and {key.name for key in verdict.policies} == {"p"}
 
     async with evaluating(server):
-        await eventually(gone)
+        await eventually(is_removed)
 
 
 # What absence means
@@ -744,10 +744,10 @@ async def test_a_stored_verdict_is_not_removed_before_both_lists_are_complete(se
         assert await world.verdict("other") == stored
         await world.synced()
 
-        async def gone() -> bool:
+        async def is_removed() -> bool:
             return await world.verdict("other") is None
 
-        await eventually(gone)
+        await eventually(is_removed)
 
 
 async def test_interruptions_of_clear_for_of_a_deleted_node_are_forgotten(server: Server, world: World) -> None:
@@ -782,10 +782,10 @@ async def test_the_verdict_of_a_deleted_node_is_removed(server: Server, world: W
         await world.eventually(UNKNOWN, HOLD, node="node-2")
         await world.delete_node()
 
-        async def gone() -> bool:
+        async def is_removed() -> bool:
             return await world.verdict() is None
 
-        await eventually(gone)
+        await eventually(is_removed)
         await world.quiet()
         assert await world.verdict("node-2") is not None
 

@@ -28,7 +28,7 @@ async def holder_of(bus: Bus, source: str = "s") -> str | None:
 async def test_keep_other_holder_does_not_replace_the_state_of_another_holder(bus: Bus) -> None:
     first, second = SourceStates(bus, "s"), SourceStates(bus, "s")
     await second.write(state("b"), keep_other_holder=True)
-    assert await holder_of(bus) == "b"  # of nobody's it is whoever comes
+    assert await holder_of(bus) == "b"  # there was no state of another holder
     await first.write(state("a"))
     await SourceStates(bus, "s").write(state("b"), keep_other_holder=True)
     assert await holder_of(bus) == "a"
