@@ -1,14 +1,14 @@
 """Policies from a directory: TASPolicy files in, POLICIES out.
 
-The bucket follows the directory: a pass reads the complete directory and writes the differences. A pass runs after each
-change that the operating system reports, and every few seconds, since network file systems report no changes. Every
-write is conditional, so several replicas may do the same.
+The worker lives here: a pass reads the complete directory and writes the differences. A pass runs after each change
+that the operating system reports (`directory_changes`), and every few seconds, since network file systems report no
+changes. Every write is conditional, so several replicas may do the same.
 """
 
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ import msgspec
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from watchfiles import awatch
 
 from bus.buckets import NODES, POLICIES, SYNCED
 from bus.connection import Bus, Epoch
@@ -30,6 +29,7 @@ from workers.following.records import Records, Stored, Write
 from workers.following.synced import write_synced
 from workers.process.logs import ThrottledLog
 from workers.process.runtime import json_response
+from workers.watching.directory_changes import DirectoryChanges
 from workers.watching.policy_files import DirectoryReader, Listing, policy_record
 
 log = structlog.get_logger("policies")
@@ -39,15 +39,6 @@ REREAD_SECONDS = 10.0
 
 RETRY = Backoff(first=0.1, longest=2.0)
 """The waits after failed passes."""
-
-MISSING_SECONDS = 1.0
-"""How often a missing directory is checked."""
-
-QUIET_MILLISECONDS = 50
-"""A pass waits for so long without further changes: a file is often written in several steps."""
-
-BUSY_MILLISECONDS = 500
-"""The longest time that a pass waits for the end of further changes."""
 
 
 class PolicyDirectory:
@@ -76,6 +67,7 @@ class PolicyDirectory:
             on_written=self._note_written,
         )
         self._wake = asyncio.Event()
+        self._changes = DirectoryChanges(directory, on_change=self._wake.set, on_failure=self._report_unwatched)
         self._read_once = False
         self._synced_epoch: Epoch | None = None
         self._waiting_for = "the directory has not been read yet"
@@ -104,7 +96,7 @@ class PolicyDirectory:
         """Follows the directory until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._records.run())
-            tasks.create_task(self._follow_changes())
+            tasks.create_task(self._changes.run())
             tasks.create_task(self._reconcile())
 
     def _start_epoch(self) -> None:
@@ -114,43 +106,6 @@ class PolicyDirectory:
     def _caught_up_wakes(self) -> None:
         if self._synced_epoch is not self._records.epoch:
             self._wake.set()
-
-    async def _follow_changes(self) -> None:
-        """Wakes the reconciliation after each change. Runs until cancelled."""
-        while True:
-            try:
-                await self._follow_one_directory()
-            except* (OSError, RuntimeError) as errors:
-                # The directory is missing, the system's limit of watches is reached, or a file name is not valid text:
-                # then the regular passes must suffice.
-                if self._reported_directory is None:
-                    reason = "; ".join(str(error) for error in errors.exceptions)
-                    self._throttled.warning(
-                        "policy_directory_not_watched", directory=str(self._directory), error=reason
-                    )
-                await asyncio.sleep(MISSING_SECONDS)
-            self._wake.set()
-
-    async def _follow_one_directory(self) -> None:
-        """Returns when the watched directory was replaced by another one. Raises OSError, RuntimeError."""
-        watched = await asyncio.to_thread(_identity, self._directory)
-        started = False
-        changes = awatch(
-            self._directory,
-            watch_filter=None,
-            step=QUIET_MILLISECONDS,
-            debounce=BUSY_MILLISECONDS,
-            rust_timeout=int(MISSING_SECONDS * 1000),
-            yield_on_timeout=True,
-        )
-        async with aclosing(changes):
-            async for changed in changes:
-                # The first iteration shows that the watch works: a pass finds the changes before that.
-                if changed or not started:
-                    self._wake.set()
-                started = True
-                if await asyncio.to_thread(_identity, self._directory) != watched:
-                    return
 
     async def _reconcile(self) -> None:
         """Runs a pass at each wake, and every few seconds. Never ends."""
@@ -261,6 +216,10 @@ class PolicyDirectory:
             log.error("policy_directory_unreadable", directory=str(self._directory), error=listing.problem)
         self._reported_directory = listing.problem
 
+    def _report_unwatched(self, failure: str) -> None:
+        if self._reported_directory is None:
+            self._throttled.warning("policy_directory_not_watched", directory=str(self._directory), error=failure)
+
     def _report_files(self, planned: DirectoryPlan) -> None:
         """Logs each change of a file's problems."""
         reported = planned.problems
@@ -278,12 +237,6 @@ class PolicyDirectory:
     def _report_failure(self, failure: str) -> None:
         self._waiting_for = failure
         self._throttled.warning("policies_not_written", error=failure)
-
-
-def _identity(directory: Path) -> tuple[int, int]:
-    """Device and inode, which differ after the directory was replaced. Raises OSError."""
-    status = directory.stat()
-    return (status.st_dev, status.st_ino)
 
 
 def _records_of(stored: Mapping[PolicyKey, Stored[PolicyRecord]]) -> dict[PolicyKey, PolicyRecord]:
