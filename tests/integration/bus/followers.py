@@ -38,11 +38,13 @@ class Follower:
         self.epochs: list[Epoch] = []
         self.entries: list[RawEntry] = []
         self.batches = 0
+        self.caught_up_at_epochs: list[bool] = []
         self.view: dict[str, bytes] = {}
         self.watch = raw_watch(bus, bucket, on_entry=self._entry, on_epoch=self._epoch, on_batch=self._batch, keys=keys)
 
     def _epoch(self, epoch: Epoch) -> None:
         self.epochs.append(epoch)
+        self.caught_up_at_epochs.append(self.watch.status.caught_up)
         self.view = {}
 
     def _entry(self, entry: RawEntry) -> None:

@@ -13,6 +13,7 @@ import pytest
 from bus.buckets import LEASES, NODES, POLICIES, SAMPLES, Bucket, Stream
 from bus.connection import CALL_SECONDS, Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, ConflictError, RefusedError, UnavailableError
+from bus.feed import Feed
 from tests.integration.bus.followers import Follower, consumers, following
 from tests.integration.bus.load import Load, load, write_eventually
 from tests.integration.servers import Server, answered, eventually
@@ -158,6 +159,7 @@ async def test_a_new_epoch_is_reported_and_its_view_is_right(fault: Fault, serve
         assert running.follower.epochs[1].created == (await answered(lambda: bus.epoch(NODES))).created
         second = [entry.revision for entry in running.follower.entries if entry.revision > before]
         assert len(second) > 0
+        assert running.follower.caught_up_at_epochs == [False, False]
     assert running.longest < CALL_SECONDS + NOISE_SECONDS
     await nothing_leaks(bus, tasks)
 
@@ -189,6 +191,9 @@ async def test_an_earlier_state_of_a_store_is_a_new_epoch_n34(server: Server, bu
         shutil.copytree(tmp_path / "backup", tmp_path / "store")
         await server.start()
         await eventually(lambda: set(follower.view) == {"kept"})
+        await connection_reset(server, bus)  # after which it goes on in the same life
+        await write_eventually(bus, "next")
+        await eventually(lambda: set(follower.view) == {"kept", "next"})
         assert len(follower.epochs) == 2
 
 
@@ -402,3 +407,49 @@ async def test_a_watch_that_starts_before_the_server_catches_up_with_it(server: 
         await follower.caught_up()
         task.cancel()
         await asyncio.wait([task])
+
+
+async def test_a_call_ends_at_once_when_the_connection_is_lost(
+    server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.connection.CALL_SECONDS", 600.0)
+    server.pause()
+    calls = [
+        asyncio.create_task(bus.epoch(NODES)),
+        asyncio.create_task(bus.put(NODES, "a", b"", revision=0, read_at=now())),
+        asyncio.create_task(bus.publish_all(SAMPLES, [("tas.samples.a.b", b"{}")] * 3)),
+    ]
+    await eventually(lambda: len(bus.link._replies) == 5)
+    await connection_reset(server, bus)
+    async with asyncio.timeout(60):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [UnavailableError] * 3
+    server.resume()
+
+
+async def test_without_a_server_a_watch_knows_no_lag_and_may_miss_changes(server: Server, bus: Bus) -> None:
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        assert follower.watch.status.attached <= time.time()
+        await server.stop()
+        await eventually(lambda: follower.watch.status.attached == float("inf"))
+        assert follower.watch.status.lag is None
+        await server.start()
+        await eventually(lambda: follower.watch.status.lag == 0)
+        assert follower.watch.status.attached <= time.time()
+
+
+async def test_a_watch_that_cannot_attach_tries_again_more_and_more_slowly(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[float] = []
+
+    async def refuse(*_: object, **__: object) -> Feed:
+        attempts.append(now())
+        raise UnavailableError("not now")
+
+    monkeypatch.setattr(bus, "feed", refuse)
+    async with following(bus, NODES):
+        await eventually(lambda: len(attempts) == 5)
+    waits = [later - earlier for earlier, later in itertools.pairwise(attempts)]
+    assert all(wait >= 0.05 * 2**number for number, wait in enumerate(waits)), waits  # a half of each may be taken off

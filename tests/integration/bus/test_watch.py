@@ -4,12 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from bus.buckets import LEASES, NODES, SAMPLES, Bucket
+from bus.buckets import LEASES, NODES, SAMPLES, Bucket, Stream
+from bus.client import Msg
 from bus.connection import Bus, Epoch, RawEntry
+from bus.errors import UnavailableError
 from bus.feed import Feed
 from tests.integration.bus.followers import Follower, consumers, following, raw_watch
 from tests.integration.bus.limits import LONG_LIMITS
@@ -17,6 +20,9 @@ from tests.integration.servers import Server, eventually
 
 now = time.monotonic
 pytestmark = pytest.mark.usefixtures("long_limits")
+
+BEHIND = "the watch still at"
+"""What the watchdog says of a feed that does not apply what is stored."""
 
 
 async def fill(bus: Bus, count: int, value: bytes = b"1") -> list[int]:
@@ -72,7 +78,17 @@ def quick_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bus.watch.WATCHDOG_BEATS", 1)
 
 
-async def test_a_watch_of_some_keys_delivers_only_these_keys(server: Server, bus: Bus, quick_watchdog: None) -> None:
+async def test_a_watch_of_some_keys_delivers_only_these_keys(
+    server: Server, bus: Bus, quick_watchdog: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    epoch = bus.epoch
+
+    async def counted(of: Stream | Bucket) -> Epoch:
+        nonlocal looks
+        looks += 1
+        return await epoch(of)
+
     facts = await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
     await fill(bus, 100)
     with capture_logs() as logs:
@@ -80,9 +96,9 @@ async def test_a_watch_of_some_keys_delivers_only_these_keys(server: Server, bus
             await follower.caught_up()
             assert follower.view == {"a.facts": b"1"}
             assert follower.watch.status.applied >= (await bus.epoch(NODES)).last_sequence
-            began = now()
+            monkeypatch.setattr(bus, "epoch", counted)
             number = 0
-            while now() - began < 3:  # seconds: several checks of the watchdog while the stream grows
+            while looks < 3:  # checks of the watchdog, while the stream grows
                 number += 1
                 await bus.put(NODES, f"more{number}.metrics", b"1", revision=0, read_at=now())
             await bus.put(NODES, "a.facts", b"2", revision=facts, read_at=now())
@@ -99,7 +115,7 @@ async def test_a_watch_of_some_keys_delivers_only_these_keys(server: Server, bus
             await eventually(lambda: follower.view == {"c.facts": b"1"})
     before_the_wipe = logs[: next(i for i, line in enumerate(logs) if line["event"] == "bus_disconnected")]
     interruptions = [line["error"] for line in before_the_wipe if line["event"] == "watch_interrupted"]
-    assert not [error for error in interruptions if "the watch still at" in error]
+    assert not [error for error in interruptions if BEHIND in error]
 
 
 async def test_a_watch_of_some_keys_that_gets_no_entries_is_reopened(
@@ -110,8 +126,11 @@ async def test_a_watch_of_some_keys_that_gets_no_entries_is_reopened(
         feed = follower.watch._feed
         assert feed is not None
         monkeypatch.setattr(feed, "_receive_entry", lambda _: None)
-        await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
-        await eventually(lambda: follower.view == {"a.facts": b"1"})
+        monkeypatch.setattr(feed, "_receive_status", lambda _: "")  # so nothing but the watchdog notices it
+        with capture_logs() as logs:
+            await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
+            await eventually(lambda: follower.view == {"a.facts": b"1"})
+    assert any(BEHIND in line.get("error", "") for line in logs)
 
 
 async def test_on_batch_is_called_a_few_times_for_a_burst_and_not_for_each_entry(bus: Bus) -> None:
@@ -319,3 +338,71 @@ async def test_several_watches_share_a_connection(bus: Bus) -> None:
 async def test_the_status_of_a_watch_before_its_first_epoch(bus: Bus) -> None:
     status = Follower(bus, NODES).watch.status
     assert (status.epoch, status.applied, status.caught_up, status.lag) == (None, 0, False, None)
+
+
+async def test_some_keys_are_caught_up_once_all_of_them_came(bus: Bus) -> None:
+    await asyncio.gather(*(bus.put(NODES, f"n{number}.facts", b"1", revision=0, read_at=now()) for number in range(99)))
+    await fill(bus, 3)
+    caught_up_before: list[bool] = []
+    feed = await bus.feed(NODES, keys="*.facts")
+    await feed.release(lambda _: caught_up_before.append(feed.is_caught_up))
+    await feed.caught_up()
+    assert caught_up_before == [False] * 99
+    await feed.close()
+
+
+def heartbeat(bus: Bus, **headers: str) -> Msg:
+    """As an idle server sends it."""
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Msg(_client=bus.link._client, headers={"Status": "100", **named})
+
+
+async def test_a_heartbeat_while_entries_are_still_to_come_is_no_end_of_the_list(bus: Bus) -> None:
+    await fill(bus, 3)
+    feed = await bus.feed(NODES)
+    feed._receive_status(heartbeat(bus, Nats_Last_Consumer="0"))
+    assert not feed.is_caught_up
+    assert feed.applied == 0
+    await feed.release(lambda _: None)
+    await feed.caught_up()
+    await feed.close()
+
+
+async def test_a_server_that_waits_for_a_reply_to_a_heartbeat_gets_it(bus: Bus) -> None:
+    feed = await bus.feed(NODES)
+    assert feed._receive_status(heartbeat(bus, Nats_Last_Consumer="0", Nats_Consumer_Stalled="_FC.1")) == "_FC.1"
+    assert feed._receive_status(heartbeat(bus, Nats_Last_Consumer="0")) == ""
+    await feed.close()
+
+
+async def test_a_last_entry_that_was_lost_is_noticed_at_the_next_heartbeat(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.watch.WATCHDOG_BEATS", 10**6)
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        feed = follower.watch._feed
+        assert feed is not None
+        monkeypatch.setattr(feed, "_receive_entry", lambda _: None)
+        await bus.put(NODES, "a", b"1", revision=0, read_at=now())
+        await eventually(lambda: follower.view == {"a": b"1"})
+
+
+@pytest.mark.parametrize("change", [{"created": "another"}, {"last_sequence": 1}])
+async def test_a_stream_that_is_replaced_while_a_feed_is_opened_is_noticed(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    await fill(bus, 3)
+    state = Feed._stream_state
+    asked = 0
+
+    async def replaced(feed: Feed) -> tuple[Epoch, int]:
+        nonlocal asked
+        asked += 1
+        epoch, messages = await state(feed)
+        return (epoch if asked == 1 else replace(epoch, **change)), messages
+
+    monkeypatch.setattr(Feed, "_stream_state", replaced)
+    with pytest.raises(UnavailableError, match="was replaced"):
+        await bus.feed(NODES)
+    assert await consumers(bus, NODES) == 0
