@@ -143,6 +143,12 @@ async def test_a_holder_that_cannot_renew_is_cancelled_when_its_lease_ends(serve
     assert not lease.held
 
 
+async def test_a_lease_ends_a_tenth_before_its_ttl_for_a_clock_that_is_slower(bus: Bus) -> None:
+    lease = Lease(bus, "cpu", "first", ttl_seconds=LONG_TTL)
+    await lease._acquire()
+    assert lease._until <= asyncio.get_running_loop().time() + 0.9 * LONG_TTL
+
+
 async def test_a_holder_whose_key_was_overwritten_is_cancelled_at_the_next_renewal(
     bus: Bus, quick_renewal: None
 ) -> None:
