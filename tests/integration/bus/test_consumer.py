@@ -7,12 +7,15 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
-from bus.consumer import Message, SharedConsumer
-from bus.errors import ConflictError, MisconfiguredError, RefusedError
+from bus.consumer import REDELIVERY, Message, SharedConsumer
+from bus.errors import ConflictError, MisconfiguredError, RefusedError, UnavailableError
+from bus.link import Link
 from bus.pull import EXPIRES_SECONDS
+from tas.values.backoff import Backoff
 from tests.integration.servers import Server, eventually
 
 pytestmark = pytest.mark.usefixtures("long_limits", "late_pulse")
@@ -33,10 +36,14 @@ class Handler:
         self.fail: list[Exception] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.begun = 0
+        self.began: list[float] = []
+
+    @property
+    def begun(self) -> int:
+        return len(self.began)
 
     async def __call__(self, messages: Sequence[Message]) -> None:
-        self.begun += 1
+        self.began.append(time.monotonic())
         await self.gate.wait()
         if self.fail:
             raise self.fail.pop(0)
@@ -131,6 +138,59 @@ async def test_after_a_bus_error_the_batch_is_delivered_again(bus: Bus) -> None:
         await eventually(lambda: handler.sequences == sent)
         assert handler.batches[0][0].deliveries == 3
         await eventually(lambda: nothing_pending(bus))
+    first, second, third = handler.began
+    least = REDELIVERY.first / 2  # chance takes off up to a half
+    assert second - first >= least
+    assert third - second >= 2 * least
+
+
+async def test_a_batch_comes_again_however_often_it_fails(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bus.consumer.REDELIVERY", Backoff(first=0.001, longest=0.001))
+    handler = Handler()
+    handler.fail = [ConflictError("again")] * 50
+    async with consuming(bus, handler):
+        sent = await publish(bus, 1)
+        await eventually(lambda: handler.sequences == sent)
+    assert handler.batches[0][0].deliveries == 51
+
+
+async def test_a_slow_handler_draws_one_batch_in_advance_and_no_more(bus: Bus) -> None:
+    handler = Handler()
+    handler.gate.clear()
+    await publish(bus, 60)
+    async with consuming(bus, handler, batch=5, ack_wait_seconds=600):
+
+        async def drawn() -> bool:
+            return await pending(bus) == (10, 50)
+
+        await eventually(lambda: handler.begun == 1)
+        await eventually(drawn)
+        for _ in range(20):  # each an exchange with the server, in which it could have sent the rest
+            assert await pending(bus) == (10, 50)
+        handler.gate.set()
+        await eventually(lambda: len(handler.sequences) == 60)
+
+
+async def test_a_request_without_messages_is_followed_by_the_next_one(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.pull.EXPIRES_SECONDS", 1.1)  # the server wants more than two heartbeats
+    handler = Handler()
+    requests = 0
+    send = Link.send
+
+    async def counted(link: Link, subject: str, payload: bytes, *, reply: str = "") -> None:
+        nonlocal requests
+        requests += subject.startswith("$JS.API.CONSUMER.MSG.NEXT.")
+        await send(link, subject, payload, reply=reply)
+
+    monkeypatch.setattr(Link, "send", counted)
+    with capture_logs() as logs:
+        async with consuming(bus, handler):
+            await eventually(lambda: requests == 3)
+            sent = await publish(bus, 1)
+            await eventually(lambda: handler.sequences == sent)
+    assert "consumer_interrupted" not in {line["event"] for line in logs}
 
 
 async def test_a_bug_in_the_handler_ends_the_consumer_and_acknowledges_nothing(bus: Bus) -> None:
@@ -147,7 +207,7 @@ async def test_when_cancelled_the_current_batch_is_finished_and_the_rest_is_deli
     handler, other = Handler(), Handler()
     handler.gate.clear()
     sent = await publish(bus, 20)
-    async with consuming(bus, handler, batch=5, ack_wait_seconds=30) as task:
+    async with consuming(bus, handler, batch=5, ack_wait_seconds=600) as task:
         await eventually(lambda: handler.begun == 1)
         task.cancel()
         await asyncio.sleep(0)
@@ -156,7 +216,7 @@ async def test_when_cancelled_the_current_batch_is_finished_and_the_rest_is_deli
         with pytest.raises(asyncio.CancelledError):
             await task
         assert handler.begun == 1
-    async with consuming(bus, other, ack_wait_seconds=30):
+    async with consuming(bus, other, ack_wait_seconds=600):  # so the server by itself gives nothing back
         await eventually(lambda: sorted(set(handler.sequences + other.sequences)) == sent)
         await eventually(lambda: nothing_pending(bus))
     assert len(handler.sequences) + len(other.sequences) == 20
@@ -191,3 +251,40 @@ async def test_a_durable_with_wrong_settings_is_reported_and_left_unchanged(bus:
         await eventually(lambda: isinstance(bus.problem, MisconfiguredError))
         assert "ack_policy is none, must be explicit" in str(bus.problem)
         assert (await bus.api("CONSUMER.INFO.SAMPLES.test"))["config"]["ack_policy"] == "none"
+
+
+async def test_a_slow_replica_leaves_messages_to_the_others_n17(server: Server, bus: Bus) -> None:
+    slow, other = Handler(), Handler()
+    slow.gate.clear()
+    async with Bus.connect(server.url, name="other") as connection:
+        await connection.wait_connected()
+        async with consuming(bus, slow, batch=16, ack_wait_seconds=600):
+            sent = await publish(bus, 200)
+            await eventually(lambda: slow.begun == 1)
+            async with consuming(connection, other, batch=16, ack_wait_seconds=600):
+                await eventually(lambda: len(other.sequences) == len(sent) - 32)
+                slow.gate.set()
+                await eventually(lambda: sorted(slow.sequences + other.sequences) == sorted(sent))
+
+
+async def test_messages_in_hand_are_handled_though_the_next_request_fails(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = 0
+    send = Link.send
+
+    async def fail_once(link: Link, subject: str, payload: bytes, *, reply: str = "") -> None:
+        nonlocal requests
+        if subject.startswith("$JS.API.CONSUMER.MSG.NEXT."):
+            requests += 1
+            if requests == 2:
+                raise UnavailableError("the second request is lost")
+        await send(link, subject, payload, reply=reply)
+
+    monkeypatch.setattr(Link, "send", fail_once)
+    handler = Handler()
+    async with consuming(bus, handler, batch=1, ack_wait_seconds=600):
+        sent = await publish(bus, 1)
+        await eventually(lambda: handler.sequences == sent)
+        assert requests >= 2
+        assert handler.batches[0][0].deliveries == 1
