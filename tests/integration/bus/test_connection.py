@@ -10,6 +10,7 @@ import pytest
 from bus.buckets import ALL, LEASES, NODES, SAMPLES, Bucket, Stream
 from bus.connection import WRITE_SECONDS, Bus
 from bus.errors import ConflictError, ExpiredError, MisconfiguredError, RefusedError, UnavailableError
+from bus.link import Link
 from bus.streams import StreamsState, ensure
 from tests.integration.bus.limits import LONG_LIMITS
 from tests.integration.servers import Server, eventually
@@ -50,6 +51,21 @@ async def test_the_second_write_on_the_same_revision_conflicts_n7(bus: Bus) -> N
 async def test_a_write_based_on_an_old_read_is_not_sent(bus: Bus) -> None:
     with pytest.raises(ExpiredError):
         await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now() - WRITE_SECONDS - 0.01)
+    assert await bus.get(NODES, "a.metrics") is None
+
+
+async def test_the_reads_behind_a_write_are_as_old_as_when_it_is_sent(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write may wait until the server takes more data."""
+    waited = 0.3
+
+    async def wait(_: Link, __: float) -> None:
+        await asyncio.sleep(waited)
+
+    monkeypatch.setattr(Link, "wait_writable", wait)
+    with pytest.raises(ExpiredError):
+        await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now() - WRITE_SECONDS + waited / 2)
     assert await bus.get(NODES, "a.metrics") is None
 
 
