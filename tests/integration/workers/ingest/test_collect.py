@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,12 +11,15 @@ from structlog.testing import capture_logs
 
 from bus.buckets import LEASES, SOURCES
 from bus.connection import Bus
+from bus.errors import ConflictError
+from bus.records.codec import encode
+from bus.records.leases import LeaseRecord
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.collecting import World, collecting, polled
 from tests.integration.workers.running import entry_on, epoch_on, running
 from workers.ingest.collect import Collect
-from workers.ingest.sources.base import SourceError
+from workers.ingest.sources.base import Listener, Source, SourceError
 from workers.ingest.sources.spec import SourceKind, SourceSpec
 
 LATE = "tas_source_polls_late_total"
@@ -70,6 +74,11 @@ class Written:
         await answered(lambda: take(result))
 
 
+def of_kind(source: Source | Listener, kind: SourceKind = SourceKind.CUSTOM_METRICS) -> SourceSpec:
+    """The source as on a command line."""
+    return SourceSpec(name=source.name, kind=kind)
+
+
 @pytest.fixture
 async def world(bus: Bus) -> World:
     world = World(bus)
@@ -107,6 +116,48 @@ async def test_no_source_is_polled_before_the_list_of_policies_is_complete(bus: 
         await world.listed()
         await world.has("node-1", "fake", {"load": 1, "heat": 1})
     assert fake.asked[0] == {"load", "heat"}  # an earlier poll would not have had the second policy
+
+
+async def test_a_value_without_a_time_is_as_old_as_the_request_for_it(bus: Bus, world: World) -> None:
+    class Timed(Fake):
+        began = 0.0
+
+        async def read(self, metrics: frozenset[str]) -> SourceResult:
+            self.began = self.began or time.time()
+            return await super().read(metrics)
+
+    await world.use("load")
+    timed = Timed()
+    async with collecting(bus, timed, period=3600):
+        await world.has("node-1", "fake", {"load": 1})
+        scrape = await world.scrape("node-1", "fake")
+    assert scrape is not None
+    assert scrape.measured <= timed.began
+    assert len(timed.asked) == 1
+
+
+async def test_a_replica_whose_lease_is_another_s_says_so(bus: Bus, world: World) -> None:
+    await world.use("load")
+
+    def holds(registry: CollectorRegistry) -> float | None:
+        return registry.get_sample_value("tas_source_lease_held", {"source": "fake"})
+
+    fake = Fake()
+    async with collecting(bus, fake) as registry:
+        await eventually(lambda: holds(registry) == 1)
+
+        async def taken() -> bool:
+            read_at = time.monotonic()
+            entry = await bus.get(LEASES, "collect.fake")
+            assert entry is not None
+            value = encode(LeaseRecord(holder="another", token="t"))
+            with suppress(ConflictError):
+                await bus.put(LEASES, "collect.fake", value, revision=entry.revision, read_at=read_at)
+                return True
+            return False
+
+        await eventually(taken)
+        await eventually(lambda: holds(registry) == 0)
 
 
 async def test_a_source_is_polled_only_for_metrics_of_policies(bus: Bus, world: World) -> None:
@@ -176,6 +227,15 @@ async def test_retry_after_of_a_source_is_respected(bus: Bus, world: World) -> N
         await world.use("heat", policy="q")  # not even for a new metric
         await eventually(lambda: len(other.asked) > before + 10)
         assert len(fake.asked) == 1
+
+
+async def test_a_retry_after_of_days_is_cut_short(bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.ingest.collect.MAX_RETRY_AFTER_SECONDS", 0.1)
+    await world.use("load")
+    fake = Fake()
+    fake.problem = SourceError("too many requests", retry_after=1e6)
+    async with collecting(bus, fake):
+        await eventually(lambda: len(fake.asked) == 2)
 
 
 async def test_refused_and_missing_values_are_reported_and_the_rest_is_published(bus: Bus, world: World) -> None:
@@ -290,3 +350,29 @@ async def test_a_listening_replica_publishes_and_writes_the_state(bus: Bus, worl
         assert state is not None
         assert state.period is None
         assert await entry_on(bus, LEASES, "collect.written") is None
+
+
+async def test_a_listening_replica_that_received_nothing_leaves_the_state_of_another(
+    bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.use("load")
+    first, second = Written(), Written()
+    monkeypatch.setattr("workers.ingest.collect.process_identity", lambda: "first")
+    async with collecting(bus, first, kind=SourceKind.REMOTE_WRITE):
+        await first.write("node-1", "load", "3")
+        await world.misses("written", "load", "")
+        monkeypatch.setattr("workers.ingest.collect.process_identity", lambda: "second")
+        idle = Collect(bus, {of_kind(second): second}, period=0.1, registry=CollectorRegistry())
+        (receiving,) = idle._runs
+        async with running(idle):
+            await eventually(lambda: receiving._states._written is not None)  # it has looked whether to write
+            state = await world.state("written")
+            assert state is not None
+            assert (state.holder, state.polls) == ("first", 1)
+            await second.write("node-2", "load", "4")
+
+            async def of_the_second() -> bool:
+                state = await world.state("written")
+                return state is not None and (state.holder, state.polls) == ("second", 1)
+
+            await eventually(of_the_second)

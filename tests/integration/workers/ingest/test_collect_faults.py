@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bus.connection import Bus
+from bus.kinds import LEASE_RECORDS
 from sandbox import Sandbox
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
@@ -109,6 +110,10 @@ async def test_an_orderly_stop_releases_the_lease_at_once(world: World, replicas
     await world.comes("node-1", SOURCE)
     first = await holder(world, replicas)
     os.kill(first.pid, signal.SIGTERM)
+    await eventually(lambda: first.ended)
+    entry = await LEASE_RECORDS.get(world.bus, f"collect.{SOURCE}")  # before its time is over
+    lease = entry.readable()
+    assert lease is None or not lease.holder.endswith(f"-{first.pid}")
     await taken_over(world, first, replicas)
 
 

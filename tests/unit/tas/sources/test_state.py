@@ -59,6 +59,13 @@ def test_each_poll_replaces_the_metrics_of_the_poll_before() -> None:
     assert tracker.state(now=103.0).metrics == {"m": SourceMetric(nodes=0), "n": SourceMetric(nodes=1)}
 
 
+def test_a_metric_whose_values_are_refused_now_is_not_missing_for_the_reason_of_the_poll_before() -> None:
+    tracker = make_tracker()
+    tracker.record_result(result(missing={"n": "unknown"}), published=0, now=101.0)
+    tracker.record_result(result(("a", "m")), published=1, now=102.0)
+    assert tracker.state(now=103.0).metrics["n"] == SourceMetric()
+
+
 def test_the_nodes_of_several_write_requests_add_up_for_a_while() -> None:
     tracker = make_tracker(period=None)
     for second, node in enumerate("abc"):

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from bus.connection import Bus
 from bus.errors import UnavailableError
@@ -248,17 +249,32 @@ class TestTemporaryRefusals:
                 answer = await reader.read()  # until the connection is closed
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"body: 3 bytes in 0.2 s: too slow, send it again" in answer
+            assert b"Retry-After: 1\r\n" in answer
             writer.close()
 
-    async def test_a_disconnected_sender_releases_its_bytes(self, receiver: Receiver) -> None:
+    async def test_a_disconnected_sender_releases_its_bytes(
+        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(remote_write, "MAX_HELD_BYTES", 1000)
         parts = urlsplit(receiver.source.url)
         head = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
-        for _ in range(20):
+        for number in range(5):
             _, writer = await asyncio.open_connection(parts.hostname, parts.port)
-            writer.write(f"POST {parts.path} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 500\r\n\r\nabc".encode())
-            await writer.drain()
+            writer.write(f"POST {parts.path} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 900\r\n\r\n".encode())
+            writer.write(bytes(800))
+            await eventually(lambda: receiver.source._held == 800, within=LONG)
+            assert (await send(receiver, bytes(300)))[0] == 503, number
             writer.transport.abort()
+            await eventually(lambda: receiver.source._held == 0, within=LONG)
         assert await send(receiver, [series("load", (1.0, now()), node="a")]) == (204, "")
+
+    async def test_an_answered_sender_releases_its_bytes(
+        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(remote_write, "MAX_HELD_BYTES", 1000)
+        for _ in range(3):
+            assert (await send(receiver, bytes(900)))[0] == 400
+            assert await send(receiver, [series("load", (1.0, now()), node="a")]) == (204, "")
 
     async def test_too_many_bytes_at_once_get_503(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(remote_write, "MAX_HELD_BYTES", 100_000)
@@ -372,3 +388,19 @@ class TestOnTheBus:
             return True
 
         await eventually(stored, every=0.02)
+
+
+async def test_a_file_that_is_written_anew_with_the_same_content_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new configuration starts a new store, in which the series of an aggregate are incomplete at first."""
+    monkeypatch.setattr(config, "CHECK_SECONDS", 0.0)
+    path = tmp_path / "sources.yaml"
+    text = "metrics: {load: {series: first}}"
+    path.write_text(text)
+    loaded = ConfigFile.load(path)
+    before = await loaded.current()
+    path.write_text(f"# as it was\n{text}")
+    with capture_logs() as logs:
+        assert await loaded.current() is before
+    assert [line["event"] for line in logs] == ["source_config_read"]
