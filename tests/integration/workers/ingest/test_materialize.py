@@ -1,9 +1,10 @@
 """The worker `materialize` on a real bus: which scrapes are stored, and which are refused."""
 
+import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,10 +14,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, SAMPLES, SYNCED
-from bus.connection import Bus
+from bus.buckets import NODES, SAMPLES, SYNCED, Bucket
+from bus.connection import Bus, RawEntry
 from bus.consumer import Message
-from bus.errors import RefusedError
+from bus.errors import RefusedError, UnavailableError
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.records.samples import encode_samples
@@ -555,3 +556,103 @@ async def test_a_stop_finishes_the_current_batch(bus: Bus) -> None:
         return state is not None and bool(state["ack_floor"]["consumer_seq"] >= taken)
 
     await eventually(acknowledged)
+
+
+async def test_the_nodes_of_an_earlier_epoch_are_no_nodes_of_this_one(
+    materialized: Materialized, server: Server
+) -> None:
+    with capture_logs() as logs:
+
+        def complete() -> int:
+            return sum(line["event"] == "nodes_complete" for line in logs)
+
+        await list_nodes(materialized.bus, "node-1", "node-2")
+        await eventually(lambda: complete() == 1)
+        await server.restart(wiped=True)
+        await eventually(lambda: materialized.bus.connected)
+        await list_nodes(materialized.bus, "node-1")
+        await eventually(lambda: complete() == 2)
+        await publish(materialized.bus, "node-2", load1=1)
+        await publish(materialized.bus, "node-1", load1=2)
+        await materialized.has("node-1", "load1", "2")
+        await eventually(lambda: materialized.refusals() == {"unknown_node": 1})
+    assert await materialized.value("node-2", "load1") is None
+
+
+async def test_samples_that_another_replica_wrote_late_for_a_deleted_node_are_deleted(
+    materialized: Materialized,
+) -> None:
+    await list_nodes(materialized.bus, "node-1")
+    await publish(materialized.bus, "node-1", load1=1)
+    await materialized.has("node-1", "load1", "1")
+    written = await materialized.bus.get(NODES, node_metrics_key("node-1"))
+    assert written is not None
+    assert written.value is not None
+    await delete_facts(materialized.bus, "node-1")
+    await materialized.has("node-1", "load1", None)
+    deleted = await materialized.bus.get(NODES, written.key)
+    assert deleted is not None
+    await materialized.bus.put(NODES, written.key, written.value, revision=deleted.revision, read_at=time.monotonic())
+    await materialized.has("node-1", "load1", None)
+
+
+class Interrupted(Bus):
+    """A bus whose deletions fail as often as told, and on which something happens before a node's samples are read."""
+
+    failures = 0
+    before_get: Callable[[], Awaitable[None]] | None = None
+
+    async def delete(self, bucket: Bucket, key: str, *, revision: int, read_at: float) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise UnavailableError("not now")
+        return await super().delete(bucket, key, revision=revision, read_at=read_at)
+
+    async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
+        found = await super().get(bucket, key)
+        if key == node_metrics_key("node-1") and self.before_get is not None:
+            happens, self.before_get = self.before_get, None
+            await happens()
+        return found
+
+
+async def test_a_deletion_that_failed_is_tried_again(server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.ingest.materialize.RETRY_SECONDS", 0.05)
+    async with Interrupted.connect(server.url, name="failing") as failing:
+        assert isinstance(failing, Interrupted)
+        await failing.wait_connected()
+        async with materializing(failing) as materialized:
+            await list_nodes(bus, "node-1")
+            await publish(bus, "node-1", load1=1)
+            await materialized.has("node-1", "load1", "1")
+            failing.failures = 3
+            await delete_facts(bus, "node-1")
+            await materialized.has("node-1", "load1", None)
+            assert failing.failures == 0
+
+
+async def test_samples_of_a_node_that_has_come_back_are_not_deleted(server: Server, bus: Bus) -> None:
+    """It comes back when its deletion is known already, and its samples are about to be deleted."""
+    come_back = asyncio.Event()
+
+    async def comes_back() -> None:
+        deleted = await bus.get(NODES, node_facts_key("node-1"))
+        assert deleted is not None
+        assert deleted.value is None
+        value = encode(NodeFacts(uid="another", labels={}))
+        await bus.put(NODES, deleted.key, value, revision=deleted.revision, read_at=time.monotonic())
+        come_back.set()
+
+    async with Interrupted.connect(server.url, name="interrupted") as interrupted:
+        assert isinstance(interrupted, Interrupted)
+        await interrupted.wait_connected()
+        async with materializing(interrupted) as materialized:
+            await list_nodes(bus, "node-1")
+            await publish(bus, "node-1", load1=1)
+            await eventually(lambda: materialized.metric("tas_nodes") == 1)
+            written = await bus.get(NODES, node_metrics_key("node-1"))
+            interrupted.before_get = comes_back
+            await delete_facts(bus, "node-1")
+            await asyncio.wait_for(come_back.wait(), 60)
+            for _ in range(20):  # exchanges with the server, in which it could have deleted
+                assert await bus.get(NODES, node_metrics_key("node-1")) == written

@@ -1,5 +1,6 @@
 """A replica of materialize that is killed, paused or disconnected at a critical line."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bus.buckets import NANOSECONDS, NODES, SAMPLES
 from bus.connection import WRITE_SECONDS, Bus, RawEntry
 from bus.consumer import Message
+from bus.errors import ConflictError
 from bus.subjects import node_metrics_key, samples_subject
 from tas.values.quantity import NANO
 from tests.integration.published import SECOND, now, text_of
@@ -338,3 +340,40 @@ async def test_paused_with_a_batch_while_the_bus_is_wiped(server: Server, bus: B
         assert last is not None
         assert last.revision == written.revision + 1  # so its batch was not written
         stopped.must_run()
+
+
+async def test_a_write_that_was_too_late_is_made_with_new_reads(
+    server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.connection.WRITE_SECONDS", 0.3)
+    async with InterruptedBus.connect(server.url, name="late") as late:
+        assert isinstance(late, InterruptedBus)
+        await late.wait_connected()
+        began = time.monotonic()
+
+        async def too_late() -> None:
+            await eventually(lambda: time.monotonic() - began > 0.3)
+
+        late.interruptions["before"] = too_late
+        replica = Other(late)
+        await replica.worker.handle([message("a", 1, at=now(), sequence=1)])
+        assert await stored(bus) == {"a": 1}
+        assert late.interruptions == {}
+
+
+async def test_a_node_that_others_always_write_first_is_left_to_the_next_delivery(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.ingest.materialize.BATCH_SECONDS", 0.1)
+
+    class Overtaken(Bus):
+        async def put(self, *_: object, **__: object) -> int:
+            raise ConflictError("another was first")
+
+    async with Overtaken.connect(server.url, name="overtaken") as overtaken:
+        await overtaken.wait_connected()
+        replica = Other(overtaken)
+        async with asyncio.timeout(60):
+            with pytest.raises(ConflictError):
+                await replica.worker.handle([message("a", 1, at=now(), sequence=1)])
+        assert replica.count("tas_node_write_conflicts_total") >= 1
