@@ -281,3 +281,14 @@ async def test_a_stop_closes_every_connection_and_leaves_no_task() -> None:
         await half.send(b"POST")
         await eventually(lambda: served.open() == 2)
     await eventually(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_at_the_limit_the_connection_that_has_been_idle_for_longest_is_closed() -> None:
+    async with serving(connections=2) as served, served.connect() as first, served.connect() as second:
+        for connection in (first, second, first):
+            await connection.send(request("/quick"))
+            assert (await connection.receive()).status == 200
+        assert (await served.ask()).status == 200
+        await is_closed(second)
+        await first.send(request("/quick"))
+        assert (await first.receive()).status == 200

@@ -5,6 +5,7 @@ import datetime as dt
 import os
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics
 from workers.process.limits import Limits
 from workers.process.runtime import listening
-from workers.process.tls import TlsError, TlsFiles
+from workers.process.tls import TlsError, TlsFiles, load_credentials
 
 PATIENCE = 120.0
 AUTHORITY = Authority("cluster")
@@ -377,6 +378,17 @@ async def test_the_remaining_time_of_certificates_is_exported_and_logged(folder:
             assert 5 * 3600 < served.metric("tas_tls_remaining_seconds", file="cert") <= 6 * 3600
             assert 23 * 3600 < served.metric("tas_tls_remaining_seconds", file="cacert") <= 24 * 3600
     assert [line["file"] for line in logs if line["event"] == "certificate_expiring"] == ["--cert", "--cacert"]
+
+
+async def test_of_several_certificates_in_a_file_the_first_to_expire_counts(folder: Folder) -> None:
+    short, long = (AUTHORITY.server("extender", lives=dt.timedelta(hours=hours)) for hours in (6, 12))
+    chain = Pair(certificate=long.certificate + short.certificate, key=long.key)
+    folder.swap(server=chain, authorities=AUTHORITY.certificate + short.certificate)
+    expires = load_credentials(folder.files).expires
+    assert {file: round((seconds - time.time()) / 3600) for file, seconds in expires.items()} == {
+        "cert": 6,
+        "cacert": 6,
+    }
 
 
 OTHER = AUTHORITY.server("other")
