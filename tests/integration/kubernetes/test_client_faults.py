@@ -302,3 +302,93 @@ async def test_lists_that_fail_slowly_are_retried_with_backoff(tmp_path: Path, m
         following.cancel()
         await asyncio.wait([following])
     assert asked[4] - asked[3] >= 0.8 * 0.95  # the fourth wait: 1.6 s, shortened by up to a half
+
+
+async def test_a_redirect_is_refused_and_the_token_goes_nowhere_else(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        raise web.HTTPFound("/elsewhere")
+
+    async with served(handler, tmp_path) as client:
+        with pytest.raises(RejectedError, match="302"):
+            await client.get(NODES, "n")
+    assert asked == ["/api/v1/nodes/n"]
+
+
+async def test_a_response_above_the_limit_is_refused(tmp_path: Path) -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(body=bytes(1000))
+
+    async with served(handler, tmp_path) as client:
+        assert await client.read(NODES, "/apis/x", max_bytes=1000) == bytes(1000)
+        with pytest.raises(RejectedError, match="get /apis/x: a response of more than 999 bytes"):
+            await client.read(NODES, "/apis/x", max_bytes=999)
+
+
+class Scripted:
+    """A server of nodes: its lists are empty, and each watch gives the next answer of the script, then waits."""
+
+    def __init__(self, *watches: Handler) -> None:
+        self.lists = 0
+        self.watches: list[str] = []
+        self.times: list[float] = []
+        self.may_list = asyncio.Event()
+        self.may_list.set()
+        self._script = iter(watches)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            self.lists += 1
+            await self.may_list.wait()
+            return web.json_response({"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": []})
+        assert request.query["allowWatchBookmarks"] == "true"
+        self.watches.append(request.query["resourceVersion"])
+        self.times.append(time.monotonic())
+        return await next(self._script, lines(then_wait=60))(request)
+
+
+@asynccontextmanager
+async def reflecting(script: Scripted, folder: Path) -> AsyncIterator[Reflector[Any]]:
+    async with served(script.answer, folder) as client:
+        reflector = Reflector(client, NODES, on_list=lambda _: None, on_change=lambda _: None)
+        task = asyncio.create_task(reflector.run())
+        try:
+            yield reflector
+            assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def test_a_watch_continues_after_the_last_event_or_bookmark(tmp_path: Path) -> None:
+    script = Scripted(
+        lines(event("BOOKMARK", {"metadata": {"resourceVersion": "5"}})),
+        lines(event("MODIFIED", NODE)),
+    )
+    async with reflecting(script, tmp_path):
+        await eventually(lambda: len(script.watches) == 3)
+    assert script.watches == ["1", "5", "7"]
+    assert script.lists == 1
+
+
+async def test_a_throttled_watch_waits_as_long_as_it_was_asked_and_lists_nothing(tmp_path: Path) -> None:
+    async def throttled(_request: web.Request) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "1"})
+
+    script = Scripted(throttled)
+    async with reflecting(script, tmp_path):
+        await eventually(lambda: len(script.watches) == 2)
+    assert script.times[1] - script.times[0] >= 1.0
+    assert script.lists == 1
+
+
+async def test_a_list_that_is_requested_during_a_list_is_made_after_it(tmp_path: Path) -> None:
+    script = Scripted()
+    script.may_list.clear()
+    async with reflecting(script, tmp_path) as reflector:
+        await eventually(lambda: script.lists == 1)
+        reflector.relist()
+        script.may_list.set()
+        await eventually(lambda: script.lists == 2)
