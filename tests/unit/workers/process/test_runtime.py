@@ -160,6 +160,22 @@ async def test_a_stop_lets_every_worker_finish_and_exits_with_code_0() -> None:
     assert two.finished
 
 
+async def test_a_process_with_a_worker_that_has_ended_is_not_healthy() -> None:
+    class Ending(Steady):
+        async def run(self) -> None:
+            self.started.set()
+
+    stuck = Stuck()
+    with capture_logs():
+        async with running(Ending("ending"), stuck) as (url, _, task):
+            async with asyncio.timeout(60):
+                while (answer := await get(f"{url}/healthz"))[0] == 200:
+                    pass
+            assert answer == (503, b'{"ok":false,"ended":["ending"]}\n')
+            stuck.released.set()
+            assert await task == 1
+
+
 async def test_no_worker_is_ready_while_the_process_stops() -> None:
     stuck = Stuck()
     async with running(stuck) as (url, stop, task):
@@ -206,8 +222,12 @@ async def test_a_worker_error_is_logged_in_one_line() -> None:
     assert (await failed(WorkerError("the server is gone")))[:2] == (1, ["worker_failed"])
 
 
-async def test_a_single_error_in_a_task_group_is_unwrapped() -> None:
-    assert (await failed(ExceptionGroup("tasks", [StartError("the port is in use")])))[:2] == (2, ["worker_failed"])
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_a_single_error_in_task_groups_is_unwrapped(depth: int) -> None:
+    error: Exception = StartError("the port is in use")
+    for _ in range(depth):
+        error = ExceptionGroup("tasks", [error])
+    assert (await failed(error))[:2] == (2, ["worker_failed"])
 
 
 async def test_a_start_error_ends_the_process_with_code_2() -> None:
@@ -230,7 +250,7 @@ async def test_an_address_of_another_machine_is_a_start_error() -> None:
             pass
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_requests_an_orderly_stop(number: signal.Signals) -> None:
     async with stop_signals() as stop:
         assert not stop.is_set()
