@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from tas.explain.explain import PolicyNodes, explain_node, explain_policy
+from tas.explain.explain import PolicyNodes, explain_node, explain_pod, explain_policy
+from tas.extender.decision import Outcome, Pod
+from tas.extender.telemetry import TelemetryDecider
 from tas.policy.manifest import parse_policy
-from tas.policy.policy import PolicyKey
+from tas.policy.policy import POD_LABEL, PolicyKey
 from tas.policy.rules import State
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
@@ -59,6 +61,33 @@ def test_the_age_of_a_value_and_whether_it_counts(ago: float, age: float, fresh:
     (rule,) = explained_policy.strategies[0].rules
     assert (rule.value, rule.age_seconds, rule.fresh) == ("50", age, fresh)
     assert explained_policy.strategies[0].state is (State.VIOLATED if fresh else State.UNKNOWN)
+
+
+def test_the_age_counts_from_the_measurement_not_from_the_arrival() -> None:
+    view = View(default_stale_after=10)
+    view.set_policy(parse_policy(KEY, {"strategies": {"dontschedule": {"rules": [RULE]}}})[0], NOW)
+    late = Scrape(source="s", measured=NOW - 12, arrived=NOW - 1, sequence=1, metrics={"m": parse_quantity("50")})
+    view.add_samples("a", [late], NOW)
+    (rule,) = explain_node(view, "a", NOW).policies[0].strategies[0].rules
+    assert (rule.age_seconds, rule.fresh) == (12.0, False)
+
+
+def test_of_a_pod_s_candidates_only_those_that_pass_are_scored() -> None:
+    """As the scheduler asks: `c` is rejected, so the best of the others gets 10."""
+    rules = {"rules": [RULE]}
+    view = View()
+    view.set_policy(parse_policy(KEY, {"strategies": {"dontschedule": rules, "scheduleonmetric": rules}})[0], NOW)
+    for node, value in {"a": "1", "c": "50", "d": "2"}.items():
+        metrics = {"m": parse_quantity(value)}
+        view.add_samples(node, [Scrape(source="s", measured=NOW, arrived=NOW, sequence=1, metrics=metrics)], NOW)
+    pod = Pod(namespace="default", name="web", uid="u", labels={POD_LABEL: "p"})
+    found = explain_pod(view, TelemetryDecider(view), pod, ["a", "c", "d", "a"], NOW)
+    assert (found.policy, found.outcome, found.error) == ("default/p", Outcome.DECIDED, "")
+    assert [(each.node, each.passes, each.reason, each.score) for each in found.candidates] == [
+        ("a", True, "", 9),
+        ("c", False, "Node violates p: m GreaterThan 40", None),
+        ("d", True, "", 10),
+    ]
 
 
 def test_a_node_with_labels_only_is_known() -> None:
