@@ -217,5 +217,5 @@ async def enforced(kubeconfig: Path, server: Server, bus: Bus) -> AsyncIterator[
         try:
             yield enforced
         finally:
-            await enforced.end()
             await enforced.stop()
+            await enforced.end()
