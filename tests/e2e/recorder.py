@@ -16,7 +16,7 @@ BIND = "bind"
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Response:
     """An answer to the scheduler: a status and a body, which is sent `pause` seconds after the headers."""
 
     status: int
@@ -30,13 +30,13 @@ class Answered:
 
 
 @dataclass(slots=True, kw_only=True)
-class Asked:
+class Request:
     """One request of the scheduler, and its answer."""
 
     verb: str
     headers: Mapping[str, str]
     raw: bytes
-    answered: Answered = field(init=False)
+    response: Response = field(init=False)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -60,34 +60,36 @@ class Asked:
         return [node["metadata"]["name"] for node in body["Nodes"]["items"]]
 
 
-Answer = Callable[[Asked], Answered]
+Answer = Callable[[Request], Response]
 
 
-def answer_with(body: object, status: int = 200) -> Answered:
+def answer_with(body: object, status: int = 200) -> Response:
     """An answer with this body as JSON."""
-    return Answered(status, json.dumps(body).encode())
+    return Response(status, json.dumps(body).encode())
 
 
-def passing(asked: Asked, names: Iterable[str], *, failed: str = "FailedNodes", reason: str = "rejected") -> Answered:
+def passing(
+    request: Request, names: Iterable[str], *, failed: str = "FailedNodes", reason: str = "rejected"
+) -> Response:
     """The answer to filter that passes these names, in the form of the request, and rejects the others."""
-    wanted, body = set(names), asked.body
+    wanted, body = set(names), request.body
     answer: dict[str, object] = {"Nodes": None, "NodeNames": None, "Error": ""}
     if body["NodeNames"] is not None:
         answer["NodeNames"] = [name for name in body["NodeNames"] if name in wanted]
     else:
         answer["Nodes"] = {"items": [node for node in body["Nodes"]["items"] if node["metadata"]["name"] in wanted]}
-    answer[failed] = {name: reason for name in asked.names if name not in wanted}
+    answer[failed] = {name: reason for name in request.names if name not in wanted}
     return answer_with(answer)
 
 
-def scoring(scores: Mapping[str, int]) -> Answered:
+def scoring(scores: Mapping[str, int]) -> Response:
     """The answer to prioritize with these scores of nodes."""
     return answer_with([{"Host": host, "Score": score} for host, score in scores.items()])
 
 
-def offering(asked: Asked, names: Iterable[str]) -> Answered:
+def offering(request: Request, names: Iterable[str]) -> Response:
     """The answer to preempt with these of the request's nodes, and with the victims of the request."""
-    body = asked.body
+    body = request.body
     if body["NodeNameToMetaVictims"] is not None:
         victims = body["NodeNameToMetaVictims"]
     else:
@@ -102,14 +104,14 @@ def forwarding(url: str) -> Answer:
     """Forwards every request to the extender at `url`, and returns its answer byte for byte."""
     address = url.removeprefix("http://")
 
-    def forward(asked: Asked) -> Answered:
+    def forward(request: Request) -> Response:
         connection = http.client.HTTPConnection(address, timeout=10)
         try:
             connection.request(
-                "POST", f"/scheduler/{asked.verb}", asked.raw, {"Content-Type": asked.headers["Content-Type"]}
+                "POST", f"/scheduler/{request.verb}", request.raw, {"Content-Type": request.headers["Content-Type"]}
             )
-            response = connection.getresponse()
-            return Answered(response.status, response.read())
+            answer = connection.getresponse()
+            return Response(answer.status, answer.read())
         finally:
             connection.close()
 
@@ -121,11 +123,11 @@ class Recorder:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
 
-    def about(self, pod: str, verb: str | None = None) -> list[Asked]:
+    def about(self, pod: str, verb: str | None = None) -> list[Request]:
         """The requests about one pod."""
-        return [asked for asked in list(self.asked) if asked.pod == pod and verb in (None, asked.verb)]
+        return [request for request in list(self.requests) if request.pod == pod and verb in (None, request.verb)]
 
 
 @contextmanager
@@ -137,15 +139,15 @@ def recording(answer: Answer) -> Iterator[Recorder]:
 
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
-            asked = Asked(verb=self.path.removeprefix("/scheduler/"), headers=dict(self.headers), raw=raw)
-            recorder.asked.append(asked)
-            given = asked.answered = answer(asked)
-            self.send_response(given.status)
+            request = Request(verb=self.path.removeprefix("/scheduler/"), headers=dict(self.headers), raw=raw)
+            recorder.requests.append(request)
+            response = request.response = answer(request)
+            self.send_response(response.status)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(given.raw)))
+            self.send_header("Content-Length", str(len(response.raw)))
             self.end_headers()
-            ended.wait(given.pause)
-            self.wfile.write(given.raw)
+            ended.wait(response.pause)
+            self.wfile.write(response.raw)
 
         def log_message(self, *_: object) -> None:
             """Logs nothing: all requests are recorded."""

@@ -16,8 +16,8 @@ from .recorder import (
     PREEMPT,
     PRIORITIZE,
     Answer,
-    Answered,
-    Asked,
+    Request,
+    Response,
     answer_with,
     offering,
     passing,
@@ -80,10 +80,10 @@ def left(cluster: Cluster, namespace: str) -> set[str]:
 
 
 def answering(preempt: Answer) -> Answer:
-    def answer(asked: Asked) -> Answered:
-        if asked.verb == PREEMPT:
-            return preempt(asked)
-        return passing(asked, HOSTS) if asked.verb == FILTER else scoring({})
+    def answer(request: Request) -> Response:
+        if request.verb == PREEMPT:
+            return preempt(request)
+        return passing(request, HOSTS) if request.verb == FILTER else scoring({})
 
     return answer
 
@@ -100,18 +100,18 @@ def test_facts_c31_preempt_gets_the_golden_fields_in_the_configured_form_and_may
     where = cluster.create_namespace(f"golden-preempt-{'names' if names_only else 'nodes'}")
     with (
         full(cluster, where, hosts),
-        recording(answering(lambda asked: offering(asked, ["host-2"]))) as recorder,
+        recording(answering(lambda request: offering(request, ["host-2"]))) as recorder,
         cluster.scheduler(preempting(recorder.url, names_only=names_only)),
     ):
         create_urgent(cluster, where, policy="demo-policy")
         assert cluster.placed(where, "urgent") == "host-2"
         assert left(cluster, where) == {"host-1", "host-3"}
-    asked, *_ = recorder.about("urgent", PREEMPT)
-    assert asked.headers["Content-Type"] == "application/json"
-    assert asked.body.keys() == {"Pod", "NodeNameToVictims", "NodeNameToMetaVictims"}
-    assert asked.body["NodeNameToVictims" if names_only else "NodeNameToMetaVictims"] is None
-    assert sorted(asked.names) == list(hosts)
-    golden.check(f"preempt-{'names' if names_only else 'nodes'}", asked.body)
+    request, *_ = recorder.about("urgent", PREEMPT)
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.body.keys() == {"Pod", "NodeNameToVictims", "NodeNameToMetaVictims"}
+    assert request.body["NodeNameToVictims" if names_only else "NodeNameToMetaVictims"] is None
+    assert sorted(request.names) == list(hosts)
+    golden.check(f"preempt-{'names' if names_only else 'nodes'}", request.body)
     last_filter = recorder.about("urgent", FILTER)[-1]
     assert last_filter.names == ["host-2"]
     assert not recorder.about("urgent", PRIORITIZE)
@@ -121,16 +121,16 @@ def test_facts_c31_preempt_gets_the_golden_fields_in_the_configured_form_and_may
     "answer",
     [
         pytest.param(
-            lambda asked: answer_with({"NodeNameToMetaVictims": {"stranger": {"Pods": []}}}), id="unknown-node"
+            lambda request: answer_with({"NodeNameToMetaVictims": {"stranger": {"Pods": []}}}), id="unknown-node"
         ),
         pytest.param(
-            lambda asked: answer_with({"NodeNameToMetaVictims": {"host-1": {"Pods": [{"UID": "stranger"}]}}}),
+            lambda request: answer_with({"NodeNameToMetaVictims": {"host-1": {"Pods": [{"UID": "stranger"}]}}}),
             id="unknown-uid",
         ),
         pytest.param(
-            lambda asked: answer_with({"NodeNameToMetaVictims": {"host-1": {"Pods": []}}}), id="no-victims-left"
+            lambda request: answer_with({"NodeNameToMetaVictims": {"host-1": {"Pods": []}}}), id="no-victims-left"
         ),
-        pytest.param(lambda asked: Answered(500, b""), id="facts_c3-error"),
+        pytest.param(lambda request: Response(500, b""), id="facts_c3-error"),
     ],
 )
 def test_facts_c31_an_invalid_answer_to_preempt_evicts_no_pod_or_is_skipped_if_ignorable(
@@ -142,21 +142,21 @@ def test_facts_c31_an_invalid_answer_to_preempt_evicts_no_pod_or_is_skipped_if_i
             until(lambda: len(recorder.about("urgent", PREEMPT)) > 0, "preempt is called")
             cluster.rejected(namespace, "urgent")
             assert left(cluster, namespace) == set(hosts)
-        asked = len(recorder.about("urgent", PREEMPT))
+        before = len(recorder.about("urgent", PREEMPT))
         with cluster.scheduler(preempting(recorder.url, names_only=True, ignorable=True)):
-            until(lambda: len(recorder.about("urgent", PREEMPT)) > asked, "preempt is called again")
+            until(lambda: len(recorder.about("urgent", PREEMPT)) > before, "preempt is called again")
 
 
 def test_facts_c31_without_a_preempt_verb_or_a_managed_resource_preempt_is_not_called(
     cluster: Cluster, namespace: str, hosts: tuple[str, ...]
 ) -> None:
-    with full(cluster, namespace, hosts), recording(answering(lambda asked: offering(asked, []))) as recorder:
+    with full(cluster, namespace, hosts), recording(answering(lambda request: offering(request, []))) as recorder:
         silent = extender(recorder.url, names_only=True)
         other = preempting(recorder.url, names_only=True, managedResources=[{"name": "example.com/other"}])
         with cluster.scheduler(silent, other):
             create_urgent(cluster, namespace)
             assert cluster.placed(namespace, "urgent") in hosts
-        assert not [asked for asked in recorder.asked if asked.verb == PREEMPT]
+        assert not [request for request in recorder.requests if request.verb == PREEMPT]
 
 
 @pytest.fixture(scope="module")

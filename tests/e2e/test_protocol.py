@@ -10,7 +10,7 @@ import pytest
 from . import golden
 from .cluster import NODES, Cluster, extender
 from .processes import until
-from .recorder import FILTER, PRIORITIZE, Answer, Answered, Asked, answer_with, passing, recording, scoring
+from .recorder import FILTER, PRIORITIZE, Answer, Request, Response, answer_with, passing, recording, scoring
 
 both_forms = pytest.mark.parametrize("names_only", [True, False], ids=["names", "nodes"])
 ZERO = dict.fromkeys(NODES, 0)
@@ -20,8 +20,8 @@ ZERO = dict.fromkeys(NODES, 0)
 def test_pods_go_where_the_extender_scores_highest(cluster: Cluster, namespace: str, names_only: bool) -> None:
     """Each node has the highest score once, so that no in-tree score can decide."""
 
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, NODES) if asked.verb == FILTER else scoring(ZERO | {asked.pod: 10})
+    def answer(request: Request) -> Response:
+        return passing(request, NODES) if request.verb == FILTER else scoring(ZERO | {request.pod: 10})
 
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=names_only)):
         for name in NODES:
@@ -33,14 +33,14 @@ def test_pods_go_where_the_extender_scores_highest(cluster: Cluster, namespace: 
 def test_a_pod_goes_to_the_only_node_that_passes_and_facts_c22_prioritize_is_then_not_called(
     cluster: Cluster, namespace: str, names_only: bool
 ) -> None:
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, [asked.pod]) if asked.verb == FILTER else scoring(ZERO)
+    def answer(request: Request) -> Response:
+        return passing(request, [request.pod]) if request.verb == FILTER else scoring(ZERO)
 
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=names_only)):
         for name in NODES:
             cluster.create_pod(namespace, name)
         assert {name: cluster.placed(namespace, name) for name in NODES} == {name: name for name in NODES}
-        assert {asked.verb for asked in recorder.asked} == {FILTER}
+        assert {request.verb for request in recorder.requests} == {FILTER}
 
 
 @pytest.mark.parametrize("woken_by", ["node", "pod"])
@@ -53,8 +53,8 @@ def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_is_retried_after
     """
     allowed: list[str] = []
 
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, allowed, reason="Node violates demo") if asked.verb == FILTER else scoring(ZERO)
+    def answer(request: Request) -> Response:
+        return passing(request, allowed, reason="Node violates demo") if request.verb == FILTER else scoring(ZERO)
 
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
         cluster.create_pod(namespace, "waiting")
@@ -74,15 +74,15 @@ def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_is_retried_after
 def test_facts_c12_the_extender_is_called_only_for_pods_with_the_managed_resource(
     cluster: Cluster, namespace: str
 ) -> None:
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, ["node-3"]) if asked.verb == FILTER else scoring(ZERO)
+    def answer(request: Request) -> Response:
+        return passing(request, ["node-3"]) if request.verb == FILTER else scoring(ZERO)
 
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
         cluster.create_pod(namespace, "plain", managed=False)
         cluster.create_pod(namespace, "managed")
         cluster.placed(namespace, "plain")
         assert cluster.placed(namespace, "managed") == "node-3"
-        assert {asked.pod for asked in recorder.asked} == {"managed"}
+        assert {request.pod for request in recorder.requests} == {"managed"}
 
 
 @pytest.fixture
@@ -100,16 +100,16 @@ def test_facts_c14_requests_have_the_configured_form_and_the_golden_fields(
 ) -> None:
     """Also facts.md c1, c5: the content type, the exact names of the keys, and null for absent values."""
 
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, workers) if asked.verb == FILTER else scoring({})
+    def answer(request: Request) -> Response:
+        return passing(request, workers) if request.verb == FILTER else scoring({})
 
     where = cluster.create_namespace(f"golden-{'names' if names_only else 'nodes'}")
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=names_only)):
         cluster.create_pod(where, "web", policy="demo-policy", nodeSelector={"pool": "golden"})
         cluster.placed(where, "web")
     cluster.delete_pods(where)
-    asked = {verb: recorder.about("web", verb) for verb in (FILTER, PRIORITIZE)}
-    for verb, (request, *_) in asked.items():
+    for verb in (FILTER, PRIORITIZE):
+        request, *_ = recorder.about("web", verb)
         assert request.headers["Content-Type"] == "application/json"
         assert request.body.keys() == {"Pod", "Nodes", "NodeNames"}
         assert request.body["Nodes" if names_only else "NodeNames"] is None
@@ -120,8 +120,8 @@ def test_facts_c14_requests_have_the_configured_form_and_the_golden_fields(
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        pytest.param(Answered(201, b'{"NodeNames": ["node-1"]}'), "code 201", id="facts_c3-created"),
-        pytest.param(Answered(200, b""), "EOF", id="facts_c4-empty"),
+        pytest.param(Response(201, b'{"NodeNames": ["node-1"]}'), "code 201", id="facts_c3-created"),
+        pytest.param(Response(200, b""), "EOF", id="facts_c4-empty"),
         pytest.param(
             answer_with({"NodeNames": ["node-1", "stranger"]}),
             'claims a filtered node "stranger"',
@@ -134,7 +134,7 @@ def test_facts_c14_requests_have_the_configured_form_and_the_golden_fields(
     ],
 )
 def test_an_invalid_answer_to_filter_stops_the_pod_or_facts_c18_is_skipped_if_ignorable(
-    cluster: Cluster, namespace: str, answer: Answered, complaint: str
+    cluster: Cluster, namespace: str, answer: Response, complaint: str
 ) -> None:
     with recording(lambda _: answer) as recorder:
         entry = extender(recorder.url, names_only=True)
@@ -158,7 +158,7 @@ def test_facts_c16_an_empty_object_rejects_every_node(cluster: Cluster, namespac
             cluster.create_pod(namespace, "rejected")
             assert "0/3 nodes are available" in cluster.rejected(namespace, "rejected")
             assert cluster.node_of(namespace, "rejected") is None
-        assert {asked.verb for asked in recorder.asked} == {FILTER}
+        assert {request.verb for request in recorder.requests} == {FILTER}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_facts_c19_preemption_is_tried_for_failed_nodes_but_not_for_unresolvable
     cluster: Cluster, namespace: str, field: str, verdict: str
 ) -> None:
     with (
-        recording(lambda asked: passing(asked, [], failed=field)) as recorder,
+        recording(lambda request: passing(request, [], failed=field)) as recorder,
         cluster.scheduler(extender(recorder.url, names_only=True)),
     ):
         cluster.create_pod(namespace, "rejected")
@@ -191,9 +191,9 @@ def test_facts_c19_a_node_that_is_missing_in_the_answer_counts_as_unresolvable(
 
 
 def test_facts_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespace: str) -> None:
-    def answer(asked: Asked) -> Answered:
+    def answer(request: Request) -> Response:
         return answer_with(
-            {"nodenames": ["node-1", "node-3"]} if asked.verb == FILTER else [{"host": "node-3", "score": 10}]
+            {"nodenames": ["node-1", "node-3"]} if request.verb == FILTER else [{"host": "node-3", "score": 10}]
         )
 
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
@@ -213,9 +213,9 @@ def test_facts_c5_keys_of_an_answer_may_have_any_case(cluster: Cluster, namespac
 def test_facts_c26_missing_scores_are_0_repeated_scores_are_added_and_unknown_nodes_are_ignored(
     cluster: Cluster, namespace: str, scores: list[tuple[str, int]], winner: str
 ) -> None:
-    def answer(asked: Asked) -> Answered:
-        if asked.verb == FILTER:
-            return passing(asked, NODES)
+    def answer(request: Request) -> Response:
+        if request.verb == FILTER:
+            return passing(request, NODES)
         return answer_with([{"Host": host, "Score": score} for host, score in scores])
 
     # The weight is such that one point is worth more than all in-tree plugins together.
@@ -230,13 +230,13 @@ def test_facts_c23_a_score_that_is_no_integer_makes_the_whole_answer_invalid(
 ) -> None:
     """The error and all scores of this extender are ignored; the other extender decides."""
 
-    def invalid(asked: Asked) -> Answered:
-        if asked.verb == FILTER:
-            return passing(asked, NODES)
-        return Answered(200, b'[{"Host": "node-1", "Score": 10}, {"Host": "node-2", "Score": %s}]' % bad.encode())
+    def invalid(request: Request) -> Response:
+        if request.verb == FILTER:
+            return passing(request, NODES)
+        return Response(200, b'[{"Host": "node-1", "Score": 10}, {"Host": "node-2", "Score": %s}]' % bad.encode())
 
-    def valid(asked: Asked) -> Answered:
-        return passing(asked, NODES) if asked.verb == FILTER else scoring(ZERO | {"node-3": 1})
+    def valid(request: Request) -> Response:
+        return passing(request, NODES) if request.verb == FILTER else scoring(ZERO | {"node-3": 1})
 
     with recording(invalid) as first, recording(valid) as second:
         entries = [
@@ -264,12 +264,12 @@ def test_facts_c32_the_best_machine_of_three_extenders_wins(
     """The extender test of Kubernetes: weights 3, 4 and 10; one extender gets only names, and one binds."""
 
     def prefers(winner: str, times: int, *fitting: str) -> Answer:
-        def answer(asked: Asked) -> Answered:
-            if asked.verb == FILTER:
-                return passing(asked, fitting)
-            if asked.verb == PRIORITIZE:
-                return scoring({name: (10 if name == winner else 1) * times for name in asked.names})
-            binding = asked.body
+        def answer(request: Request) -> Response:
+            if request.verb == FILTER:
+                return passing(request, fitting)
+            if request.verb == PRIORITIZE:
+                return scoring({name: (10 if name == winner else 1) * times for name in request.names})
+            binding = request.body
             cluster.bind(binding["PodNamespace"], binding["PodName"], binding["Node"])
             return answer_with({"Error": ""})
 
@@ -288,4 +288,4 @@ def test_facts_c32_the_best_machine_of_three_extenders_wins(
         with cluster.scheduler(*entries):
             cluster.create_pod(namespace, "web")
             assert cluster.placed(namespace, "web") == "machine2"
-    assert [asked.verb for asked in second.asked] == [FILTER, PRIORITIZE, "bind"]
+    assert [request.verb for request in second.requests] == [FILTER, PRIORITIZE, "bind"]

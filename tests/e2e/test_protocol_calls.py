@@ -10,7 +10,7 @@ import pytest
 
 from .cluster import NODES, Cluster, extender
 from .processes import until
-from .recorder import FILTER, PREEMPT, PRIORITIZE, Answer, Answered, Asked, answer_with, passing, recording, scoring
+from .recorder import FILTER, PREEMPT, PRIORITIZE, Answer, Request, Response, answer_with, passing, recording, scoring
 
 LATE_SECONDS = 40.0
 """Much longer than the time limit of the scheduler."""
@@ -18,9 +18,9 @@ LATE_SECONDS = 40.0
 FIRST, SECOND, THIRD = NODES
 
 
-def filtering(answer: Callable[[Asked], Answered], scores: dict[str, int] | None = None) -> Answer:
+def filtering(answer: Callable[[Request], Response], scores: dict[str, int] | None = None) -> Answer:
     """Answers filter with `answer`, and prioritize with these scores."""
-    return lambda asked: answer(asked) if asked.verb == FILTER else scoring(scores or {})
+    return lambda request: answer(request) if request.verb == FILTER else scoring(scores or {})
 
 
 def test_facts_c1_an_error_is_not_retried_in_the_same_cycle_and_slashes_after_the_prefix_are_ignored(
@@ -29,24 +29,24 @@ def test_facts_c1_an_error_is_not_retried_in_the_same_cycle_and_slashes_after_th
     """The next cycle begins at least a second after a failed one (facts.md c18), so an earlier call is of the same."""
     times: list[float] = []
 
-    def answer(_: Asked) -> Answered:
+    def answer(_: Request) -> Response:
         times.append(time.monotonic())
-        return Answered(503, b"")
+        return Response(503, b"")
 
     with recording(answer) as recorder, cluster.scheduler(extender(f"{recorder.url}///", names_only=True)):
         cluster.create_pod(namespace, "web")
         assert "code 503" in cluster.rejected(namespace, "web")
         until(lambda: len(times) >= 2, "the next cycle")
-    assert {asked.verb for asked in recorder.asked} == {FILTER}
+    assert {request.verb for request in recorder.requests} == {FILTER}
     assert times[1] - times[0] > 0.9
 
 
 @pytest.mark.parametrize("late", ["headers", "body"])
 def test_facts_c2_the_time_limit_includes_the_body_of_the_answer(cluster: Cluster, namespace: str, late: str) -> None:
-    def answer(asked: Asked) -> Answered:
+    def answer(request: Request) -> Response:
         if late == "headers":
             until(lambda: released, "the scheduler has given up")
-        return Answered(200, passing(asked, NODES).raw, pause=LATE_SECONDS if late == "body" else 0.0)
+        return Response(200, passing(request, NODES).raw, pause=LATE_SECONDS if late == "body" else 0.0)
 
     released: list[bool] = []
     with (
@@ -66,7 +66,7 @@ def test_facts_c13_each_extender_gets_the_nodes_that_passed_the_previous_one_and
     """In the order of the configuration, after the in-tree filters."""
 
     def keeping(*names: str) -> Answer:
-        return filtering(lambda asked: passing(asked, names))
+        return filtering(lambda request: passing(request, names))
 
     with (
         recording(keeping(FIRST, SECOND)) as one,
@@ -77,20 +77,20 @@ def test_facts_c13_each_extender_gets_the_nodes_that_passed_the_previous_one_and
         with cluster.scheduler(*entries):
             cluster.create_pod(namespace, "web", managed=False)
             cluster.rejected(namespace, "web")
-            asked, *_ = two.about("web", FILTER)
-            assert sorted(asked.names) == [FIRST, SECOND]
+            request, *_ = two.about("web", FILTER)
+            assert sorted(request.names) == [FIRST, SECOND]
             assert not three.about("web")
 
             cluster.create_pod(namespace, "pinned", managed=False, nodeSelector={"kubernetes.io/hostname": FIRST})
             cluster.rejected(namespace, "pinned")
-            asked, *_ = one.about("pinned", FILTER)
-            assert asked.names == [FIRST]
+            request, *_ = one.about("pinned", FILTER)
+            assert request.names == [FIRST]
 
 
 def test_facts_c20_equal_reasons_are_counted_and_the_event_is_truncated(cluster: Cluster, namespace: str) -> None:
     words = [f"reason {number} " + "x" * 600 for number in range(2)]
 
-    def answer(asked: Asked) -> Answered:
+    def answer(request: Request) -> Response:
         reasons = {FIRST: words[0], SECOND: words[0], THIRD: words[1]}
         return answer_with({"NodeNames": [], "FailedAndUnresolvableNodes": reasons})
 
@@ -118,13 +118,13 @@ def test_facts_c21_of_many_nodes_the_extender_gets_only_a_part(
 ) -> None:
     """Of 200 nodes 50 − 200/125 percent are 96, and the minimum is 100. All 100 may be rejected while others pass."""
     with (
-        recording(filtering(lambda asked: passing(asked, []))) as recorder,
+        recording(filtering(lambda request: passing(request, []))) as recorder,
         cluster.scheduler(extender(recorder.url, names_only=True)),
     ):
         cluster.create_pod(namespace, "web")
         cluster.rejected(namespace, "web")
-        for asked in recorder.about("web", FILTER):
-            assert len(asked.names) == 100
+        for request in recorder.about("web", FILTER):
+            assert len(request.names) == 100
 
 
 @pytest.mark.parametrize(("weight", "wins"), [(2, False), (4, True)], ids=["200-points", "400-points"])
@@ -133,7 +133,7 @@ def test_facts_c24_c27_a_score_is_worth_ten_times_its_weight_against_the_in_tree
 ) -> None:
     """A taint `PreferNoSchedule` costs a node 300 points: 100 of the plugin TaintToleration, with weight 3."""
     taint = [{"key": "e2e", "value": "avoid", "effect": "PreferNoSchedule"}]
-    best = filtering(lambda asked: passing(asked, NODES), {FIRST: 10})
+    best = filtering(lambda request: passing(request, NODES), {FIRST: 10})
     cluster.api.patch(f"/api/v1/nodes/{FIRST}", {"spec": {"taints": taint}})
     try:
         with recording(best) as recorder, cluster.scheduler(extender(recorder.url, names_only=True, weight=weight)):
@@ -149,7 +149,7 @@ def test_facts_c24_the_scores_of_several_extenders_are_added(cluster: Cluster, n
     """One point of weight 300 and one of 200 for the second node; one of 400 for the third."""
 
     def favouring(name: str) -> Answer:
-        return filtering(lambda asked: passing(asked, NODES), {name: 1})
+        return filtering(lambda request: passing(request, NODES), {name: 1})
 
     with recording(favouring(SECOND)) as one, recording(favouring(SECOND)) as two, recording(favouring(THIRD)) as three:
         weights = ((one, 300), (two, 200), (three, 400))
@@ -164,10 +164,10 @@ def test_facts_c24_the_scores_of_several_extenders_are_added(cluster: Cluster, n
 def test_facts_c30_an_error_of_bind_stops_the_pod_or_is_skipped_if_ignorable(
     cluster: Cluster, namespace: str, *, ignorable: bool
 ) -> None:
-    def answer(asked: Asked) -> Answered:
-        if asked.verb == "bind":
+    def answer(request: Request) -> Response:
+        if request.verb == "bind":
             return answer_with({"Error": "no card is free"})
-        return passing(asked, NODES) if asked.verb == FILTER else scoring({})
+        return passing(request, NODES) if request.verb == FILTER else scoring({})
 
     with (
         recording(answer) as recorder,
@@ -182,4 +182,4 @@ def test_facts_c30_an_error_of_bind_stops_the_pod_or_is_skipped_if_ignorable(
     binding = recorder.about("web", "bind")[0].body
     assert binding.keys() == {"PodName", "PodNamespace", "PodUID", "Node"}
     assert (binding["PodName"], binding["PodNamespace"]) == ("web", namespace)
-    assert not [asked for asked in recorder.asked if asked.verb == PREEMPT]
+    assert not [request for request in recorder.requests if request.verb == PREEMPT]

@@ -126,8 +126,8 @@ def test_answers_have_the_form_of_the_request_and_return_nodes_unchanged(
         assert cluster.placed(namespace, "web") == "node-2"
     (filtering, *_) = recorder.about("web", FILTER)
     (scoring, *_) = recorder.about("web", PRIORITIZE)
-    assert {asked.answered.status for asked in (filtering, scoring)} == {200}
-    kept = filtering.answered.body
+    assert {request.response.status for request in (filtering, scoring)} == {200}
+    kept = filtering.response.body
     assert kept["FailedAndUnresolvableNodes"].keys() == {"node-3"}
     if names_only:
         assert sorted(kept["NodeNames"]) == ["node-1", "node-2"]
@@ -137,7 +137,7 @@ def test_answers_have_the_form_of_the_request_and_return_nodes_unchanged(
         returned = {node["metadata"]["name"]: node for node in kept["Nodes"]["items"]}
         assert returned == {name: sent[name] for name in ("node-1", "node-2")}
         assert kept["NodeNames"] is None
-    assert {item["Host"]: item["Score"] for item in scoring.answered.body} == {"node-1": 9, "node-2": 10}
+    assert {item["Host"]: item["Score"] for item in scoring.response.body} == {"node-1": 9, "node-2": 10}
 
 
 def test_without_an_extender_a_pod_waits_or_is_placed_if_the_extender_is_ignorable(

@@ -9,7 +9,7 @@ import pytest
 from workers.process.manifests import read_yaml
 
 from .cluster import NODES, RESOURCE, Cluster, extender
-from .recorder import FILTER, PRIORITIZE, Answered, Asked, passing, recording, scoring
+from .recorder import FILTER, PRIORITIZE, Request, Response, passing, recording, scoring
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -59,8 +59,8 @@ def test_with_the_entry_of_docs_scheduler_the_scheduler_calls_the_extender(clust
     assert isinstance(document, dict)
     (entry,) = document["extenders"]
 
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
+    def answer(request: Request) -> Response:
+        return passing(request, ["node-2"]) if request.verb == FILTER else scoring({})
 
     with recording(answer) as recorder:
         # As on the page, except the address and a longer time limit for a slow machine.
@@ -72,8 +72,8 @@ def test_with_the_entry_of_docs_scheduler_the_scheduler_calls_the_extender(clust
 
 
 def test_facts_c11_all_profiles_call_the_same_extenders(cluster: Cluster, namespace: str) -> None:
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
+    def answer(request: Request) -> Response:
+        return passing(request, ["node-2"]) if request.verb == FILTER else scoring({})
 
     profiles = [{"schedulerName": "default-scheduler"}, {"schedulerName": "second"}]
     with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True), profiles=profiles):
@@ -87,8 +87,8 @@ def test_facts_c11_all_profiles_call_the_same_extenders(cluster: Cluster, namesp
 def test_facts_c12_the_extender_is_called_if_any_container_has_the_managed_resource(
     cluster: Cluster, namespace: str, place: str
 ) -> None:
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, ["node-2"]) if asked.verb == FILTER else scoring({})
+    def answer(request: Request) -> Response:
+        return passing(request, ["node-2"]) if request.verb == FILTER else scoring({})
 
     managed = {"name": "managed", "image": "pause", "resources": {"limits": {RESOURCE: "1"}}}
     plain = {"name": "main", "image": "pause"}
@@ -103,8 +103,8 @@ def test_facts_c12_the_extender_is_called_if_any_container_has_the_managed_resou
 def test_facts_c12_without_managed_resources_the_extender_is_called_for_every_pod(
     cluster: Cluster, namespace: str
 ) -> None:
-    def answer(asked: Asked) -> Answered:
-        return passing(asked, NODES) if asked.verb == FILTER else scoring({})
+    def answer(request: Request) -> Response:
+        return passing(request, NODES) if request.verb == FILTER else scoring({})
 
     with (
         recording(answer) as recorder,
@@ -112,4 +112,4 @@ def test_facts_c12_without_managed_resources_the_extender_is_called_for_every_po
     ):
         cluster.create_pod(namespace, "plain", managed=False)
         cluster.placed(namespace, "plain")
-        assert {asked.verb for asked in recorder.about("plain")} == {FILTER, PRIORITIZE}
+        assert {request.verb for request in recorder.about("plain")} == {FILTER, PRIORITIZE}
