@@ -8,7 +8,7 @@ import hashlib
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -64,13 +64,8 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[FileProblem, ...] = ()
 
 
-def policy_file(
-    origin: str, manifests: Sequence[object], *, size: Callable[[FilePolicy], int], most_bytes: int
-) -> PolicyFile:
-    """The content of a file with these manifests, each as decoded from JSON or YAML.
-
-    A policy whose `size` is more than `most_bytes` is reported and left out.
-    """
+def policy_file(origin: str, manifests: Sequence[object]) -> PolicyFile:
+    """The content of a file with these manifests, each as decoded from JSON or YAML."""
     if not manifests:
         # No deletion: a file that is just being written is empty too.
         return unreadable_file(origin, "content", "", "holds no policy; to remove its policies, remove the file")
@@ -78,15 +73,10 @@ def policy_file(
     problems: list[FileProblem] = []
     for manifest in manifests:
         parsed = _file_policy(origin, manifest)
-        if not isinstance(parsed, FilePolicy):
-            problems += parsed
-        elif (found := size(parsed)) <= most_bytes:
+        if isinstance(parsed, FilePolicy):
             policies.append(parsed)
         else:
-            reason, subject = f"must be at most {most_bytes} bytes on the bus", f"{_POLICY}{parsed.policy.key}"
-            problems.append(
-                FileProblem(origin=origin, subject=subject, field="spec", value=f"{found} bytes", reason=reason)
-            )
+            problems += parsed
     return PolicyFile(origin=origin, policies=tuple(policies), problems=tuple(problems))
 
 

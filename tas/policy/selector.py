@@ -9,10 +9,10 @@ import msgspec
 from tas.errors import TasError, shortened
 from tas.values.names import is_label_key, is_label_value
 
-MAX_MATCH_LABELS = MAX_MATCH_EXPRESSIONS = 50
-"""The most `matchLabels` and `matchExpressions`: each is compared for each node."""
+MAX_REQUIREMENTS = 50
+"""The most `matchLabels` and `matchExpressions` together: each is compared for each node."""
 
-MAX_VALUES = 100
+MAX_VALUES = 50
 """The most values of one requirement."""
 
 
@@ -121,8 +121,7 @@ def parse_selector(found: object) -> LabelSelector:
 
 def _check_size(wire: _WireSelector) -> None:
     bounds = (
-        ("matchLabels", len(wire.match_labels), MAX_MATCH_LABELS),
-        ("matchExpressions", len(wire.match_expressions), MAX_MATCH_EXPRESSIONS),
+        ("matchLabels and matchExpressions", len(wire.match_labels) + len(wire.match_expressions), MAX_REQUIREMENTS),
         *((f"values of {shortened(each.key)}", len(each.values), MAX_VALUES) for each in wire.match_expressions),
     )
     for found, count, most in bounds:

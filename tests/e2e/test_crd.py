@@ -118,15 +118,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "33-labels-of-a-rule": (with_rule(labels=["a=b"] * 33), "labels"),
     "129-labels-in-all": (with_labels(4, 1), "at most 128 labels"),
     "51-match-labels": (with_selector(matchLabels={f"a{each}": "" for each in range(51)}), "matchLabels"),
-    "51-match-expressions": (with_selector(matchExpressions=[EXISTS] * 51), "matchExpressions"),
-    "101-values": (with_selector(matchExpressions=[in_values(101)]), "values"),
+    "51-requirements": (with_selector(matchLabels={"a": ""}, matchExpressions=[EXISTS] * 50), "at most 50 match"),
+    "51-values": (with_selector(matchExpressions=[in_values(51)]), "values"),
 }
 
 LARGEST = {
     "rules": with_strategy(rules=[RULE] * 64),
     "labels": with_labels(4, 0),
     "selector": with_selector(
-        matchLabels={f"a{each}": "" for each in range(50)}, matchExpressions=[in_values(100)] * 50
+        matchLabels={f"a{each}": "" for each in range(25)}, matchExpressions=[in_values(50)] * 25
     ),
 }
 

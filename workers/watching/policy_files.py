@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bus.kinds import POLICY_RECORDS
 from bus.records.policies import PolicyRecord
 from tas.policy.directory import (
     FilePolicy,
@@ -17,9 +16,6 @@ from tas.policy.directory import (
     unreadable_file,
 )
 from workers.process.manifests import MAX_BYTES, SUFFIXES, ManifestError, objects
-
-MAX_RECORD_BYTES = 512 << 10
-"""The largest record of a policy on the bus: half of a server's default limit for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +91,7 @@ def parse_file(origin: str, suffix: str, data: bytes) -> PolicyFile:
         manifests = list(objects(SUFFIXES[suffix](data)))
     except ManifestError as error:
         return unreadable_file(origin, "content", data[:80].decode(errors="replace"), str(error))
-    return policy_file(
-        origin, manifests, size=lambda filed: POLICY_RECORDS.size(policy_record(filed)), most_bytes=MAX_RECORD_BYTES
-    )
+    return policy_file(origin, manifests)
 
 
 def policy_record(filed: FilePolicy) -> PolicyRecord:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-import msgspec
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -20,12 +19,11 @@ from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
 from tas.enforcing.pod import PodKey, waiting_since
 from tas.policy.manifest import parse_policy
-from tas.policy.policy import POD_LABEL, Policy, PolicyKey, Problem
+from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import NODES, PODS, POLICIES, Object, PodObject, PolicyObject
 from workers.process.runtime import json_response
 from workers.watching.mirror import FORGET_SECONDS, Mirror
-from workers.watching.policy_files import MAX_RECORD_BYTES
 
 log = structlog.get_logger("watch")
 
@@ -35,26 +33,18 @@ WRITER = "watch"
 def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
     """The record of a TASPolicy for the bus, with all its problems.
 
-    Invalid parts have no effect (`tas.policy.manifest`), so an invalid policy is stored, too. A policy too large
-    for a message is stored as suspended and without rules.
+    Invalid parts have no effect (`tas.policy.manifest`), so an invalid policy is stored, too.
     """
     metadata = found.metadata
     key = PolicyKey(metadata.namespace, metadata.name)
     policy, problems = parse_policy(key, found.spec)
-    record = PolicyRecord(
+    return key, PolicyRecord(
         policy=policy,
         uid=metadata.uid,
         generation=metadata.generation,
         problems=problems,
         resource_version=metadata.resource_version,
     )
-    size = POLICY_RECORDS.size(record)
-    if size <= MAX_RECORD_BYTES:
-        return key, record
-    reason = f"must be at most {MAX_RECORD_BYTES} bytes on the bus; the policy is read as suspended"
-    too_large = Problem(field="spec", value=f"{size} bytes", reason=reason, refused=True)
-    suspended = Policy(key=key, strategies={}, suspend=True)
-    return key, msgspec.structs.replace(record, policy=suspended, problems=(too_large,))
 
 
 def node_facts(found: Object) -> tuple[str, NodeFacts]:

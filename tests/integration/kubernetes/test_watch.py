@@ -21,7 +21,7 @@ from bus.subjects import node_facts_key, parse_policy_key, pod_key, policy_key
 from sandbox import Sandbox
 from sandbox.faults import Call
 from tas.enforcing.pod import PodKey
-from tas.policy.policy import PolicyKey
+from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.bus.followers import raw_watch
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running, synced_on
@@ -266,15 +266,18 @@ async def test_a_delayed_replica_reverts_nothing(
     }
 
 
-async def test_a_policy_too_large_for_the_bus_is_suspended_and_reported(
+async def test_a_policy_beyond_a_bound_is_stored_with_the_problem_and_without_its_rules(
     admin: Admin, watched: Watched, namespace: str
 ) -> None:
     rule = {"metricname": "m" * 250, "operator": "Equals", "target": 1}
     await admin.create_policy(namespace, "large", strategies={"dontschedule": {"rules": [rule] * 2000}})
-    await watched.has_policy(namespace, "large", lambda record: record.policy.suspend)
+    await watched.has_policy(namespace, "large", lambda record: bool(record.problems))
     record = await watched.policy(namespace, "large")
     assert record is not None
-    assert "at most 524288 bytes" in record.problems[0].reason
+    assert [(each.field, each.value) for each in record.problems] == [
+        ("spec.strategies.dontschedule.rules", "'2000 rules'")
+    ]
+    assert not record.policy.strategies[StrategyType.DONTSCHEDULE].readable
     await watched.ready()
 
 

@@ -175,7 +175,7 @@ def manifest(name: str, *, namespace: str = "default", **spec: object) -> dict[s
 
 
 def file_of(*manifests: object) -> PolicyFile:
-    return policy_file("a.yaml", manifests, size=lambda _: 0, most_bytes=0)
+    return policy_file("a.yaml", manifests)
 
 
 def test_a_file_has_the_policies_of_its_manifests_in_order() -> None:
@@ -199,17 +199,6 @@ def test_a_file_without_a_policy_is_unreadable_and_deletes_nothing() -> None:
     assert read.policies == ()
     assert [problem.field for problem in read.problems] == ["content"]
     assert plan([read], stored(one="a.yaml"), complete=True).remove == frozenset()
-
-
-@pytest.mark.parametrize(("size", "fits"), [(9, True), (10, True), (11, False)])
-def test_a_policy_that_is_too_large_is_reported_and_the_others_count(size: int, fits: bool) -> None:
-    sizes = {"one": 1, "two": size, "three": 2}
-    manifests = [manifest(name) for name in sizes]
-    read = policy_file("a.yaml", manifests, size=lambda filed: sizes[filed.policy.key.name], most_bytes=10)
-    assert [filed.policy.key.name for filed in read.policies] == (["one", "two", "three"] if fits else ["one", "three"])
-    assert [(each.subject, each.value) for each in read.problems] == (
-        [] if fits else [("policy default/two", f"{size} bytes")]
-    )
 
 
 def test_the_generation_changes_with_the_spec_and_only_with_it() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from bus.kinds import POLICY_RECORDS
 from tas.enforcing.pod import PodKey
+from tas.policy.manifest import MAX_PROBLEMS
 from tas.policy.policy import PolicyKey, StrategyType
 from workers.kubernetes.resources import Object, PodObject, PolicyObject
-from workers.watching.policy_files import MAX_RECORD_BYTES
 from workers.watching.watch import node_facts, pod_record, policy_record
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,13 +54,28 @@ def test_a_policy_without_a_spec_does_nothing(spec: Any) -> None:
     assert record.problems
 
 
-def test_a_policy_too_large_for_a_message_is_suspended() -> None:
-    many = [RULE | {"metricname": "m" * 200}] * 3000
-    key, record = policy_record(policy({"strategies": {"deschedule": {"rules": many}}}))
-    assert record.policy.suspend
-    assert record.policy.strategies == {}
-    assert [problem.refused for problem in record.problems] == [True]
-    assert len(POLICY_RECORDS.encode(record)) < MAX_RECORD_BYTES
+def test_the_largest_policy_fits_a_message() -> None:
+    def rules(**more: Any) -> list[dict[str, Any]]:
+        return [{"metricname": "m" * 253, "operator": "Equals", "target": "1" * 40, "source": "s" * 63, **more}] * 64
+
+    texts = [f"{number:02}{'v' * 61}" for number in range(50)]
+    keys = [f"{'.'.join(['p' * 63] * 3)}.{'p' * 61}/{text}" for text in texts]
+    spec = {
+        "nodeSelector": {
+            "matchExpressions": [{"key": key, "operator": "NotIn", "values": texts} for key in keys],
+        },
+        "strategies": {
+            "dontschedule": {"rules": rules(labels=["\0" * 200] * 32)},
+            "scheduleonmetric": {"rules": rules(weight=100)},
+            "deschedule": {"rules": rules(labels=["\0" * 200] * 32)},
+            "labeling": {"rules": rules(labels=[f"{texts[0]}={texts[0]}", f"{texts[1]}={texts[1]}"])},
+        },
+    }
+    key, record = policy_record(policy(spec))
+    assert record.policy.node_selector is not None
+    assert len(record.problems) == MAX_PROBLEMS + 1
+    assert not any(problem.refused for problem in record.problems), "a larger policy would be cut"
+    assert 250_000 < POLICY_RECORDS.size(record) < 512 << 10  # half of a server's default limit
     assert POLICY_RECORDS.decode(key, POLICY_RECORDS.encode(record)) == record
 
 
