@@ -18,6 +18,6 @@ calls 5 to 9; `evaluate` calls 10, and `labels` wakes pods.
 7. `extender.wire`: which pod and candidates a request names. `extender.verbs` calls 7 to 9 in this order.
 8. `extender.telemetry`: which candidates of a pod are rejected, with the reasons.
 9. `extender.answers`: the response for kube-scheduler.
-10. `verdict.verdict`: the same states for one node, computed again with the same `policy.rules`, and stored;
+10. `verdict.evaluation`: the same states for one node, computed again with the same `policy.rules`, and stored;
     `enforcing.waking`: which waiting pods a recovery concerns.
 """

@@ -25,7 +25,8 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import NodeSamples
-from tas.verdict.verdict import DesiredKind, PolicyVerdict, holds_prefix, label_state, labeling_prefix, strategy_labels
+from tas.verdict.evaluation import holds_prefix, label_state, strategy_labels
+from tas.verdict.verdict import DesiredKind, PolicyVerdict, labeling_prefix
 
 READ_AGE_SECONDS = 2.0
 """The maximum age of the oldest read behind a patch when the patch is sent."""

@@ -18,7 +18,8 @@ from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.samples.unknown_node import is_unknown_node
 from tas.sources.state import SourceState
 from tas.values.quantity import format_quantity
-from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict, StrategyVerdict, evaluate_policy
+from tas.verdict.evaluation import evaluate_policy
+from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict, StrategyVerdict
 
 
 class Stage(StrEnum):

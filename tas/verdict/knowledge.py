@@ -1,16 +1,20 @@
-"""Decides whether a replica may overwrite a stored verdict.
+"""Decides whether a replica may overwrite a stored verdict, and whether it must.
 
-Any number of replicas evaluate the same nodes. A verdict has the revisions from which it was computed. A replica does
-not overwrite a verdict with later revisions, and overwrites one with earlier revisions. A verdict with the same
-revisions is evaluated again, but written only if it differs.
+This lives apart from the evaluation, since only replicas that share a bucket need it. Any number of replicas evaluate
+the same nodes. A verdict has the revisions from which it was computed. A replica does not overwrite a verdict with
+later revisions, and overwrites one with earlier revisions. A verdict with the same revisions is evaluated again, but
+written only if it differs.
 """
 
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
+import msgspec
+
 from tas.policy.policy import PolicyKey
-from tas.verdict.verdict import NodeVerdict, PolicyVerdict, same_meaning
+from tas.samples.sample import FUTURE_TOLERANCE
+from tas.verdict.verdict import ABSENT, HOLD, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
 
 
 class StoredVerdict(NamedTuple):
@@ -82,6 +86,16 @@ def of_node(verdict: NodeVerdict | None, node_uid: str | None) -> NodeVerdict | 
     return verdict if verdict is not None and verdict.node_uid == node_uid else None
 
 
+def evaluation_time(before: NodeVerdict | None, now: float) -> float:
+    """The time of an evaluation: not before the time of `before`, else replicas with different clocks alternate.
+
+    Of a `before` in the future at most `FUTURE_TOLERANCE` counts.
+    """
+    if before is not None:
+        now = max(now, min(before.time, now + FUTURE_TOLERANCE))
+    return round(now, 6)  # the precision of the JSON, so that a verdict equals its stored copy
+
+
 def is_confirmed(
     verdict: NodeVerdict,
     evaluated: Mapping[PolicyKey, PolicyVerdict],
@@ -99,3 +113,41 @@ def _same(stored: PolicyVerdict | None, evaluated: PolicyVerdict | None, node_la
     if stored is None or evaluated is None:
         return stored is evaluated
     return same_meaning(stored, evaluated, node_labels)
+
+
+def same_meaning(stored: PolicyVerdict, evaluated: PolicyVerdict, node_labels: Collection[str] | None = None) -> bool:
+    """Whether the verdicts have the same effects: then the new one is not written.
+
+    `node_labels` are the node's current labels; None if unknown. For a label that the node does not have, a stored
+    absent equals a hold that only waits for `clearFor` again: before the next write only a user can set that label. So
+    a restart of `evaluate` causes few writes.
+    """
+    return (
+        (stored.uid, stored.generation, stored.holds_prefix)
+        == (evaluated.uid, evaluated.generation, evaluated.holds_prefix)
+        and stored.strategies.keys() == evaluated.strategies.keys()
+        and all(
+            _same_strategy(each, evaluated.strategies[kind], node_labels) for kind, each in stored.strategies.items()
+        )
+    )
+
+
+def _same_strategy(stored: StrategyVerdict, evaluated: StrategyVerdict, node_labels: Collection[str] | None) -> bool:
+    return (
+        (stored.state, stored.rejects, stored.sampled) == (evaluated.state, evaluated.rejects, evaluated.sampled)
+        and stored.labels.keys() == evaluated.labels.keys()
+        and all(
+            verdict == evaluated.labels[label]
+            or (
+                node_labels is not None
+                and label not in node_labels
+                and _waits_again(stored=verdict, evaluated=evaluated.labels[label])
+            )
+            for label, verdict in stored.labels.items()
+        )
+    )
+
+
+def _waits_again(*, stored: LabelVerdict, evaluated: LabelVerdict) -> bool:
+    """Whether the only difference is that the end of `clearFor` is not proven any more."""
+    return evaluated.desired == HOLD and msgspec.structs.replace(evaluated, desired=ABSENT) == stored

@@ -4,7 +4,8 @@ import random
 import time
 
 from tas.policy.policy import Policy, PolicyKey
-from tas.verdict.verdict import PolicyVerdict, evaluate_policy
+from tas.verdict.evaluation import evaluate_policy
+from tas.verdict.verdict import PolicyVerdict
 from tests.bench import cluster
 from tests.bench.measure import no_collection
 from tests.bench.rows import Budget, Of, Results, Size, row

@@ -29,7 +29,8 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples, Scrape
 from tas.values.quantity import parse_quantity
-from tas.verdict.verdict import NodeVerdict, PolicyVerdict, evaluate_policy
+from tas.verdict.evaluation import evaluate_policy
+from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tests.integration.servers import answered, eventually
 from tests.kubernetes.admin import Admin, AdminError
 

@@ -26,9 +26,20 @@ from bus.record_kind import Entry, Unreadable
 from bus.watch import Watch
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
-from tas.verdict.knowledge import NEVER_STORED, Action, Known, StoredVerdict, action, is_confirmed, is_outdated, of_node
+from tas.verdict.evaluation import evaluate_policy, met_labels
+from tas.verdict.knowledge import (
+    NEVER_STORED,
+    Action,
+    Known,
+    StoredVerdict,
+    action,
+    evaluation_time,
+    is_confirmed,
+    is_outdated,
+    of_node,
+)
 from tas.verdict.pending import PendingNodes, Touched
-from tas.verdict.verdict import NodeVerdict, PolicyVerdict, evaluate_policy, evaluation_time, met_labels
+from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tas.verdict.watched import UnmetLabels, Watched
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.followed_view import FollowedView

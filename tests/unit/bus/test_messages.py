@@ -25,6 +25,7 @@ from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge
 from tas.values.quantity import NANO, Quantity, format_quantity, parse_quantity
+from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.verdict import (
     VERDICT_STRATEGIES,
     DesiredKind,
@@ -33,7 +34,6 @@ from tas.verdict.verdict import (
     NodeVerdict,
     PolicyVerdict,
     StrategyVerdict,
-    evaluate_policy,
 )
 from tests.unit.tas.generators import (
     anything,

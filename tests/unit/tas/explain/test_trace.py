@@ -12,7 +12,8 @@ from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape
 from tas.sources.state import SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
-from tas.verdict.verdict import NodeVerdict, evaluate_policy
+from tas.verdict.evaluation import evaluate_policy
+from tas.verdict.verdict import NodeVerdict
 
 NOW = 1_000_000.0
 RULE = {"metricname": "load", "operator": "GreaterThan", "target": 5}

@@ -18,7 +18,9 @@ from tas.policy.policy import POD_LABEL, PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import MAX_SAMPLE_AGE, Scrape
 from tas.values.quantity import parse_quantity
-from tas.verdict.verdict import PolicyVerdict, evaluate_policy, same_meaning
+from tas.verdict.evaluation import evaluate_policy
+from tas.verdict.knowledge import same_meaning
+from tas.verdict.verdict import PolicyVerdict
 from tas.view.view import MetricKey, View
 
 NODES = ("a", "b", "c.d")

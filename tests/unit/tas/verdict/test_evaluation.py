@@ -16,6 +16,8 @@ from tas.policy.policy import OnStale, Policy, PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import FUTURE_TOLERANCE, NodeSamples, Scrape, merge
 from tas.values.quantity import parse_quantity
+from tas.verdict.evaluation import evaluate_policy, label_state, met_labels
+from tas.verdict.knowledge import evaluation_time, same_meaning
 from tas.verdict.verdict import (
     ABSENT,
     HOLD,
@@ -26,12 +28,7 @@ from tas.verdict.verdict import (
     PolicyVerdict,
     StrategyVerdict,
     deschedule_label,
-    evaluate_policy,
-    evaluation_time,
-    label_state,
     labeling_prefix,
-    met_labels,
-    same_meaning,
 )
 from tas.verdict.watched import Watched
 
