@@ -17,23 +17,6 @@ from tas.samples.sample import FUTURE_TOLERANCE
 from tas.verdict.verdict import ABSENT, HOLD, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
 
 
-class StoredVerdict(NamedTuple):
-    """A node's stored verdict.
-
-    Attributes:
-        revision: The revision of the entry; 0 without an entry.
-        verdict: None without a verdict, and for an invalid one, which is overwritten.
-        known_since: When the replica received the verdict, in seconds since 1970.
-    """
-
-    revision: int = 0
-    verdict: NodeVerdict | None = None
-    known_since: float = 0.0
-
-
-NEVER_STORED = StoredVerdict()
-
-
 class Known(NamedTuple):
     """What a replica knows of a node and of policies.
 

@@ -34,6 +34,23 @@ ALWAYS_WATCHED = Watched()
 """A replica that never missed a change: the stored verdict counts."""
 
 
+def watched(
+    *, now: float, clock: float, noted_since: float, attached: float, before: tuple[float, float] | None
+) -> Watched:
+    """The observations of a replica for an evaluation at `now`, without `unmet_until`.
+
+    Args:
+        now: The time of the evaluation.
+        clock: The time by the replica's clock.
+        noted_since: Since when the replica has noted unmet labels.
+        attached: Since when its watch of the node was not interrupted; infinite without a feed.
+        before: The time of the stored verdict, and when the replica received it; None without one.
+    """
+    # Without a feed a change may be missed now: then the policy is evaluated again later.
+    since = min(now, max(noted_since, attached))
+    return Watched(since, stored_until=0.0 if before is None else min(before), ahead=max(0.0, now - clock))
+
+
 class UnmetLabels:
     """The times until which the rules of labels with `clearFor` were not met, as seen by one replica."""
 

@@ -1,10 +1,11 @@
 """The records of one kind in a bucket, followed by a watch and changed by conditional writes.
 
-It serves workers that keep a bucket equal to a directory or an API server: they compare without requests, and several
-replicas may write.
+What is stored, since when and in which epoch lives here, for the workers that write a bucket of which several replicas
+may write: they compare without requests.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +25,15 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[R]):
-    """A key at `revision` (0: no such key). `present` without a record means an invalid value."""
+    """A key at `revision` (0: no such key). `present` without a record means an invalid value.
+
+    `known_since` is when this process read or wrote the revision, in seconds since 1970.
+    """
 
     revision: int
     record: R | None = None
     present: bool = False
+    known_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +106,7 @@ class Records(Generic[K, R]):
         async def write_on() -> None:
             for key, what in left:
                 try:
-                    await self._write(key, what)
+                    await self.write_one(key, what)
                 except BusError as error:
                     failures[key] = error
                     if isinstance(error, ConflictError):
@@ -112,15 +117,33 @@ class Records(Generic[K, R]):
                 tasks.create_task(write_on())
         return failures
 
-    async def _write(self, key: K, what: Write[R]) -> None:
+    async def write_one(self, key: K, what: Write[R]) -> int:
+        """Writes one key, and returns its new revision. Raises BusError."""
         epoch, before = self.epoch, self.get(key).record
         if what.record is None:
             revision = await self._kind.delete(self._bus, key, revision=what.revision, read_at=what.read_at)
         else:
             revision = await self._kind.put(self._bus, key, what.record, revision=what.revision, read_at=what.read_at)
-        if epoch is self.epoch and self.get(key).revision < revision:
-            self.stored[key] = Stored(revision, what.record, what.record is not None)
+        self._remember(key, Stored(revision, what.record, what.record is not None, time.time()), epoch)
         self._on_written(key, what.record, before)
+        return revision
+
+    async def read(self, key: K) -> Stored[R]:
+        """The key as the stream's leader has it: the watch may be behind. Raises BusError."""
+        epoch = self.epoch
+        entry = await self._kind.get(self._bus, key)
+        if entry.revision == 0:
+            return self._never
+        if epoch is self.epoch and entry.revision == self.get(key).revision:
+            return self.get(key)
+        stored = _stored(entry)
+        self._remember(key, stored, epoch)
+        return stored
+
+    def _remember(self, key: K, stored: Stored[R], epoch: Epoch | None) -> None:
+        """Keeps what is stored, unless the epoch has changed since, or a later revision is known."""
+        if epoch is self.epoch and self.get(key).revision < stored.revision:
+            self.stored[key] = stored
 
     async def forget(self, key: K) -> None:
         """Purges the tombstone of a key, here and in the bucket. Raises BusError."""
@@ -152,5 +175,9 @@ class Records(Generic[K, R]):
     def _apply(self, entry: Entry[K, R]) -> None:
         if self.get(entry.key).revision >= entry.revision:
             return  # our own write
-        self.stored[entry.key] = Stored(entry.revision, entry.readable(), entry.present)
+        self.stored[entry.key] = _stored(entry)
         self._on_entry(entry.key)
+
+
+def _stored(entry: Entry[K, R]) -> Stored[R]:
+    return Stored(entry.revision, entry.readable(), entry.present, time.time())

@@ -763,11 +763,11 @@ async def test_interruptions_of_clear_for_of_a_deleted_node_are_forgotten(server
                 await world.eventually(VIOLATED, SET, node=node)
             else:
                 await world.eventually(UNKNOWN, HOLD, node=node)
-            assert len(evaluate._unmet) == 1
+            assert len(evaluate._nodes.unmet) == 1
             await world.delete_node(node)
             if samples:
                 await world.put(NODES, node_metrics_key(node), None)
-            await eventually(lambda: len(evaluate._unmet) == 0)
+            await eventually(lambda: len(evaluate._nodes.unmet) == 0)
         assert await world.verdict("node-0") is None
 
 
@@ -862,8 +862,8 @@ async def test_no_verdict_is_written_from_a_list_of_an_earlier_epoch(server: Ser
             lives = {of.name: (await world.bus.epoch(of)).created for of in (NODES, VERDICTS)}
 
             def followed() -> bool:
-                nodes, verdicts = evaluate._followed.watches[NODES.name], evaluate._watch.status
-                epochs = {of.name: status.epoch for of, status in ((NODES, nodes), (VERDICTS, verdicts))}
+                nodes, verdicts = evaluate._followed.watches[NODES.name].epoch, evaluate._verdicts.epoch
+                epochs = {NODES.name: nodes, VERDICTS.name: verdicts}
                 return evaluate.unready() is None and lives == {
                     name: None if epoch is None else epoch.created for name, epoch in epochs.items()
                 }

@@ -1,0 +1,223 @@
+"""Evaluates one node, and writes its verdict if it differs.
+
+The reads behind a verdict and their order live here, since they decide whether an older verdict can overwrite a newer
+one. `evaluate` decides which nodes are evaluated, and when.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from bus.buckets import NODES, POLICIES
+from bus.connection import Bus
+from bus.kinds import NODE_FACTS, NODE_SAMPLES
+from bus.record_kind import Unreadable
+from tas.policy.policy import PolicyKey
+from tas.samples.sample import NodeSamples
+from tas.verdict.evaluation import evaluate_policy, met_labels
+from tas.verdict.knowledge import Action, Known, action, evaluation_time, is_confirmed, of_node
+from tas.verdict.pending import Touched
+from tas.verdict.verdict import NodeVerdict, PolicyVerdict
+from tas.verdict.watched import UnmetLabels, watched
+from workers.following.followed_view import FollowedView
+from workers.following.records import Records, Stored, Write
+
+log = structlog.get_logger("evaluate")
+
+POLICY_BATCH = 20
+"""After so many policies other tasks may run: an extender may answer requests in the same process."""
+
+BEHIND_RETRY_SECONDS = 1.0
+"""The wait before a node is evaluated again whose stored verdict is newer than what this replica knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """A node as read from the stream's leader; `uid` as in `Known.node_uid`."""
+
+    uid: str | None
+    revision: int
+    samples: NodeSamples
+    labels: Mapping[str, str] | None
+
+
+class NodeEvaluation:
+    """The evaluation of single nodes, with what this replica has seen of each for `clearFor`.
+
+    Attributes:
+        noted_since: Since when `note_unmet` was called for each change, in seconds since 1970; infinite: not now.
+        unmet: The labels with `clearFor` whose rules were seen not met.
+    """
+
+    def __init__(
+        self, bus: Bus, followed: FollowedView, verdicts: Records[str, NodeVerdict], *, registry: CollectorRegistry
+    ) -> None:
+        self.noted_since = inf
+        self.unmet = UnmetLabels()
+        self._bus = bus
+        self._followed = followed
+        self._verdicts = verdicts
+        self._metrics = _Metrics(registry)
+
+    def note_unmet(self, node: str, key: PolicyKey, *, missed: bool) -> None:
+        """Notes which labels of a policy with `clearFor` have rules that are not met now; `missed` as `UnmetLabels`."""
+        view, record, stored = self._followed.view, self._followed.records.get(key), self._verdicts.get(node).record
+        met: dict[str, bool] = {}
+        now = time.time()
+        if record is not None:
+            met = met_labels(
+                record.policy,
+                uid=record.uid,
+                samples=view.samples(node),
+                labels=view.labels(node),
+                default_stale_after=view.default_stale_after,
+                before=None if stored is None else stored.policies.get(key),
+                now=now,
+            )
+        self.unmet.note(node, key, met, now, missed=missed)
+
+    async def update(self, node: str, touched: Touched, due_before: float) -> float:
+        """Updates the node's verdict; returns when time alone can change it next (`inf`: never), `due_before` counted.
+
+        Raises BusError, to be tried again.
+        """
+        uid = self._followed.node_uids.get(node, None if self._followed.cluster else "")
+        stored = self._verdicts.get(node).record
+        if uid is None and stored is None:
+            self.unmet.forget(node)  # without a verdict there is no desired label
+            return inf
+        before = of_node(stored, uid)
+        if before is None:
+            return await self._write(node, touched)
+        keys = touched.policies
+        if touched.by_all:
+            keys, due_before = self._followed.records.keys() | before.policies.keys(), inf
+        view = self._followed.view
+        samples, labels, now = view.samples(node), view.labels(node), evaluation_time(before, time.time())
+        evaluated, due = await self._evaluate(node, keys, before, samples=samples, labels=labels, now=now)
+        if is_confirmed(before, evaluated, keys, labels):
+            return min(due, due_before)
+        return await self._write(node, touched)
+
+    async def _evaluate(
+        self,
+        node: str,
+        keys: Collection[PolicyKey],
+        before: NodeVerdict | None,
+        *,
+        samples: NodeSamples,
+        labels: Mapping[str, str] | None,
+        now: float,
+    ) -> tuple[dict[PolicyKey, PolicyVerdict], float]:
+        """The verdict of each existing policy of `keys`, and when time alone can change one of them next."""
+        evaluated: dict[PolicyKey, PolicyVerdict] = {}
+        due = inf
+        seen = watched(
+            now=now,
+            clock=time.time(),
+            noted_since=self.noted_since,
+            attached=self._followed.watches[NODES.name].attached,
+            before=None if before is None else (before.time, self._verdicts.get(node).known_since),
+        )
+        for number, key in enumerate(sorted(keys), 1):
+            record = self._followed.records.get(key)
+            if record is not None:
+                evaluated[key], waits = evaluate_policy(
+                    record.policy,
+                    uid=record.uid,
+                    generation=record.generation,
+                    samples=samples,
+                    labels=labels,
+                    default_stale_after=self._followed.view.default_stale_after,
+                    before=None if before is None else before.policies.get(key),
+                    now=now,
+                    stale_deadlines=False,
+                    watched=seen._replace(unmet_until=self.unmet.until(node, key)),
+                )
+                due = min(due, inf if waits is None else waits)
+            if number % POLICY_BATCH == 0:
+                await asyncio.sleep(0)
+        self._metrics.evaluations.inc(len(keys))
+        return evaluated, due
+
+    async def _write(self, node: str, touched: Touched) -> float:
+        """Evaluates what the stream's leader has, writes the verdict if it differs; returns and raises as `update`."""
+        read_at = time.monotonic()
+        stored = await self._verdicts.read(node)
+        # After the read of the verdict: then a later write from newer data makes this write conflict.
+        policies_revision = self._followed.watches[POLICIES.name].applied
+        found = await self._read_node(node)
+        nodes_revision = max(found.revision, self._followed.watches[NODES.name].applied)
+        match action(stored.record, Known(found.uid, nodes_revision, policies_revision)):
+            case Action.WAIT:
+                return time.time() + BEHIND_RETRY_SECONDS
+            case Action.DELETE:
+                await self._delete(node, stored, read_at)
+                return inf
+            case Action.LEAVE:
+                return inf
+            case Action.EVALUATE:
+                pass
+        before, keys = of_node(stored.record, found.uid), self._followed.records.keys()
+        now = evaluation_time(before, time.time())
+        evaluated, due = await self._evaluate(node, keys, before, samples=found.samples, labels=found.labels, now=now)
+        if before is not None and is_confirmed(
+            before, evaluated, before.policies.keys() | evaluated.keys(), found.labels
+        ):
+            return due
+        verdict = NodeVerdict(
+            node_uid=found.uid or "",
+            nodes_revision=found.revision,
+            policies_revision=policies_revision,
+            time=now,
+            policies=evaluated,
+        )
+        write = Write(record=verdict, revision=stored.revision, read_at=read_at)
+        revision = await self._verdicts.write_one(node, write)
+        self._metrics.writes.labels("put").inc()
+        self._metrics.seconds.observe(time.monotonic() - touched.since)
+        log.debug("verdict_written", node=node, revision=revision, node_revision=found.revision)
+        return due
+
+    async def _delete(self, node: str, stored: Stored[NodeVerdict], read_at: float) -> None:
+        """Deletes the verdict of a node that the API server does not have. Raises BusError."""
+        await self._verdicts.write_one(node, Write(record=None, revision=stored.revision, read_at=read_at))
+        self.unmet.forget(node)
+        self._metrics.writes.labels("delete").inc()
+        log.info("verdict_deleted", node=node)
+
+    async def _read_node(self, node: str) -> _Node:
+        metrics, facts = await asyncio.gather(NODE_SAMPLES.get(self._bus, node), NODE_FACTS.get(self._bus, node))
+        # Samples of an earlier epoch count until they are stale or replaced. Invalid records change nothing.
+        samples = metrics.read()
+        if isinstance(samples, Unreadable) or metrics.revision == 0:
+            samples = self._followed.view.samples(node)
+        known, labels = facts.read(), None
+        uid = None if self._followed.cluster else ""
+        if isinstance(known, Unreadable):
+            uid, labels = self._followed.node_uids.get(node, ""), self._followed.view.labels(node)
+        elif known is not None:
+            uid, labels = known.uid, known.labels
+        revision = max(metrics.revision, facts.revision)
+        return _Node(uid=uid, revision=revision, samples=samples or (), labels=labels)
+
+
+class _Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        self.evaluations = counter("tas_verdict_evaluations", "Evaluations of one policy for one node.")
+        self.writes = counter("tas_verdict_writes", "Verdicts written to VERDICTS.", ["operation"])
+        self.seconds = Histogram(
+            "tas_verdict_write_seconds",
+            "Time from the receipt of a change until the verdict is stored.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0),
+            registry=registry,
+        )
+        for operation in ("put", "delete"):
+            self.writes.labels(operation)
