@@ -10,11 +10,10 @@ So a replica that is behind overwrites nothing newer, and an unchanged verdict i
 import asyncio
 import time
 from collections.abc import Collection
-from functools import partial
 from math import inf
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from bus.buckets import NODES, POLICIES, VERDICTS
 from bus.connection import Bus
@@ -24,7 +23,7 @@ from bus.kinds import NODE_VERDICTS
 from tas.policy.policy import PolicyKey
 from tas.verdict.knowledge import Known, is_outdated
 from tas.verdict.pending import PendingNodes
-from workers.enforcing.node_evaluation import NodeEvaluation
+from workers.enforcing.node_evaluation import Metrics, NodeEvaluation
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
@@ -58,7 +57,8 @@ class Evaluate:
         self._verdicts = Records(
             bus, NODE_VERDICTS, on_epoch=self._end_readiness, on_entry=self._check_stored, on_batch=self._wake_up
         )
-        self._nodes = NodeEvaluation(bus, self._followed, self._verdicts, registry=registry)
+        self._metrics = Metrics(registry)
+        self._nodes = NodeEvaluation(bus, self._followed, self._verdicts, self._metrics)
         self._pending = PendingNodes()
         self._policies_applied = 0
         self._ready = False
@@ -69,7 +69,6 @@ class Evaluate:
         self._unqueued = 0
         self._throttled = ThrottledLog(log)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
-        self._metrics = _Metrics(registry)
         self._metrics.verdicts.set_function(
             lambda: float(sum(stored.record is not None for stored in self._verdicts.stored.values()))
         )
@@ -232,13 +231,3 @@ class Evaluate:
             self._throttled.warning("verdict_not_written", error=f"{full}; the history could not be purged: {error}")
             return
         self._throttled.warning("verdicts_full", error=str(full), forgotten=forgotten)
-
-
-class _Metrics:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, registry=registry)
-        gauge = partial(Gauge, registry=registry)
-        self.conflicts = counter("tas_verdict_write_conflicts", "Writes retried because another replica was first.")
-        self.refused = counter("tas_verdict_writes_refused", "Writes postponed because the bucket was full.")
-        self.verdicts = gauge("tas_verdicts", "Nodes with a verdict.")
-        self.pending = gauge("tas_verdict_nodes_pending", "Nodes that wait for their evaluation.")

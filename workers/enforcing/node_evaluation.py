@@ -12,7 +12,7 @@ from functools import partial
 from math import inf
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
@@ -39,10 +39,10 @@ BEHIND_RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """A node as read from the stream's leader; `uid` as in `Known.node_uid`."""
+    """What is known of a node: by the view, or with its revision by the stream's leader; `uid` as `Known.node_uid`."""
 
     uid: str | None
-    revision: int
+    revision: int = 0
     samples: NodeSamples
     labels: Mapping[str, str] | None
 
@@ -56,14 +56,14 @@ class NodeEvaluation:
     """
 
     def __init__(
-        self, bus: Bus, followed: FollowedView, verdicts: Records[str, NodeVerdict], *, registry: CollectorRegistry
+        self, bus: Bus, followed: FollowedView, verdicts: Records[str, NodeVerdict], metrics: "Metrics"
     ) -> None:
         self.noted_since = inf
         self.unmet = UnmetLabels()
         self._bus = bus
         self._followed = followed
         self._verdicts = verdicts
-        self._metrics = _Metrics(registry)
+        self._metrics = metrics
 
     def note_unmet(self, node: str, key: PolicyKey, *, missed: bool) -> None:
         """Notes which labels of a policy with `clearFor` have rules that are not met now; `missed` as `UnmetLabels`."""
@@ -98,22 +98,14 @@ class NodeEvaluation:
         keys = touched.policies
         if touched.by_all:
             keys, due_before = self._followed.records.keys() | before.policies.keys(), inf
-        view = self._followed.view
-        samples, labels, now = view.samples(node), view.labels(node), evaluation_time(before, time.time())
-        evaluated, due = await self._evaluate(node, keys, before, samples=samples, labels=labels, now=now)
-        if is_confirmed(before, evaluated, keys, labels):
+        known = _Node(uid=uid, samples=self._followed.view.samples(node), labels=self._followed.view.labels(node))
+        evaluated, due = await self._evaluate(node, keys, before, known, evaluation_time(before, time.time()))
+        if is_confirmed(before, evaluated, keys, known.labels):
             return min(due, due_before)
         return await self._write(node, touched)
 
     async def _evaluate(
-        self,
-        node: str,
-        keys: Collection[PolicyKey],
-        before: NodeVerdict | None,
-        *,
-        samples: NodeSamples,
-        labels: Mapping[str, str] | None,
-        now: float,
+        self, node: str, keys: Collection[PolicyKey], before: NodeVerdict | None, known: _Node, now: float
     ) -> tuple[dict[PolicyKey, PolicyVerdict], float]:
         """The verdict of each existing policy of `keys`, and when time alone can change one of them next."""
         evaluated: dict[PolicyKey, PolicyVerdict] = {}
@@ -132,8 +124,8 @@ class NodeEvaluation:
                     record.policy,
                     uid=record.uid,
                     generation=record.generation,
-                    samples=samples,
-                    labels=labels,
+                    samples=known.samples,
+                    labels=known.labels,
                     default_stale_after=self._followed.view.default_stale_after,
                     before=None if before is None else before.policies.get(key),
                     now=now,
@@ -166,7 +158,7 @@ class NodeEvaluation:
                 pass
         before, keys = of_node(stored.record, found.uid), self._followed.records.keys()
         now = evaluation_time(before, time.time())
-        evaluated, due = await self._evaluate(node, keys, before, samples=found.samples, labels=found.labels, now=now)
+        evaluated, due = await self._evaluate(node, keys, before, found, now)
         if before is not None and is_confirmed(
             before, evaluated, before.policies.keys() | evaluated.keys(), found.labels
         ):
@@ -208,11 +200,17 @@ class NodeEvaluation:
         return _Node(uid=uid, revision=revision, samples=samples or (), labels=labels)
 
 
-class _Metrics:
+class Metrics:
+    """The metrics of `evaluate`."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, registry=registry)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         self.evaluations = counter("tas_verdict_evaluations", "Evaluations of one policy for one node.")
         self.writes = counter("tas_verdict_writes", "Verdicts written to VERDICTS.", ["operation"])
+        self.conflicts = counter("tas_verdict_write_conflicts", "Writes retried because another replica was first.")
+        self.refused = counter("tas_verdict_writes_refused", "Writes postponed because the bucket was full.")
+        self.verdicts = gauge("tas_verdicts", "Nodes with a verdict.")
+        self.pending = gauge("tas_verdict_nodes_pending", "Nodes that wait for their evaluation.")
         self.seconds = Histogram(
             "tas_verdict_write_seconds",
             "Time from the receipt of a change until the verdict is stored.",

@@ -1,9 +1,9 @@
 """A mirror: keeps a bucket equal to a resource of the API server.
 
 Any number of replicas may do this. Each follows the API server and the bucket, and corrects differences by conditional
-writes. The resource version in a record says which replica is right: a replica whose watch is behind leaves later
-records unchanged. If a difference remains for a while, the replica requests a complete list before it writes, so
-nothing is written or deleted because of old data.
+writes. The worker's part lives here: what was reported, what is written when, and when a complete list is requested.
+`observation` decides which of two is right. If a difference remains for a while, the replica requests a complete list
+before it writes, so nothing is written or deleted because of old data.
 """
 
 import asyncio
@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-import msgspec
 import structlog
 
 from bus.buckets import SYNCED
@@ -28,6 +26,7 @@ from workers.kubernetes.client import Change, ChangeType, KubernetesClient, List
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import Object, Resource
 from workers.process.logs import ThrottledLog
+from workers.watching.observation import Observation, Step, Versioned, agree, next_step, version_number
 
 log = structlog.get_logger("watch")
 
@@ -52,66 +51,9 @@ KEY_BATCH = 256
 """After so many keys other tasks may run: an extender may answer requests in the same process."""
 
 
-class Versioned(Protocol):
-    """A record with its resource version; empty if the record is not of an API server."""
-
-    @property
-    def resource_version(self) -> str: ...  # noqa: D102
-
-
 K = TypeVar("K")
 R = TypeVar("R", bound=Versioned)
 T = TypeVar("T", bound=Object)
-
-
-def version_number(resource_version: str) -> int:
-    """A resource version as a number that grows with time (Kubernetes KEP-5504); 0 if it is not a number."""
-    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation(Generic[R]):
-    """What the API server reported of a key.
-
-    Attributes:
-        record: The record of the object; None if there is no object.
-        version: The resource version of the object, or of a complete list.
-        at: The monotonic time of the report.
-        applied: The revision up to which the bucket was known at the list's request, or at the watch event.
-    """
-
-    record: R | None
-    version: int
-    at: float
-    applied: int
-
-
-class Step(Enum):
-    """What to do with a key."""
-
-    LEAVE = auto()
-    WRITE = auto()
-    WAIT = auto()
-    """The bucket differs, and may be newer than the observation."""
-
-
-def next_step(observed: Observation[R] | None, stored: Stored[R], *, same: bool) -> Step:
-    """What to do with a key, given its last observation (None: none yet) and the stored record.
-
-    `same` is whether they agree.
-    """
-    if same:
-        return Step.LEAVE
-    if observed is None:
-        return Step.WAIT if stored.present else Step.LEAVE  # another replica may have seen the object earlier
-    later = stored.revision > observed.applied
-    if stored.record is None:
-        # A tombstone has no resource version. A tombstone that was stored after the observation may be of a later one.
-        return Step.WAIT if later else Step.WRITE
-    version = version_number(stored.record.resource_version)
-    if version > observed.version or (version == observed.version and later):
-        return Step.WAIT
-    return Step.WRITE
 
 
 @dataclass(slots=True)
@@ -177,10 +119,8 @@ class Mirror(Generic[T, K, R]):
             label_selector=label_selector,
         )
         self._now: _Bucket[K, R] = _Bucket()
-        self._list_base: tuple[Epoch | None, int] = (
-            None,
-            0,
-        )  # the bucket's epoch and revision when the list was requested
+        # The bucket's epoch and revision when the list was requested.
+        self._list_base: tuple[Epoch | None, int] = (None, 0)
         self._wake = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._synced_list = 0
@@ -318,7 +258,7 @@ class Mirror(Generic[T, K, R]):
             if number % KEY_BATCH == 0:
                 await asyncio.sleep(0)
             observed, stored = now.observed.get(key), self._records.get(key)
-            step = next_step(observed, stored, same=self._same(key, observed, stored))
+            step = next_step(observed, stored, same=agree(self._kind, key, observed, stored))
             if step is Step.WRITE and observed is not None:
                 differing[key] = observed
             elif step is Step.WAIT:
@@ -327,15 +267,6 @@ class Mirror(Generic[T, K, R]):
             else:
                 _settle(now, key)
         return differing
-
-    def _same(self, key: K, observed: Observation[R] | None, stored: Stored[R]) -> bool:
-        if observed is None or observed.record is None:
-            return observed is not None and not stored.present
-        if stored.record is None:
-            return False
-        # A later resource version alone is not a difference.
-        as_read_before = msgspec.structs.replace(observed.record, resource_version=stored.record.resource_version)  # type: ignore[type-var]
-        return self._kind.same(key, as_read_before, stored.record)
 
     def _list_if_overdue(self, now: _Bucket[K, R]) -> None:
         """Requests a complete list if a key has waited too long."""
