@@ -355,20 +355,6 @@ async def test_facts_D36_C5_a_removed_strategy_and_a_removed_policy_leave_the_ve
         await eventually(is_removed)
 
 
-@pytest.mark.parametrize("field", ["suspend", "dryRun"])
-async def test_a_suspended_or_dry_run_policy_is_evaluated_and_desires_hold(
-    server: Server, world: World, field: str
-) -> None:
-    await world.facts()
-    await world.sample(m=2)
-    await world.policy(**deschedule(**{field: True}))
-    await world.synced()
-    async with evaluating(server):
-        await world.eventually(VIOLATED, HOLD)
-        await world.policy(generation=2, **deschedule())
-        await world.eventually(VIOLATED, SET)
-
-
 async def test_a_node_that_the_selector_no_longer_selects_meets_the_policy(server: Server, world: World) -> None:
     await world.facts(zone="a")
     await world.sample(m=2)
@@ -378,26 +364,6 @@ async def test_a_node_that_the_selector_no_longer_selects_meets_the_policy(serve
         await world.eventually(VIOLATED, SET)
         await world.facts(zone="b")
         await world.eventually(MET, ABSENT)
-
-
-async def test_facts_D45_D54_policies_without_valid_labels_do_not_affect_others(server: Server, world: World) -> None:
-    await world.facts()
-    await world.sample(m=2)
-    await world.policy("x" * 64, **deschedule())
-    await world.policy("broken", strategies=5)
-    await world.policy("empty", strategies={"deschedule": {"rules": []}, "unknown": {}})
-    rule = {"metricname": "m", "operator": "GreaterThan", "target": 1, "labels": ["a~b=1", "c", "d=-", "ok=1"]}
-    await world.policy("labels", strategies={"labeling": {"rules": [rule]}})
-    await world.policy(**deschedule())
-    await world.synced()
-    async with evaluating(server):
-        await world.eventually(VIOLATED, SET)
-        await eventually(lambda: verdict_has(world, "x" * 64, "broken", "empty", "labels", "p"))
-        assert await world.desired_labels(name="labels") == {
-            "telemetry.aware.scheduling.labels/ok": DesiredLabel(DesiredKind.SET, "1")
-        }
-        assert await world.desired_labels(name="x" * 64) == {}
-        assert await world.strategy(name="empty") is None
 
 
 # Time
@@ -417,18 +383,6 @@ async def test_facts_D22_a_node_without_new_samples_becomes_unknown_without_any_
         assert verdict is not None
         assert verdict.time - measured >= 1
         await world.sampled_until(MET, ABSENT, m=1)
-
-
-@pytest.mark.parametrize(("on_stale", "desired"), [("violate", SET), ("clear", ABSENT)])
-async def test_on_stale_decides_the_desired_label_of_an_unknown_state(
-    server: Server, world: World, on_stale: str, desired: DesiredLabel
-) -> None:
-    await world.facts()
-    await world.sample(m=2 if on_stale == "clear" else 1)
-    await world.policy(**deschedule(staleAfter="500ms", onStale=on_stale))
-    await world.synced()
-    async with evaluating(server):
-        await world.eventually(UNKNOWN, desired)
 
 
 async def test_for_and_clear_for_delay_the_desired_label(server: Server, world: World) -> None:
