@@ -217,9 +217,8 @@ class View:
         if merged is not known:
             self._samples[node] = merged
             self._refresh(node, now)
-            if self._verdicts and not _have_same_series(
-                known, merged
-            ):  # the verdict notes which series ever had a sample
+            # The verdict notes which series ever had a sample.
+            if self._verdicts and not _have_same_series(known, merged):
                 self._touch(node, self._policies)
 
     def drop_samples(self, node: str) -> None:

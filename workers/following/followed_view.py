@@ -179,9 +179,8 @@ class FollowedView:
 
     def _set_samples(self, node: str, samples: NodeSamples) -> None:
         now = time.time()
-        self.view.advance(
-            now
-        )  # old samples become stale at their deadline, also if new ones arrive before the next advance
+        # Old samples become stale at their deadline, also if new ones arrive before the next advance.
+        self.view.advance(now)
         if self.view.touched:
             self._on_change()
         self.view.add_samples(node, samples, now)

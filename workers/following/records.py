@@ -158,9 +158,8 @@ class Records(Generic[K, R]):
         with suppress(BusError):  # the write is tried again, and this with it
             if (await self._kind.get(self._bus, key)).revision or epoch is None:
                 return
-            if (
-                await self._bus.epoch(bucket)
-            ).created == epoch.created:  # else the bucket was wiped, and the watch reports the new epoch
+            # Else the bucket was wiped, and the watch reports the new epoch.
+            if (await self._bus.epoch(bucket)).created == epoch.created:
                 self._drop(key, known)
 
     def _drop(self, key: K, known: Stored[R]) -> None:

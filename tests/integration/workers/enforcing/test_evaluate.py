@@ -461,6 +461,26 @@ async def waiting_for_clear_for(world: World) -> None:
     await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
 
 
+async def test_what_happened_before_the_lists_were_complete_counts_for_no_clear_for(
+    server: Server, world: World
+) -> None:
+    """A replica that follows NODES already, but not every policy yet, notes no break."""
+    await waiting_for_clear_for(world)
+    await world.facts()
+    await world.sample(m=1)
+    await world.policy(**deschedule(clearFor="1s"))
+    async with evaluating(server) as (evaluate,):
+        await eventually(lambda: evaluate._followed.watches[NODES.name].attached < time.time() - 1)
+        await world.sample(m=2)
+        await world.sample(m=1)
+        began = time.time()
+        await world.synced()
+        await world.eventually(MET, ABSENT)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time - began >= 1
+
+
 async def test_clear_for_counts_from_a_violation_that_ends_during_the_first_evaluation(
     server: Server, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -702,6 +722,27 @@ async def test_a_stored_verdict_is_not_removed_before_both_lists_are_complete(se
             return await world.verdict("other") is None
 
         await eventually(is_removed)
+
+
+async def test_invalid_records_of_a_node_change_nothing(server: Server, world: World) -> None:
+    """Neither its labels nor its samples are taken for missing, and its verdict is not deleted."""
+    selector = {"matchLabels": {"zone": "a"}}
+    await world.facts(zone="a")
+    await world.sample(m=2)
+    await world.policy(**deschedule(nodeSelector=selector))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        for key in (node_facts_key(NODE), node_metrics_key(NODE)):
+            await world.put(NODES, key, b"?")
+        await world.policy("later", **deschedule(nodeSelector=selector))
+        await eventually(lambda: verdict_has(world, "later"))
+        verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.node_uid == "uid-1"
+    states = {key.name: next(iter(each.strategies.values())).state for key, each in verdict.policies.items()}
+    assert states == {"p": VIOLATED, "later": VIOLATED}
+    assert None not in await world.log()
 
 
 async def test_interruptions_of_clear_for_of_a_deleted_node_are_forgotten(server: Server, world: World) -> None:

@@ -494,7 +494,12 @@ def test_clear_for_starts_again_after_any_other_state(between: State) -> None:
 
 
 @pytest.mark.parametrize(
-    "watched", [Watched(since=NOW + 15), Watched(unmet_until={KEY.name: NOW + 15})], ids=["not watched", "seen unmet"]
+    "watched",
+    [
+        pytest.param(Watched(since=NOW + 15), id="not watched"),
+        pytest.param(Watched(unmet_until={KEY.name: NOW + 15}), id="seen unmet"),
+        pytest.param(Watched(since=NOW + 15, stored_until=NOW + 16), id="a stored hold proves nothing"),
+    ],
 )
 def test_clear_for_counts_only_observed_time(watched: Watched) -> None:
     of = deschedule("a > 1", clearFor="20s")
