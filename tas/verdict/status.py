@@ -57,7 +57,7 @@ def shared_labels(policy: Policy, others: Iterable[Policy]) -> tuple[Problem, ..
     """The labels that namesakes in other namespaces also desire: node labels have no namespace (facts.md D39)."""
     found: list[Problem] = []
     for other in sorted(others, key=lambda each: each.key):
-        if other.key == policy.key or other.key.name != policy.key.name:
+        if other.key == policy.key:
             continue
         shared = sorted(_labels(policy) & _labels(other))
         if shared:
