@@ -31,7 +31,7 @@ from tas.policy.policy import (
 from tas.policy.rules import State, rule_state
 from tas.policy.selector import LabelSelector, Requirement, SelectorOperator
 from tas.values.quantity import Quantity, parse_quantity
-from tas.verdict.verdict import holds_prefix
+from tas.verdict.evaluation import holds_prefix
 from tests.unit.tas.generators import anything, policies
 
 KEY = PolicyKey("default", "demo")
