@@ -407,6 +407,23 @@ async def test_for_and_clear_for_delay_the_desired_label(server: Server, world: 
     assert times[3] - (labels[3].met_since or 0) >= 0.7
 
 
+async def test_the_end_of_for_is_awaited_though_another_policy_is_evaluated_meanwhile(
+    server: Server, world: World
+) -> None:
+    """A new label concerns only the policy with a selector, and changes nothing: then the earlier wait goes on."""
+    await world.facts(zone="a")
+    await world.sample(m=2)
+    await world.policy(**deschedule(**{"for": "2s"}))
+    await world.policy("q", **deschedule(nodeSelector={"matchLabels": {"zone": "a"}}))
+    await world.synced()
+    async with evaluating(server) as (evaluate,):
+        await world.eventually(VIOLATED, HOLD)
+        await world.facts(zone="a", team="x")
+        await eventually(lambda: "team" in (evaluate._followed.view.labels(NODE) or {}))
+        assert (await world.desired_labels())["p"] == HOLD
+        await world.eventually(VIOLATED, SET)
+
+
 async def test_the_time_of_for_continues_after_a_restart(server: Server, world: World) -> None:
     await world.facts()
     await world.sample(m=2)
