@@ -99,8 +99,9 @@ def _samples_body(sample: str, data: bytes) -> _Samples:
 
 
 # Python's json module and others write these without quotes, which is invalid JSON. With quotes, the decoder refuses
-# only their metric.
-_CONSTANT = re.compile(rb'("(?:[^"\\]|\\.)*")|(-?\b(?:NaN|Infinity)\b)', re.DOTALL)
+# only their metric. A string without an end matches too, up to the end of the text: else the expression would search
+# again from every quote within it, and take minutes for a message full of escaped quotes.
+_CONSTANT = re.compile(rb'("(?:[^"\\]++|\\.)*+"?)|(-?\b(?:NaN|Infinity)\b)', re.DOTALL)
 
 
 def _with_quoted_constants(data: bytes) -> bytes:

@@ -43,7 +43,9 @@ _STYLE = {State.VIOLATED: "bold red", State.MET: "green", State.UNKNOWN: "yellow
 
 PROBLEM_STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red"}
 _EVENT = re.compile(r"(\d{4}-\d\d-\d\dT\S+)\s+\[(\w+)\s*\]\s+(\S+)\s*(?:\[[\w.]+\])?\s*(.*)")
-_FIELD = re.compile(r"""(\w+)=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\S+(?:\s+(?!\w+=)\S+)*)""")
+_FIELD = re.compile(
+    r"""(?<!\w)(\w++)=('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|\S++(?:\s++(?!\w++=)\S++)*+)""", re.DOTALL
+)
 _FIRST_FIELDS = ("error", "field", "value", "message")
 
 

@@ -1,6 +1,5 @@
 """Times and windows as sources write them, in seconds."""
 
-import math
 from datetime import datetime
 
 from tas.values.duration import DurationError, parse_duration
@@ -27,7 +26,7 @@ def parse_time(text: str) -> float:
 
 def valid_window(seconds: float | None) -> float | None:
     """`seconds` if a sample can have that window, else None: no value is refused for its window."""
-    if seconds is None or not math.isfinite(seconds) or not 0 < seconds <= MAX_WINDOW_SECONDS:
+    if seconds is None or not 0 < seconds <= MAX_WINDOW_SECONDS:  # NaN as well, and integers beyond any float
         return None
     return float(seconds)
 

@@ -1,5 +1,6 @@
 """The address and credentials of the API server: from a kubeconfig file, or the service account of this pod."""
 
+import asyncio
 import ssl
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from workers.kubernetes.errors import ConfigurationError, UnavailableError
+from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -45,11 +47,8 @@ class Credentials:
         """
         # Imported here: it takes 60 MB, and the extender, which has the same command line, uses no API server.
         from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
-        from kubernetes_asyncio.config import (  # noqa: PLC0415
-            ConfigException,
-            load_incluster_config,
-            load_kube_config,
-        )
+        from kubernetes_asyncio.config import ConfigException, load_incluster_config  # noqa: PLC0415
+        from kubernetes_asyncio.config.kube_config import ConfigNode, KubeConfigLoader  # noqa: PLC0415
 
         configuration = Configuration()
         loader = None
@@ -57,11 +56,14 @@ class Credentials:
             if kubeconfig is None:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
-                loader = await load_kube_config(
-                    config_file=str(kubeconfig), client_configuration=configuration, persist_config=False
-                )
+                # Not by the library's own reader: that reader takes minutes for some numbers and for deep nesting, and
+                # its errors quote the user's token.
+                path, document = await asyncio.to_thread(_read, kubeconfig)
+                node = ConfigNode("kubeconfig", document, path)
+                loader = KubeConfigLoader(config_dict=node, config_base_path=None)
+                await loader.load_and_set(configuration)
             return cls(configuration, loader)
-        except ConfigException as error:
+        except (ConfigException, ManifestError) as error:
             raise ConfigurationError(f"{_source(kubeconfig)}: {error}") from error
         except Exception as error:  # the library raises any error for an invalid file
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"  # YAML errors have several lines
@@ -87,6 +89,16 @@ class Credentials:
 
 def _source(kubeconfig: Path | None) -> str:
     return "the service account of this pod" if kubeconfig is None else str(kubeconfig)
+
+
+def _read(kubeconfig: Path) -> tuple[str, object]:
+    """The path of a kubeconfig file and its content. Blocks. Raises OSError, ManifestError."""
+    path = kubeconfig.expanduser()
+    with path.open("rb") as file:
+        documents = read_yaml(file.read(MAX_BYTES + 1))
+    if len(documents) != 1:
+        raise ManifestError(f"{len(documents)} YAML documents: must be one")
+    return str(path), documents[0]
 
 
 def _tls(configuration: "Configuration") -> ssl.SSLContext:

@@ -5,6 +5,7 @@ process that reads it. The loader's C composer recurses: 50,000 `[` overflow its
 multiply values, base-60 integers take minutes, and tags and timestamps build values that JSON does not have.
 """
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
@@ -23,6 +24,9 @@ MAX_DEPTH = 64
 MAX_VALUES = 100_000
 """How many values a file may hold. An alias counts as all values of its anchor."""
 
+MAX_DIRECTIVES = 100
+"""How many lines may begin with `%`: libyaml compares each `%TAG` with all before, 8 seconds for a file of 1 MiB."""
+
 _NAMED_DEPTH = 10
 """Line numbers are kept down to this depth: no policy field is deeper, and field names grow with their depth."""
 
@@ -39,6 +43,7 @@ _BOOLEANS = {
     for word in words
     for text in (word, word.capitalize(), word.upper())
 }
+_DIRECTIVE = re.compile(rb"(?:[\n\r]|\xc2\x85|\xe2\x80[\xa8\xa9])%")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*|0o?[0-7]+|0x[0-9a-fA-F]+|0b[01]+)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
@@ -70,6 +75,9 @@ Lines = Mapping[str, int]
 def read_yaml_lines(data: bytes) -> list[tuple[object, Lines]]:
     """The values of `read_yaml`, each with the lines of its fields, by `tas.policy.manifest.field_path`."""
     _check_size(data)
+    data = _as_utf8(data)
+    if sum(1 for _ in islice(_DIRECTIVE.finditer(data), MAX_DIRECTIVES + 1)) > MAX_DIRECTIVES:
+        raise ManifestError(f"more than {MAX_DIRECTIVES} lines begin with %")
     try:
         documents = _Documents(yaml.parse(data, Loader=_PARSER))
         found = [(document, lines) for document, lines in documents if document is not None]
@@ -98,6 +106,16 @@ def objects(documents: list[object]) -> Iterator[object]:
             # Items of a typed list may omit apiVersion and kind.
             head = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")}
             yield from ({**head, **item} if isinstance(item, dict) else item for item in items)
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """A text in UTF-16 as UTF-8; any other text unchanged. Raises ManifestError."""
+    if not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data
+    try:
+        return data.decode("utf-16").encode()
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"no YAML: {error.reason}") from error
 
 
 def _check_size(data: bytes) -> None:

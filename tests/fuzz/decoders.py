@@ -1,0 +1,351 @@
+"""The decoders of bytes that a stranger can send, each with the errors that it may raise and the bounds of its cost.
+
+Every decoder has the same two bounds, `SECONDS_PER_BYTE` and `BYTES_PER_BYTE`, unless its entry gives another one with
+the reason.
+"""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from bus.records.leases import decode_lease
+from bus.records.nodes import decode_node_facts, decode_node_samples
+from bus.records.pods import decode_pod
+from bus.records.policies import decode_policy
+from bus.records.samples import MAX_SAMPLES_BYTES, decode_samples
+from bus.records.sources import decode_source_state
+from bus.records.synced import decode_synced
+from bus.records.verdicts import decode_verdict
+from bus.subjects import parse_node_key, parse_pod_key, parse_policy_key, parse_samples_subject, parse_verdict_key
+from tas.errors import InvalidInputError
+from tas.extender.binding import decode_binding
+from tas.extender.preemption import decode_preemption_args
+from tas.extender.wire import decode_args
+from tas.policy.policy import PolicyKey
+from tas.sources.config import SourceConfigError, parse_source_config
+from tas.sources.custom_metrics import decode_group, decode_metric_values
+from tas.sources.metrics_api import METRICS, decode_node_metrics
+from tas.sources.prometheus import AnswerError, read_answer
+from tas.sources.remote_write import SeriesStore
+from tas.sources.series import Mappings
+from tas.sources.write_request import WriteError, decode_write_request
+from tas.values.duration import DurationError, parse_duration
+from tas.values.quantity import QuantityError, parse_quantity
+from workers.ingest.sources import custom_metrics, metrics_server, prometheus, remote_write
+from workers.kubernetes import client as kubernetes
+from workers.kubernetes.credentials import Credentials
+from workers.kubernetes.errors import ConfigurationError, UnavailableError, error_of
+from workers.kubernetes.resources import NODES, PODS, POLICIES, Resource
+from workers.process.manifests import MAX_BYTES as MAX_MANIFEST_BYTES
+from workers.process.manifests import ManifestError, read_yaml
+from workers.serving.extender_http import MAX_BODY_BYTES
+from workers.watching.policy_files import parse_file
+from workers.watching.policy_lint import lint
+from workers.watching.watch import node_facts, pod_record, policy_record
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "contract" / "golden"
+
+SECONDS_PER_BYTE = 2e-6
+"""Processor time: 0.5 s for a message of 256 KiB, on a machine that runs other programs as well."""
+
+BYTES_PER_BYTE = 60
+"""Memory at the peak: an empty list in a list takes two bytes of JSON, and 56 of memory."""
+
+KEPT_BYTES = 64 << 10
+"""What a call may keep after its result is dropped, for caches of constant size; else a stranger fills the memory."""
+
+PAYLOAD = 1 << 20
+"""The default limit of a NATS server for a message."""
+
+SUBJECT_BYTES = 4 << 10
+"""The default limit of a NATS server for the line with the subject."""
+
+SUBJECT = "tas.samples.node-1.machine"
+NOW = 1767225605.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A decoder.
+
+    Attributes:
+        name: The name of its corpus.
+        decode: Decodes a message; the result does not matter.
+        allowed: The errors that callers expect.
+        largest: The size of the largest message that is passed to it, in bytes.
+        seeds: Valid messages, to be mutated.
+        form: What the messages are made of: `json`, `yaml`, `write` (remote write) or `text`.
+        bytes_per_byte: The bound of the peak of memory, in bytes for each byte of a message.
+        kept: The bound of the bytes that a call may keep.
+    """
+
+    name: str
+    decode: Callable[[bytes], object]
+    allowed: tuple[type[Exception], ...]
+    largest: int
+    seeds: tuple[bytes, ...]
+    form: str = "json"
+    bytes_per_byte: float = BYTES_PER_BYTE
+    kept: int = KEPT_BYTES
+
+
+def _golden(pattern: str) -> tuple[bytes, ...]:
+    found = tuple(path.read_bytes() for path in sorted(GOLDEN.glob(pattern)))
+    assert found, pattern
+    return found
+
+
+def _record(name: str, decode: Callable[[bytes], object]) -> Decoder:
+    seeds = _golden(f"bus/{name}.json")
+    return Decoder(name=f"bus-{name}", decode=decode, allowed=(InvalidInputError,), largest=PAYLOAD, seeds=seeds)
+
+
+def _request(name: str, decode: Callable[[bytes], object], pattern: str, *more: bytes) -> Decoder:
+    seeds = (*(_golden(pattern) if pattern else ()), *more)
+    return Decoder(
+        name=f"extender-{name}", decode=decode, allowed=(InvalidInputError,), largest=MAX_BODY_BYTES, seeds=seeds
+    )
+
+
+def _text(name: str, parse: Callable[[str], object], *seeds: str, allowed: tuple[type[Exception], ...]) -> Decoder:
+    return Decoder(
+        name=name,
+        decode=lambda data: parse(data.decode(errors="surrogateescape")),
+        allowed=allowed,
+        largest=SUBJECT_BYTES,
+        seeds=tuple(map(str.encode, seeds)),
+        form="text",
+    )
+
+
+def _decode_prometheus(data: bytes) -> object:
+    return read_answer("load", Mappings().of("load"), data)
+
+
+def _decode_write(data: bytes) -> object:
+    return SeriesStore(Mappings()).add_request(decode_write_request(data), frozenset({"load"}), now=NOW)
+
+
+def _list_of(resource: Resource[Any]) -> Callable[[bytes], object]:
+    decoder = msgspec.json.Decoder(kubernetes._Page[resource.type])  # type: ignore[name-defined]
+    return partial(kubernetes._decode_with, decoder, what="list")
+
+
+def _event_of(resource: Resource[Any], record: Callable[[Any], object]) -> Callable[[bytes], object]:
+    decoder = msgspec.json.Decoder(resource.type)
+
+    def decode(data: bytes) -> object:
+        event = kubernetes._decode_with(kubernetes._event_decoder, data, "watch")
+        if event.type == "ERROR":
+            return kubernetes._error_event("watch", event.object)
+        change = kubernetes._change(event, decoder, "watch")
+        if change is None or change.type == "BOOKMARK":
+            return None
+        return record(change.object)
+
+    return decode
+
+
+def _decode_kubeconfig(data: bytes) -> object:
+    with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
+        file.write(data)
+        file.flush()
+        return asyncio.run(Credentials.load(Path(file.name)))
+
+
+def _decode_source_config(data: bytes) -> object:
+    documents = read_yaml(data)
+    return parse_source_config("config", documents[0] if documents else None, sources=("prometheus",))
+
+
+_OBJECT = {
+    "metadata": {
+        "name": "a",
+        "namespace": "default",
+        "uid": "u",
+        "resourceVersion": "5",
+        "generation": 3,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {"telemetry-policy": "demo"},
+        "annotations": {"telemetry.intel.com/recovered": "12.1"},
+        "managedFields": [{"manager": "x", "operation": "Apply", "fieldsV1": {"f:metadata": {"f:labels": {}}}}],
+    },
+    "spec": {
+        "nodeName": "node-1",
+        "schedulingGates": [{"name": "g"}],
+        "strategies": {
+            "dontschedule": {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 2}]},
+            "labeling": {"for": "30s", "rules": [{"metricname": "m", "operator": "Equals", "labels": ["a=b"]}]},
+        },
+        "nodeSelector": {"matchLabels": {"zone": "a"}, "matchExpressions": [{"key": "k", "operator": "Exists"}]},
+        "staleAfter": "1m",
+    },
+    "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "no node"}]},
+}
+_EVENT = json.dumps({"type": "MODIFIED", "object": _OBJECT}).encode()
+_PAGE = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "7", "continue": ""}, "items": [_OBJECT]})
+_STATUS = {
+    "kind": "Status",
+    "message": "nodes is forbidden",
+    "reason": "Forbidden",
+    "code": 403,
+    "details": {"name": "a", "kind": "nodes", "causes": [{"reason": "x", "field": "y"}], "retryAfterSeconds": 3},
+}
+_BINDING = b'{"PodName":"a","PodNamespace":"default","PodUID":"u","Node":"node-1"}'
+_KUBECONFIG = b"""apiVersion: v1
+kind: Config
+current-context: a
+clusters: [{name: a, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+users: [{name: a, user: {token: secret}}]
+"""
+_SOURCE_CONFIG = b"""metrics: {load: {query: "max by (node) (x)", aggregate: max}, disk: {series: d, labels: {m: "/"}}}
+node_label: host
+sources: {prometheus: {basic_auth: {username: a, password: b}, tls_config: {server_name: x}}}
+"""
+_POLICIES = tuple(path.read_bytes() for path in sorted((ROOT / "deploy" / "policies").glob("*.yaml")))
+
+
+def _write_seeds() -> tuple[bytes, ...]:
+    from tests.sources.writing import STALE, body, series
+
+    at = int(NOW * 1000)
+    return (
+        body([series("load", (0.7, at), (0.8, at - 5000), node="a"), series("x", (1.0, at), a="b")]),
+        body([series("load", (STALE, at), node="a", cpu="0"), series("node_load", (2.0, at), instance="b:9100")]),
+    )
+
+
+def _manifest(name: str, decode: Callable[[bytes], object], *seeds: bytes, **allowed: type[Exception]) -> Decoder:
+    return Decoder(
+        name=name,
+        decode=decode,
+        allowed=tuple(allowed.values()),
+        largest=MAX_MANIFEST_BYTES,
+        seeds=seeds,
+        form="yaml",
+        bytes_per_byte=1500,  # a value of two bytes is an event and two marks of PyYAML, and then a name with its line
+    )
+
+
+DECODERS: tuple[Decoder, ...] = (
+    Decoder(
+        name="bus-sample",
+        decode=partial(decode_samples, SUBJECT, arrived=NOW, sequence=1),
+        allowed=(),  # refusals are in the result
+        largest=MAX_SAMPLES_BYTES,
+        seeds=_golden("bus/sample.json"),
+    ),
+    _record("lease", decode_lease),
+    _record("node-facts", decode_node_facts),
+    _record("node-metrics", decode_node_samples),
+    _record("pod", decode_pod),
+    _record("policy", partial(decode_policy, PolicyKey("default", "demo"))),
+    _record("source", decode_source_state),
+    _record("synced", decode_synced),
+    _record("verdict", decode_verdict),
+    _text("subject-sample", parse_samples_subject, SUBJECT, allowed=(InvalidInputError,)),
+    _text("key-node", parse_node_key, "a_b.metrics", allowed=(InvalidInputError,)),
+    _text("key-verdict", parse_verdict_key, "a_b", allowed=(InvalidInputError,)),
+    _text("key-policy", parse_policy_key, "default.a_b", allowed=(InvalidInputError,)),
+    _text("key-pod", parse_pod_key, "default.a_b", allowed=(InvalidInputError,)),
+    _text("quantity", parse_quantity, "1.5Gi", "1e3", "-1500m", allowed=(QuantityError,)),
+    _text("duration", parse_duration, "1h30m", "-1.5s", allowed=(DurationError,)),
+    _request("args", decode_args, "extender/[fp][ir][li]*.json"),
+    _request("preempt", decode_preemption_args, "extender/preempt*.json"),
+    _request("bind", decode_binding, "", _BINDING),
+    Decoder(
+        name="prometheus",
+        decode=_decode_prometheus,
+        allowed=(AnswerError,),
+        largest=prometheus.MAX_ANSWER_BYTES,
+        seeds=tuple(json.dumps(json.loads(each)["body"]).encode() for each in _golden("prometheus/*.json")),
+    ),
+    Decoder(
+        name="custom-metrics",
+        decode=partial(decode_metric_values, metric="health_metric"),
+        allowed=(InvalidInputError,),
+        largest=custom_metrics.MAX_ANSWER_BYTES,
+        seeds=_golden("sources/custom-metrics-v*.json"),
+    ),
+    Decoder(
+        name="custom-metrics-group",
+        decode=decode_group,
+        allowed=(InvalidInputError,),
+        largest=custom_metrics.MAX_ANSWER_BYTES,
+        seeds=_golden("sources/custom-metrics-group.json"),
+    ),
+    Decoder(
+        name="node-metrics",
+        decode=partial(decode_node_metrics, metrics=METRICS),
+        allowed=(InvalidInputError,),
+        largest=metrics_server.MAX_ANSWER_BYTES,
+        seeds=_golden("sources/node-metrics.json"),
+    ),
+    Decoder(
+        name="remote-write",
+        decode=_decode_write,
+        allowed=(WriteError,),
+        largest=remote_write.MAX_BODY_BYTES,
+        seeds=_write_seeds(),
+        form="write",
+        bytes_per_byte=22 * BYTES_PER_BYTE,  # a block of snappy unpacks to 22 times its size
+    ),
+    Decoder(
+        name="kubernetes-list",
+        decode=_list_of(PODS),
+        allowed=(UnavailableError,),
+        largest=kubernetes.MAX_EVENT_BYTES,
+        seeds=(_PAGE.encode(),),
+    ),
+    *(
+        Decoder(
+            name=f"kubernetes-{name}",
+            decode=_event_of(resource, record),
+            allowed=(UnavailableError,),
+            largest=kubernetes.MAX_EVENT_BYTES,
+            seeds=(_EVENT,),
+        )
+        for name, resource, record in cast(
+            "tuple[tuple[str, Resource[Any], Callable[[Any], object]], ...]",
+            (("policy", POLICIES, policy_record), ("node", NODES, node_facts), ("pod", PODS, pod_record)),
+        )
+    ),
+    Decoder(
+        name="kubernetes-error",
+        decode=lambda data: error_of("get nodes", code=403, body=data),
+        allowed=(),
+        largest=kubernetes.MAX_EVENT_BYTES,
+        seeds=(json.dumps(_STATUS).encode(),),
+    ),
+    _manifest("manifest", partial(parse_file, "a.yaml", ".yaml"), *_POLICIES),
+    Decoder(
+        name="manifest-json",
+        decode=partial(parse_file, "a.json", ".json"),
+        allowed=(),
+        largest=MAX_MANIFEST_BYTES,
+        seeds=(json.dumps({"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", **_OBJECT}).encode(),),
+    ),
+    _manifest("manifest-lint", partial(lint, "a.yaml"), *_POLICIES),
+    _manifest("source-config", _decode_source_config, _SOURCE_CONFIG, a=ManifestError, b=SourceConfigError),
+    _manifest("kubeconfig", _decode_kubeconfig, _KUBECONFIG, a=ConfigurationError),
+)
+
+
+def decoder(name: str) -> Decoder:
+    """The decoder with this name."""
+    return next(each for each in DECODERS if each.name == name)
+
+
+def clock() -> float:
+    """Processor time of this thread, in seconds."""
+    return time.thread_time()

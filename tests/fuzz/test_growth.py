@@ -1,0 +1,33 @@
+"""The time of every decoder grows linearly with the bytes of a message, whatever the bytes are.
+
+Up to 1 MiB here, and to the largest message of each decoder by `make fuzz`.
+"""
+
+import pytest
+
+from tests.fuzz.cost import grows_linearly
+from tests.fuzz.decoders import DECODERS, PAYLOAD, Decoder
+from tests.fuzz.hostile import JSON_SHAPES, plain_shapes
+
+YAML_BYTES = 128 << 10
+"""PyYAML makes events at a rate of 1 MB a second."""
+
+
+@pytest.mark.parametrize("decoder", DECODERS, ids=[each.name for each in DECODERS])
+def test_the_time_of_a_decoder_grows_linearly(decoder: Decoder) -> None:
+    size = min(decoder.largest, YAML_BYTES if decoder.form == "yaml" else PAYLOAD)
+    shapes = dict(plain_shapes(decoder))
+    if decoder.form == "yaml" and decoder.name != "manifest":
+        shapes = {name: shape for name, shape in shapes.items() if name not in JSON_SHAPES}
+    grown = [name for name, shape in shapes.items() if not grows_linearly(decoder, shape(size // 4), shape(size))]
+    assert len(shapes) >= 10
+    assert grown == []
+
+
+def test_the_test_tells_a_quadratic_decoder() -> None:
+    def decode(data: bytes) -> None:
+        for start in range(0, len(data), 8):
+            data.find(b"\xff", start)
+
+    quadratic = Decoder(name="quadratic", decode=decode, allowed=(), largest=PAYLOAD, seeds=(b"1",))
+    assert not grows_linearly(quadratic, b" " * (50 << 10), b" " * (200 << 10))
