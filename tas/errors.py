@@ -3,6 +3,9 @@
 import re
 import reprlib
 
+MAX_TEXT = 1000
+"""The most characters of a text from elsewhere in a log line, a stored state or a status."""
+
 _USER = re.compile(r"//[^/\s]*@")  # to the last @, as a URL is read
 
 
@@ -21,16 +24,35 @@ class InvalidInputError(TasError, ValueError):
     """
 
     def __init__(self, subject: str, field: str, value: object, reason: str) -> None:
-        self.subject = subject
-        self.field = field
+        self.subject = line_of(subject)
+        self.field = line_of(field)
         self.value = shortened(value)
-        self.reason = reason
-        super().__init__(f"{subject}: {field} = {self.value}: {reason}")
+        self.reason = line_of(reason)
+        super().__init__(f"{self.subject}: {self.field} = {self.value}: {self.reason}")
 
 
 def without_password(text: str) -> str:
     """`text` without the user names and passwords in its URLs."""
     return _USER.sub("//", text)
+
+
+def line_of(text: str, limit: int = MAX_TEXT) -> str:
+    """`text` as one printable line of at most `limit` characters, for a text from elsewhere of any size."""
+    line = printable(text[: limit + 1])
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def printable(text: str) -> str:
+    r"""`text` with an escape such as `\x1b` in place of each character that is no space and cannot be printed.
+
+    Such characters move the cursor of a terminal, change its colours, or show a text in another order.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()  # also of lone surrogates
+        for each in text
+    )
 
 
 def shortened(value: object, limit: int = 80) -> str:

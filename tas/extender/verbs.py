@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from tas.errors import line_of
 from tas.extender.answers import filter_result, host_priorities
 from tas.extender.decision import Decider, FilterDecision, Outcome, PreemptDecision, ScoreDecision
 from tas.extender.preemption import PreemptionArgs, decode_preemption_args, preempt_decision, preemption_result
@@ -22,6 +23,10 @@ D = TypeVar("D")
 
 MAX_REJECTED = 10
 MAX_BEST = 5
+
+
+MAX_NAME = 253
+"""The most characters of a name in a record: no valid name is longer, and a thousand records are kept."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +67,20 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     reasons: Mapping[str, int] = {}
     rejected: tuple[str, ...] = ()
     best: tuple[tuple[str, int], ...] = ()
+
+
+def within_limits(answer: Answer) -> Answer:
+    """`answer` with its texts cut and escaped: a stranger may send names of any size."""
+    return msgspec.structs.replace(
+        answer,
+        error=line_of(answer.error),
+        namespace=line_of(answer.namespace, MAX_NAME),
+        pod=line_of(answer.pod, MAX_NAME),
+        policy=line_of(answer.policy, 2 * MAX_NAME),
+        reasons={line_of(reason): count for reason, count in answer.reasons.items()},
+        rejected=tuple(line_of(name, MAX_NAME) for name in answer.rejected),
+        best=tuple((line_of(name, MAX_NAME), score) for name, score in answer.best),
+    )
 
 
 Record = Callable[[], Answer]

@@ -7,7 +7,7 @@ the name of the metric and for the window.
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
 from tas.sources.timestamps import InvalidTimeError, parse_time, valid_window
 
 GROUP = "custom.metrics.k8s.io"
@@ -82,12 +82,16 @@ def decode_metric_values(body: bytes, metric: str) -> SourceResult:
     Raises InvalidInputError if the body is no MetricValueList.
     """
     subject = f"values of {metric}"
+    if (excess := excess_of(body)) is not None:
+        raise InvalidInputError(subject, "body", f"{len(body)} bytes", excess)
     try:
         answer = _list_decoder.decode(body)
     except _UNREADABLE as error:
         raise _unreadable(subject, body, error) from error
     if answer.kind != "MetricValueList":
         raise InvalidInputError(subject, "kind", answer.kind, "must be MetricValueList")
+    if len(answer.items or ()) > MAX_ITEMS:
+        raise InvalidInputError(subject, "items", f"{len(answer.items or ())} items", f"must be at most {MAX_ITEMS}")
     builder = ResultBuilder()
     for item in answer.items or ():
         _take(builder, metric, item)
@@ -101,7 +105,7 @@ def _take(builder: ResultBuilder, metric: str, item: msgspec.Raw) -> None:
         value = _value_decoder.decode(item)
     except _UNREADABLE as error:
         builder.refuse(
-            RefusalReason.SHAPE, f"values of {metric}", "items", bytes(item).decode(errors="replace"), str(error)
+            RefusalReason.SHAPE, f"values of {metric}", "items", bytes(item)[:200].decode(errors="replace"), str(error)
         )
         return
     node = value.described_object

@@ -6,7 +6,7 @@
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, SourceResult, excess_of
 from tas.sources.timestamps import InvalidTimeError, parse_time, parse_window
 
 GROUP = "metrics.k8s.io"
@@ -41,12 +41,16 @@ def decode_node_metrics(body: bytes, metrics: frozenset[str]) -> SourceResult:
     Raises InvalidInputError if the body is no NodeMetricsList.
     """
     subject = "metrics of nodes"
+    if (excess := excess_of(body)) is not None:
+        raise InvalidInputError(subject, "body", f"{len(body)} bytes", excess)
     try:
         answer = _list_decoder.decode(body)
     except _UNREADABLE as error:
         raise InvalidInputError(subject, "body", body[:200].decode(errors="replace"), str(error)) from error
     if answer.kind != "NodeMetricsList":
         raise InvalidInputError(subject, "kind", answer.kind, "must be NodeMetricsList")
+    if len(answer.items or ()) > MAX_ITEMS:
+        raise InvalidInputError(subject, "items", f"{len(answer.items or ())} items", f"must be at most {MAX_ITEMS}")
     builder = ResultBuilder()
     for item in answer.items or ():
         _take(builder, metrics & METRICS, item)
@@ -62,7 +66,7 @@ def _take(builder: ResultBuilder, metrics: frozenset[str], item: msgspec.Raw) ->
         node = _item_decoder.decode(item)
     except _UNREADABLE as error:
         builder.refuse(
-            RefusalReason.SHAPE, "metrics of nodes", "items", bytes(item).decode(errors="replace"), str(error)
+            RefusalReason.SHAPE, "metrics of nodes", "items", bytes(item)[:200].decode(errors="replace"), str(error)
         )
         return
     try:

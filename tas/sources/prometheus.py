@@ -5,17 +5,22 @@ the stable HTTP API, `/api/v1/query`.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 import msgspec
 
 from tas.errors import TasError, shortened
-from tas.sources.result import RefusalReason, ResultBuilder, Sample, SourceResult
+from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, Sample, SourceResult, excess_of
 from tas.sources.series import NAME_LABEL, MetricMapping, SeriesSample, add_node_sample, series_names, valid_node
 from tas.values.quantity import QuantityError, parse_quantity
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 """A number as Prometheus writes it, without the suffixes of Kubernetes quantities."""
+
+
+MAX_SERIES_BYTES = 64 << 10
+"""The largest series: its name, its labels and its value."""
 
 
 class AnswerError(TasError):
@@ -50,7 +55,6 @@ class _Series(msgspec.Struct, kw_only=True, gc=False):
 
 _answer_decoder = msgspec.json.Decoder(_Answer)
 _data_decoder = msgspec.json.Decoder(_Data)
-_vector_decoder = msgspec.json.Decoder(list[_Series])
 _items_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _series_decoder = msgspec.json.Decoder(_Series)
 
@@ -74,15 +78,19 @@ def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int
     Raises AnswerError if the answer as a whole is an error or unreadable.
     """
     builder = ResultBuilder()
+    if (excess := excess_of(body)) is not None:
+        raise AnswerError(f"{excess}, from the query {shortened(query_of(metric, mapping), 200)}", unreadable=False)
     answer = _answer(body, status)
-    series = list(_vector(answer, metric, builder))
     samples: dict[str, list[SeriesSample]] = {}
     names = series_names(metric, mapping) if mapping.query is None else ()
-    for one_series in series:
+    for item in _vector(answer, query_of(metric, mapping)):
+        one_series = _series(item, metric, builder)
+        if one_series is None:
+            continue
         node = valid_node(builder, metric, one_series.metric, mapping.node_label)
         if node is None:
             continue
-        sample = _series_sample(f"{metric} of {node}", one_series, names, builder)
+        sample = _series_sample(f"{metric} of {node}", one_series, item, names, builder)
         if sample is not None:
             samples.setdefault(node, []).append(sample)
     for node, node_samples in samples.items():
@@ -131,7 +139,7 @@ def _nothing(query: str, result: SourceResult, warnings: list[str]) -> str:
 
 
 def _series_sample(
-    subject: str, series: _Series, names: tuple[str, ...], builder: ResultBuilder
+    subject: str, series: _Series, item: msgspec.Raw, names: tuple[str, ...], builder: ResultBuilder
 ) -> SeriesSample | None:
     if series.value is None:
         builder.refuse(RefusalReason.SHAPE, subject, "histogram", "a native histogram", "must be a single value")
@@ -147,7 +155,12 @@ def _series_sample(
         return None
     name = series.metric.get(NAME_LABEL, "")
     rank = names.index(name) if name in names else 0
-    return SeriesSample(labels=lambda: series.metric, rank=rank, value=value, measured=measured)
+    # The labels are decoded again if they are needed: the labels of all series take ten times the bytes of the answer.
+    return SeriesSample(labels=partial(_labels, item), rank=rank, value=value, measured=measured)
+
+
+def _labels(item: msgspec.Raw) -> Mapping[str, str]:
+    return _series_decoder.decode(item).metric
 
 
 def _answer(body: bytes, status: int) -> _Answer:
@@ -171,8 +184,8 @@ def _no_answer(body: bytes, status: int, error: Exception) -> str:
     return f"no answer of a Prometheus, with status {status}: {error}: {_excerpt(body)}"
 
 
-def _vector(answer: _Answer, metric: str, builder: ResultBuilder) -> Iterator[_Series]:
-    """The readable series of an instant vector; the others are refused. Raises AnswerError for any other result."""
+def _vector(answer: _Answer, query: str) -> list[msgspec.Raw]:
+    """The series of an instant vector. Raises AnswerError for any other result, and for too many series."""
     try:
         data = _data_decoder.decode(answer.data)
     except _UNREADABLE as error:
@@ -183,16 +196,23 @@ def _vector(answer: _Answer, metric: str, builder: ResultBuilder) -> Iterator[_S
     if data.result_type != "vector":
         kind = shortened(data.result_type)
         raise AnswerError(f"the result is a {kind}: a query must give an instant vector", unreadable=False)
+    items = _items(data.result)
+    if len(items) > MAX_ITEMS:
+        reason = f"{len(items)} series from the query {shortened(query, 200)}: must be at most {MAX_ITEMS}"
+        raise AnswerError(reason, unreadable=False)
+    return items
+
+
+def _series(item: msgspec.Raw, metric: str, builder: ResultBuilder) -> _Series | None:
+    """One series; None, and the series is refused, if it cannot be decoded."""
     try:
-        series, items = _vector_decoder.decode(data.result), []
-    except _UNREADABLE:
-        series, items = [], _items(data.result)  # decoded one by one, to refuse only the wrong ones
-    yield from series
-    for item in items:
-        try:
-            yield _series_decoder.decode(item)
-        except _UNREADABLE as error:
-            builder.refuse(RefusalReason.SHAPE, metric, "series", _excerpt(item), str(error))
+        if len(bytes(item)) <= MAX_SERIES_BYTES:
+            return _series_decoder.decode(item)
+        reason = f"must be at most {MAX_SERIES_BYTES} bytes"
+    except _UNREADABLE as error:
+        reason = str(error)
+    builder.refuse(RefusalReason.SHAPE, metric, "series", _excerpt(item), reason)
+    return None
 
 
 def _items(result: msgspec.Raw) -> list[msgspec.Raw]:

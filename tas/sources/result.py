@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tas.errors import InvalidInputError
+from tas.errors import InvalidInputError, line_of
 from tas.samples.freshness import time_fault
 from tas.samples.sample import Scrape
 from tas.values.names import is_subdomain
@@ -17,6 +17,13 @@ from tas.values.quantity import Quantity, QuantityError, format_quantity, parse_
 
 MAX_METRICS_PER_SCRAPE = 500
 """The most metrics of a node in one scrape: with names of any length they fit into one message on SAMPLES."""
+
+
+MAX_ITEMS = 100_000
+"""The most series or nodes in one answer: a cluster of 15,000 nodes with 6 series each."""
+
+MAX_VALUES = 2_000_000
+"""The most JSON values in one answer, as its commas: even an empty value takes 60 bytes when it is decoded."""
 
 
 class RefusalReason(StrEnum):
@@ -69,6 +76,12 @@ class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
     missing: Mapping[str, str] = {}
 
 
+def excess_of(body: bytes) -> str | None:
+    """Why an answer must not be decoded: it has too many values. None if it may."""
+    commas = body.count(b",")
+    return f"{commas} values in {len(body)} bytes: must be at most {MAX_VALUES}" if commas > MAX_VALUES else None
+
+
 class ResultBuilder:
     """Collects the values of an answer into a `SourceResult`, for the decoders of all sources."""
 
@@ -115,10 +128,21 @@ class ResultBuilder:
         """Counts a refused value, or `count` of them; the first one of each category is the example."""
         before = self._refusals.get(category)
         self._refusals[category] = (
-            Refusal(count=count, example=str(InvalidInputError(subject, field, value, reason)))
+            Refusal(count=count, example=line_of(str(InvalidInputError(subject, field, value, reason))))
             if before is None
             else msgspec.structs.replace(before, count=before.count + count)
         )
+
+    def counted(self, category: RefusalReason) -> bool:
+        """Counts a refused value of a category that has an example. False if it has none: then call `refuse`.
+
+        For values of which a stranger may send millions: to format an example takes longer than to decode a value.
+        """
+        before = self._refusals.get(category)
+        if before is None:
+            return False
+        self._refusals[category] = msgspec.structs.replace(before, count=before.count + 1)
+        return True
 
     def add_missing(self, metric: str, reason: str) -> None:
         """Notes that the source gave no value of `metric`."""

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from tas.errors import line_of
 from tas.sources.result import Refusal, RefusalReason, SourceResult
 
 NODE_SEEN_SECONDS = 60.0
@@ -106,13 +107,15 @@ class SourceTracker:
         for sample in result.samples:
             self._seen.setdefault(sample.metric, {})[sample.node] = now
             self._missing.pop(sample.metric, None)
-        self._missing.update({metric: reason for metric, reason in result.missing.items() if metric in self._metrics})
+        self._missing.update(
+            {metric: line_of(reason) for metric, reason in result.missing.items() if metric in self._metrics}
+        )
 
     def record_failure(self, problem: str, *, now: float) -> None:
         """Counts a poll that failed as a whole."""
         self._polls += 1
         self._failures += 1
-        self._problem = problem
+        self._problem = line_of(problem)
         self._last_failure = now
 
     def state(self, *, now: float) -> SourceState:

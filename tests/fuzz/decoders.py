@@ -304,7 +304,7 @@ DECODERS: tuple[Decoder, ...] = (
         name="kubernetes-list",
         decode=_list_of(PODS),
         allowed=(UnavailableError,),
-        largest=kubernetes.MAX_EVENT_BYTES,
+        largest=kubernetes.MAX_OBJECT_BYTES,
         seeds=(_PAGE.encode(),),
     ),
     *(
@@ -312,7 +312,7 @@ DECODERS: tuple[Decoder, ...] = (
             name=f"kubernetes-{name}",
             decode=_event_of(resource, record),
             allowed=(UnavailableError,),
-            largest=kubernetes.MAX_EVENT_BYTES,
+            largest=kubernetes.MAX_OBJECT_BYTES,
             seeds=(_EVENT,),
         )
         for name, resource, record in cast(
@@ -324,7 +324,7 @@ DECODERS: tuple[Decoder, ...] = (
         name="kubernetes-error",
         decode=lambda data: error_of("get nodes", code=403, body=data),
         allowed=(),
-        largest=kubernetes.MAX_EVENT_BYTES,
+        largest=kubernetes.MAX_OBJECT_BYTES,
         seeds=(json.dumps(_STATUS).encode(),),
     ),
     _manifest("manifest", partial(parse_file, "a.yaml", ".yaml"), *_POLICIES),

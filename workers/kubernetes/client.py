@@ -14,6 +14,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
 from tas.enforcing.removal import READ_AGE_SECONDS
+from tas.errors import line_of, shortened
 from workers.kubernetes.credentials import Credentials
 from workers.kubernetes.errors import (
     ExpiredError,
@@ -25,6 +26,7 @@ from workers.kubernetes.errors import (
     error_of,
 )
 from workers.kubernetes.resources import PODS, Metadata, Object, Resource
+from workers.process.http_body import TooLargeError, body_start, whole_body
 
 CALL_SECONDS = 10.0
 """Time limit of a request; of a list, of each page."""
@@ -46,8 +48,11 @@ WATCH_SECONDS = 300.0
 SILENT_SECONDS = 100.0
 """A watch without any event for this long has failed: the API server sends a bookmark about every minute."""
 
-MAX_EVENT_BYTES = 16 << 20
-"""The largest event that is read, far above the size of any object."""
+MAX_OBJECT_BYTES = 16 << 20
+"""The largest object, or event of a watch, that is read: far above the size of any object."""
+
+MAX_LIST_BYTES = 256 << 20
+"""The largest page of a list that is read: 500 objects, or all if the server cannot give pages any more."""
 
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -172,12 +177,7 @@ class KubernetesClient:
         what = f"get {path}"
         timeout = aiohttp.ClientTimeout(total=CALL_SECONDS, connect=CONNECT_SECONDS)
         async with self._response("GET", "get", resource, path, what=what, accept="", timeout=timeout) as response:
-            body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > max_bytes:
-                    raise RejectedError(f"{what}: a response of more than {max_bytes} bytes", code=response.status)
-            return bytes(body)
+            return await whole_body(response, max_bytes=max_bytes)
 
     async def list(
         self,
@@ -215,11 +215,13 @@ class KubernetesClient:
                 what=f"list {resource}",
                 query=query,
                 accept="PartialObjectMetadataList",
+                max_bytes=MAX_LIST_BYTES,
             )
             page: _Page[T] = _decode_with(decoder, body, f"list {resource}")
             if not page.kind.endswith("List") or not page.metadata.resource_version:
                 # A Status, for example, would be read as an empty list, and an empty list must never be invented.
-                raise UnavailableError(f"list {resource}: the response is no list, but a {page.kind}: {body[:200]!r}")
+                kind = shortened(page.kind)
+                raise UnavailableError(f"list {resource}: the response is no list, but a {kind}: {body[:200]!r}")
             items += page.items or ()
             if not page.metadata.continue_:
                 return Listing(items=tuple(items), resource_version=page.metadata.resource_version)
@@ -348,12 +350,13 @@ class KubernetesClient:
         query: Mapping[str, str] | None = None,
         accept: str = "PartialObjectMetadata",
         body: "_Body | None" = None,
+        max_bytes: int = MAX_OBJECT_BYTES,
     ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=CALL_SECONDS, connect=CONNECT_SECONDS)
         async with self._response(
             method, verb, resource, path, what=what, query=query, accept=accept, timeout=timeout, body=body
         ) as response:
-            return await response.read()
+            return await whole_body(response, max_bytes=max_bytes)
 
     @asynccontextmanager
     async def _response(
@@ -397,15 +400,17 @@ class KubernetesClient:
                         raise error_of(
                             what,
                             code=response.status,
-                            body=await response.read(),
+                            body=await body_start(response),
                             retry_after=response.headers.get("Retry-After"),
                         )
                 yield response
+            except TooLargeError as error:
+                raise RejectedError(f"{what}: {error}", code=response.status) from error
             except TimeoutError as error:
                 seconds = silent_seconds if code.startswith("2") else CALL_SECONDS
                 raise UnavailableError(f"{what}: no data from {self.server} for {seconds:g} s") from error
             except (aiohttp.ClientError, OSError) as error:
-                raise UnavailableError(f"{what}: {self.server}: {str(error) or repr(error)}") from error
+                raise UnavailableError(line_of(f"{what}: {self.server}: {str(error) or repr(error)}")) from error
             finally:
                 self.metrics.requests.labels(self.worker, verb, str(resource), code).inc()
 
@@ -434,7 +439,7 @@ def _json_body(value: Mapping[str, Any], *, what: str) -> _Body:
 
 
 async def _lines(content: aiohttp.StreamReader, what: str) -> AsyncIterator[bytes]:
-    """The lines of a stream, of any length up to `MAX_EVENT_BYTES`."""
+    """The lines of a stream, of any length up to `MAX_OBJECT_BYTES`."""
     line_start = bytearray()
     async for piece in content.iter_any():
         first, *others = piece.split(b"\n")
@@ -443,8 +448,8 @@ async def _lines(content: aiohttp.StreamReader, what: str) -> AsyncIterator[byte
             if line_start:
                 yield bytes(line_start)
             line_start = bytearray(other)
-        if len(line_start) > MAX_EVENT_BYTES:
-            raise RejectedError(f"{what}: an event of more than {MAX_EVENT_BYTES} bytes")
+        if len(line_start) > MAX_OBJECT_BYTES:
+            raise RejectedError(f"{what}: an event of more than {MAX_OBJECT_BYTES} bytes")
     # A last line without a line end is incomplete and is dropped.
 
 
@@ -488,4 +493,4 @@ def _decode_with(decoder: "msgspec.json.Decoder[D]", body: bytes | msgspec.Raw, 
         return decoder.decode(body)
     except _UNREADABLE as error:
         # A truncated response, or one of another server: the next may be complete.
-        raise UnavailableError(f"{what}: unreadable: {error}: {bytes(body)[:200]!r}") from error
+        raise UnavailableError(line_of(f"{what}: unreadable: {error}: {bytes(body)[:200]!r}")) from error

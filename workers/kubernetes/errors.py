@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tas.errors import line_of
+
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """One cause of a refusal, as for an invalid object (422)."""
@@ -134,7 +136,7 @@ def error_of(what: str, *, code: int, body: bytes, retry_after: str | None = Non
     """The error for a response. `retry_after` is the header `Retry-After`."""
     status = decode_status(body) or Status()
     text = status.message or body[:200].decode(errors="replace").strip() or "no reason given"
-    message = f"{what}: {text} ({code})"
+    message = f"{what}: {line_of(text)} ({code})"
     if code == 429:
         seconds = _seconds(retry_after) or (status.details.retry_after_seconds if status.details else 0)
         return ThrottledError(message, code=code, status=status, retry_after=seconds or RETRY_AFTER_SECONDS)
@@ -144,4 +146,4 @@ def error_of(what: str, *, code: int, body: bytes, retry_after: str | None = Non
 
 def _seconds(text: str | None) -> float:
     """The seconds in a header; 0 for any other value, as a date."""
-    return float(text) if text and text.isascii() and text.isdigit() else 0.0
+    return float(text) if text and text.isascii() and text.isdigit() and len(text) < 6 else 0.0

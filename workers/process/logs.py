@@ -9,18 +9,23 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import TextIO
 
 import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from tas.errors import line_of, shortened
 from tas.values.throttle import Throttle
 from workers.process.log_form import LogFormat, LogLevel
 
 _LIBRARIES = ("nats", "aiohttp", "asyncio", "kubernetes_asyncio", "watchfiles")
 """Loggers of libraries: their debug and information lines are not written."""
 
+
+MAX_LIST = 100
+"""The most items of a list in a log line, and the most lines of a traceback at each of its ends."""
 
 _SHARED: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -67,16 +72,23 @@ def logging_to(stream: TextIO) -> Iterator[None]:
 
 def _handler(form: LogFormat, stream: TextIO) -> logging.Handler:
     as_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())
-    last: list[Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
+    last: Processor = (
+        structlog.processors.JSONRenderer(serializer=_json)
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=stream.isatty(), timestamp_key="time")]
+        else structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(), timestamp_key="time", exception_formatter=structlog.dev.plain_traceback
+        )
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*_SHARED, _library_event],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                _within_limits,
+                last,
+            ],
         )
     )
     return handler
@@ -92,6 +104,33 @@ def _library_event(_logger: WrappedLogger, _method: str, event: EventDict) -> Ev
     event["message"] = event["event"]
     event["event"] = "library_log"
     return event
+
+
+def _within_limits(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escapes and cuts all texts of an event: they may come from a stranger, and go to a terminal."""
+    for key, value in event.items():
+        event[key] = _lines_of(value) if key in ("exception", "stack") else _bounded(value)
+    return event
+
+
+def _bounded(value: object) -> object:
+    if isinstance(value, int) and value.bit_length() > 63:  # larger than JSON is written with
+        return shortened(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_bounded(each) if not isinstance(each, (list, tuple)) else shortened(each) for each in value[:MAX_LIST]]
+    if isinstance(value, dict):
+        return {line_of(str(key)): line_of(str(each)) for key, each in islice(value.items(), MAX_LIST)}
+    return line_of(str(value))
+
+
+def _lines_of(traceback: object) -> str:
+    lines = str(traceback).splitlines()
+    omitted = [f"… {len(lines) - 2 * MAX_LIST} lines …"] if len(lines) > 2 * MAX_LIST else []
+    if omitted:
+        lines = [*lines[:MAX_LIST], *omitted, *lines[-MAX_LIST:]]
+    return "\n".join(map(line_of, lines))
 
 
 class ThrottledLog:

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from tas.errors import InvalidInputError, shortened
 from tas.extender.answers import error_body
 from tas.extender.decision import Decider
-from tas.extender.verbs import VERBS, Answer, Record
+from tas.extender.verbs import VERBS, Answer, Record, within_limits
 from workers.serving.extender_metrics import CLIENT_GONE, ExtenderMetrics
 
 log = structlog.get_logger("extender")
@@ -157,7 +157,7 @@ class _Endpoint:
         return response
 
     def _record(self, record: Record, seconds: float) -> None:
-        answer = msgspec.structs.replace(record(), path=self.path, seconds=seconds)
+        answer = within_limits(msgspec.structs.replace(record(), path=self.path, seconds=seconds))
         self.metrics.observe(answer)
         self.on_answer(answer)
 

@@ -1,10 +1,11 @@
 """The client and the reflector against a faulty server."""
 
 import asyncio
+import gzip
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from workers.kubernetes.client import WRITE_SECONDS, ChangeType, KubernetesClien
 from workers.kubernetes.errors import (
     ConfigurationError,
     ExpiredError,
+    ForbiddenError,
     GoneError,
     KubernetesError,
     RejectedError,
@@ -111,6 +113,52 @@ async def test_a_large_event_is_read_and_one_above_the_limit_is_refused(tmp_path
     async with served(lines(*[b"x" * (1 << 20)] * 17), tmp_path) as client:
         with pytest.raises(RejectedError, match="an event of more than"):
             await types_of(client)
+
+
+async def test_of_an_error_only_the_start_is_read(tmp_path: Path) -> None:
+    sent = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(status=403)
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            while sent < 2 << 30:
+                await response.write(b"x" * (1 << 20))
+                sent += 1 << 20
+        return response
+
+    async with served(endless, tmp_path) as client:
+        with pytest.raises(ForbiddenError, match="get nodes n: xxxx") as caught:
+            await client.get(NODES, "n")
+    assert sent < 64 << 20
+    assert len(str(caught.value)) < 1000
+
+
+async def test_a_message_of_an_error_is_one_line_of_limited_length(tmp_path: Path) -> None:
+    async def refused(_request: web.Request) -> web.Response:
+        return web.json_response({"reason": "Forbidden", "message": "no\n\x1b[31m" + "x" * 50_000}, status=403)
+
+    async with served(refused, tmp_path) as client:
+        with pytest.raises(ForbiddenError, match=r"get nodes n: no\\n\\x1b\[31mxxx") as caught:
+            await client.get(NODES, "n")
+    assert 1000 < len(str(caught.value)) < 1100
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_too_large_response_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compressed: bool
+) -> None:
+    monkeypatch.setattr("workers.kubernetes.client.MAX_LIST_BYTES", 1 << 20)
+    body = json.dumps({"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": [], "x": "x" * (8 << 20)})
+
+    async def large(_request: web.Request) -> web.Response:
+        encoded = {"Content-Encoding": "gzip"} if compressed else {}
+        return web.Response(body=gzip.compress(body.encode()) if compressed else body.encode(), headers=encoded)
+
+    async with served(large, tmp_path) as client:
+        with pytest.raises(RejectedError, match="list nodes: a response of more than 1048576 bytes"):
+            await client.list(NODES)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +325,28 @@ async def test_an_invalid_kubeconfig_is_an_error_of_one_line(tmp_path: Path, tex
             pass
     assert "\n" not in str(caught.value)
     assert " object at 0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sEcReT",
+        "sEcReT: [",
+        "*sEcReT",
+        "!sEcReT x",
+        "{sEcReT: 1, sEcReT: 2}",
+        "current-context: x\ncontexts: [sEcReT]\nclusters: []\n",
+        "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n"
+        "clusters: [{name: c, cluster: {}}]\nusers: [{name: u, user: {token: sEcReT}}]\n",
+    ],
+)
+async def test_an_error_of_a_kubeconfig_quotes_none_of_its_content(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match="kubeconfig") as caught:
+        async with KubernetesClient.connect(file, worker="test"):
+            pass
+    assert "sEcReT" not in str(caught.value)
 
 
 async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:

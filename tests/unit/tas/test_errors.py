@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.errors import InvalidInputError, TasError, shortened
+from tas.errors import MAX_TEXT, InvalidInputError, TasError, line_of, printable, shortened
 from tests.unit.tas.generators import anything
 
 
@@ -35,6 +35,27 @@ def test_invalid_input_names_object_field_value_and_reason() -> None:
 )
 def test_shortened(value: Any, text: str) -> None:
     assert shortened(value) == text
+
+
+@given(st.text())
+def test_a_line_is_printable_and_printable_text_is_unchanged(text: str) -> None:
+    assert printable(text).isprintable()
+    assert line_of(text).isprintable()
+    assert not text.isprintable() or printable(text) == text
+
+
+@pytest.mark.parametrize("unit", ["a", "\x1b", "\ud800", "\U000e0001"])
+def test_a_line_has_limited_length(unit: str) -> None:
+    assert len(line_of(unit * 10_000_000)) == MAX_TEXT
+    assert line_of(unit * 10_000_000).endswith("…")
+
+
+@pytest.mark.parametrize("text", ["a\x1b[31m", "x" * 10_000_000])
+def test_every_part_of_an_error_is_one_line_of_limited_length(text: str) -> None:
+    error = InvalidInputError(text, text, text, text)
+    for part in (str(error), error.subject, error.field, error.value, error.reason):
+        assert part.isprintable()
+        assert len(part) <= 4 * MAX_TEXT
 
 
 @given(anything(), st.integers(1, 100))

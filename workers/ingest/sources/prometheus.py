@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 import aiohttp
 
+from tas.errors import shortened, without_password
 from tas.sources.config import HttpConfig
 from tas.sources.prometheus import AnswerError, query_of, read_answer, with_common_times
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, combined
@@ -15,6 +16,7 @@ from tas.sources.series import LOOKBACK, Mappings
 from workers.ingest.sources.base import Reader, SourceError
 from workers.ingest.sources.config import ConfigFile
 from workers.ingest.sources.http import HttpClient
+from workers.process.http_body import TooLargeError, body_start, whole_body
 
 QUERY_SECONDS = 5.0
 """Time limit of all queries together, also sent to Prometheus as the timeout of each query."""
@@ -22,7 +24,7 @@ QUERY_SECONDS = 5.0
 MAX_CONCURRENT_QUERIES = 8
 """Prometheus itself evaluates 20 queries at once by default, of all clients."""
 
-MAX_ANSWER_BYTES = 32 << 20
+MAX_ANSWER_BYTES = 16 << 20
 """The largest response: 15,000 nodes take 5 MB."""
 
 _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -94,13 +96,22 @@ class Prometheus:
             async with (
                 asyncio.timeout(self._query_seconds),
                 poll.slots,
-                poll.session.get(url, params=query, server_hostname=poll.server_name) as response,
+                poll.session.get(
+                    url, params=query, server_hostname=poll.server_name, allow_redirects=False
+                ) as response,
             ):
-                body = await _body(response)
+                if 300 <= response.status < 400:
+                    return _FailedError(f"{self._http.url}: {_redirect(response)}")
+                if response.status >= 400:
+                    body = await body_start(response)
+                else:
+                    body = await whole_body(response, max_bytes=MAX_ANSWER_BYTES)
             read = partial(read_answer, metric, mapping, body, status=response.status)
             return await self._reader.read(read, size=len(body))
         except TimeoutError:
             return _FailedError(f"{self._http.url}: no answer within {self._query_seconds:g} s")
+        except TooLargeError as error:
+            return _FailedError(f"{self._http.url}: {error}: {_asked(query)}")
         except (aiohttp.ClientError, ValueError) as error:
             return _FailedError(f"{self._http.url}: {error or type(error).__name__}")
         except AnswerError as error:
@@ -126,15 +137,14 @@ def _result_of(outcomes: Mapping[str, SourceResult | _FailedError], *, within: f
     return combined([*with_common_times(results, within=within), builder.result()])
 
 
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """The whole body. Raises ValueError if it is too large."""
-    chunks, size = [], 0
-    async for chunk in response.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_ANSWER_BYTES:
-            raise ValueError(f"the response is larger than {MAX_ANSWER_BYTES} bytes")
-    return b"".join(chunks)
+def _asked(query: Mapping[str, str]) -> str:
+    return f"query {shortened(query['query'], 200)}"
+
+
+def _redirect(response: aiohttp.ClientResponse) -> str:
+    """The error of a redirection. It is not followed: another server must not get the password or the token."""
+    location = shortened(without_password(response.headers.get("Location", "")), 200)
+    return f"redirects to {location} ({response.status}), which is not followed: configure the final address"
 
 
 def _seconds(text: str) -> float:

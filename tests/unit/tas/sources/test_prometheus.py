@@ -1,13 +1,14 @@
 """Answers of Prometheus: real ones, stored as files, and whatever else a server may send."""
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.sources.prometheus import AnswerError, query_of, read_answer, with_common_times
-from tas.sources.result import RefusalReason, SourceResult, combined
+from tas.sources.prometheus import MAX_SERIES_BYTES, AnswerError, query_of, read_answer, with_common_times
+from tas.sources.result import MAX_ITEMS, MAX_VALUES, RefusalReason, SourceResult, combined
 from tas.sources.series import Aggregate, MetricMapping
 from tas.values.quantity import format_quantity, parse_quantity
 from tests.sources.answers import EVALUATED, QUERIES, Answer, golden
@@ -238,3 +239,37 @@ def test_refusals_and_missing_metrics_are_unchanged() -> None:
         ("a", "n0", 100.0),
         ("b", "n", 100.0),
     ]
+
+
+def _vector_of(items: str) -> bytes:
+    return ('{"status":"success","data":{"resultType":"vector","result":[' + items + "]}}").encode()
+
+
+class TestLargeAnswers:
+    def test_too_many_series_are_an_error_that_names_the_query(self) -> None:
+        body = _vector_of(",".join(['{"metric":{},"value":[1,"1"]}'] * (MAX_ITEMS + 1)))
+        with pytest.raises(AnswerError, match=r"100001 series from the query '\{__name__=~.*node_load.*\}': must be"):
+            read_answer("load", MetricMapping(), body)
+
+    def test_too_many_values_are_an_error_that_names_the_query(self) -> None:
+        with pytest.raises(AnswerError, match=r"must be at most 2000000, from the query '\{__name__"):
+            read_answer("load", MetricMapping(), _vector_of(",".join("1" * (MAX_VALUES + 1))))
+
+    def test_a_too_large_series_is_refused_alone(self) -> None:
+        large = '{"metric":{"node":"a","x":"%s"},"value":[1,"1"]}' % ("x" * MAX_SERIES_BYTES)
+        result = read_answer("load", MetricMapping(), _vector_of(large + ',{"metric":{"node":"b"},"value":[1,"2"]}'))
+        assert [sample.node for sample in result.samples] == ["b"]
+        assert "must be at most 65536 bytes" in result.refusals[RefusalReason.SHAPE].example
+
+    def test_the_memory_for_many_series_is_a_few_times_that_of_the_answer(self) -> None:
+        labels = ",".join(f'"label{number}":"value"' for number in range(8))
+        body = _vector_of(
+            ",".join(f'{{"metric":{{"node":"n{each}",{labels}}},"value":[1,"1"]}}' for each in range(20_000))
+        )
+        tracemalloc.start()
+        try:
+            assert len(read_answer("load", MetricMapping(), body).samples) == 20_000
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 6 * len(body)

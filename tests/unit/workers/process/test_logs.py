@@ -48,6 +48,37 @@ def test_a_traceback_is_one_field_of_one_line() -> None:
     assert "ValueError: for the log" in orjson.loads(line)["exception"]
 
 
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.CONSOLE])
+def test_texts_are_escaped_and_cut(form: LogFormat) -> None:
+    stream = logged(form)
+    hostile = "\x1b[31m\x9b\u202e\ud800\nforged" + "x" * 2_000_000
+    structlog.get_logger("x").error("source_failed", error=hostile, problems=[hostile] * 1000, count=10**5000)
+    logging.getLogger("aiohttp.server").error(hostile)
+    text = stream.getvalue()
+    assert len(text.splitlines()) == 2
+    assert len(text) < 250_000
+    assert text.isascii() or set(filter(lambda each: not each.isascii(), text)) == {"…"}
+    assert not {"\x1b", "\x9b", "\u202e"} & set(text)
+    assert "forged" in text
+
+
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.CONSOLE])
+def test_a_traceback_is_escaped_and_cut(form: LogFormat) -> None:
+    stream = logged(form)
+
+    def fail() -> None:
+        raise ValueError("\x1b[31m" + "line\n" * 500_000 + "x" * 2_000_000)
+
+    try:
+        fail()
+    except ValueError:
+        structlog.get_logger("x").exception("source_internal_error")
+    text = stream.getvalue()
+    assert len(text) < 250_000
+    assert "\x1b" not in text
+    assert "in test_a_traceback_is_escaped_and_cut" in text
+
+
 def test_logging_to_redirects_log_lines_within_its_body() -> None:
     stream, terminal = logged(LogFormat.JSON), io.StringIO()
     log = structlog.get_logger("tas")

@@ -7,7 +7,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -193,8 +193,31 @@ class TestFaults:
 
         simulated.answers[QUERIES["two-names"]] = endless
         async with source(simulated.url) as read:
-            with pytest.raises(SourceError, match="the response is larger than 100000 bytes"):
+            with pytest.raises(SourceError, match=r"a response of more than 100000 bytes: query '\{"):
                 await read("load")
+
+    async def test_an_endless_error_response_is_not_read_to_its_end(self, simulated: SimulatedPrometheus) -> None:
+        response = EndlessResponse(status=500)
+
+        async def endless() -> web.StreamResponse:
+            return response
+
+        simulated.answers[QUERIES["two-names"]] = endless
+        async with source(simulated.url) as read:
+            with pytest.raises(SourceError, match="no answer of a Prometheus, with status 500") as caught:
+                await read("load")
+        assert len(str(caught.value)) < 1000
+        assert response.sent < 64 << 20
+
+    async def test_a_redirection_is_not_followed(self, simulated: SimulatedPrometheus) -> None:
+        async with simulated_prometheus() as other:
+            elsewhere = f"{other.url.replace('//', '//name:hunter2@')}/api/v1/query"
+            simulated.answers[QUERIES["two-names"]] = Answer(b"", status=307, headers={"Location": elsewhere})
+            async with source(simulated.url) as read:
+                with pytest.raises(SourceError, match="which is not followed") as caught:
+                    await read("load")
+            assert other.asked == []
+        assert f"redirects to '{other.url}/api/v1/query' (307)" in str(caught.value)
 
     async def test_a_truncated_response_is_an_error(self) -> None:
         async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -207,6 +230,18 @@ class TestFaults:
         async with server, source("http://{}:{}".format(*server.sockets[0].getsockname())) as read:
             with pytest.raises(SourceError, match="not completed"):
                 await read("load")
+
+
+class EndlessResponse(web.StreamResponse):
+    """A response of up to 2 GiB. `sent` counts its bytes."""
+
+    sent = 0
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        with suppress(ConnectionError):
+            while self.sent < 2 << 30:
+                await self.write(bytes(1 << 20))
+                self.sent += 1 << 20
 
 
 class TestCredentials:

@@ -1,0 +1,34 @@
+"""Bodies of HTTP responses, read up to a limit that also holds after decompression."""
+
+import aiohttp
+
+MAX_ERROR_BYTES = 64 << 10
+"""How much is read of the body of an error response."""
+
+
+class TooLargeError(Exception):
+    """A body has more bytes than allowed; the rest was not read."""
+
+
+async def whole_body(response: aiohttp.ClientResponse, *, max_bytes: int) -> bytes:
+    """The whole body. Raises TooLargeError after `max_bytes`, and the errors of aiohttp."""
+    body = await _read(response, max_bytes)
+    if len(body) > max_bytes:
+        raise TooLargeError(f"a response of more than {max_bytes} bytes")
+    return body
+
+
+async def body_start(response: aiohttp.ClientResponse, *, max_bytes: int = MAX_ERROR_BYTES) -> bytes:
+    """The first `max_bytes` of a body. Raises the errors of aiohttp."""
+    return (await _read(response, max_bytes))[:max_bytes]
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > most:
+            response.close()  # nothing more is received, and the connection is not used again
+            break
+    return b"".join(chunks)
