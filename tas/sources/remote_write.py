@@ -6,7 +6,7 @@ next requests fill it again.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -25,11 +25,24 @@ from tas.sources.series import (
     series_names,
     valid_node,
 )
-from tas.sources.write_request import STALE_MARKER, Series, WriteRequest, value_of
+from tas.sources.write_request import STALE_MARKER, Series, WriteError, decode_series, value_of
 from tas.values.quantity import Quantity, QuantityError, parse_quantity
 
 MAX_SERIES = 200_000
 """The largest number of stored series: 10,000 nodes with 20 metrics. Further series are refused."""
+
+
+MAX_STORED_BYTES = 64 << 20
+"""The largest size of the labels of all stored series."""
+
+MAX_LABELS = 128
+"""The most labels of a series."""
+
+MAX_LABEL_BYTES = 2048
+"""The largest name and value of a label."""
+
+MAX_SAMPLES = 200_000
+"""The most samples in a request: a sender of Prometheus sends 2,000 by default."""
 
 
 class _SeriesUse(NamedTuple):
@@ -77,20 +90,33 @@ _NodeMetric = tuple[str, str]  # a metric and a node
 _SeriesId = str  # the labels of a series as one text: there are many, and the garbage collector does not visit texts
 
 
-class _RequestContext(NamedTuple):
+class _RequestContext:
     """The state while one request is read: its time, its result, and the metrics of nodes with a new sample."""
 
-    now: float
-    builder: ResultBuilder
-    updated: dict[_NodeMetric, None]
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.builder = ResultBuilder()
+        self.updated: dict[_NodeMetric, None] = {}
+        self.samples = 0
+        self.invalid: InvalidSeries | None = None
+
+    def add_invalid(self, reason: str, labels: Callable[[], Mapping[str, str]] = dict, *, count: int = 1) -> None:
+        """Counts series that break the protocol. Only of the first one the labels are formatted: that takes time."""
+        if self.invalid is None:
+            found = labels()
+            self.invalid = InvalidSeries(count, f"series {shortened(found)}: {reason}" if found else reason)
+        else:
+            self.invalid = self.invalid._replace(number=self.invalid.number + count)
 
 
 class SeriesStore:
     """The newest samples of all relevant series, for one thread at a time."""
 
-    def __init__(self, mappings: Mappings, *, max_series: int = MAX_SERIES) -> None:
+    def __init__(self, mappings: Mappings, *, max_series: int = MAX_SERIES, max_bytes: int = MAX_STORED_BYTES) -> None:
         self._mappings = mappings
         self._max_series = max_series
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._metrics: frozenset[str] = frozenset()
         self._uses: dict[str, list[_SeriesUse]] = {}
         self._stored: dict[_NodeMetric, dict[_SeriesId, _StoredSeries]] = {}
@@ -103,25 +129,25 @@ class SeriesStore:
         return self._series
 
     def add_request(
-        self, request: WriteRequest, metrics: frozenset[str], *, now: float
+        self, request: Sequence[bytes], metrics: frozenset[str], *, now: float
     ) -> tuple[SourceResult, InvalidSeries | None]:
         """The samples of `metrics` after a request, and the series in it that break the protocol, if any.
 
-        A request that was not published may be added again, also after later requests. `now` is in seconds since 1970.
+        `request` is from `decode_write_request`. A request that was not published may be added again, also after later
+        requests. `now` is in seconds since 1970.
         """
         self._set_metrics(metrics)
         self._sweep(now)
-        context = _RequestContext(now, ResultBuilder(), {})
-        invalid: InvalidSeries | None = None
-        for series in request.timeseries:
-            try:
-                self._add_series(series, context)
-            except _InvalidSeriesError as error:
-                number, example = invalid or (0, str(error))
-                invalid = InvalidSeries(number + 1, example)
+        context = _RequestContext(now)
+        for number, data in enumerate(request):
+            if context.samples > MAX_SAMPLES:
+                reason = f"more than {MAX_SAMPLES} samples in a request: send fewer at once"
+                context.add_invalid(reason, count=len(request) - number)
+                break
+            self._add_series(data, context)
         for node_metric in context.updated:
             self._add_node_sample(node_metric, context.builder)
-        return context.builder.result(), invalid
+        return context.builder.result(), context.invalid
 
     def _set_metrics(self, metrics: frozenset[str]) -> None:
         if metrics == self._metrics:
@@ -133,13 +159,15 @@ class SeriesStore:
             for rank, name in enumerate(series_names(metric, mapping)):
                 self._uses.setdefault(name, []).append(_SeriesUse(metric, rank, mapping))
 
-    def _add_series(self, series: Series, context: _RequestContext) -> None:
-        uses = self._uses.get(_name(series))
-        if uses is None:
+    def _add_series(self, data: bytes, context: _RequestContext) -> None:
+        series = _decoded(data, context)
+        uses = None if series is None else self._uses.get(_name(series) or "")
+        if series is None or uses is None:
             return
-        labels = {label.name: label.value for label in series.labels}
-        if len(labels) != len(series.labels):
-            raise _InvalidSeriesError(f"series {shortened(labels)}: has a label twice")
+        labels = _checked_labels(series, context)
+        if labels is None:
+            return
+        context.samples += len(series.samples)
         series_id = "\0".join(chain.from_iterable(labels.items()))
         samples: list[tuple[float, Quantity | None]] | None = None
         for metric, rank, mapping in uses:
@@ -159,14 +187,17 @@ class SeriesStore:
     ) -> _StoredSeries | None:
         """The entry of a series, new if needed; None, and the series is refused, if the store is full."""
         stored = self._stored.get(node_metric, {}).get(series_id)
-        if stored is None and self._series >= self._max_series:
-            reason = f"more than {self._max_series} series are alive: this one is not stored"
-            context.builder.refuse(
-                RefusalReason.SHAPE, f"{node_metric[0]} of {node_metric[1]}", "series", _labels(series_id), reason
-            )
-        elif stored is None:
-            stored = self._stored.setdefault(node_metric, {})[series_id] = _StoredSeries(rank)
-            self._series += 1
+        if stored is not None:
+            return stored
+        if self._series >= self._max_series or self._bytes >= self._max_bytes:
+            if not context.builder.counted(RefusalReason.SHAPE):
+                reason = f"{self._series} series of {self._bytes} bytes are alive: this one is not stored"
+                subject = f"{node_metric[0]} of {node_metric[1]}"
+                context.builder.refuse(RefusalReason.SHAPE, subject, "series", _labels(series_id), reason)
+            return None
+        stored = self._stored.setdefault(node_metric, {})[series_id] = _StoredSeries(rank)
+        self._series += 1
+        self._bytes += _bytes_of(series_id)
         return stored
 
     def _add_node_sample(self, node_metric: _NodeMetric, builder: ResultBuilder) -> None:
@@ -198,10 +229,7 @@ class SeriesStore:
             else:
                 del self._stored[node_metric]
         self._series = sum(map(len, self._stored.values()))
-
-
-class _InvalidSeriesError(ValueError):
-    """A series that breaks the protocol."""
+        self._bytes = sum(map(_bytes_of, chain.from_iterable(self._stored.values())))
 
 
 def _labels(series_id: _SeriesId) -> dict[str, str]:
@@ -209,21 +237,56 @@ def _labels(series_id: _SeriesId) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=False))
 
 
-def _name(series: Series) -> str:
-    for label in series.labels:
-        if label.name == NAME_LABEL:
-            return label.value
-    labels = {label.name: label.value for label in series.labels}
-    raise _InvalidSeriesError(f"series {shortened(labels)}: has no label {NAME_LABEL}")
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _labels_of(series: Series) -> dict[str, str]:
+    return {label.name: label.value for label in series.labels}
+
+
+def _name(series: Series) -> str | None:
+    return next((label.value for label in series.labels if label.name == NAME_LABEL), None)
+
+
+def _decoded(data: bytes, context: _RequestContext) -> Series | None:
+    """A series with a name; None, and the series is counted, if it breaks the protocol."""
+    try:
+        series = decode_series(data)
+    except WriteError as error:
+        context.add_invalid(str(error))
+        return None
+    if len(series.labels) > MAX_LABELS:
+        context.add_invalid(f"series with {len(series.labels)} labels: must be at most {MAX_LABELS}")
+        return None
+    if _name(series) is None:
+        context.add_invalid(f"has no label {NAME_LABEL}", partial(_labels_of, series))
+        return None
+    return series
+
+
+def _checked_labels(series: Series, context: _RequestContext) -> dict[str, str] | None:
+    """The labels of a series; None, and the series is counted, if they are invalid."""
+    labels = _labels_of(series)
+    if len(labels) != len(series.labels):
+        context.add_invalid("has a label twice", lambda: labels)
+        return None
+    if all(_bytes_of(each) <= MAX_LABEL_BYTES for each in chain.from_iterable(labels.items())):
+        return labels
+    if not context.builder.counted(RefusalReason.SHAPE):
+        reason = f"must have no label of more than {MAX_LABEL_BYTES} bytes"
+        context.builder.refuse(RefusalReason.SHAPE, labels[NAME_LABEL], "series", labels, reason)
+    return None
 
 
 def _samples(series: Series, subject: str, context: _RequestContext) -> Iterator[tuple[float, Quantity | None]]:
     """The valid samples of a series: the time and the value of each, None for a stale marker."""
-    now, builder, _ = context
+    now, builder = context.now, context.builder
     for sample in series.samples:
         measured = sample.timestamp / 1000
         if (fault := time_fault(measured, now)) is not None:
-            builder.refuse(RefusalReason.TIME, subject, "timestamp", sample.timestamp, fault)
+            if not builder.counted(RefusalReason.TIME):
+                builder.refuse(RefusalReason.TIME, subject, "timestamp", sample.timestamp, fault)
         elif sample.value == STALE_MARKER:
             yield measured, None
         else:

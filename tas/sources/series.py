@@ -120,6 +120,8 @@ def valid_node(builder: ResultBuilder, metric: str, labels: Mapping[str, str], n
     node = node_of(labels, node_label)
     if node is not None and is_subdomain(node):
         return node
+    if builder.counted(RefusalReason.NODE):
+        return None
     places = f"{NODE_LABEL} or {INSTANCE_LABEL}" if node_label is None else node_label
     reason = f"must name a node, a lowercase DNS subdomain (RFC 1123), by its label {places}"
     builder.refuse(RefusalReason.NODE, metric, "labels", labels if node is None else node, reason)

@@ -1,19 +1,23 @@
 """Series of remote write: their metric and node, the value that counts, and when a series no longer counts."""
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.samples.sample import NodeSamples, Scrape, merge, newest
-from tas.sources.remote_write import InvalidSeries, SeriesStore
+from tas.sources.remote_write import MAX_LABELS, InvalidSeries, SeriesStore
 from tas.sources.result import RefusalReason, SourceResult, scrapes
 from tas.sources.series import LOOKBACK, Aggregate, Mappings, MetricMapping
-from tas.sources.write_request import decode_write_request
+from tas.sources.write_request import WriteError, decode_write_request
 from tas.values.quantity import Quantity, format_quantity, parse_quantity
-from tests.sources.writing import STALE, Series, body, series
+from tests.fuzz.hostile import WRITE_MESSAGES
+from tests.sources.writing import STALE, Series, body, compressed, series
 
 NOW = 1767225600.0
 MS = 1767225600_000
@@ -240,7 +244,52 @@ class TestMemory:
         result, _ = store.add_request(decode_write_request(body(written)), frozenset({"load"}), now=NOW)
         assert [sample.node for sample in result.samples] == ["n0", "n1", "n2"]
         assert result.refusals[RefusalReason.SHAPE].count == 2
-        assert "more than 3 series" in result.refusals[RefusalReason.SHAPE].example
+        assert "3 series of" in result.refusals[RefusalReason.SHAPE].example
+
+    def test_no_more_bytes_than_the_limit_are_stored(self) -> None:
+        store = SeriesStore(Mappings(), max_bytes=5_000)
+        written = [series("load", (1.0, MS), node=f"n{number}", x="x" * 2000) for number in range(5)]
+        result, _ = store.add_request(decode_write_request(body(written)), frozenset({"load"}), now=NOW)
+        assert [sample.node for sample in result.samples] == ["n0", "n1", "n2"]
+        assert result.refusals[RefusalReason.SHAPE].count == 2
+        again, _ = store.add_request(decode_write_request(body(written[4:])), frozenset({"load"}), now=NOW + 130)
+        assert again.refusals.keys() == {RefusalReason.TIME} or [each.node for each in again.samples] == ["n4"]
+
+    def test_a_series_with_a_too_long_label_is_refused_alone(self) -> None:
+        result = Sender().send(
+            series("load", (1.0, MS), node="a", x="é" * 1025),
+            series("load", (1.0, MS), node="b", x="é" * 1024),
+        )
+        assert [sample.node for sample in result.samples] == ["b"]
+        assert "no label of more than 2048 bytes" in result.refusals[RefusalReason.SHAPE].example
+
+    def test_a_series_with_too_many_labels_is_invalid_alone(self) -> None:
+        many = {f"l{number}": "" for number in range(MAX_LABELS)}
+        request = body([series("load", (1.0, MS), node="a", **many), series("load", (2.0, MS), node="b")])
+        result, invalid = SeriesStore(Mappings()).add_request(
+            decode_write_request(request), frozenset({"load"}), now=NOW
+        )
+        assert [sample.node for sample in result.samples] == ["b"]
+        assert invalid == InvalidSeries(1, "series with 130 labels: must be at most 128")
+
+    def test_after_too_many_samples_the_rest_of_a_request_is_refused(self) -> None:
+        samples = [(1.0, MS - number) for number in range(3000)]
+        written = [series("load", *samples, node=f"n{number}") for number in range(80)]
+        result, invalid = SeriesStore(Mappings()).add_request(
+            decode_write_request(body(written)), frozenset({"load"}), now=NOW
+        )
+        assert len(result.samples) == 67
+        assert invalid == InvalidSeries(13, "more than 200000 samples in a request: send fewer at once")
+
+    @pytest.mark.parametrize("name", WRITE_MESSAGES)
+    def test_a_hostile_request_takes_bounded_time_and_memory(self, name: str) -> None:
+        hostile = compressed(WRITE_MESSAGES[name](8 << 20))
+        started, before = time.thread_time(), psutil.Process().memory_info().rss
+        store = SeriesStore(Mappings())
+        with suppress(WriteError):
+            store.add_request(decode_write_request(hostile), frozenset({"load"}), now=NOW)
+        assert time.thread_time() - started < 10  # without bounds 47 s for four times the bytes
+        assert psutil.Process().memory_info().rss - before < 200 << 20
 
     def test_100_000_series_in_one_request(self) -> None:
         written = [

@@ -2,14 +2,13 @@
 
 import math
 import struct
-from typing import cast
 
 import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.sources.write_request import STALE_MARKER, WriteError, decode_write_request, value_of
+from tas.sources.write_request import STALE_MARKER, WriteError, decode_series, decode_write_request, value_of
 from tests.sources import writing
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -29,7 +28,7 @@ def test_a_written_request_is_read_exactly(written: list[writing.Series]) -> Non
             [(label.name, label.value) for label in series.labels],
             [(sample.value, sample.timestamp) for sample in series.samples],
         )
-        for series in request.timeseries
+        for series in map(decode_series, request)
     ]
     assert read == written
 
@@ -42,7 +41,7 @@ def test_a_value_is_the_double_with_its_bits(number: float) -> None:
 
 def test_facts_n24_a_stale_marker_is_distinguished_from_every_other_nan() -> None:
     body = writing.body([writing.series("a", (STALE_MARKER, 1), (0x7FF8000000000001, 2), (math.nan, 3))])
-    bits = [sample.value for sample in decode_write_request(body).timeseries[0].samples]
+    bits = [sample.value for sample in decode_series(decode_write_request(body)[0]).samples]
     assert bits[0] == STALE_MARKER
     assert STALE_MARKER not in bits[1:]
 
@@ -51,7 +50,7 @@ def test_unused_fields_are_skipped() -> None:
     # metadata (3), and fields of later versions of the message
     extra = b"\x1a\x02\x08\x01" + b"\x92\x3f\x03abc" + b"\x98\x3f\x07"
     request = decode_write_request(writing.body([writing.series("a", (1.0, 5))], extra=extra))
-    assert [label.value for label in request.timeseries[0].labels] == ["a"]
+    assert [label.value for label in decode_series(request[0]).labels] == ["a"]
 
 
 def test_histograms_are_counted_but_not_decoded() -> None:
@@ -59,11 +58,11 @@ def test_histograms_are_counted_but_not_decoded() -> None:
     histogram = b"\x22\x04\x08\x01\x10\x02"  # field 4 of a series
     size = written[1] + len(histogram)
     request = decode_write_request(writing.compressed(bytes([written[0], size]) + written[2:] + histogram))
-    assert len(request.timeseries[0].histograms) == 1
+    assert len(decode_series(request[0]).histograms) == 1
 
 
 def test_an_empty_message_has_no_series() -> None:
-    assert list(decode_write_request(writing.compressed(b"")).timeseries) == []
+    assert decode_write_request(writing.compressed(b"")) == []
 
 
 GOOD = writing.body([writing.series("a", (1.0, 5), instance="node-1:9100")])
@@ -75,18 +74,30 @@ GOOD = writing.body([writing.series("a", (1.0, 5), instance="node-1:9100")])
         pytest.param(b"", "a broken snappy block", id="nothing"),
         pytest.param(b"\xff" * 12, "not a snappy block", id="a length without an end"),
         pytest.param(GOOD[:-3], "a broken snappy block", id="cut off"),
-        pytest.param(GOOD[:4] + b"\xff\xff\xff" + GOOD[7:], "body: ", id="changed on the way"),
+        pytest.param(GOOD[:4] + b"\xff\xff\xff" + GOOD[7:], "message prometheus.TimeSeries", id="changed on the way"),
         pytest.param(b"<html>go away</html>", "body: ", id="no snappy at all"),
         pytest.param(bytes(cramjam.snappy.compress(b"x" * 100)), "body: ", id="framed, as files are"),
         pytest.param(writing.compressed(b"\x0a\x7f"), "not a message prometheus.WriteRequest", id="no protobuf"),
-        pytest.param(
-            writing.compressed(b"\x0a\x05\x0a\x03\x0a\x01\xff"), "not a message prometheus.WriteRequest", id="no UTF-8"
-        ),
+        pytest.param(writing.compressed(b"\x0b"), "WriteRequest: wire type 3", id="a group"),
+        pytest.param(writing.compressed(b"\x0a" + b"\xff" * 10), "more than 64 bits", id="a number without an end"),
+        pytest.param(writing.compressed(b"\x0a\x00" * 100_001), "more than 100000 series: send", id="too many series"),
     ],
 )
 def test_an_invalid_body_gives_an_error(body: bytes, message: str) -> None:
     with pytest.raises(WriteError, match=message):
-        decode_write_request(body)
+        list(map(decode_series, decode_write_request(body)))
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        pytest.param(b"\x0a\x03\x0a\x01\xff", "not a message prometheus.TimeSeries", id="no UTF-8"),
+        pytest.param(b"\x0a\x00" * 40_000, "series of 80000 bytes: must be at most 65536", id="too large"),
+    ],
+)
+def test_an_invalid_series_gives_an_error(series: bytes, message: str) -> None:
+    with pytest.raises(WriteError, match=message):
+        decode_series(series)
 
 
 def test_a_body_that_is_too_large_when_unpacked_is_not_unpacked() -> None:
@@ -99,7 +110,7 @@ def test_a_body_that_is_too_large_when_unpacked_is_not_unpacked() -> None:
 def test_a_body_of_the_largest_size_is_accepted() -> None:
     message = writing.message([writing.series("load", (1.0, 1000), node="a")])
     body = writing.compressed(message)
-    assert len(decode_write_request(body, max_bytes=len(message)).timeseries) == 1
+    assert len(decode_write_request(body, max_bytes=len(message))) == 1
     with pytest.raises(WriteError, match=f"must be at most {len(message) - 1}"):
         decode_write_request(body, max_bytes=len(message) - 1)
 
@@ -110,7 +121,8 @@ def test_an_impossible_length_is_refused_before_memory_is_allocated() -> None:
 
 
 def test_the_most_compressed_block_is_accepted() -> None:
-    assert len(decode_write_request(writing.compressed(b"\x1a\x00" * 1_000_000)).timeseries) == 0
+    message = b"\x1a" + writing.varint(2_000_000) + bytes(2_000_000)
+    assert decode_write_request(writing.compressed(message)) == []
 
 
 @given(data=st.data())
@@ -122,6 +134,7 @@ def test_any_bytes_give_a_request_or_an_error(data: st.DataObject) -> None:
     whole = bytes(spoiled)[: data.draw(st.integers(0, len(spoiled)))]
     for body in (whole, writing.compressed(whole)):
         try:
-            cast("list[object]", list(decode_write_request(body).timeseries))
+            for series in decode_write_request(body):
+                decode_series(series)
         except WriteError as error:
-            assert str(error).startswith("body: ")  # noqa: PT017 - either is right
+            assert str(error).startswith(("body: ", "series"))  # noqa: PT017 - either is right
