@@ -2,12 +2,14 @@
 
 import errno
 import importlib
+import io
 import os
 import sys
 from typing import NamedTuple
 
 import click
 
+from cli.output import echo
 from workers.process.errors import EXIT_FAILED
 
 
@@ -77,7 +79,9 @@ def main() -> None:
     try:
         code = cli.main(prog_name="tas", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        echo(shown.getvalue(), err=True, nl=False)
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
@@ -102,5 +106,5 @@ def _write_failed(error: OSError) -> int:
         return EXIT_BROKEN_PIPE
     if error.errno != errno.ENOSPC:
         raise error
-    click.echo(f"Error: {error.filename or 'standard output'}: {error.strerror}", err=True)
+    echo(f"Error: {error.filename or 'standard output'}: {error.strerror}", err=True)
     return EXIT_FAILED

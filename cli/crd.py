@@ -2,10 +2,11 @@
 
 import click
 
+from cli.output import echo
 from workers.kubernetes.crd import crd_manifest
 
 
 @click.command("crd")
 def crd() -> None:
     """Print the CRD of TASPolicy: tas crd | kubectl apply -f -."""
-    click.echo(crd_manifest(), nl=False)
+    echo(crd_manifest(), nl=False)

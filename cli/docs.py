@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from cli.output import echo
 from cli.settings import settings_page
 
 SETTINGS_PAGE = Path("docs/settings.md")
@@ -29,7 +30,7 @@ def docs(*, check: bool, page: Path) -> None:
         page.write_text(expected)
     except OSError as error:
         raise click.ClickException(f"--page = {page}: {error.strerror}") from error
-    click.echo(f"{page} written")
+    echo(f"{page} written")
 
 
 def _content(page: Path) -> bytes | None:

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from cli import original as original_flags
 from cli.original import OriginalOption, Translated, translate
+from cli.output import echo
 from cli.settings import Mistake, Setting, Settings, SettingsError, flag, settings_of, variable
 from workers.process.errors import EXIT_CANNOT_START
 
@@ -127,5 +128,5 @@ def _load(command: str, given: Mapping[str, str], mistakes: list[Mistake]) -> Se
     if settings is not None and not mistakes:
         return settings
     for mistake in mistakes:
-        click.echo(f"tas {command}: {mistake}", err=True)
+        echo(f"tas {command}: {mistake}", err=True)
     sys.exit(EXIT_CANNOT_START)

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from cli.as_json import JSON_OPTION, print_json
+from cli.output import echo
 from workers.process.manifests import SUFFIXES
 from workers.watching.policy_lint import Finding, Linted, Severity, lint, same_names
 
@@ -75,14 +76,14 @@ def _content(file: str) -> bytes:
 
 def _print(findings: list[Finding], linted: Iterable[Linted]) -> None:
     for finding in findings:
-        click.echo(finding)
+        echo(finding)
     files = list(linted)
     errors = sum(finding.severity is Severity.ERROR for finding in findings)
     others = sum(file.others for file in files)
     checked = f"{_count(len(files), 'file')}, {_count(sum(len(file.policies) for file in files), 'policy')}"
     if others:
         checked += f" ({_count(others, 'object')} of other kinds skipped)"
-    click.echo(f"{checked}: {_count(errors, 'error')}, {_count(len(findings) - errors, 'warning')}", err=True)
+    echo(f"{checked}: {_count(errors, 'error')}, {_count(len(findings) - errors, 'warning')}", err=True)
 
 
 def _count(number: int, noun: str) -> str:

@@ -11,6 +11,7 @@ from bus.buckets import SAMPLES
 from bus.subjects import samples_subject
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
+from cli.output import echo
 from cli.settings import Settings
 from tas.errors import shortened
 from tas.samples.sample import Scrape
@@ -100,7 +101,7 @@ def _print(scrape: Scrape, *, node: str, subject: str, url: str, sequence: int, 
         print_json({"subject": subject, "stream": SAMPLES.name, "sequence": sequence, "node": node, "metrics": values})
         return
     samples = " ".join(f"{metric}={value}" for metric, value in values.items())
-    click.echo(f"{samples} of {node} published on {subject} at {url} ({SAMPLES.name} sequence {sequence})")
+    echo(f"{samples} of {node} published on {subject} at {url} ({SAMPLES.name} sequence {sequence})")
 
 
 def _parse(mistakes: list[str], option: str, text: str | None, parse: Callable[[str], T], *, otherwise: T) -> T:

@@ -62,6 +62,16 @@ def shortened(value: object, limit: int = 80) -> str:
     return f"{text[: limit - 1]}…" if too_long else text
 
 
+class Unquoted:
+    """Stands for a value that a message must not quote: only its type is shown."""
+
+    def __init__(self, value: object) -> None:
+        self._type = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"<{self._type}>"
+
+
 class _Outline(reprlib.Repr):
     """A short `repr` of containers, a few levels deep: plain `repr` fails on deep nesting and on huge integers."""
 

@@ -17,6 +17,7 @@ import click
 from rich.console import Console
 
 from bus.connection import Bus
+from cli.console import new_console
 from cli.demo.cluster import ClusterChecks, UnfitError, probe
 from cli.demo.narration import Narration, Observed, StepFailedError
 from cli.demo.stage import Node, Stage
@@ -239,7 +240,7 @@ def _add(name: str, story: Story) -> None:
     )
     def command(settings: Settings, *, within: float, may_probe: bool) -> int:
         # A terminal gets colours; a pipe gets plain lines that are not wrapped.
-        console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, file=sys.stdout)
+        console = new_console(soft_wrap=True, file=sys.stdout)
         if settings.kubeconfig is not None:
             return _command_on_cluster(name, settings, console, within=within, may_probe=may_probe)
         console.print(f"{name}: on a simulated cluster with {', '.join(story.nodes)}", style="bold")

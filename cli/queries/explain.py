@@ -12,6 +12,7 @@ from bus.kinds import NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
 from bus.record_kind import Unreadable
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
+from cli.output import echo
 from cli.queries.explain_tables import print_node, print_pod, print_policy
 from cli.queries.query import ask, readable
 from cli.settings import Settings, flag, variable
@@ -98,7 +99,7 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     else:
         print_node(explanation)
     if not explanation.known:
-        click.echo(f"node {name}: the bus has neither samples nor labels of this node", err=True)
+        echo(f"node {name}: the bus has neither samples nor labels of this node", err=True)
     return 0 if explanation.known else 1
 
 
@@ -156,7 +157,7 @@ async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
             answers = msgspec.json.decode(await response.read(), type=list[Answer])
     except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
         setting = f"{flag('extender_health')}, {variable('extender_health')}"
-        click.echo(f"no last answers: {health} ({setting}): {error or type(error).__name__}", err=True)
+        echo(f"no last answers: {health} ({setting}): {error or type(error).__name__}", err=True)
         return None
     return [each for each in reversed(answers) if (each.namespace, each.pod) == (key.namespace, key.name)]
 

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import click
 from rich.table import Table
 from rich.text import Text
 
+from cli.output import echo
 from cli.queries.query import age_text, new_table, print_table
 from tas.explain.explain import NodeExplanation, PodExplanation, PolicyExplanation, PolicyNodes, StrategyExplanation
 from tas.extender.verbs import Answer
@@ -24,7 +24,7 @@ _RULE_COLUMNS = ("STRATEGY", "RULE", "VALUE", "AGE", "SOURCE", "STATE", "VERDICT
 def print_node(explanation: NodeExplanation) -> None:
     """Prints every rule of every policy for one node."""
     if not explanation.policies:
-        click.echo("no policies")
+        echo("no policies")
         return
     table = new_table("POLICY", *_RULE_COLUMNS)
     for each in explanation.policies:
@@ -37,7 +37,7 @@ def print_policy(explanation: PolicyNodes) -> None:
     """Prints how many nodes have which state, and the rules of the nodes, violated first."""
     first = next(iter(explanation.nodes.values()), None)
     if first is None:
-        click.echo(f"policy {explanation.policy}: no node is on the bus yet")
+        echo(f"policy {explanation.policy}: no node is on the bus yet")
         return
     states = Counter(
         (strategy.type, strategy.state)
@@ -45,18 +45,18 @@ def print_policy(explanation: PolicyNodes) -> None:
         for strategy in each.strategies
         if strategy.state is not None
     )
-    click.echo(f"policy {explanation.policy}{_notes(first, of_nodes=False)}, {explanation.total} nodes")
+    echo(f"policy {explanation.policy}{_notes(first, of_nodes=False)}, {explanation.total} nodes")
     for strategy in first.strategies:
         if strategy.state is not None:
             counts = ", ".join(f"{states[strategy.type, state]} {state.value}" for state in State)
-            click.echo(f"  {strategy.type}: {counts}")
+            echo(f"  {strategy.type}: {counts}")
     table = new_table("NODE", *_RULE_COLUMNS)
     worst_first = sorted(explanation.nodes.items(), key=lambda item: (_rank(item[1]), item[0]))
     for name, each in worst_first[:SHOWN]:
         _add_rules(table, name + _notes(each, of_policy=False), each)
     print_table(table)
     if explanation.total > SHOWN:
-        click.echo(f"{explanation.total - SHOWN} more nodes: --json has them all")
+        echo(f"{explanation.total - SHOWN} more nodes: --json has them all")
     _print_limits([first])
 
 
@@ -68,9 +68,9 @@ def _rank(explanation: PolicyExplanation) -> int:
 
 def print_pod(explanation: PodExplanation, answered: Sequence[Answer] | None, now: float) -> None:
     """Prints the answer for a pod now, best node first; then the last answers, newest first."""
-    click.echo(f"pod {explanation.namespace}/{explanation.pod}, policy {explanation.policy}: {explanation.outcome}")
+    echo(f"pod {explanation.namespace}/{explanation.pod}, policy {explanation.policy}: {explanation.outcome}")
     if explanation.error:
-        click.echo(f"filter would answer the error: {explanation.error}")
+        echo(f"filter would answer the error: {explanation.error}")
     table = new_table("NODE", "FILTER", "SCORE", *_RULE_COLUMNS[:-1])
     best_first = sorted(explanation.candidates, key=lambda each: (not each.passes, -(each.score or 0), each.node))
     relevant = (StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC)
@@ -84,16 +84,16 @@ def print_pod(explanation: PodExplanation, answered: Sequence[Answer] | None, no
             lead = ("", "", "")
     print_table(table)
     if len(best_first) > SHOWN:
-        click.echo(f"{len(best_first) - SHOWN} more nodes: --json has them all")
+        echo(f"{len(best_first) - SHOWN} more nodes: --json has them all")
     if answered is not None:
         _print_answers(answered, now)
 
 
 def _print_answers(answered: Sequence[Answer], now: float) -> None:
     if not answered:
-        click.echo("the extender's last answers contain none for this pod")
+        echo("the extender's last answers contain none for this pod")
         return
-    click.echo("last answers:")
+    echo("last answers:")
     table = new_table("AGE", "VERB", "STATUS", "OUTCOME", "CANDIDATES", "PASSED", "UNKNOWN", "REASONS OR BEST SCORES")
     for answer in answered[:SHOWN]:
         reasons = [f"{count} × {reason}" for reason, count in answer.reasons.items()]
@@ -150,9 +150,7 @@ def _notes(explanation: PolicyExplanation, *, of_policy: bool = True, of_nodes: 
 def _print_limits(policies: Iterable[PolicyExplanation]) -> None:
     limits = {each.policy: format_duration(each.stale_after_seconds) for each in policies}
     limits_text = ", ".join(f"{limit} ({name})" for name, limit in limits.items())
-    click.echo(
-        f"samples are stale after: {limits_text}; policies without staleAfter: --stale-after, as for the extender"
-    )
+    echo(f"samples are stale after: {limits_text}; policies without staleAfter: --stale-after, as for the extender")
 
 
 def _verdict(strategy: StrategyExplanation) -> Text:

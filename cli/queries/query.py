@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from bus.buckets import Bucket
@@ -21,8 +20,10 @@ from bus.errors import (
     UnavailableError,
 )
 from bus.record_kind import RecordKind
+from cli.console import new_console
 from cli.discovery import bus_url
 from cli.loop import run_to_end
+from cli.output import echo
 from cli.settings import Settings, flag, variable
 from tas.errors import InvalidInputError
 from workers.process.errors import WorkerError
@@ -88,7 +89,7 @@ async def _connected(url: str) -> AsyncIterator[tuple[Bus, str]]:
 
 
 def _left_out(bucket: Bucket, key: str, error: InvalidInputError) -> None:
-    click.echo(f"left out: {bucket.name}/{key}: {error}", err=True)
+    echo(f"left out: {bucket.name}/{key}: {error}", err=True)
 
 
 async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:
@@ -102,9 +103,9 @@ def print_table(table: Table, *, empty: str = "") -> None:
     `empty` is printed to standard error if there are no rows.
     """
     if empty and not table.rows:
-        click.echo(empty, err=True)
+        echo(empty, err=True)
     terminal = sys.stdout.isatty()
-    Console(width=None if terminal else 10_000, markup=False, emoji=False, highlight=False).print(table)
+    new_console(width=None if terminal else 10_000).print(table)
 
 
 def new_table(*columns: str) -> Table:

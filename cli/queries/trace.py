@@ -13,6 +13,7 @@ from bus.scrapes import received
 from bus.subjects import samples_subject
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
+from cli.output import echo
 from cli.queries.query import age_text, ask, new_table, print_table, readable
 from cli.settings import Settings
 from tas.errors import InvalidInputError, shortened
@@ -72,10 +73,10 @@ async def _published(bus: Bus, node: str) -> dict[str, Scrape]:
         try:
             _, scrape, refused = received(message)
         except InvalidInputError as error:
-            click.echo(f"refused: {error}", err=True)
+            echo(f"refused: {error}", err=True)
             continue
         for problem in refused:
-            click.echo(f"refused: {problem}", err=True)
+            echo(f"refused: {problem}", err=True)
         if scrape is not None:
             published[scrape.source] = scrape
     return published
@@ -89,10 +90,10 @@ def _print(found: Trace, now: float) -> None:
     print_table(table)
     last = found.stages[-1]
     if found.stopped_at is None:
-        click.echo(f"{found.metric} of {found.node} passed all stages")
+        echo(f"{found.metric} of {found.node} passed all stages")
     else:
         since = "" if last.since is None else f", since {_since(last, now)}"
-        click.echo(f"{found.metric} of {found.node} stopped at {found.stopped_at.value}{since}: {last.details[-1]}")
+        echo(f"{found.metric} of {found.node} stopped at {found.stopped_at.value}{since}: {last.details[-1]}")
 
 
 def _since(result: StageResult, now: float) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from rich.console import Console
-
+from cli.console import SafeConsole
 from cli.demo.stage import is_own_label
 from cli.discovery import bus_url, running_bus
 from cli.options import settings_command
@@ -115,7 +114,7 @@ def _command() -> str:
     return str(command.relative_to(Path.cwd())) if command.is_relative_to(Path.cwd()) else "tas"
 
 
-class _Console(Console):
+class _Console(SafeConsole):
     """A console that stops the process in an orderly way when its reader closes the pipe, as in `tas up | head`."""
 
     stop: Callable[[], None]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tas.errors import InvalidInputError, shortened
+from tas.errors import InvalidInputError, Unquoted, shortened
 from tas.policy.policy import (
     API_VERSION,
     KIND,
@@ -65,6 +65,7 @@ _RULE_FIELDS = ("metricname", "operator", "target", "labels", "source", "weight"
 # The strategies that set labels, and so can have `for` and `clearFor`.
 _LABELLING = frozenset({StrategyType.DESCHEDULE, StrategyType.LABELING})
 _LABEL_SYNTAX = "at most 63 letters, digits, _, . and -"
+_API_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9./-]{0,63}")
 _PLAIN_KEY = re.compile(r"[a-zA-Z0-9_./-]{1,63}")
 
 Object = dict[Any, Any]
@@ -88,14 +89,17 @@ def parse_manifest(manifest: object, *, default_namespace: str = "default") -> t
     Raises InvalidInputError if the object is not a TASPolicy, or its name or namespace is invalid.
     """
     if not isinstance(manifest, dict):
-        raise InvalidInputError("manifest", "document", manifest, "must be an object")
+        # Not the value: the file may be no manifest at all but a secret, and the message goes to logs and `/problems`.
+        raise InvalidInputError("manifest", "document", Unquoted(manifest), "must be an object")
     metadata = manifest.get("metadata", ABSENT)
     name = metadata.get("name", ABSENT) if isinstance(metadata, dict) else ABSENT
     subject = f"manifest {name}" if isinstance(name, str) and is_subdomain(name) else "manifest"
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         found = manifest.get(field, ABSENT)
         if not isinstance(found, str) or found != expected:
-            raise InvalidInputError(subject, field, found, f"must be {expected}")
+            quoted = found in (ABSENT, None) or (isinstance(found, str) and _API_NAME.fullmatch(found))
+            shown = found if quoted else Unquoted(found)
+            raise InvalidInputError(subject, field, shown, f"must be {expected}")
     if not isinstance(metadata, dict):
         raise InvalidInputError(subject, "metadata", metadata, "must be an object")
     if not isinstance(name, str) or not is_subdomain(name):

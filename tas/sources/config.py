@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from tas.errors import InvalidInputError
+from tas.errors import InvalidInputError, Unquoted
 from tas.sources.series import LabelName, Mappings, MetricMapping
 from tas.values.names import is_metric_name
 
@@ -127,10 +127,10 @@ class _Reader:
             return {}
         allowed = ", ".join(names)
         if not isinstance(document, dict):
-            self._mistake("document", document, f"must be an object with the fields {allowed}")
+            self._mistake("document", Unquoted(document), f"must be an object with the fields {allowed}")
             return {}
         for name in document.keys() - set(names):
-            self._mistake(name, document[name], f"is not a known field: must be one of {allowed}")
+            self._mistake(name, Unquoted(document[name]), f"is not a known field: must be one of {allowed}")
         return document
 
     def entries(

@@ -61,8 +61,21 @@ CLOSED = ("certificate", "header_time", "answer_time", "limit", "unreadable")
 EXPIRED = "its certificate has expired, or its authority was removed"
 
 
+async def without_server(_request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Removes the header `Server`, by which aiohttp names itself and Python with their versions."""
+    response.headers.pop("Server", None)
+
+
+class _ErrorResponse(web.Response):
+    """A response before any app has the request, so that no signal of an app is sent."""
+
+    async def _prepare_headers(self) -> None:
+        await super()._prepare_headers()
+        self.headers.pop("Server", None)
+
+
 def _error(status: int, text: str) -> web.Response:
-    return web.Response(body=orjson.dumps({"error": text}), status=status, content_type="application/json")
+    return _ErrorResponse(body=orjson.dumps({"error": text}), status=status, content_type="application/json")
 
 
 class Connection(web.RequestHandler):
@@ -153,6 +166,15 @@ class Connection(web.RequestHandler):
         response = _error(status, f"request: {text}")
         response.force_close()
         return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """A body that cannot be decoded, as gzip for example, gets a log line without a traceback."""
+        error = kw.get("exc_info")
+        if isinstance(error, web.RequestPayloadError):
+            text = " ".join(str(error).split())
+            self._listener.record_closing(self, "unreadable", f"body: {shortened(text)}")
+        else:
+            super().log_exception(*args, **kw)
 
     @property
     def is_busy(self) -> bool:

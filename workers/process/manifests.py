@@ -49,7 +49,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\
 
 
 class ManifestError(ValueError):
-    """The text is not a manifest; the message says where and why."""
+    """The text is not a manifest; the message says where and why, and quotes none of it: it may be a secret."""
 
 
 def read_json(data: bytes) -> list[object]:
@@ -99,7 +99,7 @@ def objects(documents: list[object]) -> Iterator[object]:
         if not isinstance(document, dict) or not isinstance(kind, str) or not kind.endswith("List"):
             yield document
         elif not isinstance(items, list):
-            raise ManifestError(f"kind {kind} without a list of items")
+            raise ManifestError("a list without items: items must be a list")
         elif kind == "List":
             yield from items
         else:
@@ -173,7 +173,7 @@ class _Documents:
             self._lines.setdefault(path, event.start_mark.line + 1)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise _error(event, f"the alias *{event.anchor} has no anchor before it")
+                raise _error(event, "the alias has no anchor before it")
             return self._anchors[event.anchor]
         if not isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
             raise TypeError(f"expected a value, got the event {event!r}")
@@ -207,7 +207,7 @@ class _Documents:
                 raise _error(event, "merge keys (<<) are not supported: write the fields out")
             key = event.value  # a number or a boolean is its text here, as in JSON
             if key in fields:
-                raise _error(event, f"the key {key!r} is given twice")
+                raise _error(event, "the key is given twice")
             field = field_path(path, key) if depth < _NAMED_DEPTH else path
             if event.start_mark is not None:
                 self._lines.setdefault(field, event.start_mark.line + 1)
@@ -244,7 +244,7 @@ def _integer(event: yaml.ScalarEvent) -> int:
 
 def _check_tag(event: yaml.ScalarEvent | yaml.CollectionStartEvent, *known: str) -> None:
     if event.tag not in (None, "!", *(f"{_TAG}{name}" for name in known)):
-        raise _error(event, f"the tag {event.tag} is not supported")
+        raise _error(event, "the tag is not supported")
 
 
 def _error(event: yaml.Event, reason: str) -> ManifestError:

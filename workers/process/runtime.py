@@ -27,7 +27,7 @@ from bus.buckets import ALL, Bucket
 from bus.invalid import InvalidEntries
 from workers.process.address import Address
 from workers.process.certificates import Certificates
-from workers.process.connections import ConnectionMetrics, Listener, bind
+from workers.process.connections import ConnectionMetrics, Listener, bind, without_server
 from workers.process.errors import EXIT_FAILED, EXIT_OK, StartError, WorkerError
 from workers.process.limits import Limits
 from workers.process.stalls import stalls_logged
@@ -133,6 +133,7 @@ async def listening(
     With `certificates` it serves HTTPS to admitted clients only. `shared`: other processes may listen there as well.
     Raises StartError if the address cannot be used; the message has `purpose` and the name of the `setting`.
     """
+    app.on_response_prepare.append(without_server)
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=2.0)
     await runner.setup()
     try:

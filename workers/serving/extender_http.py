@@ -197,7 +197,7 @@ class _Endpoint:
         except ConnectionError as error:
             raise RefusedError(CLIENT_GONE, "body: the client left", close=True) from error
         except web.RequestPayloadError as error:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, f"body: {error}", close=True) from error
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"body: {' '.join(str(error).split())}", close=True) from error
         return b"".join(chunks)
 
     def _too_large(self, size: int | None) -> RefusedError:

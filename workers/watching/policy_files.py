@@ -90,7 +90,8 @@ def parse_file(origin: str, suffix: str, data: bytes) -> PolicyFile:
     try:
         manifests = list(objects(SUFFIXES[suffix](data)))
     except ManifestError as error:
-        return unreadable_file(origin, "content", data[:80].decode(errors="replace"), str(error))
+        # Without the content: a link may lead to a file that others must not see, as a secret.
+        return unreadable_file(origin, "content", f"{len(data)} bytes", str(error))
     return policy_file(origin, manifests)
 
 

@@ -292,6 +292,28 @@ async def test_a_body_with_a_wrong_content_encoding_gets_400(served: Served) -> 
     assert (reply.status, reply.headers["content-type"]) == (400, "application/json")
 
 
+@pytest.mark.parametrize("path", ["/scheduler/filter", "/nowhere"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_cannot_be_unpacked_logs_no_traceback(served: Served, path: str, encoding: str) -> None:
+    with capture_logs() as events:
+        reply = await served.ask(request(path, b"neither gzip nor deflate", Content_Encoding=encoding))
+        await eventually(lambda: bool(events))
+
+    assert reply.status in (400, 404)
+    (line,) = events
+    assert (line["event"], line["reason"]) == ("connection_closed", "unreadable")
+    assert line["error"] == f"body: '400, message: Can not decode content-encoding: {encoding}'"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [request(), request(method="GET"), request("/nowhere"), request(body=b"{"), b"BROKEN\r\n\r\n"],
+    ids=["answer", "method", "path", "body", "no-http"],
+)
+async def test_a_response_does_not_name_the_server(served: Served, data: bytes) -> None:
+    assert "server" not in (await served.ask(data)).headers
+
+
 async def test_a_connection_stays_open_after_answers_and_refusals(served: Served) -> None:
     async with served.connect() as connection:
         statuses = []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.buckets import NODES, POLICIES, SAMPLES, VERDICTS
+from bus.buckets import NODES, POLICIES, SAMPLES, SOURCES, VERDICTS
 from bus.connection import Bus
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, encode_node_samples
@@ -281,6 +281,26 @@ async def test_unreadable_entries_are_reported_and_left_out(tas: Tas, bus: Bus) 
         done = await tas(*arguments)
         assert done.code == 0
         assert "left out: POLICIES/default.p: policy default/p" in done.err
+
+
+async def test_a_text_from_elsewhere_does_not_control_the_terminal(tas: Tas, bus: Bus) -> None:
+    hostile = "\x1b]0;owned\x07\x9b31m\u202e"
+    state = {
+        "kind": "prometheus",
+        "holder": hostile,
+        "since": "2026-01-01T00:00:00Z",
+        "time": "2026-01-01T00:00:00Z",
+        "problem": hostile,
+        "metrics": {hostile: {"missing": hostile}},
+        "refused": [{"reason": "node", "count": 1, "example": hostile}],
+    }
+    await bus.put(SOURCES, "prometheus", encode(state), revision=0, read_at=time.monotonic())
+    await bus.put(POLICIES, "default.p", encode({hostile: hostile}), revision=0, read_at=time.monotonic())
+    for command in (("get", "sources"), ("get", "sources", "--json"), ("get", "policies"), ("explain", "node", "n")):
+        done = await tas(*command)
+        shown = done.out + done.err
+        assert "owned" in shown
+        assert all(line.isprintable() for line in shown.split("\n"))
 
 
 SHORT_COMMANDS = [

@@ -603,7 +603,7 @@ class TestManifest:
             ({"apiVersion": "telemetry.intel.com/v1"}, "manifest demo", "apiVersion", "'telemetry.intel.com/v1'"),
             ({"apiVersion": None}, "manifest demo", "apiVersion", "None"),
             ({"kind": "TASPolicyList"}, "manifest demo", "kind", "'TASPolicyList'"),
-            ({"kind": ["TASPolicy"]}, "manifest demo", "kind", "['TASPolicy']"),
+            ({"kind": ["TASPolicy"]}, "manifest demo", "kind", "<list>"),
             ({"metadata": None}, "manifest", "metadata", "None"),
             ({"metadata": {}}, "manifest", "metadata.name", "absent"),
             ({"metadata": {"name": 5}}, "manifest", "metadata.name", "5"),

@@ -81,8 +81,8 @@ def test_all_fields_are_read() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([], "document = []: must be an object with the fields metrics, node_label, sources"),
-        ({"metric": {}}, "metric = {}: is not a known field: must be one of metrics, node_label, sources"),
+        ([], "document = <list>: must be an object with the fields metrics, node_label, sources"),
+        ({"metric": {}}, "metric = <dict>: is not a known field: must be one of metrics, node_label, sources"),
         ({"metrics": []}, "metrics = []: must be an object"),
         ({"metrics": {"a b": {}}}, "metrics = 'a b': must be a metric's name"),
         ({"metrics": {"m": None}}, "metrics.m = None: Expected `object`, got `null`"),

@@ -422,7 +422,7 @@ class TestConfiguration:
         [
             ("metrics: {load: {query: 5}}", "metrics.load.query = 5: Expected `str | null`, got `int`"),
             ("metrics: [", "no YAML: line 2, column 1: "),
-            ("a: 1\n---\nb: 2", "document = [{'a': 1}, {'b': 2}]: must be an object"),
+            ("a: 1\n---\nb: 2", "document = <list>: must be an object"),
             (
                 "sources: {other: {}}",
                 "sources = 'other': is not a polled source: must be one of prometheus",

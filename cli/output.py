@@ -1,0 +1,30 @@
+"""The output of all commands. A text from elsewhere cannot control the terminal: its control characters are escaped.
+
+Names of pods, labels of Prometheus and error texts of servers may contain such characters. So no module of `cli` but
+this one and `cli.console` writes to the terminal by itself.
+"""
+
+import json
+
+import click
+
+from tas.errors import printable
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Prints a text, of one or several lines."""
+    click.echo(lines_of(str(text)), err=err, nl=nl)
+
+
+def lines_of(text: str) -> str:
+    """`text` with all its lines escaped; line ends stay."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def json_lines_of(text: str) -> str:
+    """The same JSON, with escapes of JSON in its strings."""
+    return "\n".join(line if line.isprintable() else "".join(map(_json_escape, line)) for line in text.split("\n"))
+
+
+def _json_escape(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
