@@ -8,7 +8,7 @@ SPREAD := -n auto --dist worksteal
 FEW    := $(SPREAD) --maxprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help up test removal check format e2e nightly bench docs clean
+.PHONY: help up test removal fuzz check format e2e nightly bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -29,6 +29,9 @@ test: $(VENV)/.ready    ## every test this machine can run, against a real nats-
 
 removal: $(VENV)/.ready ## the histories of the law of removal alone: TAS_REMOVAL_SEEDS=200 make removal
 	$(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
+
+fuzz: $(VENV)/.ready    ## hostile bytes for every decoder, 6 minutes: TAS_FUZZ_SECONDS=60 make fuzz, for each decoder
+	$(BIN)/python -m tests.fuzz
 
 check: $(VENV)/.ready   ## format, lint, types, import contracts, generated docs
 	$(BIN)/ruff format --check .

@@ -18,6 +18,7 @@ from bus.buckets import SYNCED
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import NODE_FACTS, synced_of
+from bus.records.codec import UNREADABLE
 from cli.demo.narration import Observed
 from cli.demo.stage import HOSTNAME, SOURCE, Node, Stage
 from cli.demo.stories import Story
@@ -30,6 +31,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError
 from workers.kubernetes.resources import FULL_NODES, NAMESPACES, PODS, POLICIES, NodeObject, PolicyObject
 from workers.process.address import Address
+from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, whole_body
 from workers.serving.extender import PREFIX
 
 REQUEST_SECONDS = 5.0
@@ -207,8 +209,8 @@ class ClusterChecks:
                 aiohttp.ClientSession(timeout=timeout) as session,
                 session.request(method, url, json=body) as response,
             ):
-                return msgspec.json.decode(await response.read())
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
+                return msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES))
+        except (aiohttp.ClientError, TimeoutError, TooLargeError, OSError, *UNREADABLE) as error:
             raise UnfitError(
                 f"no extender answers at {url}: {str(error) or type(error).__name__} "
                 f"({flag('listen')}, {flag('extender_health')})"

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
+import msgspec
 
 from bus.connection import Bus
 from bus.errors import BusError
+from bus.records.codec import UNREADABLE
 from bus.scrapes import publish_scrape
 from cli.demo.narration import CHECK_INTERVAL_SECONDS, Check, Narration, Observed
 from tas.enforcing.node_resource import RESOURCE
@@ -21,6 +23,7 @@ from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
 from workers.kubernetes.resources import NAMESPACES, NODES, PODS, POLICIES, PodObject
+from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, body_start, whole_body
 
 SOURCE = "demo"
 """The source of the demo's samples; the demo's policies read only this source."""
@@ -245,8 +248,10 @@ class Stage:
                 aiohttp.ClientSession(timeout=timeout) as session,
                 session.post(f"{self._extender}/{verb}", json=question) as response,
             ):
-                return await response.json() if response.status == 200 else await response.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
+                if response.status != 200:
+                    return (await body_start(response)).decode(errors="replace")
+                return msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES))
+        except (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE) as error:
             return str(error) or type(error).__name__
 
     async def _labels(self, node: str) -> Mapping[str, str]:

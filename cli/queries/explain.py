@@ -10,6 +10,7 @@ import msgspec
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
 from bus.record_kind import Unreadable
+from bus.records.codec import UNREADABLE
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
@@ -26,6 +27,7 @@ from tas.policy.policy import POD_LABEL, PolicyKey
 from tas.values.names import is_dns_label, is_label_value, is_subdomain
 from tas.view.view import View
 from workers.process.address import Address
+from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, whole_body
 
 ANSWERS_SECONDS = 3.0
 """How long the extender may take to return its last answers."""
@@ -154,8 +156,8 @@ async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
             aiohttp.ClientSession(timeout=timeout) as session,
             session.get(f"http://{health}/answers", raise_for_status=True) as response,
         ):
-            answers = msgspec.json.decode(await response.read(), type=list[Answer])
-    except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+            answers = msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES), type=list[Answer])
+    except (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE) as error:
         setting = f"{flag('extender_health')}, {variable('extender_health')}"
         echo(f"no last answers: {health} ({setting}): {error or type(error).__name__}", err=True)
         return None

@@ -26,6 +26,7 @@ from tas.samples.freshness import is_fresh
 from tas.samples.sample import newest
 from tas.values.quantity import Quantity, format_quantity
 from workers.following.followed_view import FollowedView
+from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, whole_body
 from workers.process.logs import logging_to
 
 REDRAW_INTERVAL_SECONDS = 0.25
@@ -267,9 +268,9 @@ class LiveView:
             while True:
                 try:
                     async with session.get(self._answers_url) as response:
-                        self._answers = orjson.loads(await response.read())
+                        self._answers = orjson.loads(await whole_body(response, max_bytes=MAX_OWN_BYTES))
                         self._answers_error = None
-                except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                except (aiohttp.ClientError, TimeoutError, TooLargeError, ValueError) as error:
                     self._answers_error = f"{self._answers_url}: {error or type(error).__name__}"
                 await asyncio.sleep(ANSWERS_INTERVAL_SECONDS)
 

@@ -85,6 +85,7 @@ class Decoder:
         seeds: Valid messages, to be mutated.
         form: What the messages are made of: `json`, `yaml`, `write` (remote write) or `text`.
         bytes_per_byte: The bound of the peak of memory, in bytes for each byte of a message.
+        seconds_per_byte: The bound of the processor time, in seconds for each byte of a message.
         kept: The bound of the bytes that a call may keep.
     """
 
@@ -95,7 +96,17 @@ class Decoder:
     seeds: tuple[bytes, ...]
     form: str = "json"
     bytes_per_byte: float = BYTES_PER_BYTE
+    seconds_per_byte: float = SECONDS_PER_BYTE
     kept: int = KEPT_BYTES
+
+    def __str__(self) -> str:
+        """What holds for the decoder, as a sentence."""
+        errors = " or ".join(error.__name__ for error in self.allowed) or "no error"
+        return (
+            f"{self.name}: {self.form} of at most {self.largest} bytes raises {errors}, takes at most "
+            f"{self.seconds_per_byte * 1e6:g} µs and {self.bytes_per_byte:g} bytes for each byte, and keeps at most "
+            f"{self.kept} bytes."
+        )
 
 
 def _golden(pattern: str) -> tuple[bytes, ...]:
@@ -299,6 +310,7 @@ DECODERS: tuple[Decoder, ...] = (
         seeds=_write_seeds(),
         form="write",
         bytes_per_byte=22 * BYTES_PER_BYTE,  # a block of snappy unpacks to 22 times its size
+        seconds_per_byte=22 * SECONDS_PER_BYTE,
     ),
     Decoder(
         name="kubernetes-list",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.cost import cost, memory
-from tests.fuzz.decoders import DECODERS, SECONDS_PER_BYTE, Decoder, decoder
+from tests.fuzz.decoders import DECODERS, Decoder, decoder
 
 CORPUS = Path(__file__).parent / "corpus"
 FINDINGS = sorted(path for path in CORPUS.rglob("*") if path.is_file())
@@ -18,7 +18,7 @@ def check(decoder: Decoder, data: bytes) -> None:
     size = max(len(data), LEAST_BYTES)
     found = min((cost(decoder, data) for _ in range(3)), key=lambda each: each.seconds)
     assert found.error is None
-    assert found.seconds < size * SECONDS_PER_BYTE
+    assert found.seconds < size * decoder.seconds_per_byte
     peak, kept = memory(decoder, data)
     assert peak < size * decoder.bytes_per_byte
     assert kept < decoder.kept

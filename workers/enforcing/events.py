@@ -3,6 +3,7 @@
 import secrets
 from datetime import UTC, datetime
 
+from tas.errors import line_of
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import EVENTS
 
@@ -25,7 +26,7 @@ async def record_event(client: KubernetesClient, *, node: str, uid: str, reason:
         "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
         "type": "Warning",
         "reason": reason,
-        "message": message,
+        "message": line_of(message),
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "firstTimestamp": now,

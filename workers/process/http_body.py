@@ -6,6 +6,10 @@ MAX_ERROR_BYTES = 64 << 10
 """How much is read of the body of an error response."""
 
 
+MAX_OWN_BYTES = 64 << 20
+"""The largest response that is read of another process of this product."""
+
+
 class TooLargeError(Exception):
     """A body has more bytes than allowed; the rest was not read."""
 
