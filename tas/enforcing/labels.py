@@ -7,9 +7,9 @@ Policies with the same name in different namespaces share their labels. Removals
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tas.policy.policy import LABEL_PREFIX, PolicyKey
-from tas.values.names import is_subdomain
-from tas.verdict.verdict import VIOLATING, DesiredKind, DesiredLabel, PolicyVerdict, labeling_prefix
+from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
+from tas.values.names import is_label_key, is_label_value, is_subdomain
+from tas.verdict.verdict import VIOLATING, DesiredKind, DesiredLabel, PolicyVerdict, deschedule_label, labeling_prefix
 
 
 class Winner(NamedTuple):
@@ -20,11 +20,26 @@ class Winner(NamedTuple):
     overruled: tuple[PolicyKey, ...]
 
 
+class DroppedLabel(NamedTuple):
+    """A label in a verdict that its policy may not name, or may not give this value."""
+
+    policy: PolicyKey
+    label: str
+    value: str
+
+
 class DesiredLabels(NamedTuple):
-    """The result of all verdicts of a node: the winner of each label, and the prefixes whose labels all stay."""
+    """The result of all verdicts of a node.
+
+    Attributes:
+        winners: The winner of each label.
+        held_prefixes: The prefixes whose labels all stay.
+        dropped: The labels that do not count, since anybody may write a verdict.
+    """
 
     winners: Mapping[str, Winner]
     held_prefixes: frozenset[str]
+    dropped: frozenset[DroppedLabel]
 
     def is_held(self, label: str) -> bool:
         """Whether a policy holds every label under the prefix of `label`."""
@@ -32,16 +47,38 @@ class DesiredLabels(NamedTuple):
 
 
 def desired_labels(policies: Mapping[PolicyKey, PolicyVerdict]) -> DesiredLabels:
-    """The desired labels of one node, sorted by key."""
+    """The desired labels of one node, sorted by key, without those that `may_desire` does not allow."""
     found: dict[str, list[tuple[PolicyKey, DesiredLabel]]] = {}
+    dropped: set[DroppedLabel] = set()
     for key, policy in policies.items():
-        for strategy in policy.strategies.values():
+        for kind, strategy in policy.strategies.items():
             for label, verdict in strategy.labels.items():
-                found.setdefault(label, []).append((key, verdict.desired))
+                if may_desire(key, kind, label, verdict.desired):
+                    found.setdefault(label, []).append((key, verdict.desired))
+                else:
+                    dropped.add(DroppedLabel(key, label, verdict.desired.value))
     return DesiredLabels(
         winners={label: winner(each) for label, each in sorted(found.items())},
         held_prefixes=frozenset(labeling_prefix(key) for key, policy in policies.items() if policy.holds_prefix),
+        dropped=frozenset(dropped),
     )
+
+
+def may_desire(policy: PolicyKey, strategy: StrategyType, label: str, desired: DesiredLabel) -> bool:
+    """Whether a strategy of this policy may desire this of a label, whatever a verdict says.
+
+    `deschedule` may only set the policy's name to `violating`. `labeling` may only set labels under the policy's prefix
+    that Kubernetes accepts. All other labels of nodes belong to others.
+    """
+    sets = desired.kind in (DesiredKind.SET, DesiredKind.SET_IF_ABSENT)
+    if not is_subdomain(policy.name):
+        return False
+    if strategy is StrategyType.DESCHEDULE:
+        return label == deschedule_label(policy) and (not sets or desired.value == VIOLATING)
+    if strategy is StrategyType.LABELING:
+        is_ours = label.startswith(labeling_prefix(policy)) and is_label_key(label)
+        return is_ours and (not sets or is_label_value(desired.value))
+    return False
 
 
 def winner(desired: Iterable[tuple[PolicyKey, DesiredLabel]]) -> Winner:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bus.buckets import NODES, VERDICTS
 from bus.subjects import node_metrics_key, verdict_key
@@ -62,7 +63,8 @@ def desired_by(label: str, desired: DesiredLabel, *, uid: str = "u") -> PolicyVe
     verdict = StrategyVerdict(
         state=State.UNKNOWN, changed=0.0, labels={label: LabelVerdict(state=State.UNKNOWN, desired=desired)}
     )
-    return PolicyVerdict(uid=uid, generation=1, strategies={StrategyType.DESCHEDULE: verdict})
+    strategy = StrategyType.LABELING if "/" in label else StrategyType.DESCHEDULE
+    return PolicyVerdict(uid=uid, generation=1, strategies={strategy: verdict})
 
 
 REJECTS: dict[str, Any] = {"dontschedule": {"rules": [rule()]}}
@@ -277,6 +279,43 @@ class LabelScenarios:
         assert await world.annotation(node, ANNOTATION) == "1"
         assert after.labels == stored
 
+    async def test_labels_that_are_not_those_of_its_policy_are_dropped_from_a_verdict_and_the_others_are_set(
+        self, world: World, labels: Running
+    ) -> None:
+        zone, control_plane, name = "topology.kubernetes.io/zone", "node-role.kubernetes.io/control-plane", world.name()
+        node = await world.node("node", **{zone: "a", "disktype": "ssd"})
+        before = await world.labels(node)
+        metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+        forged = {
+            HOSTNAME: DesiredLabel(DesiredKind.SET, "another"),
+            control_plane: DesiredLabel(DesiredKind.SET, ""),
+            zone: DesiredLabel(DesiredKind.SET, "b"),
+            "disktype": DesiredLabel(DesiredKind.ABSENT),
+            name: DesiredLabel(DesiredKind.SET, VIOLATING),
+        }
+        strategies = {
+            kind: StrategyVerdict(
+                state=State.VIOLATED,
+                changed=0.0,
+                labels={label: LabelVerdict(state=State.VIOLATED, desired=each) for label, each in forged.items()},
+            )
+            for kind in (StrategyType.DESCHEDULE, StrategyType.LABELING)
+        }
+        key = PolicyKey("a", name)
+        with capture_logs() as logs:
+            await world.verdict(
+                node, metadata["uid"], {key: PolicyVerdict(uid="u", generation=1, strategies=strategies)}
+            )
+            await eventually(has(world, node, name, VIOLATING))
+            await settled(world, labels)
+        assert await world.labels(node) == before | {name: VIOLATING}
+        dropped = [line for line in logs if line["event"] == "verdict_label_dropped"]
+        assert {(line["node"], line["policy"]) for line in dropped} == {(node, str(key))}
+        assert dropped[0]["label"] in forged
+        assert labels.count("tas_verdict_labels_dropped") == 5  # the name too: not a label of `labeling`
+        await world.verdict(node, metadata["uid"], {})
+        await eventually(lambda: labels.count("tas_verdict_labels_dropped") == 0)
+
     async def test_an_invalid_desired_label_is_reported_and_the_others_are_set(
         self, world: World, labels: Running
     ) -> None:
@@ -289,7 +328,7 @@ class LabelScenarios:
         }
         await world.verdict(node, metadata["uid"], policies)
         await eventually(has(world, node, name, VIOLATING))
-        assert labels.count("tas_labels_refused_total") == 1
+        assert labels.count("tas_verdict_labels_dropped") == 1
         policies[PolicyKey("a", "bad")] = desired_by(card, DesiredLabel(DesiredKind.SET, "1"))
         await world.verdict(node, metadata["uid"], policies)
         await eventually(has(world, node, card, "1"))

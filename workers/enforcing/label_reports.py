@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from typing import TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tas.enforcing.labels import is_in_our_form
+from tas.enforcing.labels import DroppedLabel, is_in_our_form
 from workers.enforcing.events import LABEL_OVERWRITTEN, record_event
 from workers.enforcing.node_patches import NodeLabels
 from workers.kubernetes.client import KubernetesClient
@@ -15,6 +16,8 @@ from workers.kubernetes.errors import KubernetesError
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("labels")
+
+T = TypeVar("T")
 
 
 class LabelReports:
@@ -31,11 +34,12 @@ class LabelReports:
         self._client = client
         self._throttled = ThrottledLog(log)
         self._foreign: dict[str, frozenset[str]] = {}
+        self._dropped: dict[str, frozenset[DroppedLabel]] = {}
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self._patches = counter("tas_label_patches", "Attempts to patch a node, by result.", ["result"])
         self._changes = counter("tas_label_changes", "Labels changed on nodes.", ["change"])
-        self._refused = counter("tas_labels_refused", "Labels that are invalid, or that the API server refused.")
+        self._refused = counter("tas_labels_refused", "Labels that the API server refused.")
         self._unconfirmed = counter(
             "tas_label_removals_unconfirmed", "Requested removals that the reads before the patch did not confirm."
         )
@@ -59,6 +63,8 @@ class LabelReports:
         nodes_failing.set_function(failing)
         foreign = gauge("tas_labels_foreign", "Labels in the form of TAS's labels that somebody else has set.")
         foreign.set_function(lambda: sum(map(len, self._foreign.values())))
+        dropped = gauge("tas_verdict_labels_dropped", "Labels in verdicts that their policy may not set; they stay.")
+        dropped.set_function(lambda: sum(map(len, self._dropped.values())))
 
     def attempted(self, result: str) -> None:
         """Counts a patch without success: `conflict`, `expired` or `gone`."""
@@ -90,16 +96,25 @@ class LabelReports:
 
     def foreign(self, node: str, labels: frozenset[str]) -> None:
         """Reports all foreign labels of a node."""
-        new = labels - self._foreign.get(node, frozenset())
-        self.forget(node)
-        if labels:
-            self._foreign[node] = labels
-        if new:
+        if new := _noted(self._foreign, node, labels):
             log.info("label_foreign", node=node, labels=sorted(new))
+
+    def dropped(self, node: str, labels: frozenset[DroppedLabel]) -> None:
+        """Reports all labels in the verdict of a node that do not count."""
+        for each in sorted(_noted(self._dropped, node, labels)):
+            self._throttled.warning(
+                "verdict_label_dropped",
+                (node, each.policy),
+                node=node,
+                policy=str(each.policy),
+                label=each.label,
+                value=each.value,
+            )
 
     def forget(self, node: str) -> None:
         """Forgets a deleted node."""
         self._foreign.pop(node, None)
+        self._dropped.pop(node, None)
 
     def patched(
         self,
@@ -150,3 +165,11 @@ class LabelReports:
                 await record_event(self._client, node=name, uid=node.uid, reason=LABEL_OVERWRITTEN, message=message)
             except KubernetesError as error:
                 self.warning("event_not_recorded", name, reason=LABEL_OVERWRITTEN, error=str(error))
+
+
+def _noted(known: dict[str, frozenset[T]], node: str, labels: frozenset[T]) -> frozenset[T]:
+    """Replaces the labels of a node, and returns the new ones."""
+    new = labels - known.pop(node, frozenset())
+    if labels:
+        known[node] = labels
+    return new

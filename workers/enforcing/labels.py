@@ -24,14 +24,13 @@ from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from bus.watch import Watch
-from tas.enforcing.labels import desired_labels, labels_to_set
+from tas.enforcing.labels import DroppedLabel, desired_labels, labels_to_set
 from tas.enforcing.memory import Declined, PatchLimit
 from tas.enforcing.pod import PodKey
 from tas.enforcing.removal import requested_removals, unmentioned_labels
 from tas.enforcing.waking import ANNOTATION, Recoveries, Recovery, Waiting
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
-from tas.values.names import is_label_key, is_label_value
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from workers.enforcing.confirmation import Confirmation
 from workers.enforcing.label_reports import LabelReports
@@ -64,6 +63,7 @@ class _Step:
     removals: Mapping[str, tuple[PolicyKey, ...]]
     orphans: frozenset[str]
     foreign: frozenset[str]
+    dropped: frozenset[DroppedLabel]
     overruled: tuple[str, ...]
     wake: Recovery | None
 
@@ -165,6 +165,7 @@ class Labels:
         step = self._step(name, _policies_of(verdict, node.uid), node)
         if verdict is not None and verdict.node_uid == node.uid:  # else it is unknown which labels belong to policies
             self._reports.foreign(name, step.foreign)
+            self._reports.dropped(name, step.dropped)
         if step.changes or step.wake is not None:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
                 self._reports.warning("node_patched_too_often", name, patches=PATCHES, seconds=PATCHES_SECONDS)
@@ -186,22 +187,15 @@ class Labels:
             removals={label: requesting for label, requesting in removals.items() if label in changes},
             orphans=orphans.intersection(changes),
             foreign=unmentioned.foreign,
+            dropped=desired.dropped,
             overruled=tuple(label for label, winner in desired.winners.items() if winner.overruled),
             wake=self._recoveries.due(name, node.recovered, at=time.monotonic()),
         )
 
     def _without_refused(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str | None]:
-        """The changes without those that were refused recently or are invalid."""
+        """The changes without those that were refused recently."""
         refused = self._refused.of(name, at=time.monotonic())
-        allowed = {}
-        for label, value in changes.items():
-            if label in refused and refused[label] == value:
-                continue
-            if value is None or (is_label_key(label) and is_label_value(value)):
-                allowed[label] = value
-            else:
-                self._refuse(name, label, value, "not a valid Kubernetes label")
-        return allowed
+        return {label: value for label, value in changes.items() if label not in refused or refused[label] != value}
 
     async def _patch(self, name: str, known: NodeLabels) -> None:
         """Patches the differences from the verdict: first with the known state of the node, then with its read state.

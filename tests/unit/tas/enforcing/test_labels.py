@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.enforcing.labels import desired_labels, is_in_our_form, labels_to_set, policy_name, winner
+from tas.enforcing.labels import (
+    DroppedLabel,
+    desired_labels,
+    is_in_our_form,
+    labels_to_set,
+    may_desire,
+    policy_name,
+    winner,
+)
 from tas.enforcing.removal import Unmentioned, requested_removals, unmentioned_labels
 from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -37,10 +45,15 @@ def unless_any(text: str) -> DesiredLabel:
 
 
 def verdict(desired: Mapping[str, DesiredLabel], *, holds_prefix: bool = False) -> PolicyVerdict:
-    """A verdict with these desired labels; which strategy has them makes no difference to a label."""
-    labels = {label: LabelVerdict(state=State.UNKNOWN, desired=each) for label, each in desired.items()}
-    strategy = StrategyVerdict(state=State.UNKNOWN, changed=0, labels=labels)
-    return PolicyVerdict(uid="u", generation=1, strategies={StrategyType.LABELING: strategy}, holds_prefix=holds_prefix)
+    """A verdict with these desired labels: `deschedule` has the label without a prefix, `labeling` the others."""
+    labels: dict[StrategyType, dict[str, LabelVerdict]] = {}
+    for label, each in desired.items():
+        strategy = StrategyType.LABELING if "/" in label else StrategyType.DESCHEDULE
+        labels.setdefault(strategy, {})[label] = LabelVerdict(state=State.UNKNOWN, desired=each)
+    strategies = {
+        strategy: StrategyVerdict(state=State.UNKNOWN, changed=0, labels=each) for strategy, each in labels.items()
+    }
+    return PolicyVerdict(uid="u", generation=1, strategies=strategies, holds_prefix=holds_prefix)
 
 
 Desired = Mapping[PolicyKey, Mapping[str, DesiredLabel]]
@@ -125,6 +138,75 @@ def test_facts_D50_only_won_keys_are_written() -> None:
     assert changes(desired, {K + "foo": "1", K + "bar": "2"}) == {}
 
 
+# Which labels a verdict may name
+
+HOSTNAME, CONTROL_PLANE, ZONE = (
+    "kubernetes.io/hostname",
+    "node-role.kubernetes.io/control-plane",
+    "topology.kubernetes.io/zone",
+)
+DESCHEDULE, LABELING = StrategyType.DESCHEDULE, StrategyType.LABELING
+
+
+@pytest.mark.parametrize(
+    ("strategy", "label", "desired", "counts"),
+    [
+        pytest.param(DESCHEDULE, "p", SET, True, id="the policy's name"),
+        pytest.param(DESCHEDULE, "p", ABSENT, True, id="the policy's name, absent"),
+        pytest.param(DESCHEDULE, "p", HOLD, True, id="the policy's name, hold"),
+        pytest.param(DESCHEDULE, "p", value("yes"), False, id="another value"),
+        pytest.param(DESCHEDULE, "p", value(""), False, id="no value"),
+        pytest.param(DESCHEDULE, "p", unless_any("yes"), False, id="another value if absent"),
+        pytest.param(DESCHEDULE, "q", SET, False, id="another name"),
+        pytest.param(DESCHEDULE, "q", ABSENT, False, id="another name, absent"),
+        pytest.param(DESCHEDULE, "q", HOLD, False, id="another name, hold"),
+        pytest.param(DESCHEDULE, LABEL_PREFIX + "p/x", SET, False, id="deschedule under the prefix"),
+        pytest.param(DESCHEDULE, CONTROL_PLANE, SET, False, id="deschedule of a role"),
+        pytest.param(LABELING, LABEL_PREFIX + "p/x", value("1"), True, id="under the policy's prefix"),
+        pytest.param(LABELING, LABEL_PREFIX + "p/X.y_z", value(""), True, id="under the prefix, empty value"),
+        pytest.param(LABELING, LABEL_PREFIX + "p/x", ABSENT, True, id="under the prefix, absent"),
+        pytest.param(LABELING, LABEL_PREFIX + "p/x", value("-1"), False, id="an invalid value"),
+        pytest.param(LABELING, LABEL_PREFIX + "p/x", value("a" * 64), False, id="a long value"),
+        pytest.param(LABELING, LABEL_PREFIX + "p/", value("1"), False, id="no key"),
+        pytest.param(LABELING, LABEL_PREFIX + "p/x/y", value("1"), False, id="two slashes"),
+        pytest.param(LABELING, LABEL_PREFIX + "p/-x", ABSENT, False, id="an invalid key"),
+        pytest.param(LABELING, LABEL_PREFIX + "q/x", value("1"), False, id="another policy's prefix"),
+        pytest.param(LABELING, LABEL_PREFIX + "pq/x", value("1"), False, id="a longer name's prefix"),
+        pytest.param(LABELING, LABEL_PREFIX, value("1"), False, id="only the prefix"),
+        pytest.param(LABELING, "p", SET, False, id="labeling without the prefix"),
+        pytest.param(LABELING, HOSTNAME, value("1"), False, id="labeling of the hostname"),
+        pytest.param(LABELING, ZONE, ABSENT, False, id="labeling of the zone, absent"),
+        pytest.param(StrategyType.DONTSCHEDULE, "p", SET, False, id="dontschedule"),
+    ],
+)
+def test_a_verdict_may_name_only_labels_of_its_policy(
+    strategy: StrategyType, label: str, desired: DesiredLabel, counts: bool
+) -> None:
+    key, labels = PolicyKey("default", "p"), {label: LabelVerdict(state=State.UNKNOWN, desired=desired)}
+    policy = PolicyVerdict(
+        uid="u", generation=1, strategies={strategy: StrategyVerdict(state=State.UNKNOWN, changed=0, labels=labels)}
+    )
+    found = desired_labels({key: policy})
+    assert (label in found.winners) is counts
+    assert found.dropped == (frozenset() if counts else {DroppedLabel(key, label, desired.value)})
+
+
+@pytest.mark.parametrize("name", ["node-role.kubernetes.io/control-plane", "Upper", "a_b", "", "a/b", "x" * 254])
+def test_a_verdict_of_an_impossible_name_sets_nothing(name: str) -> None:
+    key = PolicyKey("default", name)
+    found = desired_labels({key: verdict({name: SET, labeling_prefix(key) + "x": value("1")})})
+    assert not found.winners
+    assert len(found.dropped) == 2
+
+
+def test_the_rest_of_a_verdict_with_a_dropped_label_counts() -> None:
+    labels = {HOSTNAME: "n1", ZONE: "a"}
+    forged = verdict({ZONE: ABSENT, HOSTNAME: value("n2"), CONTROL_PLANE: value(""), "p": SET})
+    desired = {PolicyKey("default", "p"): forged, L: verdict({K + "gpu": value("1")})}
+    assert changed(desired, labels) == {"p": VIOLATING, K + "gpu": "1"}
+    assert {each.label for each in desired_labels(desired).dropped} == {ZONE, HOSTNAME, CONTROL_PLANE}
+
+
 # Several policies for one label
 
 A, B, C = (PolicyKey(namespace, "same") for namespace in "abc")
@@ -153,9 +235,10 @@ def test_facts_D39_the_strongest_desired_label_wins(
 
 
 def test_facts_D39_values_that_differ_are_reported() -> None:
-    policies = {A: verdict({"x": value("1")}), B: verdict({"x": value("2")}), C: verdict({"x": HOLD})}
-    assert changed(policies, {"x": "2"}) == {"x": "1"}
-    assert desired_labels(policies).winners["x"].overruled == (B,)
+    label = labeling_prefix(A) + "x"
+    policies = {A: verdict({label: value("1")}), B: verdict({label: value("2")}), C: verdict({label: HOLD})}
+    assert changed(policies, {label: "2"}) == {label: "1"}
+    assert desired_labels(policies).winners[label].overruled == (B,)
 
 
 def test_facts_S8_a_label_of_a_deleted_policy_stays_if_another_of_its_name_sets_it() -> None:
@@ -262,11 +345,12 @@ def patched(labels: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[
 
 
 def mentions(policies: Mapping[PolicyKey, PolicyVerdict], label: str) -> list[DesiredLabel]:
+    """What the policies desire of a label, without what does not count."""
     return [
         strategy.labels[label].desired
-        for policy in policies.values()
-        for strategy in policy.strategies.values()
-        if label in strategy.labels
+        for key, policy in policies.items()
+        for kind, strategy in policy.strategies.items()
+        if label in strategy.labels and may_desire(key, kind, label, strategy.labels[label].desired)
     ]
 
 
@@ -290,6 +374,7 @@ def test_only_labels_of_verdicts_change_and_only_ours_are_removed(
             assert label.startswith(LABEL_PREFIX) or labels[label] == VIOLATING
         else:
             assert kinds & {DesiredKind.SET, DesiredKind.SET_IF_ABSENT}
+            assert label.startswith(LABEL_PREFIX) or change == VIOLATING
 
 
 @given(several, nodes)

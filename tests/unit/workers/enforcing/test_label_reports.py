@@ -7,6 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from tas.enforcing.labels import DroppedLabel
+from tas.policy.policy import PolicyKey
 from workers.enforcing.label_reports import LabelReports
 from workers.kubernetes.client import KubernetesClient
 
@@ -74,3 +76,21 @@ def test_a_foreign_label_is_logged_once_and_counted_while_it_exists() -> None:
             counts.append(reported.count("tas_labels_foreign"))
     assert counts == [1, 2, 2, 1, 0]
     assert [line["labels"] for line in logs] == [["a"], ["b"]]
+
+
+def test_a_dropped_label_of_a_verdict_is_logged_with_its_policy_and_counted_while_the_verdict_has_it() -> None:
+    reported, counts = Reported(), []
+    zone = DroppedLabel(PolicyKey("default", "p"), "topology.kubernetes.io/zone", "b")
+    host = DroppedLabel(PolicyKey("default", "q"), "kubernetes.io/hostname", "x")
+    with capture_logs() as logs:
+        for dropped in ({zone}, {zone, host}, {zone, host}, set()):
+            reported.reports.dropped("n", frozenset(dropped))
+            counts.append(reported.count("tas_verdict_labels_dropped"))
+        reported.reports.dropped("n", frozenset({zone}))
+        reported.reports.forget("n")
+    assert counts == [1, 2, 2, 0]
+    assert reported.count("tas_verdict_labels_dropped") == 0
+    assert [(line["event"], line["node"], line["policy"], line["label"]) for line in logs] == [
+        ("verdict_label_dropped", "n", "default/p", zone.label),
+        ("verdict_label_dropped", "n", "default/q", host.label),
+    ]
