@@ -15,7 +15,7 @@ from tas.errors import shortened, without_password
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.values.duration import DurationError, parse_duration
-from tas.values.names import is_subdomain
+from tas.values.names import is_label_name, is_subdomain
 from tas.values.quantity import NANO, QuantityError, parse_quantity
 from workers.ingest.sources.spec import OF_KUBERNETES, SourceSpec, parse_sources
 from workers.process.address import Address
@@ -218,6 +218,13 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _label_names(text: str) -> tuple[str, ...]:
+    names = _names(text)
+    if not all(map(is_label_name, names)):
+        raise ValueError("must be label keys without a prefix, separated by commas")
+    return names
+
+
 def _replicas(text: str) -> int:
     if text not in ("1", "3", "5"):
         raise ValueError("must be 1, 3 or 5")
@@ -294,6 +301,15 @@ class Settings:
             "run resources": IN_CLUSTER,
             "run watch": IN_CLUSTER,
         },
+    )
+    overwrite_labels: tuple[str, ...] | None = _setting(
+        group="The cluster",
+        form="KEY,...",
+        help="Names of policies with `deschedule` whose label may replace a value that somebody else has set. Without "
+        "this such a value stays, and the node does not get the label. The replaced value is lost.",
+        commands=("run all", "run labels"),
+        parse=_label_names,
+        default_text="none",
     )
     node_resource: int = _setting(
         group="The cluster",
@@ -571,11 +587,18 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
         yield from _tls_mistakes(values)
     if command == "run resources" and values["node_resource"] == 0:
         yield Mistake(_label("node_resource"), "0", "must be at least 1")
-    if command == "run all" and values["node_resource"] and values["kubeconfig"] is None:
-        yield Mistake(_label("node_resource"), str(values["node_resource"]), f"needs {flag('kubeconfig')}")
+    if command == "run all" and values["kubeconfig"] is None:
+        yield from _mistakes_without_a_cluster(values)
     store = values["store"]
     if command in _STARTS_BUS and store is not None and store.exists() and not store.is_dir():
         yield Mistake(_label("store"), shortened(str(store)), "is not a directory")
+
+
+def _mistakes_without_a_cluster(values: Mapping[str, Any]) -> Iterator[Mistake]:
+    for name in ("overwrite_labels", "node_resource"):
+        if value := values[name]:
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
+            yield Mistake(_label(name), shortened(text), f"needs {flag('kubeconfig')}")
 
 
 def _path_mistakes(name: str, path: Path, *, is_directory: bool = False) -> Iterator[Mistake]:

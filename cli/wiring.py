@@ -107,7 +107,11 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
         bus, client, registry=registry, count=settings.node_resource
     ),
     "labels": lambda bus, client, settings, registry: Labels(
-        bus, client, registry=registry, default_stale_after=settings.stale_after
+        bus,
+        client,
+        registry=registry,
+        default_stale_after=settings.stale_after,
+        overwrite=settings.overwrite_labels or (),
     ),
 }
 """The workers that also use the API server, each with its own client."""

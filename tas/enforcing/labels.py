@@ -4,12 +4,20 @@ The labels are those of the original TAS: `<policy>=violating`, and `telemetry.a
 Policies with the same name in different namespaces share their labels. Removals are in `tas.enforcing.removal`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
 from tas.values.names import is_label_key, is_label_value, is_subdomain
-from tas.verdict.verdict import VIOLATING, DesiredKind, DesiredLabel, PolicyVerdict, deschedule_label, labeling_prefix
+from tas.verdict.verdict import (
+    REPLACEABLE,
+    VIOLATING,
+    DesiredKind,
+    DesiredLabel,
+    PolicyVerdict,
+    deschedule_label,
+    labeling_prefix,
+)
 
 
 class Winner(NamedTuple):
@@ -99,11 +107,28 @@ def winner(desired: Iterable[tuple[PolicyKey, DesiredLabel]]) -> Winner:
 _STRENGTH = {DesiredKind.SET: 0, DesiredKind.SET_IF_ABSENT: 0, DesiredKind.HOLD: 1, DesiredKind.ABSENT: 2}
 
 
-def labels_to_set(desired: DesiredLabels, current: Mapping[str, str]) -> dict[str, str]:
-    """The labels that must be set on a node with the labels `current`."""
+def foreign_values(desired: DesiredLabels, current: Mapping[str, str], *, overwrite: Collection[str]) -> dict[str, str]:
+    """The labels without a prefix that must be set, but whose current value is foreign: this value stays.
+
+    `overwrite` are the keys whose foreign values an operator allows to be replaced.
+    """
+    return {
+        label: current[label]
+        for label, winner in desired.winners.items()
+        if winner.desired.kind is DesiredKind.SET
+        and "/" not in label
+        and label not in overwrite
+        and current.get(label, "") not in REPLACEABLE
+    }
+
+
+def labels_to_set(desired: DesiredLabels, current: Mapping[str, str], *, overwrite: Collection[str]) -> dict[str, str]:
+    """The labels that must be set on a node with the labels `current`; `overwrite` as in `foreign_values`."""
+    foreign = foreign_values(desired, current, overwrite=overwrite)
     return {
         label: winner.desired.value
         for label, winner in desired.winners.items()
+        if label not in foreign
         if (winner.desired.kind is DesiredKind.SET and current.get(label) != winner.desired.value)
         or (winner.desired.kind is DesiredKind.SET_IF_ABSENT and label not in current)
     }
@@ -112,7 +137,7 @@ def labels_to_set(desired: DesiredLabels, current: Mapping[str, str]) -> dict[st
 def is_in_our_form(label: str, value: str) -> bool:
     """Whether the label has the form of TAS's labels: it has the prefix, or it has no prefix and the value `violating`.
 
-    Any other value of a key without a prefix is a user's: a policy of that name overwrites it, TAS never removes it.
+    Any other value of a key without a prefix is a user's: TAS does not remove it.
     """
     return label.startswith(LABEL_PREFIX) or (value == VIOLATING and "/" not in label)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
-from tas.verdict.verdict import VERDICT_STRATEGIES, deschedule_label
+from tas.verdict.verdict import REPLACEABLE, VERDICT_STRATEGIES, deschedule_label
 
 MAX_NAMES = 10
 """The maximum of nodes, metrics and problems that are named; the rest is counted."""
@@ -65,6 +65,20 @@ def shared_labels(policy: Policy, others: Iterable[Policy]) -> tuple[Problem, ..
             reason = f"{_first(shared)}: {other.key} desires it too; of two values, that of {first.namespace} is set"
             found.append(Problem(field="metadata.name", value=repr(policy.key.name), reason=reason, refused=False))
     return tuple(found)
+
+
+def foreign_values(policy: Policy, violated: Mapping[str, Mapping[str, str]]) -> tuple[Problem, ...]:
+    """The nodes that do not get the label of `deschedule`, since somebody else uses its key.
+
+    `violated` are the labels of each node that violates the strategy.
+    """
+    label = deschedule_label(policy.key)
+    nodes = {node: labels[label] for node, labels in violated.items() if label is not None and label in labels}
+    foreign = [f"{node} ({label}={value})" for node, value in sorted(nodes.items()) if value not in REPLACEABLE]
+    if not foreign:
+        return ()
+    reason = f"somebody else has set the label {label}, and this value stays: {_first(foreign)}"
+    return (Problem(field="metadata.name", value=repr(policy.key.name), reason=reason, refused=False),)
 
 
 def policy_status(

@@ -15,6 +15,12 @@ from tas.values.names import is_label_name
 VIOLATING = "violating"
 """The value of a `deschedule` label; of a key without a prefix, the only value that TAS removes."""
 
+REPLACEABLE = frozenset({VIOLATING, "", "null"})
+"""The values of a `deschedule` label that TAS replaces: the original left empty and `null` (facts.md D44).
+
+Any other value is foreign: somebody else uses the key.
+"""
+
 VERDICT_STRATEGIES = (StrategyType.DONTSCHEDULE, StrategyType.DESCHEDULE, StrategyType.LABELING)
 """The strategies that have a state."""
 

@@ -55,14 +55,16 @@ class Running:
 
 
 @asynccontextmanager
-async def labels_running(kubeconfig: Path, url: str, *, wait: bool = True) -> AsyncIterator[Running]:
+async def labels_running(
+    kubeconfig: Path, url: str, *, wait: bool = True, overwrite: tuple[str, ...] = ()
+) -> AsyncIterator[Running]:
     """A replica with its own bus connection and client; ready if `wait`."""
     registry = CollectorRegistry()
     async with (
         Bus.connect(url, name="labels") as bus,
         KubernetesClient.connect(kubeconfig, worker="labels") as client,
     ):
-        worker = Labels(bus, client, registry=registry, default_stale_after=STALE_SECONDS)
+        worker = Labels(bus, client, registry=registry, default_stale_after=STALE_SECONDS, overwrite=overwrite)
         async with running(worker):
             if wait:
                 await eventually(lambda: worker.unready() is None)

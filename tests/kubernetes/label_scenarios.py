@@ -204,24 +204,52 @@ class LabelScenarios:
         await settled(world, labels)
         assert (await world.labels(node))[name] == ""
 
-    async def test_facts_S4_a_users_value_on_a_policys_key_is_overwritten_while_violated_with_a_warning(
+    async def test_facts_S4_a_users_value_on_a_policys_key_stays_and_is_reported(
         self, world: World, labels: Running
     ) -> None:
         name = world.name()
-        node = await world.node("node", **{name: "other"})
-        await world.policy(await world.namespace(), name, deschedule())
+        node, other = await world.node("node", **{name: "ssd"}), await world.node("other", **{name: "null"})
+        key = await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.sample(other, health=1)
+        with capture_logs() as logs:
+            await world.evaluate(node, other)
+            await eventually(has(world, other, name, VIOLATING))
+            await settled(world, labels)
+        assert labels.count("tas_label_values_foreign") == 1
+        (line,) = (line for line in logs if line["event"] == "label_value_foreign")
+        assert (line["node"], line["label"], line["value"]) == (node, name, "ssd")
+        await world.delete_policy(key)
+        await world.evaluate(node, other)
+        await eventually(has(world, other, name, None))
+        await settled(world, labels)
+        assert (await world.labels(node))[name] == "ssd"
+        assert labels.count("tas_label_values_foreign") == 0
+
+    async def test_facts_S4_a_users_value_is_overwritten_with_a_warning_only_if_a_setting_names_the_key(
+        self, world: World, kubeconfig: Path, server: Server
+    ) -> None:
+        name, other = world.name(), world.name("other")
+        node = await world.node("node", **{name: "ssd", other: "hdd"})
+        namespace = await world.namespace()
+        for policy in (name, other):
+            await world.policy(namespace, policy, deschedule())
         await world.sample(node, health=1)
         await world.evaluate(node)
-        await eventually(has(world, node, name, VIOLATING))
+        async with labels_running(kubeconfig, server.url, overwrite=(name,)) as worker:
+            await eventually(has(world, node, name, VIOLATING))
 
-        async def has_event() -> bool:
-            return bool(await world.events(node))
+            async def has_event() -> bool:
+                return bool(await world.events(node))
 
-        await eventually(has_event)
-        (event,) = await world.events(node)
-        assert (event["type"], event["reason"]) == ("Warning", "LabelOverwritten")
-        assert f"{name}=other" in event["message"]
-        assert labels.count("tas_label_changes_total", change="overwritten") == 1
+            await eventually(has_event)
+            (event,) = await world.events(node)
+            assert (event["type"], event["reason"]) == ("Warning", "LabelOverwritten")
+            assert f"{name}=ssd" in event["message"]
+            await worker.idle()
+            assert worker.count("tas_label_changes_total", change="overwritten") == 1
+            assert worker.count("tas_label_values_foreign") == 1
+        assert (await world.labels(node))[other] == "hdd"
 
     async def test_a_label_of_ours_that_a_user_removes_or_changes_is_restored(
         self, world: World, labels: Running
@@ -233,8 +261,8 @@ class LabelScenarios:
         await world.evaluate(node)
         prefixed = f"{PREFIX}{name}/card"
         await eventually(has(world, node, prefixed, "card0"))
-        for label, ours in ((name, VIOLATING), (prefixed, "card0")):
-            for theirs in (None, "theirs"):
+        for label, ours, changes in ((name, VIOLATING, (None, "")), (prefixed, "card0", (None, "theirs"))):
+            for theirs in changes:
                 await world.admin.label_node(node, {label: theirs})
                 await eventually(has(world, node, label, ours))
 

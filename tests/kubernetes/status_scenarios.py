@@ -122,6 +122,20 @@ class StatusScenarios:
             (problem,) = found["problems"]
             assert str(other) in problem["reason"]
 
+    async def test_facts_S4_a_foreign_value_under_the_label_of_a_policy_is_reported(
+        self, world: World, status: Checking
+    ) -> None:
+        name = world.name()
+        node, other = await world.node("node", **{name: "ssd"}), await world.node("other")
+        key = await world.policy(await world.namespace(), name, deschedule())
+        for each in (node, other):
+            await world.sample(each, health=1)
+        await world.evaluate(node, other)
+        found = await wait_for_status(world, key, Ready=("True", "PartlyIgnored"), Violating=("True", "NodesViolate"))
+        (problem,) = found["problems"]
+        assert f"{node} ({name}=ssd)" in problem["reason"]
+        assert other not in problem["reason"]
+
     async def test_an_unchanged_status_is_not_patched(self, world: World, status: Checking) -> None:
         node = await world.node()
         key = await world.policy(await world.namespace(), world.name(), deschedule())

@@ -8,7 +8,8 @@ from typing import TypeVar
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tas.enforcing.labels import DroppedLabel, is_in_our_form
+from tas.enforcing.labels import DroppedLabel
+from tas.verdict.verdict import REPLACEABLE
 from workers.enforcing.events import LABEL_OVERWRITTEN, record_event
 from workers.enforcing.node_patches import NodeLabels
 from workers.kubernetes.client import KubernetesClient
@@ -34,6 +35,7 @@ class LabelReports:
         self._client = client
         self._throttled = ThrottledLog(log)
         self._foreign: dict[str, frozenset[str]] = {}
+        self._foreign_values: dict[str, frozenset[tuple[str, str]]] = {}
         self._dropped: dict[str, frozenset[DroppedLabel]] = {}
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
@@ -63,6 +65,10 @@ class LabelReports:
         nodes_failing.set_function(failing)
         foreign = gauge("tas_labels_foreign", "Labels in the form of TAS's labels that somebody else has set.")
         foreign.set_function(lambda: sum(map(len, self._foreign.values())))
+        foreign_values = gauge(
+            "tas_label_values_foreign", "Labels that a policy requires, but whose key has a value of somebody else."
+        )
+        foreign_values.set_function(lambda: sum(map(len, self._foreign_values.values())))
         dropped = gauge("tas_verdict_labels_dropped", "Labels in verdicts that their policy may not set; they stay.")
         dropped.set_function(lambda: sum(map(len, self._dropped.values())))
 
@@ -99,6 +105,11 @@ class LabelReports:
         if new := _noted(self._foreign, node, labels):
             log.info("label_foreign", node=node, labels=sorted(new))
 
+    def foreign_values(self, node: str, labels: Mapping[str, str]) -> None:
+        """Reports all labels of a node that are not set, since their key has a value of somebody else."""
+        for label, value in sorted(_noted(self._foreign_values, node, frozenset(labels.items()))):
+            self._throttled.warning("label_value_foreign", (node, label), node=node, label=label, value=value)
+
     def dropped(self, node: str, labels: frozenset[DroppedLabel]) -> None:
         """Reports all labels in the verdict of a node that do not count."""
         for each in sorted(_noted(self._dropped, node, labels)):
@@ -114,6 +125,7 @@ class LabelReports:
     def forget(self, node: str) -> None:
         """Forgets a deleted node."""
         self._foreign.pop(node, None)
+        self._foreign_values.pop(node, None)
         self._dropped.pop(node, None)
 
     def patched(
@@ -156,11 +168,11 @@ class LabelReports:
         """Records a warning Event on the node for each value of somebody else that was overwritten."""
         for label, value in changes.items():
             before = node.labels.get(label)
-            if value is None or before is None or is_in_our_form(label, before):
+            if value is None or before is None or "/" in label or before in REPLACEABLE:
                 continue
             self._changes.labels("overwritten").inc()
             self.warning("label_overwritten", name, label=label, value=before)
-            message = f"Label {label}={before} was overwritten with {value}: the key belongs to a policy"
+            message = f"Label {label}={before} was overwritten with {value}, as the settings of TAS allow"
             try:
                 await record_event(self._client, node=name, uid=node.uid, reason=LABEL_OVERWRITTEN, message=message)
             except KubernetesError as error:

@@ -8,7 +8,7 @@ replicas may do this, and a replica that was paused for a minute patches nothing
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -24,7 +24,7 @@ from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from bus.watch import Watch
-from tas.enforcing.labels import DroppedLabel, desired_labels, labels_to_set
+from tas.enforcing.labels import DroppedLabel, desired_labels, foreign_values, labels_to_set
 from tas.enforcing.memory import Declined, PatchLimit
 from tas.enforcing.pod import PodKey
 from tas.enforcing.removal import requested_removals, unmentioned_labels
@@ -63,6 +63,7 @@ class _Step:
     removals: Mapping[str, tuple[PolicyKey, ...]]
     orphans: frozenset[str]
     foreign: frozenset[str]
+    foreign_values: Mapping[str, str]
     dropped: frozenset[DroppedLabel]
     overruled: tuple[str, ...]
     wake: Recovery | None
@@ -74,8 +75,15 @@ class Labels:
     name = "labels"
 
     def __init__(
-        self, bus: Bus, client: KubernetesClient, *, registry: CollectorRegistry, default_stale_after: float
+        self,
+        bus: Bus,
+        client: KubernetesClient,
+        *,
+        registry: CollectorRegistry,
+        default_stale_after: float,
+        overwrite: Collection[str] = (),
     ) -> None:
+        self._overwrite = frozenset(overwrite)
         self._bus = bus
         self._client = client
         self._nodes: dict[str, NodeLabels] = {}
@@ -165,6 +173,7 @@ class Labels:
         step = self._step(name, _policies_of(verdict, node.uid), node)
         if verdict is not None and verdict.node_uid == node.uid:  # else it is unknown which labels belong to policies
             self._reports.foreign(name, step.foreign)
+            self._reports.foreign_values(name, step.foreign_values)
             self._reports.dropped(name, step.dropped)
         if step.changes or step.wake is not None:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
@@ -180,13 +189,14 @@ class Labels:
         unmentioned = unmentioned_labels(desired, node.labels, managers=node.managers)
         orphans = unmentioned.orphans - self._kept.of(name, at=time.monotonic()).keys()
         changes = self._without_refused(
-            name, labels_to_set(desired, node.labels) | dict.fromkeys((*removals, *orphans))
+            name, labels_to_set(desired, node.labels, overwrite=self._overwrite) | dict.fromkeys((*removals, *orphans))
         )
         return _Step(
             changes=changes,
             removals={label: requesting for label, requesting in removals.items() if label in changes},
             orphans=orphans.intersection(changes),
             foreign=unmentioned.foreign,
+            foreign_values=foreign_values(desired, node.labels, overwrite=self._overwrite),
             dropped=desired.dropped,
             overruled=tuple(label for label, winner in desired.winners.items() if winner.overruled),
             wake=self._recoveries.due(name, node.recovered, at=time.monotonic()),

@@ -6,7 +6,7 @@ does not prevent late writes, so each patch is conditional on the policy's uid a
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 
 import structlog
@@ -14,15 +14,25 @@ from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.kinds import LEASE_RECORDS, NODE_SAMPLES, NODE_VERDICTS
+from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS
 from bus.lease import Lease
 from bus.record_kind import Entry, Unreadable
+from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.watch import Watch
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
-from tas.policy.policy import Policy, PolicyKey, Problem
-from tas.verdict.status import MetricUse, StateBook, differs, metrics_of, policy_status, shared_labels
+from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
+from tas.verdict.status import (
+    MetricUse,
+    NodeStates,
+    StateBook,
+    differs,
+    foreign_values,
+    metrics_of,
+    policy_status,
+    shared_labels,
+)
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
@@ -107,11 +117,14 @@ class PolicyStatus:
         read_at = time.monotonic()
         metadata, policy = written.metadata, written.policy
         others = (each.policy for key, each in following.policies.items() if key.name == policy.key.name)
+        states = following.book.states(policy.key, metadata.uid)
+        violated = states.get(StrategyType.DESCHEDULE, NodeStates()).violated
+        foreign = foreign_values(policy, following.labels_of(violated, policy.key.name))
         status = policy_status(
             policy,
             generation=metadata.generation,
-            problems=(*written.problems, *shared_labels(policy, others)),
-            states=following.book.states(policy.key, metadata.uid),
+            problems=(*written.problems, *shared_labels(policy, others), *foreign),
+            states=states,
             unseen=following.unseen(policy),
             before=written.status,
             now=time.time(),
@@ -155,6 +168,7 @@ class _Following:
         self._writer = writer
         self._default_stale_after = writer._default_stale_after
         self._seen = SeenMetrics()
+        self._facts: dict[str, Entry[str, NodeFacts]] = {}  # decoded when needed, which is seldom
         self._start_at = time.monotonic() + patch_after
         self._patched: dict[PolicyKey, float] = {}
         self._reflector = Reflector(client, POLICIES, on_list=self._listed, on_change=self._change)
@@ -162,7 +176,8 @@ class _Following:
         self._nodes = SyncedWatch(
             bus,
             NODE_SAMPLES.to(self._seen.take),
-            on_epoch=lambda _: self._seen.clear(),
+            NODE_FACTS.to(self._take_facts),
+            on_epoch=lambda _: self._nodes_epoch_began(),
             on_complete=self._complete,
         )
 
@@ -174,6 +189,16 @@ class _Following:
     def unseen(self, policy: Policy) -> list[MetricUse]:
         """The policy's metrics of which no node had a fresh sample at the last search."""
         return self._seen.unseen(metrics_of(policy), self._stale_after(policy))
+
+    def labels_of(self, nodes: Iterable[str], label: str) -> dict[str, Mapping[str, str]]:
+        """The labels of those of `nodes` that have this label."""
+        found: dict[str, Mapping[str, str]] = {}
+        for node in nodes:
+            entry = self._facts.get(node)
+            facts = entry.readable() if entry is not None and entry.mentions(label) else None
+            if facts is not None:
+                found[node] = facts.labels
+        return found
 
     @property
     def _ready(self) -> bool:
@@ -252,6 +277,16 @@ class _Following:
             for key, policy in policies.items()
         }
         self.changed.update(self.book.take(entry.key, states))
+
+    def _take_facts(self, entry: Entry[str, NodeFacts]) -> None:
+        if entry.present:
+            self._facts[entry.key] = entry
+        else:
+            self._facts.pop(entry.key, None)
+
+    def _nodes_epoch_began(self) -> None:
+        self._seen.clear()
+        self._facts.clear()
 
     def _complete(self, synced: Synced) -> None:
         log.info("status_ready", nodes=synced.count, policies=len(self.policies))

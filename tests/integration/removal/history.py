@@ -15,6 +15,7 @@ from tests.integration.removal.api import Api
 from tests.integration.removal.cases import Case
 from tests.integration.removal.model import (
     PREFIX,
+    REPLACEABLE,
     VIOLATING,
     Expected,
     Sample,
@@ -286,9 +287,9 @@ class History:
             wanted = expected(self._users.policies, labels, values[node])
             for label in sorted(wanted.keys() | {each for each in labels if self._is_ours(each)}):
                 should, current = wanted.get(label, Expected(None)), labels.get(label)
-                if current == should.value or (
-                    should.value is None and self._may_stay(node, state.uid, label, current, should)
-                ):
+                if current == should.value or _is_foreign_value(label, current):
+                    continue
+                if should.value is None and self._may_stay(node, state.uid, label, current, should):
                     continue
                 found.append(f"{node}: {label} is {current}, and should be {should.value}")
         return found
@@ -298,7 +299,7 @@ class History:
 
     def _may_stay(self, node: str, uid: str, label: str, current: str | None, should: Expected) -> bool:
         """Whether a label that no policy sets is held, or belongs to a user."""
-        if should.free or ("/" not in label and current != VIOLATING):
+        if should.free or ("/" not in label and current != VIOLATING):  # empty and `null` are never removed
             return True
         name = label.removeprefix(PREFIX).partition("/")[0]
         specs = [spec for key, spec in self._users.policies.items() if key[1] == name]
@@ -328,3 +329,8 @@ class History:
             await self._bus.publish(SAMPLES, f"tas.samples.{node.replace('.', '_')}.agent", json.dumps(body).encode())
         except BusError:
             await asyncio.sleep(0.02)  # as a source without a bus
+
+
+def _is_foreign_value(label: str, current: str | None) -> bool:
+    """Whether a user has given a label without prefix a value that the product leaves, whatever policies desire."""
+    return "/" not in label and current is not None and current not in REPLACEABLE

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tests.integration.removal.cases import Case, late
 from tests.integration.removal.model import (
     PREFIX,
+    REPLACEABLE,
     VIOLATING,
     Key,
     Spec,
@@ -104,6 +105,8 @@ class Judge:
             if before.get(label) == after.get(label):
                 continue
             place = (node, uid, label)
+            if label in after and not written.by_test and "/" not in label:
+                self._judge_set(node, label, before.get(label), after[label])
             if label not in after and not written.by_test:
                 removal = Removal(
                     node=node,
@@ -138,6 +141,11 @@ class Judge:
     def must_have_no_faults(self) -> None:
         """Fails with every removal without a reason."""
         assert not self.faults, "\n".join(self.faults)
+
+    def _judge_set(self, node: str, label: str, before: str | None, after: str) -> None:
+        """The product may only set a label without prefix to `violating`, and only in place of a value of TAS."""
+        if after != VIOLATING or (before is not None and before not in REPLACEABLE):
+            self.faults.append(f"{label} of {node} was changed from {before} to {after}")
 
     # The law
 

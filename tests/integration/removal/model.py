@@ -16,6 +16,9 @@ from tests.integration.removal.spans import ALWAYS, Span, intersection, union
 PREFIX = "telemetry.aware.scheduling."
 VIOLATING = "violating"
 
+REPLACEABLE = (VIOLATING, "", "null")
+"""The values of a label without prefix that the product may replace; any other value belongs to somebody else."""
+
 Spec = Mapping[str, Any]
 Key = tuple[str, str]
 """A policy's namespace and name."""

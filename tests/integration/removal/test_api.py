@@ -64,6 +64,24 @@ async def test_a_removal_is_checked_although_a_write_by_a_user_follows(
     assert [fault.partition(" was removed ")[0] for fault in judge.faults] == [f"{LABEL}=violating from {NODE}"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_fault"),
+    [
+        ("strange", "violating", True),
+        ("violating", "strange", True),
+        ("null", "violating", False),
+        ("", "violating", False),
+    ],
+)
+async def test_the_product_must_not_replace_a_foreign_value(
+    api: SandboxApi, judge: Judge, before: str, after: str, is_fault: bool
+) -> None:
+    await api.label_node(NODE, {LABEL: before})
+    write_as_product(api, after)
+    api.report()
+    assert judge.faults == ([f"{LABEL} of {NODE} was changed from {before} to {after}"] if is_fault else [])
+
+
 async def test_a_removal_by_a_user_is_not_checked(api: SandboxApi, judge: Judge) -> None:
     write_as_product(api, "violating")
     await api.label_node(NODE, {LABEL: None})

@@ -106,7 +106,9 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
     for file in ("pem", "sources.yaml"):
         (tmp_path / file).touch()
     # Policies come from a directory or from a cluster, so --kubeconfig has its own test.
-    assert set(given) | {"kubeconfig", "node_resource"} == {field.name for field in fields(Settings)}
+    assert set(given) | {"kubeconfig", "node_resource", "overwrite_labels"} == {
+        field.name for field in fields(Settings)
+    }
     settings = Settings.load("run all", {name: text for name, (text, _) in given.items()})
     assert settings.source is not None
     found = {name: getattr(settings, name) for name in given} | {"source": [spec.name for spec in settings.source]}
@@ -195,6 +197,22 @@ def test_policies_come_from_a_directory_or_from_a_cluster(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("name", "expected"), [("no", "does not exist"), (".", "is not a readable file")])
 def test_an_unreadable_kubeconfig_is_refused(tmp_path: Path, name: str, expected: str) -> None:
     assert mistakes("run watch", {"kubeconfig": str(tmp_path / name)}) == [("--kubeconfig", expected)]
+
+
+def test_labels_that_may_be_overwritten_are_keys_without_a_prefix(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text("{}")
+    given = {"kubeconfig": str(file)}
+    assert Settings.load("run all", given).overwrite_labels is None
+    found = Settings.load("run labels", given | {"overwrite_labels": "disktype, gold.v2"}).overwrite_labels
+    assert found == ("disktype", "gold.v2")
+    assert mistakes("run all", {"policies": str(tmp_path), "overwrite_labels": "gold"}) == [
+        ("--overwrite-labels", "needs --kubeconfig")
+    ]
+    for wrong in ("", "gold,", "kubernetes.io/hostname", "-gold", "x" * 64):
+        ((setting, reason),) = mistakes("run labels", given | {"overwrite_labels": wrong})
+        assert setting == "--overwrite-labels"
+        assert reason.startswith("must be")
 
 
 def test_the_node_resource_is_off_by_default_and_a_whole_number(tmp_path: Path) -> None:

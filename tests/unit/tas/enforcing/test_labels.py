@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tas.enforcing.labels import (
     DroppedLabel,
     desired_labels,
+    foreign_values,
     is_in_our_form,
     labels_to_set,
     may_desire,
@@ -21,6 +22,7 @@ from tas.policy.rules import State
 from tas.verdict.verdict import (
     ABSENT,
     HOLD,
+    REPLACEABLE,
     VIOLATING,
     DesiredKind,
     DesiredLabel,
@@ -63,7 +65,7 @@ Managers = Mapping[str, tuple[str, ...]]
 def changed(policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, str]) -> dict[str, str | None]:
     """The labels to set, and the requested removals (None)."""
     desired = desired_labels(policies)
-    return labels_to_set(desired, labels) | dict.fromkeys(requested_removals(desired, labels))
+    return labels_to_set(desired, labels, overwrite=()) | dict.fromkeys(requested_removals(desired, labels))
 
 
 def changes(desired: Desired, labels: Mapping[str, str]) -> Mapping[str, str | None]:
@@ -88,8 +90,10 @@ def orphans(desired: Desired, labels: Mapping[str, str], managers: Managers | No
     [
         pytest.param(SET, {}, {P.name: VIOLATING}, id="facts_S2-set"),
         pytest.param(SET, {P.name: VIOLATING}, {}, id="set-already"),
-        pytest.param(SET, {P.name: "other"}, {P.name: VIOLATING}, id="facts_S4-set-over-foreign"),
-        pytest.param(SET, {P.name: ""}, {P.name: VIOLATING}, id="set-over-empty"),
+        pytest.param(SET, {P.name: "other"}, {}, id="facts_S4-set-keeps-foreign"),
+        pytest.param(SET, {P.name: "Violating"}, {}, id="facts_S4-set-keeps-another-spelling"),
+        pytest.param(SET, {P.name: ""}, {P.name: VIOLATING}, id="facts_S4-set-over-empty"),
+        pytest.param(SET, {P.name: "null"}, {P.name: VIOLATING}, id="facts_S4-set-over-historic-null"),
         pytest.param(ABSENT, {P.name: VIOLATING}, {P.name: None}, id="facts_S3-absent"),
         pytest.param(ABSENT, {}, {}, id="absent-already"),
         pytest.param(ABSENT, {P.name: ""}, {}, id="facts_D44-absent-keeps-empty"),
@@ -125,10 +129,43 @@ def test_desired_label_under_the_prefix(
     assert changes({L: {K + "gpu": desired}}, current | {"zone": "a"}) == change
 
 
+@pytest.mark.parametrize(
+    ("current", "overwrite", "foreign", "change"),
+    [
+        pytest.param({P.name: "ssd"}, (), {P.name: "ssd"}, {}, id="foreign"),
+        pytest.param({P.name: "ssd"}, ("other",), {P.name: "ssd"}, {}, id="another-key-is-allowed"),
+        pytest.param({P.name: "ssd"}, (P.name,), {}, {P.name: VIOLATING}, id="allowed"),
+        pytest.param({P.name: "null"}, (), {}, {P.name: VIOLATING}, id="historic-null"),
+        pytest.param({}, (), {}, {P.name: VIOLATING}, id="absent"),
+        pytest.param({P.name: VIOLATING}, (), {}, {}, id="set"),
+    ],
+)
+def test_a_foreign_value_stays_and_is_reported_unless_an_operator_allows_its_replacement(
+    current: dict[str, str], overwrite: tuple[str, ...], foreign: dict[str, str], change: dict[str, str]
+) -> None:
+    desired = desired_labels({P: verdict({P.name: SET})})
+    assert foreign_values(desired, current, overwrite=overwrite) == foreign
+    assert labels_to_set(desired, current, overwrite=overwrite) == change
+
+
+@pytest.mark.parametrize("desired", [HOLD, ABSENT])
+def test_a_foreign_value_is_not_reported_while_the_label_is_not_to_be_set(desired: DesiredLabel) -> None:
+    found = desired_labels({P: verdict({P.name: desired})})
+    assert foreign_values(found, {P.name: "ssd"}, overwrite=()) == {}
+    assert labels_to_set(found, {P.name: "ssd"}, overwrite=(P.name,)) == {}
+    assert requested_removals(found, {P.name: "ssd"}) == {}
+
+
+def test_any_value_under_the_prefix_is_replaced() -> None:
+    found = desired_labels({L: verdict({K + "gpu": value("2")})})
+    assert foreign_values(found, {K + "gpu": "somebody"}, overwrite=()) == {}
+    assert labels_to_set(found, {K + "gpu": "somebody"}, overwrite=()) == {K + "gpu": "2"}
+
+
 def test_facts_S5_one_patch_sets_and_removes() -> None:
     p1, p2 = PolicyKey("default", "p1"), PolicyKey("default", "p2")
     desired = desired_labels({p1: verdict({"p1": SET}), p2: verdict({"p2": ABSENT})})
-    assert labels_to_set(desired, {"p2": VIOLATING}) == {"p1": VIOLATING}
+    assert labels_to_set(desired, {"p2": VIOLATING}, overwrite=()) == {"p1": VIOLATING}
     assert requested_removals(desired, {"p2": VIOLATING}) == {"p2": (p2,)}
 
 
@@ -374,7 +411,7 @@ def test_only_labels_of_verdicts_change_and_only_ours_are_removed(
             assert label.startswith(LABEL_PREFIX) or labels[label] == VIOLATING
         else:
             assert kinds & {DesiredKind.SET, DesiredKind.SET_IF_ABSENT}
-            assert label.startswith(LABEL_PREFIX) or change == VIOLATING
+            assert label.startswith(LABEL_PREFIX) or (change, labels.get(label, "") in REPLACEABLE) == (VIOLATING, True)
 
 
 @given(several, nodes)

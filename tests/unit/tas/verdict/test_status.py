@@ -13,6 +13,7 @@ from tas.verdict.status import (
     NodeStates,
     StateBook,
     differs,
+    foreign_values,
     metrics_of,
     policy_status,
     shared_labels,
@@ -211,6 +212,26 @@ def test_facts_D39_policies_of_one_name_report_shared_labels() -> None:
     assert "a/demo" in problem.reason
     assert "that of a is set" in problem.reason
     assert shared_labels(three, [one, two, three]) == ()
+
+
+@pytest.mark.parametrize("value", [None, "violating", "", "null", "ssd", "hdd"])
+def test_facts_S4_a_foreign_value_under_the_label_of_a_policy_is_reported_with_its_node(value: str | None) -> None:
+    policy, _ = read({"deschedule": rules()})
+    labels = {} if value is None else {"demo": value}
+    problems = foreign_values(policy, {"n1": labels | {"zone": "a"}, "n2": {"other": "ssd"}})
+    if value in {"ssd", "hdd"}:
+        (problem,) = problems
+        assert f"n1 (demo={value})" in problem.reason
+        assert "n2" not in problem.reason
+        assert not problem.refused
+    else:
+        assert not problems
+
+
+def test_facts_D45_a_name_that_is_no_label_key_has_no_foreign_value() -> None:
+    long = "x" * 64
+    policy, _ = parse_policy(PolicyKey("default", long), {"strategies": {"deschedule": rules()}})
+    assert foreign_values(policy, {"n1": {long: "ssd"}}) == ()
 
 
 def test_the_book_counts_each_node_once() -> None:

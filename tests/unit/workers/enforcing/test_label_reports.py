@@ -78,6 +78,22 @@ def test_a_foreign_label_is_logged_once_and_counted_while_it_exists() -> None:
     assert [line["labels"] for line in logs] == [["a"], ["b"]]
 
 
+def test_a_foreign_value_is_logged_and_counted_while_it_keeps_a_label_from_being_set() -> None:
+    reported, counts = Reported(), []
+    with capture_logs() as logs:
+        for labels in ({"p": "ssd"}, {"p": "ssd", "q": "1"}, {"q": "1"}, {}):
+            reported.reports.foreign_values("n", labels)
+            counts.append(reported.count("tas_label_values_foreign"))
+        reported.reports.foreign_values("n", {"p": "ssd"})
+        reported.reports.forget("n")
+    assert counts == [1, 2, 1, 0]
+    assert reported.count("tas_label_values_foreign") == 0
+    assert [(line["event"], line["node"], line["label"], line["value"]) for line in logs] == [
+        ("label_value_foreign", "n", "p", "ssd"),
+        ("label_value_foreign", "n", "q", "1"),
+    ]
+
+
 def test_a_dropped_label_of_a_verdict_is_logged_with_its_policy_and_counted_while_the_verdict_has_it() -> None:
     reported, counts = Reported(), []
     zone = DroppedLabel(PolicyKey("default", "p"), "topology.kubernetes.io/zone", "b")
