@@ -31,6 +31,13 @@ class Known(NamedTuple):
     policies_revision: int
 
 
+class LastRevisions(NamedTuple):
+    """The last sequences of NODES and POLICIES of the server, read after a verdict: no true verdict has later ones."""
+
+    nodes: int
+    policies: int
+
+
 class Action(Enum):
     """What a replica does with a node's stored verdict."""
 
@@ -43,15 +50,26 @@ class Action(Enum):
     """Evaluate the node, and write the verdict if it differs."""
 
 
-def action(verdict: NodeVerdict | None, known: Known) -> Action:
-    """What a replica that knows `known` does after it has read `verdict`."""
-    if verdict is not None and (
-        verdict.policies_revision > known.policies_revision or verdict.nodes_revision > known.nodes_revision
-    ):
+def action(verdict: NodeVerdict | None, known: Known, last: LastRevisions | None = None) -> Action:
+    """What a replica that knows `known` does after it has read `verdict`; `last` if it has read that too."""
+    if verdict is not None and is_ahead(verdict, known) and (last is None or not is_void(verdict, last)):
         return Action.WAIT
     if known.node_uid is None:
         return Action.LEAVE if verdict is None else Action.DELETE
     return Action.EVALUATE
+
+
+def is_ahead(verdict: NodeVerdict, known: Known) -> bool:
+    """Whether the verdict has later revisions than the replica."""
+    return verdict.policies_revision > known.policies_revision or verdict.nodes_revision > known.nodes_revision
+
+
+def is_void(verdict: NodeVerdict, last: LastRevisions) -> bool:
+    """Whether the verdict has revisions that nothing has yet: then it would be newer than every other for ever.
+
+    What a replica has received is no measure for this: a replica that lags must not overwrite the verdict of another.
+    """
+    return verdict.policies_revision > last.policies or verdict.nodes_revision > last.nodes
 
 
 def is_outdated(verdict: NodeVerdict | None, known: Known) -> bool:

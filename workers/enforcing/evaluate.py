@@ -23,7 +23,7 @@ from bus.kinds import NODE_VERDICTS
 from tas.policy.policy import PolicyKey
 from tas.verdict.knowledge import Known, is_outdated
 from tas.verdict.pending import PendingNodes
-from workers.enforcing.node_evaluation import Metrics, NodeEvaluation
+from workers.enforcing.node_evaluation import BEHIND_RETRY_SECONDS, Metrics, NodeEvaluation
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
@@ -197,6 +197,8 @@ class Evaluate:
         known = Known(uid, revision, self._policies_applied)
         if self._ready and is_outdated(self._verdicts.get(node).record, known):
             self._add_by_all(node)
+        elif self._ready and self._nodes.is_ahead(node):  # usually only until the watches have caught up
+            self._queue.add(node, after=BEHIND_RETRY_SECONDS)
 
     async def _handle(self, node: str) -> float | None:
         """Evaluates a node; returns the seconds until it must be evaluated again, or None."""

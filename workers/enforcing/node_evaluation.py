@@ -21,7 +21,17 @@ from bus.record_kind import Unreadable
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.verdict.evaluation import evaluate_policy, met_labels
-from tas.verdict.knowledge import Action, Known, action, evaluation_time, is_confirmed, of_node
+from tas.verdict.knowledge import (
+    Action,
+    Known,
+    LastRevisions,
+    action,
+    evaluation_time,
+    is_ahead,
+    is_confirmed,
+    is_void,
+    of_node,
+)
 from tas.verdict.pending import Touched
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tas.verdict.watched import UnmetLabels, watched
@@ -32,6 +42,9 @@ log = structlog.get_logger("evaluate")
 
 POLICY_BATCH = 20
 """After so many policies other tasks may run: an extender may answer requests in the same process."""
+
+BEHIND_SECONDS = 0.5
+"""After so long, a stored verdict that is newer than what this replica knows is compared with the server."""
 
 BEHIND_RETRY_SECONDS = 1.0
 """The wait before a node is evaluated again whose stored verdict is newer than what this replica knows."""
@@ -101,8 +114,20 @@ class NodeEvaluation:
         known = _Node(uid=uid, samples=self._followed.view.samples(node), labels=self._followed.view.labels(node))
         evaluated, due = await self._evaluate(node, keys, before, known, evaluation_time(before, time.time()))
         if is_confirmed(before, evaluated, keys, known.labels):
-            return min(due, due_before)
+            if not self.is_ahead(node):
+                return min(due, due_before)
+            if time.time() < self._verdicts.get(node).known_since + BEHIND_SECONDS:
+                return min(due, due_before, time.time() + BEHIND_RETRY_SECONDS)
         return await self._write(node, touched)
+
+    def is_ahead(self, node: str) -> bool:
+        """Whether the stored verdict has later revisions than this replica: then it may be void."""
+        stored = self._verdicts.get(node).record
+        return stored is not None and is_ahead(stored, self._known(stored.node_uid))
+
+    def _known(self, uid: str | None, *, nodes_revision: int = 0) -> Known:
+        watches = self._followed.watches
+        return Known(uid, max(nodes_revision, watches[NODES.name].applied), watches[POLICIES.name].applied)
 
     async def _evaluate(
         self, node: str, keys: Collection[PolicyKey], before: NodeVerdict | None, known: _Node, now: float
@@ -145,8 +170,12 @@ class NodeEvaluation:
         # After the read of the verdict: then a later write from newer data makes this write conflict.
         policies_revision = self._followed.watches[POLICIES.name].applied
         found = await self._read_node(node)
-        nodes_revision = max(found.revision, self._followed.watches[NODES.name].applied)
-        match action(stored.record, Known(found.uid, nodes_revision, policies_revision)):
+        known = self._known(found.uid, nodes_revision=found.revision)._replace(policies_revision=policies_revision)
+        is_valid, last = True, None
+        if stored.record is not None and is_ahead(stored.record, known):
+            last = await self._last_revisions()
+            is_valid = not is_void(stored.record, last)
+        match action(stored.record, known, last):
             case Action.WAIT:
                 return time.time() + BEHIND_RETRY_SECONDS
             case Action.DELETE:
@@ -156,7 +185,7 @@ class NodeEvaluation:
                 return inf
             case Action.EVALUATE:
                 pass
-        before, keys = of_node(stored.record, found.uid), self._followed.records.keys()
+        before, keys = of_node(stored.record, found.uid) if is_valid else None, self._followed.records.keys()
         now = evaluation_time(before, time.time())
         evaluated, due = await self._evaluate(node, keys, before, found, now)
         if before is not None and is_confirmed(
@@ -173,6 +202,8 @@ class NodeEvaluation:
         write = Write(record=verdict, revision=stored.revision, read_at=read_at)
         revision = await self._verdicts.write_one(node, write)
         self._metrics.writes.labels("put").inc()
+        if not is_valid:
+            log.warning("verdict_void", node=node, revision=stored.revision)
         self._metrics.seconds.observe(time.monotonic() - touched.since)
         log.debug("verdict_written", node=node, revision=revision, node_revision=found.revision)
         return due
@@ -183,6 +214,11 @@ class NodeEvaluation:
         self.unmet.forget(node)
         self._metrics.writes.labels("delete").inc()
         log.info("verdict_deleted", node=node)
+
+    async def _last_revisions(self) -> LastRevisions:
+        """The last sequences, by the server. Raises BusError."""
+        nodes, policies = await asyncio.gather(self._bus.epoch(NODES), self._bus.epoch(POLICIES))
+        return LastRevisions(nodes=nodes.last_sequence, policies=policies.last_sequence)
 
     async def _read_node(self, node: str) -> _Node:
         metrics, facts = await asyncio.gather(NODE_SAMPLES.get(self._bus, node), NODE_FACTS.get(self._bus, node))

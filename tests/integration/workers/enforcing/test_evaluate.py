@@ -31,6 +31,7 @@ from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import Scrape, merge
 from tas.values.quantity import parse_quantity
+from tas.verdict.knowledge import LastRevisions
 from tas.verdict.verdict import (
     ABSENT,
     HOLD,
@@ -47,6 +48,7 @@ from tests.integration.replicas import replica, tas
 from tests.integration.servers import PatientBus, Server, all_answered, eventually
 from tests.integration.workers.running import put, running
 from workers.enforcing.evaluate import Evaluate
+from workers.enforcing.node_evaluation import NodeEvaluation
 
 NODE = "node-1.example"
 SET = DesiredLabel(DesiredKind.SET, VIOLATING)
@@ -890,20 +892,61 @@ async def test_no_verdict_is_written_from_a_list_of_an_earlier_epoch(server: Ser
 # Replicas
 
 
-async def test_a_replica_does_not_replace_a_verdict_of_newer_policies(server: Server, world: World) -> None:
+async def test_a_replica_that_lags_does_not_replace_a_verdict_of_newer_policies(
+    server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared, last_revisions = [], NodeEvaluation._last_revisions
+
+    async def noted(self: NodeEvaluation) -> LastRevisions:
+        compared.append(await last_revisions(self))
+        return compared[-1]
+
+    monkeypatch.setattr(NodeEvaluation, "_last_revisions", noted)
     await world.facts()
     await world.sample(m=2)
     await world.policy(**deschedule())
     await world.synced()
-    later = (await world.bus.epoch(POLICIES)).last_sequence + 1
-    stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=later, policies={})
-    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
-    async with evaluating(server) as (evaluate,):
-        await eventually(lambda: evaluate.unready() is None)
-        await world.quiet()
-        assert await world.verdict() == stored
-        await world.synced()  # now the replica has these policies
+    async with gated(server) as bus:
+        evaluate = worker(bus)
+        async with running(evaluate):
+            await world.eventually(VIOLATED, SET)
+            bus.not_followed = (POLICIES,)
+            await server.restart()
+            await eventually(lambda: world.bus.connected)
+            await world.policy("other", **deschedule())
+            later = (await world.bus.epoch(POLICIES)).last_sequence
+            stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=later, policies={})
+            await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
+            await eventually(lambda: len(compared) >= 2)
+            assert evaluate._followed.watches[POLICIES.name].applied < later == compared[-1].policies
+            assert await world.verdict() == stored
+            bus.gate.set()
+            await world.eventually(VIOLATED, SET)
+
+
+async def test_a_verdict_with_revisions_that_nothing_has_is_replaced(server: Server, world: World) -> None:
+    async def is_replaced() -> bool:
+        verdict, strategy = await world.verdict(), await world.strategy()
+        return verdict is not None and verdict.nodes_revision < 2**62 and strategy is not None and is_set(strategy)
+
+    await world.facts()
+    await world.sample(m=2)
+    await world.policy(**deschedule())
+    await world.synced()
+    async with evaluating(server, replicas=2):
         await world.eventually(VIOLATED, SET)
+        right = await world.verdict()
+        assert right is not None
+        # A forged content, and the right content, which is not written again for any other reason.
+        for forged in (
+            foreign(2**62, 2**62),
+            msgspec.structs.replace(right, nodes_revision=2**62, policies_revision=2**62),
+        ):
+            await world.put(VERDICTS, verdict_key(NODE), encode_verdict(forged))
+            await eventually(is_replaced)
+    await world.put(VERDICTS, verdict_key(NODE), encode_verdict(forged))
+    async with evaluating(server):
+        await eventually(is_replaced)
 
 
 def foreign(nodes_revision: int, policies_revision: int, *, desired: DesiredLabel = ABSENT) -> NodeVerdict:

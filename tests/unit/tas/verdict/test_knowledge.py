@@ -4,7 +4,17 @@ import pytest
 
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
-from tas.verdict.knowledge import Action, Known, action, is_confirmed, is_outdated, of_node
+from tas.verdict.knowledge import (
+    Action,
+    Known,
+    LastRevisions,
+    action,
+    is_ahead,
+    is_confirmed,
+    is_outdated,
+    is_void,
+    of_node,
+)
 from tas.verdict.verdict import ABSENT, HOLD, DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
 
 P, Q = PolicyKey("default", "p"), PolicyKey("default", "q")
@@ -43,6 +53,34 @@ def policy(*, generation: int = 1, desired: DesiredLabel = ABSENT) -> PolicyVerd
 )
 def test_a_replica_that_is_behind_waits(verdict: NodeVerdict | None, known: Known, does: Action) -> None:
     assert action(verdict, known) is does
+
+
+LAST = LastRevisions(nodes=8, policies=7)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "uid", "does"),
+    [
+        pytest.param(stored(nodes=8, policies=7), "u", Action.WAIT, id="the last ones"),
+        pytest.param(stored(nodes=9, policies=5), "u", Action.EVALUATE, id="nodes beyond the last"),
+        pytest.param(stored(nodes=5, policies=8), "u", Action.EVALUATE, id="policies beyond the last"),
+        pytest.param(stored(nodes=2**62, policies=2**62), "u", Action.EVALUATE, id="both far beyond"),
+        pytest.param(stored(nodes=2**62, policies=6), "u", Action.EVALUATE, id="one far beyond, one ahead"),
+        pytest.param(stored(nodes=2**62, policies=2**62), None, Action.DELETE, id="of a node that is gone"),
+        pytest.param(stored(nodes=8), None, Action.WAIT, id="ahead, of a node that is gone"),
+        pytest.param(None, "u", Action.EVALUATE, id="none"),
+        pytest.param(None, None, Action.LEAVE, id="none, of a node that is gone"),
+    ],
+)
+def test_a_verdict_with_revisions_that_nothing_has_is_void(
+    verdict: NodeVerdict | None, uid: str | None, does: Action
+) -> None:
+    known = Known(uid, 5, 5)
+    assert action(verdict, known, LAST) is does
+    if verdict is not None:
+        assert action(verdict, known) is Action.WAIT  # without the last revisions it may be that of a faster replica
+        assert is_ahead(verdict, known)
+        assert is_void(verdict, LAST) is (does is not Action.WAIT)
 
 
 @pytest.mark.parametrize(
