@@ -418,9 +418,9 @@ class Settings:
     max_connections: int = _setting(
         group="The extender",
         form="NUMBER",
-        help="How many connections may be open. If there are more, the extender closes the oldest connection "
-        "without a request so far, else the connection that is idle for longest; if all are busy, the new "
-        "connection.",
+        help="How many connections may be open. If there are more, the address with most connections loses one: the "
+        "oldest connection without an answer so far, also in the middle of a request, else the connection whose last "
+        "answer is oldest. A complete request is dropped only for an address with fewer connections.",
         commands=_RUNS_EXTENDER,
         parse=_connections,
         default=str(MAX_CONNECTIONS),

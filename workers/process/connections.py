@@ -1,17 +1,20 @@
 """Connections of an HTTP server, with limits of number, time and size, and with a check of client certificates.
 
 aiohttp limits the size of headers and the idle time of a connection. This module adds limits for the time of sending a
-header and of reading a response. Many silent connections cannot keep others out: at the limit, the oldest connection
-without any request is closed first, then the connection that has been idle for longest.
+header and of reading a response. Many connections cannot keep other clients out: at the limit, the peer address with
+most connections loses one. Its oldest connection without an answer so far is closed first, also in the middle of a
+body, then the connection whose last answer is oldest.
 """
 
 import asyncio
+import collections
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from ipaddress import IPv6Network
 from math import inf
 from typing import Any, cast
 
@@ -81,10 +84,11 @@ def _error(status: int, text: str) -> web.Response:
 class Connection(web.RequestHandler):
     """A connection, from its handshake on."""
 
-    def __init__(self, listener: "Listener", address: str, **options: Any) -> None:
+    def __init__(self, listener: "Listener", address: str, peer: str, **options: Any) -> None:
         super().__init__(listener.server, loop=asyncio.get_running_loop(), **options)
         self._listener = listener
         self.address = address
+        self.peer = peer
         self.epoch = listener.certificates.epoch if listener.certificates else 0
         self.expires = inf
         self.since = time.monotonic()
@@ -148,9 +152,10 @@ class Connection(web.RequestHandler):
 
     def end_request(self) -> None:
         """The request is answered, or will not be."""
+        if self.is_complete:
+            self.has_requested = True
+            self.since = time.monotonic()
         self._request = None
-        self.has_requested = True
-        self.since = time.monotonic()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -178,8 +183,13 @@ class Connection(web.RequestHandler):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered."""
+        """Whether a request has begun and is not answered."""
         return self._request is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a request has arrived completely, with its body, and is not answered."""
+        return self._request is not None and self._request.content.is_eof()
 
     def is_last_response(self) -> bool:
         """Whether the connection closes after the current response."""
@@ -298,18 +308,20 @@ class Listener:
                 self._throttled.warning("accept_failed", error=error.strerror or str(error))
                 await asyncio.sleep(0.05)
                 continue
-            connection = self._new_connection(f"{peer[0]}:{peer[1]}")
-            if len(self._connections) >= self._limits.connections and not self._close_an_idle_connection():
+            connection = self._new_connection(f"{peer[0]}:{peer[1]}", peer_of(peer[0]))
+            if len(self._connections) >= self._limits.connections and not self._close_one_for(connection):
                 self.record_closing(connection, "limit", f"{self._limits.connections} connections are open and busy")
                 client.close()
-                continue
-            self._connections[connection] = loop.create_task(self._open(connection, client))
+            else:
+                self._connections[connection] = loop.create_task(self._open(connection, client))
+            await asyncio.sleep(0)  # what has arrived on other connections is read before the next one is accepted
 
-    def _new_connection(self, address: str) -> Connection:
+    def _new_connection(self, address: str, peer: str) -> Connection:
         limits = self._limits
         return Connection(
             self,
             address,
+            peer,
             access_log=None,
             keepalive_timeout=limits.idle_seconds,
             lingering_time=LINGER_SECONDS,
@@ -318,12 +330,23 @@ class Listener:
             max_headers=limits.headers,
         )
 
-    def _close_an_idle_connection(self) -> bool:
-        """Whether a connection could be closed: the oldest without any request, else the one idle for longest."""
-        idle = [connection for connection in self._connections if not connection.is_busy]
-        if not idle:
+    def _close_one_for(self, newcomer: Connection) -> bool:
+        """Whether a connection could be closed: of the peers with most connections, the one that is of least use.
+
+        A complete request is dropped only for a peer with fewer connections.
+        """
+        counts = collections.Counter(connection.peer for connection in self._connections)
+        counts[newcomer.peer] += 1
+        most = max(counts.values())
+        may_drop_requests = counts[newcomer.peer] < most
+        victims = [
+            connection
+            for connection in self._connections
+            if counts[connection.peer] == most and (may_drop_requests or not connection.is_complete)
+        ]
+        if not victims:
             return False
-        victim = min(idle, key=lambda connection: (connection.has_requested, connection.since))
+        victim = min(victims, key=lambda each: (each.is_complete, each.has_requested, each.since))
         self.record_closing(victim, "limit", f"{self._limits.connections} connections are open")
         self._connections.pop(victim).cancel()
         victim.drop()
@@ -370,6 +393,13 @@ async def _restarted_on_error(work: Callable[[], Awaitable[None]]) -> None:
         except Exception:  # a bug in one step must not stop the listener
             log.exception("listener_failed")
         await asyncio.sleep(1.0)
+
+
+def peer_of(host: str) -> str:
+    """Which addresses count as one peer: an IPv6 host has all addresses of its /64."""
+    if ":" not in host:
+        return host
+    return str(IPv6Network((host.partition("%")[0], 64), strict=False))
 
 
 async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,11 +28,13 @@ class Served:
     address: Address
     registry: CollectorRegistry
     holding: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: int = 0
     held: int = 0
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Connection]:
-        reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
+    async def connect(self, source: str = "127.0.0.1") -> AsyncIterator[Connection]:
+        """A connection from `source`, an address of this machine."""
+        reader, writer = await asyncio.open_connection(self.address.host, self.address.port, local_addr=(source, 0))
         try:
             yield Connection(reader, writer)
         finally:
@@ -72,7 +74,10 @@ async def serving(**limits: Any) -> AsyncIterator[Served]:
     served = Served(Address("127.0.0.1", 0), CollectorRegistry())
 
     async def answer(request: web.Request) -> web.Response:
-        await request.read()
+        served.begun += 1
+        if request.path != "/unread":
+            with suppress(ConnectionError):
+                await request.read()
         if request.path == "/held":
             served.held += 1
             await served.holding.wait()
@@ -235,6 +240,65 @@ async def test_many_silent_connections_do_not_block_other_clients() -> None:
         for _, writer in flood:
             writer.transport.abort()
         await served.has_open(1)
+
+
+async def test_many_incomplete_bodies_do_not_block_other_clients() -> None:
+    async with serving(connections=20) as served, served.connect() as scheduler:
+        await scheduler.send(request("/quick"))
+        assert (await scheduler.receive()).status == 200
+        async with AsyncExitStack() as flood:
+            for number in range(60):
+                attacker = await flood.enter_async_context(served.connect())
+                await attacker.send(request("/quick", b"{", length=1000))
+                if number % 10 == 9:
+                    await served.still_answers()
+                    await scheduler.send(request("/quick"))
+                    assert (await scheduler.receive()).status == 200
+            await eventually(lambda: served.begun >= 60)
+            assert served.closed("limit") >= 40, "most of these connections are closed again"
+            await served.still_answers()
+            await scheduler.send(request("/quick"))
+            assert (await scheduler.receive()).status == 200
+        await served.has_open(1)
+
+
+async def test_a_body_that_is_not_complete_does_not_count_as_use() -> None:
+    async with serving(connections=2) as served, served.connect() as used, served.connect() as incomplete:
+        await used.send(request("/quick"))
+        assert (await used.receive()).status == 200
+        await incomplete.send(request("/unread", b"{", length=1000))
+        assert (await incomplete.receive()).status == 200
+        await served.still_answers()
+        await is_closed(incomplete)
+        await used.send(request("/quick"))
+        assert (await used.receive()).status == 200
+
+
+async def test_the_peer_with_most_connections_loses_one() -> None:
+    async with serving(connections=4) as served, served.connect() as scheduler, AsyncExitStack() as others:
+        await scheduler.send(request("/quick"))
+        assert (await scheduler.receive()).status == 200
+        for _ in range(5):
+            attacker = await others.enter_async_context(served.connect("127.0.0.2"))
+            await attacker.send(request("/quick"))
+            assert (await attacker.receive()).status == 200
+        assert served.closed("limit") == 2
+        await scheduler.send(request("/quick"))
+        assert (await scheduler.receive()).status == 200, "its last answer was the oldest of all"
+
+
+async def test_complete_requests_of_one_peer_do_not_keep_other_peers_out() -> None:
+    async with serving(connections=3) as served, AsyncExitStack() as others:
+        attackers = [await others.enter_async_context(served.connect("127.0.0.2")) for _ in range(3)]
+        for attacker in attackers:
+            await attacker.send(request("/held"))
+        await eventually(lambda: served.held == 3)
+        async with served.connect("127.0.0.2") as fourth:
+            await is_closed(fourth)
+        await served.still_answers()
+        assert served.closed("limit") == 2
+        served.holding.set()
+        assert [(await attacker.receive()).status for attacker in attackers[1:]] == [200, 200]
 
 
 async def test_a_complete_request_on_a_half_closed_connection_is_answered() -> None:
