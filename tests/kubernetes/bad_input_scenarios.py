@@ -380,7 +380,8 @@ class BadInputScenarios:
             await enforced.sample(node, health=1)
             ours = {name: VIOLATING, f"{PREFIX}{name}/card": "card0"}
             await enforced.wait_for_labels(node, ours)
-            edits: list[Mapping[str, str | None]] = [dict.fromkeys(ours), dict.fromkeys(ours, "other")]
+            prefixed = f"{PREFIX}{name}/card"
+            edits: list[Mapping[str, str | None]] = [dict.fromkeys(ours), {name: "", prefixed: "other"}]
             for edit in (*edits, {f"{PREFIX}{name}/stray": "1"}):
                 await enforced.admin.label_node(node, edit)
                 await enforced.wait_for_labels(node, ours | {f"{PREFIX}{name}/stray": None})
