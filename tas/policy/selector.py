@@ -95,7 +95,7 @@ def parse_selector(found: object) -> LabelSelector:
     """
     try:
         wire = msgspec.convert(found, _WireSelector)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: half of a surrogate pair
         raise SelectorError(str(error)) from error
     _check_size(wire)
     requirements = [

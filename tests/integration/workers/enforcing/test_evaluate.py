@@ -1179,7 +1179,7 @@ async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
                     await world.sample(m=2 if written % 2 else 1)
                     await world.eventually(state, SET if written % 2 else ABSENT)
         full = [line for line in logs if line["event"] == "verdicts_full"]
-        assert full[0]["forgotten"] > 10
+        assert sum(line["forgotten"] for line in full) > 10  # one of two replicas may have been first
         assert "(10077)" in full[0]["error"]
         assert await world.bus.get(VERDICTS, verdict_key("calm.example")) == calm
         state = (await world.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]

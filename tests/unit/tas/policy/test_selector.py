@@ -97,6 +97,8 @@ def test_an_empty_object_selects_every_node() -> None:
         None,
         [],
         "a=b",
+        "\ud800",
+        {"matchLabels": {"\ud800": "b"}},
         {"matchlabels": {"a": "b"}},
         {1: {"a": "b"}},
         {"matchLabels": None},
