@@ -9,7 +9,7 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Value of `<namespace>.<pod>` in PODS: a pod that carries the label `telemetry-policy`.
 
     `policy` is that label's value: a policy in the pod's namespace. `node` is the pod's node, if it has one;
-    `waiting_since` is None if the pod does not wait for a node.
+    `waiting_since` is since when the pod waits for its policy to pass a node (`tas.enforcing.pod`), else None.
     """
 
     policy: str

@@ -1,6 +1,10 @@
-"""Pods that name a policy, and which of them wait for a node."""
+"""Pods that name a policy, and which of them wait for their policy to pass a node."""
+
+from typing import NamedTuple
 
 import msgspec
+
+from tas.policy.rules import rejection_prefix
 
 
 class PodKey(msgspec.Struct, frozen=True, order=True):
@@ -16,13 +20,30 @@ class PodKey(msgspec.Struct, frozen=True, order=True):
 ENDED = frozenset({"Succeeded", "Failed"})
 """The phases of a pod that has ended for ever."""
 
+UNSCHEDULABLE = "Unschedulable"
+"""The reason of `PodScheduled` if no node fits the pod; after an error it is `SchedulerError`."""
 
-def waiting_since(*, created: float, node: str | None, gated: bool, phase: str, deleting: bool) -> float | None:
-    """Since when a pod waits for a node, in seconds since 1970; None if it does not.
 
-    A pod waits from its creation until it has a node, is deleted or has ended, except while it has a scheduling gate.
-    It makes no difference whether the scheduler has tried the pod yet.
+class Refusal(NamedTuple):
+    """The condition `PodScheduled` of a pod while it is False: its reason, its message, and since when."""
+
+    reason: str
+    message: str
+    since: float
+
+
+def waiting_since(
+    policy: str, refusal: Refusal | None, *, node: str | None, phase: str, deleting: bool
+) -> float | None:
+    """Since when a pod waits for its policy to pass a node, in seconds since 1970; None if it does not.
+
+    A pod waits for its policy after the scheduler has tried the pod and found no node, and the policy rejected at least
+    one of them (facts.md c20, c33). So a pod that the scheduler has not tried yet does not wait for its policy, nor
+    does a pod that only lacks a resource, or a pod of a scheduler without the extender. After an error of the extender
+    the scheduler tries the pod again by itself (facts.md c18).
     """
-    if node is not None or gated or deleting or phase in ENDED:
+    if node is not None or deleting or phase in ENDED or refusal is None:
         return None
-    return created
+    if refusal.reason != UNSCHEDULABLE or rejection_prefix(policy) not in refusal.message:
+        return None
+    return refusal.since

@@ -30,6 +30,14 @@ def rejecting_states(policy: Policy) -> frozenset[State]:
     return frozenset({State.VIOLATED, State.UNKNOWN} if strategy.on_stale is OnStale.FAIL else {State.VIOLATED})
 
 
+def rejection_prefix(policy: str) -> str:
+    """The beginning of the reason for which the policy of this name rejects a node, up to the rule.
+
+    The colon ends the name: the reasons of `gold` are not those of `gold-2`.
+    """
+    return f"Node violates {policy}: "
+
+
 def rule_state(rule: Rule, value: Quantity | None) -> State:
     """The state of `rule` for a node with the fresh value `value`, None if there is none.
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tas.policy.policy import LogicalOperator, Operator, Policy, PolicyKey, Rule, Strategy, StrategyType
-from tas.policy.rules import State, rule_state, strategy_state
+from tas.policy.rules import State, rejection_prefix, rule_state, strategy_state
 from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh, stale_at
 from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
 from tas.values.quantity import Quantity
@@ -102,8 +102,10 @@ class StrategyIndex:
         self.violated: dict[str, str] = {}
         self.met: set[str] = set()
         self.violated_reasons = _violated_reasons(policy, strategy)
-        self.unknown_reason = f"Node violates {policy.key.name}: no fresh sample of " + " or ".join(
-            dict.fromkeys(rule.metric for rule in strategy.rules)
+        self.unknown_reason = (
+            rejection_prefix(policy.key.name)
+            + "no fresh sample of "
+            + " or ".join(dict.fromkeys(rule.metric for rule in strategy.rules))
         )
 
     def refresh(self, node: str, labels: Mapping[str, str] | None) -> None:
@@ -461,7 +463,7 @@ def _combined_sets(operator: LogicalOperator, rules: list[tuple[set[str], set[st
 
 
 def _violated_reasons(policy: Policy, strategy: Strategy) -> tuple[str, ...]:
-    prefix = f"Node violates {policy.key.name}: "
+    prefix = rejection_prefix(policy.key.name)
     if strategy.logical_operator is LogicalOperator.ALL_OF:
         return (prefix + " and ".join(str(rule) for rule in strategy.rules),)
     return tuple(prefix + str(rule) for rule in strategy.rules)

@@ -71,6 +71,21 @@ def test_a_pod_waits_while_all_nodes_are_rejected_and_facts_c29_is_retried_after
         assert len(recorder.about("waiting", FILTER)) > tried
 
 
+def test_facts_c33_the_condition_of_a_rejected_pod_has_the_whole_message_and_facts_c20_the_event_is_cut(
+    cluster: Cluster, namespace: str
+) -> None:
+    reason = "Node violates demo: " + " and ".join(f"metric_{number} GreaterThan 1" for number in range(60))
+
+    def answer(request: Request) -> Response:
+        return passing(request, [], reason=reason) if request.verb == FILTER else scoring(ZERO)
+
+    with recording(answer) as recorder, cluster.scheduler(extender(recorder.url, names_only=True)):
+        cluster.create_pod(namespace, "waiting")
+        assert f"3 {reason}." in cluster.rejected(namespace, "waiting")
+        (event, *_) = cluster.events(namespace, "waiting", reason="FailedScheduling")
+        assert len(event) == 1024 < len(reason)
+
+
 def test_facts_c12_the_extender_is_called_only_for_pods_with_the_managed_resource(
     cluster: Cluster, namespace: str
 ) -> None:

@@ -3,8 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from tests.kubernetes.admin import Admin
-from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, watched
+from tests.kubernetes.watch_scenarios import WatchScenarios, watched
 
 from .cluster import NODES, Cluster
 from .processes import until
@@ -24,14 +23,7 @@ spec:
 
 
 class TestWatch(WatchScenarios):
-    async def test_a_pod_waits_once_its_scheduling_gate_is_removed(
-        self, admin: Admin, watched: Watched, namespace: str
-    ) -> None:
-        created = await admin.create_pod(namespace, "gated", "one", schedulingGates=[{"name": "example.com/later"}])
-        await watched.has_pod(namespace, "gated", lambda pod: pod.waiting_since is None)
-        await admin.patch(f"/api/v1/namespaces/{namespace}/pods/gated", {"spec": {"schedulingGates": None}})
-        await watched.has_pod(namespace, "gated", lambda pod: pod.waiting_since is not None)
-        assert created["spec"]["schedulingGates"]
+    pass
 
 
 def test_a_policy_that_kubectl_applies_takes_effect_and_its_deletion_too(

@@ -125,6 +125,12 @@ class Admin:
         body = {"metadata": {"name": pod}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
         await self.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", body)
 
+    async def refuse(self, namespace: str, pod: str, message: str) -> None:
+        """What a scheduler writes that has found no node for the pod."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        status = {"conditions": [condition | {"lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+        await self.patch(f"/api/v1/namespaces/{namespace}/pods/{pod}/status", {"status": status})
+
     async def delete_pod(self, namespace: str, name: str) -> None:
         await self.delete(f"/api/v1/namespaces/{namespace}/pods/{name}")
 

@@ -24,6 +24,8 @@ from tests.kubernetes.admin import Admin
 from workers.kubernetes.client import KubernetesClient
 from workers.watching.watch import WatchWorker
 
+REFUSED = "0/1 nodes are available: 1 Node violates one: health_metric Equals 1."
+
 
 def strategies(target: int = 1) -> dict[str, Any]:
     return {"dontschedule": {"rules": [{"metricname": "health_metric", "operator": "Equals", "target": target}]}}
@@ -135,6 +137,7 @@ class WatchScenarios:
     ) -> None:
         created = await admin.create_policy(namespace, "one", strategies=strategies())
         await admin.create_pod(namespace, "web.1", "one")
+        await admin.refuse(namespace, "web.1", REFUSED)
         await admin.create_pod(namespace, "other", None)
         async with watching(bus, admin) as watched:
             await watched.ready()
@@ -212,10 +215,13 @@ class WatchScenarios:
         await admin.create_node(node)
         await watched.has_facts(node, lambda facts: facts.uid != first.uid)
 
-    async def test_a_pod_waits_until_it_is_bound_or_loses_its_label(
+    async def test_a_pod_waits_since_its_policy_kept_it_away_until_it_is_bound_or_loses_its_label(
         self, admin: Admin, watched: Watched, namespace: str, node: str
     ) -> None:
         await admin.create_pod(namespace, "web", "one")
+        await watched.has_pod(namespace, "web", lambda pod: pod.waiting_since is None)
+        await admin.refuse(namespace, "web", "0/1 nodes are available: 1 Insufficient cpu.")
+        await admin.refuse(namespace, "web", REFUSED)
         await watched.has_pod(namespace, "web", lambda pod: pod.waiting_since is not None)
         await admin.bind(namespace, "web", node)
         await watched.has_pod(namespace, "web", lambda pod: (pod.node, pod.waiting_since) == (node, None))
@@ -228,10 +234,6 @@ class WatchScenarios:
         await watched.has_pod(namespace, "web", lambda pod: pod.policy == "three")
         await admin.delete_pod(namespace, "web")
         await watched.lacks_pod(namespace, "web")
-
-    async def test_a_gated_pod_does_not_wait(self, admin: Admin, watched: Watched, namespace: str) -> None:
-        await admin.create_pod(namespace, "gated", "one", schedulingGates=[{"name": "example.com/later"}])
-        await watched.has_pod(namespace, "gated", lambda pod: pod.waiting_since is None)
 
     async def test_changes_while_no_replica_ran_are_followed(
         self, admin: Admin, bus: Bus, namespace: str, node: str

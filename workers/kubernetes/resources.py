@@ -50,26 +50,21 @@ class PolicyObject(Object, frozen=True, kw_only=True):
     status: Any = None
 
 
-class SchedulingGate(msgspec.Struct, frozen=True, kw_only=True):
-    """A scheduling gate: the scheduler ignores a pod that has one."""
-
-    name: str = ""
-
-
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fields of a pod's spec that decide whether the pod waits for a node, and for which scheduler."""
+    """The pod's node, and the scheduler that places the pod."""
 
     node_name: str = ""
     scheduler_name: str = ""
-    scheduling_gates: tuple[SchedulingGate, ...] = ()
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A condition of a pod or a node; `status` is `True`, `False` or `Unknown`."""
 
     type: str = ""
     status: str = ""
+    reason: str = ""
     message: str = ""
+    last_transition_time: Time | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):

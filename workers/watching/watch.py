@@ -17,7 +17,7 @@ from bus.kinds import NODE_FACTS, POD_RECORDS, POLICY_RECORDS
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
-from tas.enforcing.pod import PodKey, waiting_since
+from tas.enforcing.pod import PodKey, Refusal, waiting_since
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.client import KubernetesClient
@@ -57,25 +57,31 @@ def node_facts(found: Object) -> tuple[str, NodeFacts]:
 def pod_record(found: PodObject) -> tuple[PodKey, PodRecord]:
     """The record of a pod for the bus."""
     metadata = found.metadata
+    policy = metadata.labels.get(POD_LABEL, "")
     node = found.spec.node_name or None
-    created = metadata.creation_timestamp
-    since = None
-    if created is not None:
-        since = waiting_since(
-            created=created.timestamp(),
-            node=node,
-            gated=bool(found.spec.scheduling_gates),
-            phase=found.status.phase,
-            deleting=metadata.deletion_timestamp is not None,
-        )
+    since = waiting_since(
+        policy,
+        _refusal(found),
+        node=node,
+        phase=found.status.phase,
+        deleting=metadata.deletion_timestamp is not None,
+    )
     record = PodRecord(
-        policy=metadata.labels.get(POD_LABEL, ""),
+        policy=policy,
         uid=metadata.uid,
         node=node,
         waiting_since=None if since is None else datetime.fromtimestamp(since, UTC),
         resource_version=metadata.resource_version,
     )
     return PodKey(metadata.namespace, metadata.name), record
+
+
+def _refusal(found: PodObject) -> Refusal | None:
+    for condition in found.status.conditions:
+        since = condition.last_transition_time or found.metadata.creation_timestamp
+        if (condition.type, condition.status) == ("PodScheduled", "False") and since is not None:
+            return Refusal(condition.reason, condition.message, since.timestamp())
+    return None
 
 
 class WatchWorker:

@@ -1,24 +1,52 @@
-"""Which pods wait for a node."""
+"""Which pods wait for their policy."""
 
 from typing import Any
 
 import pytest
 
-from tas.enforcing.pod import PodKey, waiting_since
+from tas.enforcing.pod import PodKey, Refusal, waiting_since
 
-WAITING: dict[str, Any] = {"created": 100.0, "node": None, "gated": False, "phase": "Pending", "deleting": False}
+MESSAGE = (
+    "0/3 nodes are available: 1 Insufficient cpu, 2 Node violates gold: load GreaterThan 80. no new claims to "
+    "deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is "
+    "not helpful for scheduling."
+)
+REFUSAL = Refusal(reason="Unschedulable", message=MESSAGE, since=100.0)
+PENDING: dict[str, Any] = {"node": None, "phase": "Pending", "deleting": False}
 
 
-def test_a_pod_without_a_node_waits_from_its_creation_on() -> None:
-    assert waiting_since(**WAITING) == 100.0
-    assert waiting_since(**WAITING | {"phase": ""}) == 100.0
+def test_a_pod_waits_since_the_scheduler_found_no_node_and_named_a_rejection_by_its_policy() -> None:
+    assert waiting_since("gold", REFUSAL, **PENDING) == 100.0
+    assert waiting_since("gold", REFUSAL, **PENDING | {"phase": ""}) == 100.0
 
 
 @pytest.mark.parametrize(
-    "change", [{"node": "node-1"}, {"gated": True}, {"deleting": True}, {"phase": "Failed"}, {"phase": "Succeeded"}]
+    "refusal",
+    [
+        pytest.param(None, id="not tried yet"),
+        pytest.param(REFUSAL._replace(message="0/3 nodes are available: 3 Insufficient cpu."), id="lacks cpu"),
+        pytest.param(REFUSAL._replace(message="0/3 nodes are available: 3 Node violates."), id="another extender"),
+        pytest.param(REFUSAL._replace(message=""), id="no message"),
+        pytest.param(REFUSAL._replace(reason="SchedulerError"), id="the extender failed"),
+        pytest.param(REFUSAL._replace(reason="SchedulingGated"), id="gated"),
+    ],
+)
+def test_a_pod_that_its_policy_does_not_keep_away_does_not_wait(refusal: Refusal | None) -> None:
+    assert waiting_since("gold", refusal, **PENDING) is None
+
+
+@pytest.mark.parametrize("policy", ["gol", "old", "gold-2", "go.d", "", "gold: load GreaterThan 80"])
+def test_rejections_by_another_policy_are_not_those_of_the_pods_policy(policy: str) -> None:
+    assert waiting_since(policy, REFUSAL, **PENDING) is None
+    other = REFUSAL._replace(message=MESSAGE.replace("gold", f"{policy}-2"))
+    assert waiting_since(policy, other, **PENDING) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"node": "node-1"}, {"deleting": True}, {"phase": "Failed"}, {"phase": "Succeeded"}]
 )
 def test_a_pod_that_the_scheduler_would_not_place_does_not_wait(change: dict[str, Any]) -> None:
-    assert waiting_since(**WAITING | change) is None
+    assert waiting_since("gold", REFUSAL, **PENDING | change) is None
 
 
 def test_a_pod_is_told_with_its_namespace() -> None:

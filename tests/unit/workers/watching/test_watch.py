@@ -91,7 +91,19 @@ def test_the_record_of_a_node() -> None:
     assert (node, facts.uid, facts.labels, facts.resource_version) == ("n.example", "u", {"a": "b"}, "5")
 
 
-def pod(*, spec: dict[str, Any] | None = None, phase: str = "Pending", **metadata: Any) -> PodObject:
+REFUSED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Node violates demo: health_metric Equals 1.",
+    "lastTransitionTime": "2026-01-01T00:00:05Z",
+}
+SINCE = datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
+
+
+def pod(
+    *conditions: dict[str, Any], spec: dict[str, Any] | None = None, phase: str = "Pending", **metadata: Any
+) -> PodObject:
     known = {
         "name": "web-1",
         "namespace": "web",
@@ -100,25 +112,37 @@ def pod(*, spec: dict[str, Any] | None = None, phase: str = "Pending", **metadat
         "creationTimestamp": CREATED.isoformat(),
         "resourceVersion": "9",
     }
-    return msgspec.convert({"metadata": known | metadata, "spec": spec or {}, "status": {"phase": phase}}, PodObject)
+    status = {"phase": phase, "conditions": conditions}
+    return msgspec.convert({"metadata": known | metadata, "spec": spec or {}, "status": status}, PodObject)
 
 
-def test_a_pod_waits_from_its_creation_on() -> None:
-    key, record = pod_record(pod())
+def test_a_pod_waits_since_its_policy_has_kept_it_away() -> None:
+    ready = {"type": "Ready", "status": "False", "reason": "Unschedulable", "message": REFUSED["message"]}
+    key, record = pod_record(pod(ready, REFUSED))
     assert key == PodKey("web", "web-1")
     assert (record.policy, record.uid, record.node, record.resource_version) == ("demo", "u", None, "9")
+    assert record.waiting_since == SINCE
+
+
+def test_a_condition_without_a_time_counts_from_the_creation_on() -> None:
+    _, record = pod_record(pod(REFUSED | {"lastTransitionTime": None}))
     assert record.waiting_since == CREATED
 
 
 @pytest.mark.parametrize(
     ("found", "node"),
     [
-        pytest.param(pod(spec={"nodeName": "node-1"}), "node-1", id="bound"),
-        pytest.param(pod(spec={"schedulingGates": [{"name": "later"}]}), None, id="gated"),
-        pytest.param(pod(phase="Failed"), None, id="failed"),
-        pytest.param(pod(deletionTimestamp=CREATED.isoformat()), None, id="deleting"),
+        pytest.param(pod(), None, id="not tried"),
+        pytest.param(pod(REFUSED | {"status": "True"}), None, id="scheduled"),
+        pytest.param(pod(REFUSED | {"type": "Ready"}), None, id="another condition"),
+        pytest.param(pod(REFUSED | {"message": "0/3 nodes are available: 3 Insufficient cpu."}), None, id="no cpu"),
+        pytest.param(pod(REFUSED, labels={"telemetry-policy": "other"}), None, id="another policy"),
+        pytest.param(pod(REFUSED, spec={"nodeName": "node-1"}), "node-1", id="bound"),
+        pytest.param(pod(REFUSED | {"reason": "SchedulingGated"}), None, id="gated"),
+        pytest.param(pod(REFUSED, phase="Failed"), None, id="failed"),
+        pytest.param(pod(REFUSED, deletionTimestamp=CREATED.isoformat()), None, id="deleting"),
     ],
 )
-def test_a_pod_that_the_scheduler_would_not_place_does_not_wait(found: PodObject, node: str | None) -> None:
+def test_a_pod_that_its_policy_does_not_keep_away_does_not_wait(found: PodObject, node: str | None) -> None:
     _, record = pod_record(found)
     assert (record.node, record.waiting_since) == (node, None)
