@@ -37,7 +37,7 @@ from workers.process.runtime import stop_signals
 from workers.serving.extender import PREFIX
 
 WITHIN_SECONDS = 20.0
-"""How long each expected state may take. Most take milliseconds; a wake is repeated for 15 s."""
+"""How long each expected state may take. Most take milliseconds; a wake is repeated after some seconds."""
 
 LOOPBACK = "127.0.0.1"
 

@@ -1,72 +1,48 @@
-"""Waking: when a node recovers, a changed annotation makes the scheduler try waiting pods again.
+"""Waking: which node is annotated, and when, so that the scheduler tries rejected pods again.
 
-A node has *recovered* for a policy when the policy rejected the node (`tas.policy.rules.rejecting_states`) and does not
-reject it any more: because of a sample, an edit of the policy, or a label with which `nodeSelector` stops to match.
+The scheduler tries a pod that an extender rejected again when a node changes (facts.md c29), otherwise only after
+minutes. A sample and an edit of a policy are no such changes. So while a pod waits for its policy
+(`tas.enforcing.pod`), a node that this policy passes gets an annotation with a new value, which is a *wake*:
 
-The scheduler retries a rejected pod when an annotation of a node changes (facts.md c29), otherwise only after minutes.
-So a recovered node is annotated with the revision of its verdict. The wake is repeated a few times while a pod waits,
-each time with another value: the first wake may come before an extender has applied the change.
+- at once when a node *recovers* for the policy: the policy rejected the node and does not any more. It is repeated
+  after 1.5, 3 and 6 s, since an extender may be behind;
+- 5 s after other news: a pod that begins to wait, or the first verdict of a node, as after a start or a wiped bus;
+- less and less often while a pod waits, at last every minute: for whatever was missed.
 
-Many nodes can recover at once, for example when a source recovers or a policy is edited. Then they are annotated one
-after the other: the first may be enough for the pod, or the pod may wait for another reason.
+The scheduler tries all rejected pods again, whichever node changes. So one schedule serves all policies, and any node
+that passes will do: the nodes that recovered last come first, then the others in turn.
 """
 
-import re
-from collections.abc import Collection, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from math import inf
+from typing import NamedTuple
 
-import msgspec
-
+from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.verdict.verdict import PolicyVerdict
 
 ANNOTATION = "telemetry.intel.com/recovered"
 
-REPEATS = (1.0, 2.0, 4.0, 8.0)
-"""Seconds after the first wake at which it is repeated while a pod waits; fewer if the first wake was late."""
+SPACING = 1.5
+"""The least number of seconds between two wakes: 40 a minute in the whole cluster."""
 
-TURN_SECONDS = 0.02
-"""Time between the first wakes of two nodes that recover for one policy: 50 a second."""
+QUICK = (1.5, 1.5, 3.0)
+"""The seconds from a wake at once to the repetitions that follow."""
 
-FLUSH_SECONDS = 300.0
-"""After this time kube-scheduler tries a pod again by itself, so no wake is due later."""
+SOON = 5.0
+"""The seconds from news that are no recovery to the wake. After as many seconds it is repeated, until the scheduler has
+examined all nodes: it examines only some at a time (facts.md c21)."""
 
-_VALUE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,3}))?")
+LATER = (10.0, 15.0, 15.0, 15.0)
+"""The seconds to the repetitions after that."""
 
-
-class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """The recovery of a node from some policies.
-
-    Attributes:
-        revision: The revision of the verdict with the recovery.
-        at: When the verdict was received, monotonic seconds.
-        policies: The policies that rejected the node before.
-        turn: When the first wake is due: at or after `at`.
-        sent: The number of wakes so far.
-    """
-
-    revision: int
-    at: float
-    policies: frozenset[PolicyKey]
-    turn: float
-    sent: int = 0
-
-    @property
-    def value(self) -> str:
-        """The value of the annotation: the revision, and the number of the repetition, if any."""
-        return f"{self.revision}.{self.sent}" if self.sent else str(self.revision)
-
-    @property
-    def due(self) -> float | None:
-        """When the next wake is due; None after the last."""
-        late = self.turn - self.at  # extenders have had this time to apply the change
-        if late >= FLUSH_SECONDS:
-            return None
-        times = [self.turn, *(self.turn + after for after in REPEATS if after > late)]
-        return times[self.sent] if self.sent < len(times) else None
+LAST = 60.0
+"""The seconds between any further repetitions."""
 
 
 def rejecting(policies: Mapping[PolicyKey, PolicyVerdict]) -> frozenset[PolicyKey]:
-    """The policies that reject the node."""
+    """The policies that reject the node (`tas.policy.rules.rejecting_states`)."""
     return frozenset(
         key
         for key, policy in policies.items()
@@ -74,123 +50,137 @@ def rejecting(policies: Mapping[PolicyKey, PolicyVerdict]) -> frozenset[PolicyKe
     )
 
 
-def recovered(before: Collection[PolicyKey], after: Mapping[PolicyKey, PolicyVerdict]) -> frozenset[PolicyKey]:
-    """The policies of `before` (from `rejecting`) that do not reject the node any more or are deleted."""
-    return frozenset(before) - rejecting(after)
+def attempts(nodes: int) -> int:
+    """How often the scheduler must try a pod until it has examined each of so many nodes (facts.md c21)."""
+    size = max(100, nodes * max(5, 50 - nodes // 125) // 100)
+    return max(1, -(-nodes // size))
 
 
-def is_sent(annotation: str | None, recovery: Recovery) -> bool:
-    """Whether the node's annotation already has this or a later value."""
-    found = _VALUE.fullmatch(annotation or "")
-    if found is None:
-        return False
-    return (int(found[1]), int(found[2] or 0)) >= (recovery.revision, recovery.sent)
+def pause(number: int, nodes: int) -> float:
+    """The seconds from the wake with this number to the next one; a wake at once has the number 0."""
+    if number < len(QUICK):
+        return QUICK[number]
+    number -= len(QUICK)
+    if number < attempts(nodes):
+        return SOON
+    number -= attempts(nodes)
+    return LATER[number] if number < len(LATER) else LAST
 
 
-def just_recovered(policies: Mapping[PolicyKey, PolicyVerdict], *, now: float) -> frozenset[PolicyKey]:
-    """Policies that do not reject the node, since a recent change of state. `now` is in seconds since 1970."""
-    return frozenset(
-        key
-        for key, policy in policies.items()
-        if (strategy := policy.strategies.get(StrategyType.DONTSCHEDULE)) is not None
-        and not strategy.rejects
-        and now - strategy.changed <= REPEATS[-1]
-    )
+class Node(NamedTuple):
+    """A node as its verdict has it: its uid, and the policies that reject it. Every other policy passes it."""
+
+    uid: str
+    rejecting: frozenset[PolicyKey]
 
 
-class Waiting:
-    """The pods that wait for a node, by their policy."""
+class Wake(NamedTuple):
+    """A node that is to be annotated."""
+
+    node: str
+    uid: str
+
+
+class Wakes:
+    """The pods that wait, the nodes, and when the next wake is due. Times are monotonic seconds.
+
+    It holds a number of seconds for each policy that recovered lately, the policy of each waiting pod, and for each
+    node the policies that reject it.
+    """
 
     def __init__(self) -> None:
-        self._policies: dict[str, PolicyKey] = {}
-        self._pods: dict[PolicyKey, set[str]] = {}
+        self._pods: dict[PodKey, tuple[PolicyKey, float]] = {}
+        self._awaited: Counter[PolicyKey] = Counter()
+        self._nodes: OrderedDict[str, Node] = OrderedDict()  # the next one to be annotated first
+        self._recovered: dict[PolicyKey, float] = {}
+        self._due: float | None = None
+        self._number = 0  # of the wake that is due
+        self._not_before = 0.0
 
-    def set(self, pod: str, policy: PolicyKey) -> None:
-        """Adds a waiting pod under a unique name."""
-        self.drop(pod)
-        self._policies[pod] = policy
-        self._pods.setdefault(policy, set()).add(pod)
+    @property
+    def waiting(self) -> int:
+        """The number of pods that wait for their policy."""
+        return len(self._pods)
 
-    def drop(self, pod: str) -> None:
-        """Removes a pod; an unknown pod is fine."""
-        policy = self._policies.pop(pod, None)
-        if policy is not None:
-            self._pods[policy].discard(pod)
-            if not self._pods[policy]:
-                del self._pods[policy]
+    @property
+    def due(self) -> float | None:
+        """When `take` must be called; None: not before something changes."""
+        return self._due
 
-    def clear(self) -> None:
-        """Removes all pods."""
-        self._policies.clear()
+    def set_pod(self, pod: PodKey, policy: PolicyKey, since: float, *, at: float) -> None:
+        """Notes that a pod waits for its policy, `since` seconds since 1970."""
+        if self._pods.get(pod) == (policy, since):
+            return
+        self.drop_pod(pod)
+        self._pods[pod] = policy, since
+        self._awaited[policy] += 1
+        # The recovery may have come between the rejection of the pod and the news of the rejection.
+        if at - self._recovered.get(policy, -inf) <= sum(QUICK):
+            self._at_once(at)
+        else:
+            self.soon(at)
+
+    def drop_pod(self, pod: PodKey) -> None:
+        """Notes that a pod does not wait; an unknown pod is fine."""
+        waited = self._pods.pop(pod, None)
+        if waited is not None:
+            self._awaited[waited[0]] -= 1
+            self._awaited += Counter()  # without the policies that nobody waits for
+
+    def drop_pods(self) -> None:
+        """Forgets all pods."""
         self._pods.clear()
+        self._awaited.clear()
 
-    def any_for(self, policies: Collection[PolicyKey]) -> bool:
-        """Whether a pod of any of `policies` waits."""
-        return any(policy in self._pods for policy in policies)
+    def set_node(self, name: str, uid: str, policies: Mapping[PolicyKey, PolicyVerdict], *, at: float) -> None:
+        """Applies the verdict of a node."""
+        before, node = self._nodes.get(name), Node(uid, rejecting(policies))
+        self._nodes[name] = node
+        if before is None or before.uid != uid:
+            if self._passes_an_awaited(node):
+                self.soon(at)
+            return
+        recovered = before.rejecting - node.rejecting
+        if not recovered:
+            return
+        self._recovered = {key: since for key, since in self._recovered.items() if at - since <= sum(QUICK)}
+        self._recovered |= dict.fromkeys(recovered, at)
+        self._nodes.move_to_end(name, last=False)
+        if not self._awaited.keys().isdisjoint(recovered):
+            self._at_once(at)
 
-
-class Recoveries:
-    """The recoveries of all nodes, and when their wakes are due. Times are monotonic seconds."""
-
-    def __init__(self, waiting: Waiting) -> None:
-        self._waiting = waiting
-        self._rejecting: dict[str, frozenset[PolicyKey]] = {}  # outlives a wiped bus
-        self._pending: dict[str, Recovery] = {}
-        self._turns: dict[PolicyKey, float] = {}  # when the next node's first wake is due
-
-    def take_in_verdict(
-        self, node: str, revision: int, policies: Mapping[PolicyKey, PolicyVerdict], *, at: float, now: float
-    ) -> None:
-        """Applies a node's verdict; `at` is monotonic, `now` in seconds since 1970."""
-        rejecting_now = rejecting(policies)
-        before = self._rejecting.get(node)
-        recovered_now = just_recovered(policies, now=now) if before is None else recovered(before, policies)
-        self._rejecting[node] = rejecting_now
-        pending = self._pending.get(node)
-        still_recovered = frozenset() if pending is None else pending.policies - rejecting_now
-        if recovered_now:
-            all_recovered = recovered_now | still_recovered
-            self._pending[node] = Recovery(
-                revision=revision, at=at, policies=all_recovered, turn=self._turn(all_recovered, at)
-            )
-        elif pending is not None and still_recovered:
-            self._pending[node] = msgspec.structs.replace(pending, policies=still_recovered)
-        elif pending is not None:
-            del self._pending[node]
-
-    def _turn(self, policies: Collection[PolicyKey], at: float) -> float:
-        """When the first wake of a node that recovers now is due; reserves this time if a pod waits."""
-        self._turns = {policy: turn for policy, turn in self._turns.items() if turn > at}
-        awaited = [policy for policy in policies if self._waiting.any_for([policy])]
-        turn = min((self._turns.get(policy, at) for policy in awaited), default=at)
-        for policy in awaited if turn < at + FLUSH_SECONDS else ():
-            self._turns[policy] = self._turns.get(policy, at) + TURN_SECONDS
-        return turn
-
-    def forget(self, node: str) -> None:
+    def drop_node(self, name: str) -> None:
         """Forgets a deleted node."""
-        self._rejecting.pop(node, None)
-        self._pending.pop(node, None)
+        self._nodes.pop(name, None)
 
-    def next(self, node: str) -> float | None:
-        """When the next wake of the node is due, or None."""
-        pending = self._pending.get(node)
-        return None if pending is None else pending.due
+    def soon(self, at: float) -> None:
+        """Has a wake due within `SOON`, and its repetitions begin again: something changed that may help a pod."""
+        self._begin(at + SOON, len(QUICK))
 
-    def due(self, node: str, annotation: str | None, *, at: float) -> Recovery | None:
-        """The wake that is due for a node with this annotation; None if no pod waits for it."""
-        while (recovery := self._pending.get(node)) is not None:
-            if recovery.due is None:
-                del self._pending[node]
-                return None
-            if recovery.due > at:
-                return None
-            if self._waiting.any_for(recovery.policies) and not is_sent(annotation, recovery):
-                return recovery
-            self.mark_sent(node, recovery)
+    def take(self, at: float) -> Wake | None:
+        """The node to annotate now, if a wake is due, a pod waits and a node passes the policy of such a pod."""
+        if self._due is None or self._due > at:
+            return None
+        if not self._pods:
+            self._due = None
+            return None
+        self._due = at + pause(self._number, len(self._nodes))
+        self._number += 1
+        for name, node in self._nodes.items():
+            if self._passes_an_awaited(node):
+                self._not_before = at + SPACING
+                self._nodes.move_to_end(name)
+                return Wake(name, node.uid)
         return None
 
-    def mark_sent(self, node: str, recovery: Recovery) -> None:
-        """Notes that a wake was sent or is not needed."""
-        if self._pending.get(node) == recovery:
-            self._pending[node] = msgspec.structs.replace(recovery, sent=recovery.sent + 1)
+    def _at_once(self, at: float) -> None:
+        self._begin(max(at, self._not_before), 0)
+
+    def _begin(self, due: float, number: int) -> None:
+        """Begins the schedule with this number, unless it is not as far, and never postpones a wake."""
+        if self._due is None:
+            self._due, self._number = due, number
+        self._due, self._number = min(self._due, due), min(self._number, number)
+
+    def _passes_an_awaited(self, node: Node) -> bool:
+        return not self._awaited.keys() <= node.rejecting

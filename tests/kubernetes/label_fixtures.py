@@ -34,8 +34,9 @@ class Running:
         worker = self.worker
         for bucket, watch in (
             (VERDICTS, worker._verdict_watch),
+            (VERDICTS, worker._waking._verdict_watch),
             (POLICIES, worker._policy_watch),
-            (PODS, worker._pod_watch),
+            (PODS, worker._waking._pod_watch),
         ):
             last = (await answered(partial(self._bus.epoch, bucket))).last_sequence
             await eventually(lambda watch=watch, last=last: watch.status.applied >= last)  # type: ignore[misc]

@@ -48,7 +48,6 @@ class LabelReports:
         self._kept = counter(
             "tas_label_orphans_kept", "Labels that no verdict mentions, kept because a policy can have set them."
         )
-        self._wakes = counter("tas_node_wakes", "Annotations of nodes that wake waiting pods.")
         self._seconds = Histogram(
             "tas_label_patch_seconds",
             "Time from the storage of a verdict until its labels are on the node.",
@@ -134,7 +133,6 @@ class LabelReports:
         changes: Mapping[str, str | None],
         *,
         orphans: Collection[str],
-        wake: str | None,
         read_at: float,
         verdict_created: float | None,
         overruled: Collection[str],
@@ -149,8 +147,6 @@ class LabelReports:
             ("orphan_removed", len(removed.intersection(orphans))),
         ):
             self._changes.labels(change).inc(count)
-        if wake is not None:
-            self._wakes.inc()
         if verdict_created is not None and changes and not orphans:
             self._seconds.observe(max(0.0, time.time() - verdict_created))
         log.info(
@@ -159,7 +155,6 @@ class LabelReports:
             set=put,
             removed=sorted(removed),
             orphans=sorted(orphans),
-            recovered=wake,
             age=round(time.monotonic() - read_at, 4),
             overruled=list(overruled),
         )

@@ -1,15 +1,15 @@
-"""Labels: the only writer of node labels. It sets and removes labels as verdicts desire, and wakes waiting pods.
+"""Labels: the only writer of node labels. It sets and removes labels as verdicts desire.
 
 The worker watches nodes and compares their labels with the verdicts. If they differ, it reads the verdict again from
 the stream's leader, confirms each removal by new reads (`tas.enforcing.removal`), and sends one patch, which is
 conditional on the node's uid and resource version. The node is read only if that patch conflicts. So any number of
-replicas may do this, and a replica that was paused for a minute patches nothing.
+replicas may do this, and a replica that was paused for a minute patches nothing. `Waking` is a part of this worker,
+since both patch nodes, and nobody else needs the right to do so.
 """
 
 import asyncio
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -18,24 +18,21 @@ from bus.buckets import NODES as NODES_BUCKET
 from bus.buckets import POLICIES, SYNCED, VERDICTS
 from bus.connection import Bus, Epoch
 from bus.errors import BusError
-from bus.kinds import NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS
+from bus.kinds import NODE_VERDICTS, POLICY_RECORDS
 from bus.record_kind import Entry, Unreadable
-from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from bus.watch import Watch
-from tas.enforcing.labels import DroppedLabel, desired_labels, foreign_values, labels_to_set
+from tas.enforcing.changes import LabelChanges, label_changes
 from tas.enforcing.memory import Declined, PatchLimit
-from tas.enforcing.pod import PodKey
-from tas.enforcing.removal import requested_removals, unmentioned_labels
-from tas.enforcing.waking import ANNOTATION, Recoveries, Recovery, Waiting
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from workers.enforcing.confirmation import Confirmation
 from workers.enforcing.label_reports import LabelReports
 from workers.enforcing.lease_first import LeaseFirst
-from workers.enforcing.node_patches import NodeLabels, NodePatch, is_outdated, send_patch
+from workers.enforcing.node_patches import NodeLabels, is_outdated, send_patch
+from workers.enforcing.waking import Waking
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
@@ -53,20 +50,6 @@ RESYNC_SECONDS = 600.0
 
 PATCHES, PATCHES_SECONDS = 50, 5.0
 """After so many patches in so many seconds a node must wait: somebody else probably reverts the patches."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The work on one node: labels to change (None: to remove), and the annotation that wakes pods."""
-
-    changes: Mapping[str, str | None]
-    removals: Mapping[str, tuple[PolicyKey, ...]]
-    orphans: frozenset[str]
-    foreign: frozenset[str]
-    foreign_values: Mapping[str, str]
-    dropped: frozenset[DroppedLabel]
-    overruled: tuple[str, ...]
-    wake: Recovery | None
 
 
 class Labels:
@@ -96,8 +79,6 @@ class Labels:
             client, registry, pending=lambda: len(self._queue), failing=lambda: self._queue.failing
         )
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
-        self._waiting = Waiting()
-        self._recoveries = Recoveries(self._waiting)
         self._reflector = Reflector(client, NODES, on_list=self._take_in_list, on_change=self._take_in_change)
         self._nodes_synced = SyncedWatch(
             bus,
@@ -114,13 +95,8 @@ class Labels:
             on_epoch=lambda _: self._confirmation.policies.clear(),  # removals wait for the complete list
             on_complete=self._policies_complete,
         )
-        self._pod_watch = SyncedWatch(
-            bus,
-            POD_RECORDS.to(self._take_in_pod),
-            on_epoch=lambda _: self._waiting.clear(),
-            on_complete=lambda _: None,
-        )
         self._lease = LeaseFirst(bus, "labels", on_held=self._add_all)
+        self._waking = Waking(bus, client, registry, is_active=lambda: self._lease.held)
         self._started = False
 
     def unready(self) -> str | None:
@@ -144,10 +120,10 @@ class Labels:
                 self._reflector,
                 self._verdict_watch,
                 self._policy_watch,
-                self._pod_watch,
                 self._nodes_synced,
                 self._lease,
                 self._queue,
+                self._waking,
             ):
                 tasks.create_task(part.run())
 
@@ -170,42 +146,28 @@ class Labels:
             return None  # every node is added when all is ready
         stored = self._verdicts.get(name)
         verdict = None if stored is None else _verdict_of(stored)
-        step = self._step(name, _policies_of(verdict, node.uid), node)
+        changes = self._changes(name, _policies_of(verdict, node.uid), node)
         if verdict is not None and verdict.node_uid == node.uid:  # else it is unknown which labels belong to policies
-            self._reports.foreign(name, step.foreign)
-            self._reports.foreign_values(name, step.foreign_values)
-            self._reports.dropped(name, step.dropped)
-        if step.changes or step.wake is not None:
+            self._reports.foreign(name, changes.foreign)
+            self._reports.foreign_values(name, changes.foreign_values)
+            self._reports.dropped(name, changes.dropped)
+        if changes.values:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
                 self._reports.warning("node_patched_too_often", name, patches=PATCHES, seconds=PATCHES_SECONDS)
                 return wait
             await self._patch(name, node)
-        return self._next_turn(name)
+        return RESYNC_SECONDS if name in self._kept or name in self._refused else None
 
-    def _step(self, name: str, policies: Mapping[PolicyKey, PolicyVerdict], node: NodeLabels) -> _Step:
-        """The work on a node with the state `node`."""
-        desired = desired_labels(policies)
-        removals = requested_removals(desired, node.labels)
-        unmentioned = unmentioned_labels(desired, node.labels, managers=node.managers)
-        orphans = unmentioned.orphans - self._kept.of(name, at=time.monotonic()).keys()
-        changes = self._without_refused(
-            name, labels_to_set(desired, node.labels, overwrite=self._overwrite) | dict.fromkeys((*removals, *orphans))
+    def _changes(self, name: str, policies: Mapping[PolicyKey, PolicyVerdict], node: NodeLabels) -> LabelChanges:
+        now = time.monotonic()
+        return label_changes(
+            policies,
+            node.labels,
+            managers=node.managers,
+            overwrite=self._overwrite,
+            kept=self._kept.of(name, at=now),
+            refused=self._refused.of(name, at=now),
         )
-        return _Step(
-            changes=changes,
-            removals={label: requesting for label, requesting in removals.items() if label in changes},
-            orphans=orphans.intersection(changes),
-            foreign=unmentioned.foreign,
-            foreign_values=foreign_values(desired, node.labels, overwrite=self._overwrite),
-            dropped=desired.dropped,
-            overruled=tuple(label for label, winner in desired.winners.items() if winner.overruled),
-            wake=self._recoveries.due(name, node.recovered, at=time.monotonic()),
-        )
-
-    def _without_refused(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str | None]:
-        """The changes without those that were refused recently."""
-        refused = self._refused.of(name, at=time.monotonic())
-        return {label: value for label, value in changes.items() if label not in refused or refused[label] != value}
 
     async def _patch(self, name: str, known: NodeLabels) -> None:
         """Patches the differences from the verdict: first with the known state of the node, then with its read state.
@@ -242,49 +204,38 @@ class Labels:
         # After the read of the node: so labels of other replicas come from this verdict or an earlier one.
         entry = await NODE_VERDICTS.get(self._bus, name)
         policies = _policies_of(_verdict_of(entry), node.uid)
-        step = self._step(name, policies, node)
-        confirmed = await self._confirmation.confirmed(name, step.removals, policies, node.labels)
-        orphans, listed_at = await self._confirmation.orphans_that_may_go(step.orphans)
+        changes = self._changes(name, policies, node)
+        confirmed = await self._confirmation.confirmed(name, changes.removals, policies, node.labels)
+        orphans, listed_at = await self._confirmation.orphans_that_may_go(changes.orphans)
         read_at = min(read_at, listed_at)
-        self._keep(name, step.orphans - orphans, listed_at)
-        changes = {
-            label: value
-            for label, value in step.changes.items()
-            if value is not None or label in confirmed or label in orphans
-        }
-        wake = None if step.wake is None else step.wake.value
-        if changes or wake is not None:
-            await self._send(name, node, changes, wake, read_at=read_at)
+        self._keep(name, changes.orphans - orphans, listed_at)
+        values = changes.allowed(confirmed | orphans)
+        if values:
+            await self._send(name, node, values, read_at=read_at)
             self._reports.patched(
                 name,
-                changes,
+                values,
                 orphans=orphans,
-                wake=wake,
                 read_at=read_at,
                 verdict_created=entry.created or None,
-                overruled=step.overruled,
+                overruled=changes.overruled,
             )
-            await self._reports.overwritten(name, node, changes)
-        if step.wake is not None:
-            self._recoveries.mark_sent(name, step.wake)
-        if unconfirmed := step.removals.keys() - confirmed:
+            await self._reports.overwritten(name, node, values)
+        if unconfirmed := changes.removals.keys() - confirmed:
             self._reports.unconfirmed(name, unconfirmed)
             raise RequeueError("a removal is not confirmed")
 
-    async def _send(
-        self, name: str, node: NodeLabels, changes: dict[str, str | None], wake: str | None, *, read_at: float
-    ) -> None:
-        """Sends the changes, and removes refused labels from `changes`. Raises KubernetesError."""
-        patch = NodePatch(labels=dict(changes), annotations={} if wake is None else {ANNOTATION: wake})
+    async def _send(self, name: str, node: NodeLabels, values: dict[str, str | None], *, read_at: float) -> None:
+        """Sends the new values of labels, and removes refused labels from `values`. Raises KubernetesError."""
         metadata = Metadata(name=name, uid=node.uid, resource_version=node.resource_version)
         known = self._nodes.get(name)
-        patched, refused = await send_patch(self._client, metadata, patch, read_at=read_at)
+        patched, refused = await send_patch(self._client, metadata, dict(values), read_at=read_at)
         # Not if the watch has delivered this or a later state, or if everything was refused.
         if known is not None and self._nodes.get(name) is known and patched is not metadata:
             self._nodes[name] = NodeLabels.of(patched)
         self._limit.patched(name, at=time.monotonic())
         for label, error in refused.items():
-            self._refuse(name, label, changes.pop(label), str(error))
+            self._refuse(name, label, values.pop(label), str(error))
 
     def _keep(self, name: str, orphans: frozenset[str], listed_at: float) -> None:
         """Remembers orphans that policies keep, unless a policy has changed since the list was requested."""
@@ -307,16 +258,6 @@ class Labels:
     def _add_all(self) -> None:
         for name in self._nodes:
             self._add(name)
-
-    def _next_turn(self, name: str) -> float | None:
-        """The seconds until the node must be reconciled without a change, or None."""
-        times = []
-        wake = self._recoveries.next(name)
-        if wake is not None:
-            times.append(max(0.0, wake + self._lease.delay - time.monotonic()))
-        if name in self._kept or name in self._refused:
-            times.append(RESYNC_SECONDS)
-        return min(times, default=None)
 
     def _start_if_ready(self) -> None:
         """Adds every node when the worker has become ready."""
@@ -349,7 +290,7 @@ class Labels:
 
     def _drop_node(self, name: str) -> None:
         self._nodes.pop(name, None)
-        for each in (self._kept, self._refused, self._limit, self._reports, self._recoveries, self._queue):
+        for each in (self._kept, self._refused, self._limit, self._reports, self._queue):
             each.forget(name)
 
     def _start_epoch(self, epoch: Epoch) -> None:
@@ -365,17 +306,7 @@ class Labels:
             self._verdicts.pop(name, None)
         else:
             self._verdicts[name] = entry
-            self._recoveries.take_in_verdict(
-                name, entry.revision, verdict.policies, at=time.monotonic(), now=time.time()
-            )
         self._add(name)
-
-    def _take_in_pod(self, entry: Entry[PodKey, PodRecord]) -> None:
-        pod, pod_name = entry.readable(), str(entry.key)
-        if pod is None or pod.waiting_since is None:
-            self._waiting.drop(pod_name)
-        else:
-            self._waiting.set(pod_name, PolicyKey(entry.key.namespace, pod.policy))
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         self._confirmation.take_in_policy(entry)

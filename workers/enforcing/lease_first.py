@@ -27,9 +27,14 @@ class LeaseFirst:
         self._on_held = on_held
 
     @property
+    def held(self) -> bool:
+        """Whether this replica holds the lease."""
+        return self._lease.held
+
+    @property
     def delay(self) -> float:
         """Seconds to wait before the reaction to a change."""
-        return 0.0 if self._lease.held else HOLD_BACK_SECONDS
+        return 0.0 if self.held else HOLD_BACK_SECONDS
 
     async def run(self) -> None:
         """Acquires the lease whenever it is free, until cancelled."""

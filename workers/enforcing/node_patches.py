@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tas.enforcing.managers import FIELD_MANAGER
-from tas.enforcing.waking import ANNOTATION
 from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, InvalidError, KubernetesError, NotFoundError, RejectedError
@@ -25,14 +24,12 @@ class NodeLabels:
         uid: The node's.
         labels: All of them.
         managers: Of each label without a prefix whose value is `violating`: the field managers that set it.
-        recovered: The value of the annotation that wakes pods, if it is set.
         resource_version: The version that all this is of. Two that differ in it alone are equal.
     """
 
     uid: str
     labels: Mapping[str, str]
     managers: Mapping[str, tuple[str, ...]]
-    recovered: str | None
     resource_version: str = field(compare=False)
 
     @classmethod
@@ -43,36 +40,8 @@ class NodeLabels:
             uid=metadata.uid,
             labels=metadata.labels,
             managers=_label_managers(metadata, bare),
-            recovered=metadata.annotations.get(ANNOTATION),
             resource_version=metadata.resource_version,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class NodePatch:
-    """Changes of a node: new values of labels (None: removal) and of annotations."""
-
-    labels: Mapping[str, str | None] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-    def body(self, metadata: Metadata) -> dict[str, Any]:
-        """The merge patch, conditional on the uid and the resource version in `metadata`."""
-        changes: dict[str, Any] = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-        if self.labels:
-            changes["labels"] = dict(self.labels)
-        if self.annotations:
-            changes["annotations"] = dict(self.annotations)
-        return {"metadata": changes}
-
-    def parts(self) -> tuple["NodePatch", ...]:
-        """The patch in two halves, to find the refused part; itself if it has only one change."""
-        if self.annotations and self.labels:
-            return NodePatch(labels=self.labels), NodePatch(annotations=self.annotations)
-        if len(self.labels) < 2:
-            return (self,)
-        labels = sorted(self.labels.items())
-        middle = len(labels) // 2
-        return NodePatch(labels=dict(labels[:middle])), NodePatch(labels=dict(labels[middle:]))
 
 
 Refused = dict[str, InvalidError | RejectedError]
@@ -80,31 +49,29 @@ Refused = dict[str, InvalidError | RejectedError]
 
 
 async def send_patch(
-    client: KubernetesClient, metadata: Metadata, patch: NodePatch, *, read_at: float
+    client: KubernetesClient, metadata: Metadata, labels: Mapping[str, str | None], *, read_at: float
 ) -> tuple[Metadata, Refused]:
-    """The node after the patch, and the refused labels; all other changes are made.
+    """The node after a patch with new values of labels (None: removal), and the refused labels; all others are changed.
 
     Name, uid and version of `metadata` are used; if everything is refused, `metadata` itself is returned.
     `read_at` is the monotonic time of the oldest read behind the patch.
     Raises KubernetesError if the node was replaced or has changed, or if the request failed.
     """
+    patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version, "labels": dict(labels)}}
     try:
-        answer = await client.merge_patch(
-            NODES, metadata.name, patch.body(metadata), field_manager=FIELD_MANAGER, read_at=read_at
-        )
+        answer = await client.merge_patch(NODES, metadata.name, patch, field_manager=FIELD_MANAGER, read_at=read_at)
     except (InvalidError, RejectedError) as error:
         if _is_successor(error):
             raise
-        parts = patch.parts()
-        if len(parts) == 1:
-            if not patch.labels:
-                raise
-            return metadata, dict.fromkeys(patch.labels, error)
+        if len(labels) == 1:
+            return metadata, dict.fromkeys(labels, error)
     else:
         return answer.metadata, {}
     refused: Refused = {}
-    for part in parts:
-        metadata, more = await send_patch(client, metadata, part, read_at=read_at)
+    ordered = sorted(labels.items())
+    middle = len(ordered) // 2
+    for half in (ordered[:middle], ordered[middle:]):  # to find the refused ones
+        metadata, more = await send_patch(client, metadata, dict(half), read_at=read_at)
         refused |= more
     return metadata, refused
 

@@ -1,290 +1,302 @@
-"""When a recovered node gets a wake, and its annotation."""
+"""When a node is annotated so that the scheduler tries rejected pods again, and which node."""
 
-from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
+from typing import NamedTuple
 
-import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tas.enforcing.waking import (
-    FLUSH_SECONDS,
-    REPEATS,
-    TURN_SECONDS,
-    Recoveries,
-    Recovery,
-    Waiting,
-    is_sent,
-    just_recovered,
-    recovered,
-    rejecting,
-)
+from tas.enforcing.pod import PodKey
+from tas.enforcing.waking import LAST, LATER, QUICK, SOON, SPACING, Wake, Wakes, attempts, pause, rejecting
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.verdict.verdict import PolicyVerdict, StrategyVerdict
 
 A, B = PolicyKey("default", "a"), PolicyKey("default", "b")
+POD, OTHER = PodKey("default", "web"), PodKey("default", "other")
 
 
-def verdict(*, rejects: bool, changed: float = 0.0) -> PolicyVerdict:
-    strategy = StrategyVerdict(state=State.UNKNOWN, changed=changed, rejects=rejects)
+def verdict(*, rejects: bool) -> PolicyVerdict:
+    strategy = StrategyVerdict(state=State.UNKNOWN, changed=0.0, rejects=rejects)
     return PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DONTSCHEDULE: strategy})
 
 
 REJECTS, PASSES = verdict(rejects=True), verdict(rejects=False)
+ONLY_LABELS = PolicyVerdict(uid="u", generation=1, strategies={})
 
 
-def test_a_node_that_a_policy_no_longer_rejects_has_recovered() -> None:
-    before = rejecting({A: REJECTS, B: REJECTS})
-    assert before == {A, B}
-    assert recovered(before, {A: PASSES, B: REJECTS}) == {A}
+def taken(wakes: Wakes, until: float, *, since: float = 0.0) -> list[tuple[float, str]]:
+    """When each node is annotated, up to a time."""
+    found = []
+    while wakes.due is not None and wakes.due <= until:
+        at = max(since, wakes.due)
+        wake = wakes.take(at)
+        if wake is not None:
+            found.append((at, wake.node))
+    return found
 
 
-def test_a_deleted_policy_no_longer_rejects() -> None:
-    assert recovered({A}, {}) == {A}
+def times(wakes: Wakes, until: float) -> list[float]:
+    return [at for at, _ in taken(wakes, until)]
 
 
-def test_a_node_that_was_not_rejected_has_not_recovered() -> None:
-    assert recovered(rejecting({A: PASSES}), {A: PASSES}) == frozenset()
+def rejected_everywhere(*nodes: str) -> Wakes:
+    """A pod that has waited for long for a policy which rejects all nodes."""
+    wakes = Wakes()
+    for node in nodes:
+        wakes.set_node(node, "u", {A: REJECTS, B: PASSES}, at=-1000.0)
+    wakes.set_pod(POD, A, 1.0, at=-1000.0)
+    assert taken(wakes, -10.0) == []
+    return wakes
 
 
-def test_a_wake_is_due_at_once_and_repeated_with_its_number() -> None:
-    recovery = Recovery(revision=7, at=100.0, turn=100.0, policies=frozenset({A}))
-    wakes = []
-    while recovery.due is not None:
-        wakes.append((recovery.value, recovery.due))
-        recovery = msgspec.structs.replace(recovery, sent=recovery.sent + 1)
-    assert wakes == [("7", 100.0), ("7.1", 101.0), ("7.2", 102.0), ("7.3", 104.0), ("7.4", 108.0)]
+class TestTheSchedule:
+    def test_a_recovery_wakes_at_once_then_less_and_less_often(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        assert times(wakes, 130.0) == [0.0, 1.5, 3.0, 6.0, 11.0, 21.0, 36.0, 51.0, 66.0, 126.0]
+
+    def test_a_pod_that_begins_to_wait_wakes_soon_then_less_and_less_often(self) -> None:
+        wakes = Wakes()
+        wakes.set_node("n", "u", {A: PASSES}, at=-1000.0)
+        wakes.set_pod(POD, A, 1.0, at=0.0)
+        assert times(wakes, 130.0) == [5.0, 10.0, 20.0, 35.0, 50.0, 65.0, 125.0]
+
+    def test_the_first_verdict_of_a_node_is_news_and_no_recovery(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_node("first", "u", {A: PASSES}, at=0.0)
+        assert times(wakes, 12.0) == [5.0, 10.0]
+
+    def test_the_first_verdict_of_another_node_of_the_same_name_is_news_and_no_recovery(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_node("n", "another", {A: PASSES}, at=0.0)
+        assert wakes.take(5.0) == Wake("n", "another")
+
+    def test_a_pod_is_woken_within_15_s_after_an_extender_that_was_behind_has_caught_up(self) -> None:
+        """If it was behind for less than a minute."""
+        wakes = rejected_everywhere("n")
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        found = times(wakes, 66.0)
+        assert max(after - before for before, after in pairwise(found)) == 15.0
+
+    @pytest.mark.parametrize("after", [0.0, 0.5, 6.0])
+    def test_a_pod_that_begins_to_wait_just_after_the_recovery_is_woken_at_once(self, after: float) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.drop_pod(POD)
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        assert taken(wakes, after) == []
+        wakes.set_pod(OTHER, A, 1.0, at=after)
+        assert wakes.take(after) == Wake("n", "u")
+
+    def test_a_pod_that_begins_to_wait_long_after_the_recovery_is_woken_soon(self) -> None:
+        wakes = Wakes()
+        wakes.set_node("n", "u", {A: REJECTS}, at=-1000.0)
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        wakes.set_pod(OTHER, A, 1.0, at=6.1)
+        assert wakes.due == 6.1 + SOON
+
+    def test_nodes_that_recover_one_after_the_other_wake_at_most_40_times_a_minute(self) -> None:
+        nodes = [f"node-{number}" for number in range(500)]
+        wakes = rejected_everywhere(*nodes)
+        found: list[float] = []
+        for number, node in enumerate(nodes):
+            wakes.set_node(node, "u", {A: PASSES}, at=number / 10)
+            found += [at for at, _ in taken(wakes, number / 10, since=number / 10)]
+        assert len(found) == pytest.approx(34, abs=1)
+        assert min(after - before for before, after in pairwise(found)) >= SPACING
+        # The last of them does not wait longer than the first.
+        assert times(wakes, 49.9 + SPACING)
+
+    def test_pods_that_begin_to_wait_all_the_time_wake_every_five_seconds(self) -> None:
+        wakes = Wakes()
+        wakes.set_node("n", "u", {A: PASSES}, at=-1000.0)
+        found: list[float] = []
+        for second in range(60):
+            wakes.set_pod(PodKey("default", f"pod-{second}"), A, 1.0, at=float(second))
+            found += times(wakes, float(second))
+        assert found == [5.0 * number for number in range(1, 12)]
+
+    def test_news_never_postpone_a_wake(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        assert times(wakes, 0.0) == [0.0]
+        wakes.soon(1.0)
+        assert wakes.due == 1.5
+
+    def test_a_pod_that_waits_as_before_is_no_news(self) -> None:
+        wakes = Wakes()
+        wakes.set_node("n", "u", {A: PASSES}, at=-1000.0)
+        wakes.set_pod(POD, A, 1.0, at=0.0)
+        assert len(times(wakes, 100.0)) == 6
+        wakes.set_pod(POD, A, 1.0, at=100.0)
+        assert wakes.due == 125.0
+        wakes.set_pod(POD, A, 90.0, at=100.0)
+        assert wakes.due == 105.0
+
+    def test_it_ends_with_the_waiting(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        assert times(wakes, 0.0) == [0.0]
+        wakes.drop_pod(POD)
+        assert taken(wakes, 1000.0) == []
+        assert wakes.due is None
+
+    def test_a_replica_that_was_on_standby_wakes_at_once_for_all_that_was_missed(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        assert taken(wakes, 103.0, since=100.0) == [(100.0, "n"), (101.5, "n"), (103.0, "n")]
 
 
-def test_a_later_turn_has_fewer_repetitions() -> None:
-    recovery = Recovery(revision=7, at=100.0, turn=103.0, policies=frozenset({A}))
-    assert recovery.due == 103.0
-    recovery = msgspec.structs.replace(recovery, sent=1)
-    assert (recovery.value, recovery.due) == ("7.1", 107.0)
-    assert msgspec.structs.replace(recovery, sent=3).due is None
+class TestWhatCostsNothing:
+    def test_nodes_that_no_policy_rejects(self) -> None:
+        wakes = Wakes()
+        for number in range(100):
+            wakes.set_node(f"node-{number}", "u", {}, at=0.0)
+            wakes.set_node(f"node-{number}", "u", {A: PASSES}, at=1.0)
+        assert wakes.due is None
+
+    def test_a_recovery_for_which_nobody_waits(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_pod(POD, B, 1.0, at=-1000.0)
+        assert taken(wakes, -1.0)
+        due = wakes.due
+        wakes.set_node("n", "u", {A: PASSES, B: PASSES}, at=0.0)
+        assert wakes.due == due
+
+    def test_a_pod_whose_policy_rejects_every_node(self) -> None:
+        wakes = rejected_everywhere("m", "n")
+        wakes.soon(0.0)
+        assert taken(wakes, 1000.0) == []
+
+    def test_a_node_that_is_rejected_again_before_the_wake(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        wakes.set_node("n", "u", {A: REJECTS}, at=0.0)
+        assert taken(wakes, 1000.0) == []
+
+    def test_a_deleted_node(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        wakes.drop_node("n")
+        wakes.drop_node("unknown")
+        assert taken(wakes, 1000.0) == []
+
+    def test_pods_of_a_bus_that_was_wiped_until_they_are_reported_again(self) -> None:
+        wakes = rejected_everywhere("n")
+        wakes.drop_pods()
+        wakes.drop_pod(POD)
+        wakes.set_node("n", "u", {A: PASSES}, at=0.0)
+        assert taken(wakes, 10.0) == []
+        wakes.set_pod(POD, A, 1.0, at=10.0)
+        assert times(wakes, 15.0) == [15.0]
 
 
-def test_repetitions_before_the_turn_are_left_out() -> None:
-    recovery = Recovery(revision=7, at=100.0, turn=102.0, policies=frozenset({A}), sent=1)
-    assert recovery.due == 106.0
+class TestTheNode:
+    def test_what_recovered_last_comes_first_then_each_in_turn(self) -> None:
+        wakes = rejected_everywhere("a", "b", "c", "d")
+        for node in ("c", "b", "d"):
+            wakes.set_node(node, "u", {A: PASSES}, at=0.0)
+        assert [node for _, node in taken(wakes, 21.0)] == ["d", "b", "c", "d", "b", "c"]
 
+    def test_every_node_passes_a_policy_that_is_deleted(self) -> None:
+        wakes = rejected_everywhere("a", "b")
+        wakes.set_node("a", "u", {B: PASSES}, at=0.0)
+        assert wakes.take(0.0) == Wake("a", "u")
 
-def test_a_turn_at_the_flush_is_not_due() -> None:
-    recovery = Recovery(revision=7, at=100.0, turn=100.0 + FLUSH_SECONDS, policies=frozenset({A}))
-    assert recovery.due is None
-    assert msgspec.structs.replace(recovery, turn=recovery.turn - 1).due == recovery.turn - 1
+    def test_a_policy_that_only_labels_rejects_nothing(self) -> None:
+        assert rejecting({A: ONLY_LABELS, B: REJECTS}) == {B}
+
+    def test_a_pod_waits_for_one_policy_at_a_time(self) -> None:
+        wakes = rejected_everywhere("n")
+        assert wakes.waiting == 1
+        wakes.set_pod(POD, B, 1.0, at=0.0)
+        assert wakes.waiting == 1
+        assert [at for at, _ in taken(wakes, 5.0, since=0.0)] == [5.0]
 
 
 @pytest.mark.parametrize(
-    ("annotation", "sent"),
-    [
-        (None, False),
-        ("", False),
-        ("something else", False),
-        ("6", False),
-        ("6.9", False),
-        ("7", False),
-        ("7.1", True),
-        ("7.2", True),
-        ("8", True),
-        ("7.1x", False),
-    ],
+    ("nodes", "expected"),
+    [(0, 1), (99, 1), (100, 1), (101, 2), (200, 2), (500, 3), (1000, 3), (5000, 10), (15_000, 20), (100_000, 20)],
 )
-def test_the_same_or_a_later_annotation_needs_no_wake(annotation: str | None, sent: bool) -> None:
-    assert is_sent(annotation, Recovery(revision=7, at=0.0, turn=0.0, policies=frozenset({A}), sent=1)) is sent
+def test_facts_c21_the_scheduler_examines_some_nodes_at_a_time(nodes: int, expected: int) -> None:
+    assert attempts(nodes) == expected
 
 
-def test_without_an_earlier_verdict_the_time_of_the_state_decides() -> None:
-    policies = {
-        A: verdict(rejects=False, changed=100.0),
-        B: verdict(rejects=True, changed=100.0),
-    }
-    assert just_recovered(policies, now=100.0 + REPEATS[-1]) == {A}
-    assert just_recovered(policies, now=100.1 + REPEATS[-1]) == frozenset()
+def test_facts_c21_a_wake_follows_soon_for_each_share_of_the_nodes() -> None:
+    pauses = [pause(number, 5000) for number in range(len(QUICK) + 10 + len(LATER) + 2)]
+    assert pauses == [*QUICK, *[SOON] * 10, *LATER, LAST, LAST]
 
 
-class TestRecoveries:
-    def waiting_for(self, *policies: PolicyKey) -> Recoveries:
-        waiting = Waiting()
-        for number, policy in enumerate(policies):
-            waiting.set(f"pod-{number}", policy)
-        return Recoveries(waiting)
+class Event(NamedTuple):
+    """Something that happens some seconds after the event before."""
 
-    def take_in(self, recoveries: Recoveries, revision: int, found: PolicyVerdict, *, at: float) -> None:
-        recoveries.take_in_verdict("n", revision, {A: found}, at=at, now=1e9)
-
-    def test_a_wake_is_due_until_all_repetitions_are_sent(self) -> None:
-        recoveries = self.waiting_for(A)
-        self.take_in(recoveries, 1, REJECTS, at=0.0)
-        assert recoveries.due("n", None, at=0.0) is None
-        self.take_in(recoveries, 2, PASSES, at=10.0)
-        wakes, annotation = [], None
-        for step in range(200):
-            at = 10.0 + step / 10
-            while (recovery := recoveries.due("n", annotation, at=at)) is not None:
-                annotation = recovery.value
-                wakes.append((at, annotation))
-                recoveries.mark_sent("n", recovery)
-        assert wakes == [(10.0, "2"), (11.0, "2.1"), (12.0, "2.2"), (14.0, "2.3"), (18.0, "2.4")]
-        assert recoveries.next("n") is None
-
-    def test_without_a_waiting_pod_no_wake_is_due_and_a_later_pod_gets_the_next(self) -> None:
-        waiting = Waiting()
-        recoveries = Recoveries(waiting)
-        self.take_in(recoveries, 1, REJECTS, at=0.0)
-        self.take_in(recoveries, 2, PASSES, at=10.0)
-        assert recoveries.due("n", None, at=10.0) is None
-        waiting.set("late", A)
-        assert recoveries.due("n", None, at=10.5) is None
-        assert recoveries.next("n") == 11.0
-        recovery = recoveries.due("n", None, at=11.0)
-        assert recovery is not None
-        assert recovery.value == "2.1"
-        waiting.drop("late")
-        assert recoveries.due("n", None, at=11.0) is None
-
-    def test_a_node_that_is_rejected_again_has_not_recovered(self) -> None:
-        recoveries = self.waiting_for(A)
-        for revision, found in enumerate((REJECTS, PASSES, REJECTS)):
-            self.take_in(recoveries, revision, found, at=float(revision))
-        assert recoveries.due("n", None, at=99.0) is None
-
-    def test_a_wake_of_another_replica_is_not_repeated(self) -> None:
-        recoveries = self.waiting_for(A)
-        self.take_in(recoveries, 1, REJECTS, at=0.0)
-        self.take_in(recoveries, 2, PASSES, at=10.0)
-        assert recoveries.due("n", "2.1", at=11.0) is None
-        assert recoveries.next("n") == 12.0
-
-    def test_a_later_recovery_for_a_second_policy_starts_again_for_both(self) -> None:
-        recoveries = self.waiting_for(A)
-        both = {A: REJECTS, B: REJECTS}
-        recoveries.take_in_verdict("n", 1, both, at=0.0, now=1e9)
-        recoveries.take_in_verdict("n", 2, both | {A: PASSES}, at=10.0, now=1e9)
-        recoveries.take_in_verdict("n", 3, {A: PASSES, B: PASSES}, at=10.5, now=1e9)
-        recovery = recoveries.due("n", "2", at=10.5)
-        assert recovery is not None
-        assert recovery.value == "3"
-        assert recovery.policies == {A, B}
-
-    def test_many_nodes_that_recover_at_once_take_turns(self) -> None:
-        wakes = self.wakes_of_500(self.waiting_for(A), at=10.0)
-        first = [at for at, value in wakes if "." not in value]
-        assert len(first) == 500
-        assert [round(one - other, 2) for other, one in pairwise(first)] == [0.02] * 499
-        seconds = Counter(int(at) for at, _ in wakes)
-        assert max(seconds.values()) <= 2 / TURN_SECONDS + 2
-        assert abs(len(wakes) - 1250) < 10
-
-    def test_recoveries_for_another_policy_do_not_wait_for_these_turns(self) -> None:
-        recoveries = self.waiting_for(A, B)
-        recoveries.take_in_verdict("other", 1, {B: REJECTS}, at=0.0, now=1e9)
-        self.recover_500(recoveries, at=10.0)
-        recoveries.take_in_verdict("other", 2, {B: PASSES}, at=10.0, now=1e9)
-        assert recoveries.due("other", None, at=10.0) is not None
-
-    def test_a_recovery_for_two_policies_has_the_earlier_turn_and_uses_one_of_each(self) -> None:
-        recoveries = self.waiting_for(A, B)
-
-        def turn(node: str, *policies: PolicyKey) -> float | None:
-            recoveries.take_in_verdict(node, 1, dict.fromkeys(policies, REJECTS), at=10.0, now=1e9)
-            recoveries.take_in_verdict(node, 2, dict.fromkeys(policies, PASSES), at=10.0, now=1e9)
-            return recoveries.next(node)
-
-        assert [turn(node, A) for node in ("a1", "a2", "a3")] == pytest.approx([10.0, 10.02, 10.04])
-        assert turn("both", A, B) == 10.0
-        assert turn("a4", A) == pytest.approx(10.08)
-        assert turn("b1", B) == pytest.approx(10.02)
-
-    def test_a_node_rejected_again_by_one_policy_still_wakes_for_the_other(self) -> None:
-        recoveries = self.waiting_for(A, B)
-        for revision, found in enumerate(
-            ({A: REJECTS, B: REJECTS}, {A: PASSES, B: PASSES}, {A: REJECTS, B: PASSES}), 1
-        ):
-            recoveries.take_in_verdict("n", revision, found, at=10.0, now=1e9)
-        recovery = recoveries.due("n", None, at=10.0)
-        assert recovery is not None
-        assert (recovery.revision, recovery.policies) == (2, frozenset({B}))
-
-    def test_marking_an_outdated_recovery_changes_no_newer_one(self) -> None:
-        recoveries = self.waiting_for(A)
-        self.take_in(recoveries, 1, REJECTS, at=0.0)
-        self.take_in(recoveries, 2, PASSES, at=10.0)
-        overtaken = recoveries.due("n", None, at=10.0)
-        assert overtaken is not None
-        self.take_in(recoveries, 3, REJECTS, at=11.0)
-        self.take_in(recoveries, 4, PASSES, at=12.0)
-        recoveries.mark_sent("n", overtaken)
-        recovery = recoveries.due("n", "2", at=12.0)
-        assert recovery is not None
-        assert recovery.value == "4"
-
-    def test_without_waiting_pods_no_turns_are_reserved(self) -> None:
-        waiting = Waiting()
-        waiting.set("pod", A)
-        recoveries = Recoveries(waiting)
-        self.recover_500(recoveries, at=10.0)
-        assert recoveries.due("node-0", None, at=10.0) is not None
-        waiting.drop("pod")
-        assert all(recoveries.due(f"node-{number}", None, at=30.0) is None for number in range(500))
-        self.take_in(recoveries, 1, REJECTS, at=40.0)
-        waiting.set("pod", A)
-        self.take_in(recoveries, 2, PASSES, at=41.0)
-        assert recoveries.due("n", None, at=41.0) is not None
-
-    def test_no_turn_is_after_the_flush_of_the_scheduler(self) -> None:
-        """However often nodes recover, a wake is due before the flush."""
-        recoveries = self.waiting_for(A)
-        for at in range(100):
-            self.recover_500(recoveries, at=float(at))
-        turns = [when for number in range(500) if (when := recoveries.next(f"node-{number}")) is not None]
-        assert all(when < 99.0 + FLUSH_SECONDS for when in turns)
-        self.recover_500(recoveries, at=1000.0)
-        assert recoveries.next("node-0") == 1000.0
-
-    def recover_500(self, recoveries: Recoveries, *, at: float) -> None:
-        for revision, found in enumerate((REJECTS, PASSES)):
-            for number in range(500):
-                recoveries.take_in_verdict(f"node-{number}", revision, {A: found}, at=at, now=1e9)
-
-    def wakes_of_500(self, recoveries: Recoveries, *, at: float) -> list[tuple[float, str]]:
-        """The times and annotations of all wakes of 500 nodes that recover together, while a pod waits."""
-        self.recover_500(recoveries, at=at)
-        wakes: list[tuple[float, str]] = []
-        for number in range(500):
-            node, annotation = f"node-{number}", None
-            while (when := recoveries.next(node)) is not None:
-                recovery = recoveries.due(node, annotation, at=when)
-                assert recovery is not None
-                annotation = recovery.value
-                wakes.append((when, annotation))
-                recoveries.mark_sent(node, recovery)
-        return sorted(wakes)
-
-    def test_a_deleted_node_is_forgotten(self) -> None:
-        recoveries = self.waiting_for(A)
-        self.take_in(recoveries, 1, REJECTS, at=0.0)
-        self.take_in(recoveries, 2, PASSES, at=10.0)
-        recoveries.forget("n")
-        assert recoveries.due("n", None, at=10.0) is None
-
-    def test_a_new_node_has_no_rejections_of_a_deleted_one_of_its_name(self) -> None:
-        recoveries = self.waiting_for(A)
-        self.take_in(recoveries, 1, REJECTS, at=0.0)
-        recoveries.forget("n")
-        self.take_in(recoveries, 2, PASSES, at=10.0)
-        assert recoveries.due("n", None, at=10.0) is None
+    after: float
+    pod: int
+    node: int
+    policies: tuple[bool, bool] | None  # whether A and B reject the node; None: something happens to the pod
+    waits: PolicyKey | None  # for which the pod waits
 
 
-def test_a_pod_waits_for_one_policy_at_a_time() -> None:
-    waiting = Waiting()
-    waiting.set("p", A)
-    waiting.set("q", A)
-    waiting.set("p", B)
-    assert waiting.any_for([A])
-    waiting.drop("q")
-    waiting.drop("unknown")
-    assert not waiting.any_for([A])
-    assert waiting.any_for([A, B])
-    waiting.clear()
-    assert not waiting.any_for([A, B])
+EVENTS = st.lists(
+    st.builds(
+        Event,
+        after=st.sampled_from([0.0, 0.1, 1.0, 4.0, 30.0]),
+        pod=st.integers(0, 2),
+        node=st.integers(0, 2),
+        policies=st.none() | st.tuples(st.booleans(), st.booleans()),
+        waits=st.sampled_from([A, B, None]),
+    ),
+    max_size=40,
+)
+
+
+@given(EVENTS)
+def test_a_wake_is_seldom_has_a_reason_and_follows_every_recovery(events: Sequence[Event]) -> None:
+    """Against a model that knows only who waits and who rejects."""
+    wakes, now = Wakes(), 1000.0
+    waits: dict[PodKey, PolicyKey] = {}
+    rejects: dict[str, frozenset[PolicyKey]] = {}
+    sent: list[float] = []
+    wake_by = inf  # if a pod still waits then, and a node has passed its policy all the time
+
+    def passing() -> list[str]:
+        return [node for node, policies in rejects.items() if any(each not in policies for each in waits.values())]
+
+    for event in [*events, Event(100.0, 0, 0, (True, True), None)]:
+        until = now + event.after
+        while wakes.due is not None and wakes.due <= until:
+            at = max(now, wakes.due)
+            wake = wakes.take(at)
+            assert (wake is None) == (not passing())
+            if wake is not None:
+                assert wake.node in passing()
+                assert not sent or at - sent[-1] >= SPACING - 1e-9
+                sent.append(at)
+                wake_by = at + LAST
+        now = until
+        assert now < wake_by + 1e-9 or not passing()
+        recovers, before = False, bool(passing())
+        if event.policies is None:
+            pod = PodKey("default", str(event.pod))
+            if event.waits is None:
+                waits.pop(pod, None)
+                wakes.drop_pod(pod)
+            else:
+                waits[pod] = event.waits
+                wakes.set_pod(pod, event.waits, now, at=now)
+        else:
+            name = str(event.node)
+            policies = frozenset(key for key, reject in zip((A, B), event.policies, strict=True) if reject)
+            recovers = not (rejects.get(name, frozenset()) - policies).isdisjoint(waits.values())
+            rejects[name] = policies
+            verdicts = {key: REJECTS if key in policies else PASSES for key in (A, B)}
+            wakes.set_node(name, "u", verdicts, at=now)
+        if not passing():
+            wake_by = inf
+        elif recovers:
+            wake_by = min(wake_by, max(now, sent[-1] + SPACING if sent else now))
+        elif not before:
+            wake_by = min(wake_by, now + SOON)

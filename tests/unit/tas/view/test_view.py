@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tas.enforcing.waking import Recoveries, Waiting, rejecting
+from tas.enforcing.pod import PodKey
+from tas.enforcing.waking import Wakes, rejecting
 from tas.explain.explain import explain_node
 from tas.extender.decision import Outcome, Pod, ScoreDecision
 from tas.extender.telemetry import TelemetryDecider
@@ -400,13 +401,6 @@ class VerdictsByTouch(Histories):
         self.decider = TelemetryDecider(self.view)
         self.refused: dict[str, set[PolicyKey]] = {}  # by the last answer of filter
         self.written: dict[str, dict[PolicyKey, PolicyVerdict]] = {}
-        waiting = Waiting()
-        for key in WAITED_FOR:
-            waiting.set(f"pod-{key.name}", key)
-        self.recoveries = {
-            node: Recoveries(waiting) for node in NODES
-        }  # one for each node, so that nodes share no turns
-        self.at = 0.0
         self.verdicts: dict[tuple[str, PolicyKey], PolicyVerdict] = {}
         self.waiting: dict[tuple[str, PolicyKey], float] = {}
 
@@ -459,11 +453,9 @@ class VerdictsByTouch(Histories):
     def wakes_are_for_nodes_that_filter_rejected_and_now_passes(self) -> None:
         """The verdict is written when its meaning changes, and only then."""
         self.catch_up()
-        self.at += 1.0
-        for node, recoveries in self.recoveries.items():
+        for node in NODES:
             verdicts = {key: verdict for (of, key), verdict in self.verdicts.items() if of == node}
             if node not in self.view.nodes:
-                recoveries.forget(node)
                 self.refused.pop(node, None)
                 self.written.pop(node, None)
                 continue
@@ -478,14 +470,14 @@ class VerdictsByTouch(Histories):
                 or not all(same_meaning(known[key], verdict) for key, verdict in verdicts.items())
             ):
                 self.written[node] = verdicts
-                recoveries.take_in_verdict(node, 1, verdicts, at=self.at, now=self.now)
-            gained, sent = self.refused.get(node, set()) - refused, set[PolicyKey]()
-            while (recovery := recoveries.due(node, None, at=self.at)) is not None:
-                assert not recovery.policies & refused
-                sent |= recovery.policies if recovery.sent == 0 else set()
-                recoveries.mark_sent(node, recovery)
-            assert sent >= gained
-            assert gained or known is None or not sent
+            gained = self.refused.get(node, set()) - refused
+            for key in WAITED_FOR:
+                wakes = Wakes()
+                if known is not None:
+                    wakes.set_node(node, "u", known, at=0.0)
+                wakes.set_pod(PodKey("default", "waits"), key, 1.0, at=100.0)
+                wakes.set_node(node, "u", self.written[node], at=101.0)
+                assert (wakes.due == 101.0) == (key in gained)
             self.refused[node] = refused
 
     @invariant()

@@ -26,13 +26,9 @@ class Reported:
         assert found is not None
         return found
 
-    def patched(
-        self, changes: dict[str, str | None], *, orphans: tuple[str, ...] = (), wake: str | None = None
-    ) -> None:
+    def patched(self, changes: dict[str, str | None], *, orphans: tuple[str, ...] = ()) -> None:
         now = time.monotonic()
-        self.reports.patched(
-            "n", changes, orphans=orphans, wake=wake, read_at=now, verdict_created=time.time(), overruled=()
-        )
+        self.reports.patched("n", changes, orphans=orphans, read_at=now, verdict_created=time.time(), overruled=())
 
 
 def test_each_change_of_a_label_is_counted_once_by_its_kind() -> None:
@@ -42,7 +38,6 @@ def test_each_change_of_a_label_is_counted_once_by_its_kind() -> None:
     assert counts == {"set": 1, "removed": 1}
     assert reported.count("tas_label_changes_total", change="orphan_removed") == 2
     assert reported.count("tas_label_patches_total", result="patched") == 1
-    assert reported.count("tas_node_wakes_total") == 0
 
 
 @pytest.mark.parametrize(
@@ -50,16 +45,15 @@ def test_each_change_of_a_label_is_counted_once_by_its_kind() -> None:
     [
         pytest.param({"a": "1"}, (), 1, id="a verdict's label"),
         pytest.param({"a": None}, ("a",), 0, id="an orphan, which no verdict mentions"),
-        pytest.param({}, (), 0, id="only a wake"),
+        pytest.param({}, (), 0, id="all refused"),
     ],
 )
 def test_only_patches_by_a_verdict_are_measured(
     changes: dict[str, str | None], orphans: tuple[str, ...], measured: int
 ) -> None:
     reported = Reported()
-    reported.patched(changes, orphans=orphans, wake="p")
+    reported.patched(changes, orphans=orphans)
     assert reported.count("tas_label_patch_seconds_count") == measured
-    assert reported.count("tas_node_wakes_total") == 1
 
 
 def test_each_orphan_that_a_policy_keeps_is_counted() -> None:
