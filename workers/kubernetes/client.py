@@ -21,6 +21,7 @@ from workers.kubernetes.errors import (
     GoneError,
     KubernetesError,
     RejectedError,
+    SilentError,
     UnavailableError,
     decode_status,
     error_of,
@@ -46,7 +47,10 @@ WATCH_SECONDS = 300.0
 """The requested duration of a watch, each time up to a tenth less, so that watches end at different times."""
 
 SILENT_SECONDS = 100.0
-"""A watch without any event for this long has failed: the API server sends a bookmark about every minute."""
+"""A watch without any event for this long is opened again: its connection may be dead.
+
+The API server sends a bookmark about every minute, but none while no object of the resource changes.
+"""
 
 MAX_OBJECT_BYTES = 16 << 20
 """The largest object, or event of a watch, that is read: far above the size of any object."""
@@ -241,7 +245,7 @@ class KubernetesClient:
 
         The watch ends after `seconds`; the caller continues from the last resource version. `on_open` is called when
         the watch is established, before any event. Use it under `aclosing`.
-        Raises GoneError if that version is too old: list again. Raises KubernetesError also if nothing arrived for
+        Raises GoneError if that version is too old: list again. Raises SilentError if nothing arrived for
         `silent_seconds`.
         """
         what = f"watch {resource}"
@@ -407,8 +411,9 @@ class KubernetesClient:
             except TooLargeError as error:
                 raise RejectedError(f"{what}: {error}", code=response.status) from error
             except TimeoutError as error:
-                seconds = silent_seconds if code.startswith("2") else CALL_SECONDS
-                raise UnavailableError(f"{what}: no data from {self.server} for {seconds:g} s") from error
+                is_silent = verb == "watch" and code.startswith("2")
+                kind, seconds = (SilentError, silent_seconds) if is_silent else (UnavailableError, CALL_SECONDS)
+                raise kind(f"{what}: no data from {self.server} for {seconds:g} s") from error
             except (aiohttp.ClientError, OSError) as error:
                 raise UnavailableError(line_of(f"{what}: {self.server}: {str(error) or repr(error)}")) from error
             finally:

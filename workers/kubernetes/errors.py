@@ -63,6 +63,10 @@ class UnavailableError(KubernetesError):
     """
 
 
+class SilentError(UnavailableError):
+    """A watch received nothing for its time limit: nothing has changed, or the connection is dead. Watch again."""
+
+
 class ThrottledError(UnavailableError):
     """429: too many requests, of this client or of all. `retry_after` is in seconds."""
 

@@ -19,7 +19,7 @@ from workers.kubernetes.client import (
     KubernetesClient,
     Listing,
 )
-from workers.kubernetes.errors import ForbiddenError, GoneError, KubernetesError, ThrottledError
+from workers.kubernetes.errors import ForbiddenError, GoneError, KubernetesError, SilentError, ThrottledError
 from workers.kubernetes.resources import Object, Resource
 
 log = structlog.get_logger("kubernetes")
@@ -95,6 +95,8 @@ class Reflector(Generic[T]):
                 log.info("kubernetes_watch_expired", resource=str(self._resource), error=str(error))
                 self._relist_requested.set()
                 failures += 1
+            except SilentError:
+                failures += 1  # nothing to report: the next watch finds out whether the API server answers
             except KubernetesError as error:
                 self._report(error)
                 if error.code and not isinstance(error, ThrottledError):
