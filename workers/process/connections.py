@@ -172,15 +172,6 @@ class Connection(web.RequestHandler):
         response.force_close()
         return response
 
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        """A body that cannot be decoded, as gzip for example, gets a log line without a traceback."""
-        error = kw.get("exc_info")
-        if isinstance(error, web.RequestPayloadError):
-            text = " ".join(str(error).split())
-            self._listener.record_closing(self, "unreadable", f"body: {shortened(text)}")
-        else:
-            super().log_exception(*args, **kw)
-
     @property
     def is_busy(self) -> bool:
         """Whether a request has begun and is not answered."""
@@ -328,6 +319,7 @@ class Listener:
             max_line_size=limits.header_bytes,
             max_field_size=limits.header_bytes,
             max_headers=limits.headers,
+            auto_decompress=False,  # a few MB may become GB, and no client of the product compresses this way
         )
 
     def _close_one_for(self, newcomer: Connection) -> bool:

@@ -172,6 +172,10 @@ class _Endpoint:
         if not (content_type == JSON or (content_type or "").partition(";")[0].strip().lower() == JSON):
             text = f"Content-Type = {shortened(content_type)}: must be {JSON}"
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            text = f"Content-Encoding = {shortened(encoding)}: must be absent, or identity"
+            raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
         if (request.content_length or 0) > self.max_body_bytes:
             raise self._too_large(request.content_length)
         if (reason := self.unready()) is not None:
