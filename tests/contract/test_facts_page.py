@@ -29,12 +29,13 @@ CITED = re.compile(rf"facts\.md ({ID}(?:, {ID})*)(?![0-9A-Za-z])|(?<![a-z])facts
 BARE = re.compile(
     rf"\((?:[bcn][0-9]{{1,2}}|D[0-9]{{1,2}})(?:, {ID})*\)"  # (c20)
     r"|\btest_(?:[bn][0-9]{1,2}|c[0-9]{1,2}|d[0-9]{1,2}|[A-Z][0-9]{1,2})_"  # test_c20_...
+    r"|\bdef test_\w+(?<!_facts)_(?:[bn][0-9]{1,2}|c[0-9]{2}|D[0-9]{1,2})\("  # def test_..._c20(
     r"|\bid=f?\"(?:[A-Z]|[bcn](?=[0-9]+[-\"]))[0-9]{1,2}[-_ \"]"  # id="D45-..."
     r"|# [bcn][0-9]{1,2}\b"  # a comment that begins with an id
     r"|\bprotocol_c[0-9]|\btas_[A-Z][0-9]"  # former forms
     r"|\b(?:tas|extender-protocol|bus-facts|demand|patching|real-cluster|gas|design)\.md\b"  # pages that are not here
 )
-"""What looks like a citation, and does not say of what page."""
+"""Citations that do not name the page."""
 
 
 def texts() -> dict[str, str]:
@@ -77,9 +78,10 @@ def test_each_citation_names_the_page() -> None:
 def test_a_citation_is_recognized_in_each_of_its_forms() -> None:
     text = "facts.md c1, D45: test_facts_n34_nothing id='facts_D51_G10-no'"
     assert CITED.findall(text) == [("c1, D45", ""), ("", "n34"), ("", "D51_G10")]
-    assert [each[0] for each in BARE.finditer("(c20) test_c20_x tas.md (n17, n18)")] == [
+    assert [each[0] for each in BARE.finditer("(c20) test_c20_x tas.md (n17, n18) def test_x_n7()")] == [
         "(c20)",
         "test_c20_",
         "tas.md",
         "(n17, n18)",
+        "def test_x_n7(",
     ]

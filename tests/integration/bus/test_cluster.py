@@ -107,7 +107,7 @@ async def test_the_loss_of_the_leader_loses_nothing(cluster: Cluster) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_on_three_replicas_exactly_one_of_two_writers_wins_n7(cluster: Cluster) -> None:
+async def test_on_three_replicas_exactly_one_of_two_writers_wins_facts_n7(cluster: Cluster) -> None:
     async with (
         Bus.connect(cluster.url, name="one", replicas=3) as one,
         Bus.connect(cluster.url, name="two", replicas=3) as two,

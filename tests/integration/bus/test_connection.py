@@ -39,7 +39,7 @@ async def test_a_key_that_was_never_written_is_none(bus: Bus) -> None:
     assert await bus.get(NODES, "a.metrics") is None
 
 
-async def test_the_second_write_on_the_same_revision_conflicts_n7(bus: Bus) -> None:
+async def test_the_second_write_on_the_same_revision_conflicts_facts_n7(bus: Bus) -> None:
     first = await bus.put(NODES, "a.metrics", b"1", revision=0, read_at=now())
     for stale in (0, first - 1, first + 1):
         with pytest.raises(ConflictError):
@@ -69,7 +69,7 @@ async def test_the_reads_behind_a_write_are_as_old_as_when_it_is_sent(
     assert await bus.get(NODES, "a.metrics") is None
 
 
-async def test_revisions_begin_at_the_current_time_so_that_epochs_never_share_one_n34(bus: Bus) -> None:
+async def test_revisions_begin_at_the_current_time_so_that_epochs_never_share_one_facts_n34(bus: Bus) -> None:
     before = (time.time() - 60) * 1e6
     for of in ALL:
         assert before < (await bus.epoch(of)).last_sequence < before + 120e6
@@ -138,7 +138,7 @@ async def test_publishing_to_a_subject_of_no_stream_is_unavailable(bus: Bus) -> 
         await bus.publish(SAMPLES, "tas.other", b"{}")
 
 
-async def test_a_key_with_a_ttl_expires_and_leaves_a_tombstone_n11(bus: Bus) -> None:
+async def test_a_key_with_a_ttl_expires_and_leaves_a_tombstone_facts_n11(bus: Bus) -> None:
     revision = await bus.put(LEASES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
 
     async def expired() -> bool:

@@ -79,7 +79,7 @@ async def pending(bus: Bus) -> tuple[int, int]:
 
 
 async def attached(bus: Bus, replicas: int) -> bool:
-    """Whether so many replicas wait for messages."""
+    """Whether `replicas` replicas wait for messages."""
     try:
         return bool((await bus.api("CONSUMER.INFO.SAMPLES.test"))["num_waiting"] == replicas)
     except RefusedError:  # no replica has created the durable yet
@@ -115,7 +115,9 @@ async def test_a_message_is_delivered_at_once(bus: Bus) -> None:
             await publish(bus, 1)
             await eventually(lambda count=count: len(handler.sequences) == count, every=0)  # type: ignore[misc]
             delays.append(time.monotonic() - began)
-        assert sorted(delays)[len(delays) // 2] < min(PULSE_SECONDS, EXPIRES_SECONDS) / 2  # it waited for neither
+        assert (
+            sorted(delays)[len(delays) // 2] < min(PULSE_SECONDS, EXPIRES_SECONDS) / 2
+        )  # the message waited for neither of them
 
 
 async def test_replicas_share_the_messages(server: Server, bus: Bus) -> None:
@@ -139,7 +141,7 @@ async def test_after_a_bus_error_the_batch_is_delivered_again(bus: Bus) -> None:
         assert handler.batches[0][0].deliveries == 3
         await eventually(lambda: nothing_pending(bus))
     first, second, third = handler.began
-    least = REDELIVERY.first / 2  # chance takes off up to a half
+    least = REDELIVERY.first / 2  # the jitter subtracts at most half
     assert second - first >= least
     assert third - second >= 2 * least
 
@@ -154,17 +156,17 @@ async def test_a_batch_comes_again_however_often_it_fails(bus: Bus, monkeypatch:
     assert handler.batches[0][0].deliveries == 51
 
 
-async def test_a_slow_handler_draws_one_batch_in_advance_and_no_more(bus: Bus) -> None:
+async def test_a_slow_handler_fetches_at_most_one_batch_in_advance(bus: Bus) -> None:
     handler = Handler()
     handler.gate.clear()
     await publish(bus, 60)
     async with consuming(bus, handler, batch=5, ack_wait_seconds=600):
 
-        async def drawn() -> bool:
+        async def fetched() -> bool:
             return await pending(bus) == (10, 50)
 
         await eventually(lambda: handler.begun == 1)
-        await eventually(drawn)
+        await eventually(fetched)
         for _ in range(20):  # each an exchange with the server, in which it could have sent the rest
             assert await pending(bus) == (10, 50)
         handler.gate.set()
@@ -174,7 +176,7 @@ async def test_a_slow_handler_draws_one_batch_in_advance_and_no_more(bus: Bus) -
 async def test_a_request_without_messages_is_followed_by_the_next_one(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.pull.EXPIRES_SECONDS", 1.1)  # the server wants more than two heartbeats
+    monkeypatch.setattr("bus.pull.EXPIRES_SECONDS", 1.1)  # the server requires more than twice the heartbeat
     handler = Handler()
     requests = 0
     send = Link.send
@@ -253,7 +255,7 @@ async def test_a_durable_with_wrong_settings_is_reported_and_left_unchanged(bus:
         assert (await bus.api("CONSUMER.INFO.SAMPLES.test"))["config"]["ack_policy"] == "none"
 
 
-async def test_a_slow_replica_leaves_messages_to_the_others_n17(server: Server, bus: Bus) -> None:
+async def test_a_slow_replica_leaves_messages_to_the_others_facts_n17(server: Server, bus: Bus) -> None:
     slow, other = Handler(), Handler()
     slow.gate.clear()
     async with Bus.connect(server.url, name="other") as connection:
@@ -267,7 +269,7 @@ async def test_a_slow_replica_leaves_messages_to_the_others_n17(server: Server, 
                 await eventually(lambda: sorted(slow.sequences + other.sequences) == sorted(sent))
 
 
-async def test_messages_in_hand_are_handled_though_the_next_request_fails(
+async def test_received_messages_are_handled_although_the_next_request_fails(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = 0

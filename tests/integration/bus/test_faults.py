@@ -176,7 +176,7 @@ async def has_consumers(bus: Bus, of: Bucket | Stream, count: int) -> bool:
     return await answered(lambda: consumers(bus, of)) == count
 
 
-async def test_an_earlier_state_of_a_store_is_a_new_epoch_n34(server: Server, bus: Bus, tmp_path: Path) -> None:
+async def test_an_earlier_state_of_a_store_is_a_new_epoch_facts_n34(server: Server, bus: Bus, tmp_path: Path) -> None:
     """As after a power loss, or from a backup: the stream has the same creation time, and ends earlier."""
     await write_eventually(bus, "kept")
     async with following(bus, NODES) as follower:
@@ -198,7 +198,7 @@ async def test_an_earlier_state_of_a_store_is_a_new_epoch_n34(server: Server, bu
 
 
 @pytest.mark.usefixtures("long_limits")
-async def test_a_revision_of_an_earlier_epoch_is_never_accepted_n34(server: Server, bus: Bus) -> None:
+async def test_a_revision_of_an_earlier_epoch_is_never_accepted_facts_n34(server: Server, bus: Bus) -> None:
     old = await bus.put(NODES, "a", b"old", revision=0, read_at=now())
     await server.restart(wiped=True)
     await eventually(lambda: bus.connected)
@@ -319,7 +319,7 @@ async def test_a_view_is_current_soon_after_a_restart_of_the_server(server: Serv
 
 
 @pytest.mark.usefixtures("long_limits")
-async def test_a_watch_that_gets_heartbeats_and_no_entries_is_reopened_n36(
+async def test_a_watch_that_gets_heartbeats_and_no_entries_is_reopened_facts_n36(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with following(bus, NODES) as follower:

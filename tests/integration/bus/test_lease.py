@@ -111,7 +111,7 @@ async def test_leases_of_other_keys_are_free(bus: Bus) -> None:
         pass
 
 
-async def test_after_a_crash_of_the_holder_a_standby_acquires_the_lease_n11(server: Server, bus: Bus) -> None:
+async def test_after_a_crash_of_the_holder_a_standby_acquires_the_lease_facts_n11(server: Server, bus: Bus) -> None:
     async with Bus.connect(server.url, name="crashing") as crashing:
         await crashing.wait_connected()
         holder = Lease(crashing, "cpu", "crashing", ttl_seconds=1)

@@ -22,11 +22,11 @@ now = time.monotonic
 pytestmark = pytest.mark.usefixtures("long_limits")
 
 BEHIND = "the watch still at"
-"""What the watchdog says of a feed that does not apply what is stored."""
+"""The watchdog's message about a feed that does not apply the stored entries."""
 
 
 async def fill(bus: Bus, count: int, value: bytes = b"1") -> list[int]:
-    """Writes so many entries, 100 at a time: with more, the last ones would be sent too long after their `read_at`."""
+    """Writes `count` entries, 100 at a time: with more, the last ones would be sent too long after their `read_at`."""
     revisions: list[int] = []
     for start in range(0, count, 100):
         part = range(start, min(start + 100, count))
@@ -81,12 +81,12 @@ def quick_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_watch_of_some_keys_delivers_only_these_keys(
     server: Server, bus: Bus, quick_watchdog: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = 0
+    checks = 0
     epoch = bus.epoch
 
     async def counted(of: Stream | Bucket) -> Epoch:
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         return await epoch(of)
 
     facts = await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
@@ -98,7 +98,7 @@ async def test_a_watch_of_some_keys_delivers_only_these_keys(
             assert follower.watch.status.applied >= (await bus.epoch(NODES)).last_sequence
             monkeypatch.setattr(bus, "epoch", counted)
             number = 0
-            while looks < 3:  # checks of the watchdog, while the stream grows
+            while checks < 3:  # the watchdog has checked three times, while the stream grows
                 number += 1
                 await bus.put(NODES, f"more{number}.metrics", b"1", revision=0, read_at=now())
             await bus.put(NODES, "a.facts", b"2", revision=facts, read_at=now())
@@ -203,7 +203,7 @@ async def test_a_watch_catches_up_though_the_last_message_was_purged(bus: Bus) -
         assert follower.watch.status.lag == 0
 
 
-async def test_an_expired_key_is_delivered_as_a_tombstone_n12(bus: Bus) -> None:
+async def test_an_expired_key_is_delivered_as_a_tombstone(bus: Bus) -> None:
     async with following(bus, LEASES) as follower:
         await follower.caught_up()
         await bus.put(LEASES, "a", b"1", revision=0, read_at=now(), ttl_seconds=1)
@@ -245,7 +245,7 @@ def kept_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bus.feed.INACTIVE_SECONDS", 3600)
 
 
-async def test_a_watch_deletes_its_consumer_when_it_ends_b47(bus: Bus, kept_consumers: None) -> None:
+async def test_a_watch_deletes_its_consumer_when_it_ends_facts_b47(bus: Bus, kept_consumers: None) -> None:
     before = asyncio.all_tasks()
     async with following(bus, NODES) as follower:
         await follower.caught_up()
@@ -254,7 +254,7 @@ async def test_a_watch_deletes_its_consumer_when_it_ends_b47(bus: Bus, kept_cons
     await eventually(lambda: asyncio.all_tasks() <= before)
 
 
-async def test_after_a_lost_connection_a_watch_deletes_its_previous_consumer_b47(
+async def test_after_a_lost_connection_a_watch_deletes_its_previous_consumer_facts_b47(
     bus: Bus, kept_consumers: None
 ) -> None:
     async with following(bus, NODES) as follower:
@@ -357,7 +357,7 @@ def heartbeat(bus: Bus, **headers: str) -> Msg:
     return Msg(_client=bus.link._client, headers={"Status": "100", **named})
 
 
-async def test_a_heartbeat_while_entries_are_still_to_come_is_no_end_of_the_list(bus: Bus) -> None:
+async def test_a_heartbeat_before_the_last_entry_does_not_end_the_list(bus: Bus) -> None:
     await fill(bus, 3)
     feed = await bus.feed(NODES)
     feed._receive_status(heartbeat(bus, Nats_Last_Consumer="0"))

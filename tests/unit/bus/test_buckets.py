@@ -12,7 +12,7 @@ def as_reported(of: Stream | Bucket, **changes: object) -> dict[str, object]:
     return configuration(of, first_sequence=FIRST, replicas=1) | {"subjects": list(of.subjects)} | changes
 
 
-def test_a_bucket_is_a_stream_of_this_form_n5() -> None:
+def test_a_bucket_is_a_stream_of_this_form_facts_n5() -> None:
     config = configuration(NODES, first_sequence=FIRST, replicas=3)
     assert config["name"] == "KV_NODES"
     assert config["subjects"] == ("$KV.NODES.>",)
@@ -25,7 +25,7 @@ def test_only_streams_and_buckets_with_history_have_a_size_limit() -> None:
     assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1}
 
 
-def test_only_a_bucket_with_ttls_has_delete_markers_n14() -> None:
+def test_only_a_bucket_with_ttls_has_delete_markers() -> None:
     assert "allow_msg_ttl" not in configuration(NODES, first_sequence=FIRST, replicas=1)
     assert configuration(LEASES, first_sequence=FIRST, replicas=1)["subject_delete_marker_ttl"] >= 10**9
 

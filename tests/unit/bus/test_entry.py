@@ -15,7 +15,7 @@ from bus.entry import is_tombstone
         {"Nats-Marker-Reason": "Remove"},
     ],
 )
-def test_each_marker_of_a_deleted_key_is_a_tombstone_n13(headers: dict[str, str]) -> None:
+def test_each_marker_of_a_deleted_key_is_a_tombstone_facts_n13(headers: dict[str, str]) -> None:
     assert is_tombstone(headers)
 
 

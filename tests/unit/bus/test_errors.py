@@ -25,7 +25,7 @@ from bus.errors import BusError, ConflictError, FullError, RefusedError, Unavail
         (408, 0, UnavailableError),
     ],
 )
-def test_each_code_has_its_error_class_n7(status: int, code: int, expected: type[BusError]) -> None:
+def test_each_code_has_its_error_class_facts_n7(status: int, code: int, expected: type[BusError]) -> None:
     error = jetstream_error("put", status=status, code=code, description="why")
     assert type(error) is expected
     assert error.code == code

@@ -142,7 +142,7 @@ class TestSamples:
             *('"2 "', '"two"', '"0x10"', '"1_000"', '"\u0661"', '"2Gb"', '"--1"'),
         ],
     )
-    def test_an_invalid_value_is_refused_alone_n51(self, value: str) -> None:
+    def test_an_invalid_value_is_refused_alone_facts_n51(self, value: str) -> None:
         scrape, refused = decoded(f'{{"metrics": {{"bad": {value}, "good": "1"}}}}'.encode())
         assert scrape is not None
         assert scrape.metrics == {"good": NANO}
@@ -192,7 +192,7 @@ class TestSamples:
     def test_a_malformed_message_is_refused_whole(self, body: bytes) -> None:
         refused_whole(body)
 
-    def test_a_message_above_the_limits_is_refused_whole_n49(self) -> None:
+    def test_a_message_above_the_limits_is_refused_whole(self) -> None:
         most = {f"m{number}": 1 for number in range(MAX_SAMPLES_METRICS)}
         assert len(accepted({"metrics": most}).metrics) == MAX_SAMPLES_METRICS
         assert refused_whole({"metrics": most | {"one-more": 1}}).field == "metrics"
@@ -234,7 +234,7 @@ class TestSamples:
     def test_an_invalid_time_or_a_time_without_a_zone_is_refused(self, written: object) -> None:
         assert refused_whole({"metrics": {"a": 1}, "measured": written}).field == "measured"
 
-    def test_times_far_from_the_arrival_are_refused_n52(self) -> None:
+    def test_times_far_from_the_arrival_are_refused_facts_n52(self) -> None:
         for offset in (FUTURE_TOLERANCE, -MAX_SAMPLE_AGE, 0):
             scrape = accepted({"metrics": {"a": 1}, "measured": rfc3339(ARRIVED + offset)})
             assert scrape.time == ARRIVED + min(offset, 0)

@@ -29,7 +29,7 @@ node_names = st.from_regex(
 )
 
 
-def test_a_name_with_dots_is_one_token_n9() -> None:
+def test_a_name_with_dots_is_one_token() -> None:
     assert token("ip-10-0-0-1.ec2.internal") == "ip-10-0-0-1_ec2_internal"
     assert samples_subject("ip-10-0-0-1.ec2.internal", "machine") == "tas.samples.ip-10-0-0-1_ec2_internal.machine"
 
