@@ -1,6 +1,6 @@
-"""What a replica of `labels` remembers of nodes, so that it does not repeat useless requests.
+"""What a replica of `labels` keeps in memory for each node, so that it does not repeat useless requests.
 
-Other replicas need not know it. Times are monotonic, in seconds.
+Other replicas do not need this data. Times are monotonic, in seconds.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ class Declined:
         self._nodes: dict[str, dict[str, tuple[str | None, float]]] = {}
 
     def add(self, node: str, label: str, value: str | None, *, at: float) -> None:
-        """Notes that a change of a label to `value` (None: its removal) was declined."""
+        """Records that a change of a label to `value` (None: its removal) was declined."""
         self._nodes.setdefault(node, {})[label] = (value, at)
 
     def of(self, node: str, *, at: float) -> Mapping[str, str | None]:
@@ -25,11 +25,11 @@ class Declined:
         return {label: value for label, (value, _) in recent.items()}
 
     def forget(self, node: str) -> None:
-        """Forgets a deleted node."""
+        """Deletes the data of a deleted node."""
         self._nodes.pop(node, None)
 
     def clear(self) -> list[str]:
-        """Forgets everything, and returns the nodes with declined changes."""
+        """Deletes everything, and returns the nodes that had declined changes."""
         nodes = list(self._nodes)
         self._nodes.clear()
         return nodes
@@ -39,7 +39,7 @@ class Declined:
 
 
 class PatchLimit:
-    """At most `count` patches of a node in `seconds`, in case somebody else always reverts the patch."""
+    """At most `count` patches of a node in `seconds`, in case another program reverts each patch."""
 
     def __init__(self, count: int, *, seconds: float) -> None:
         self._count = count
@@ -47,14 +47,14 @@ class PatchLimit:
         self._nodes: dict[str, tuple[float, ...]] = {}
 
     def patched(self, node: str, *, at: float) -> None:
-        """Notes that the node was patched."""
+        """Records that the node was patched."""
         self._nodes[node] = (*self._nodes.get(node, ()), at)[-self._count :]
 
     def wait(self, node: str, *, at: float) -> float:
-        """How many seconds the next patch of the node has to wait."""
+        """Seconds until the next patch of the node is allowed."""
         times = self._nodes.get(node, ())
         return max(0.0, times[0] + self._seconds - at) if len(times) == self._count else 0.0
 
     def forget(self, node: str) -> None:
-        """Forgets a deleted node."""
+        """Deletes the data of a deleted node."""
         self._nodes.pop(node, None)

@@ -40,8 +40,8 @@ def requested_removals(desired: DesiredLabels, current: Mapping[str, str]) -> di
     return {
         label: winner.policies
         for label, winner in desired.winners.items()
-        if winner.desired.kind
-        is DesiredKind.ABSENT  # the weakest kind: so every policy that names the label desires it absent
+        # Absent is the weakest kind: if it wins, every policy that names the label desires it absent.
+        if winner.desired.kind is DesiredKind.ABSENT
         and label in current
         and is_in_our_form(label, current[label])
         and not desired.is_held(label)
@@ -157,8 +157,8 @@ def unmentioned_labels(
     return Unmentioned(frozenset(found - foreign), foreign)
 
 
-def may_orphan_go(label: str, policies: Iterable[tuple[PolicyKey, object]]) -> bool:
-    """Whether none of `policies` can have set the orphan. `policies` must be complete.
+def may_remove_orphan(label: str, policies: Iterable[tuple[PolicyKey, object]]) -> bool:
+    """Whether the orphan may be removed: none of `policies` can have set it. `policies` must be complete.
 
     Each policy is its key and its `spec`, decoded from JSON. A suspended or dry-run policy keeps every label of its
     name, and so does a policy with an invalid strategy.

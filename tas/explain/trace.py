@@ -118,13 +118,13 @@ def _source(metric: str, _node: str, evidence: Evidence, now: float) -> StageRes
             since = state.last_success
     pushed_scrapes = sorted(_pushed(metric, evidence).items())
     for name, scrape in pushed_scrapes:
-        other = "" if metric in evidence.published[name].metrics else f"; its newest message holds no {metric}"
+        other = "" if metric in evidence.published[name].metrics else f"; its newest message has no {metric}"
         details.append(f"{name}: publishes by itself{other}")
         since = scrape.arrived
     if not details:
         others = ", ".join(sorted(evidence.published))
         details.append(
-            "no source is attached, and nobody publishes it"
+            "no replica of collect has a source, and no program publishes it"
             + (f": only other metrics come from {others}" if others else "")
         )
     return StageResult(
@@ -136,7 +136,7 @@ def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
     last = _last(metric, evidence)
     if last is None:
         others = sorted(evidence.published)
-        detail = f"SAMPLES holds no {metric} of {node}" + (f", only of {', '.join(others)}" if others else "")
+        detail = f"SAMPLES has no {metric} of {node}" + (f", only of {', '.join(others)}" if others else "")
         stored = newest(evidence.known, metric)
         since = None if stored is None else stored.arrived
         return StageResult(stage=Stage.SAMPLE, passed=False, since=since, details=(detail,))
@@ -215,7 +215,7 @@ def _label(metric: str, _node: str, evidence: Evidence, now: float) -> StageResu
 def _desired_text(label: str, desired: DesiredLabel, labels: Mapping[str, str] | None) -> tuple[bool, str]:
     """Whether the label has its desired value, and the text of both. Other policies of the same name do not matter."""
     current = None if labels is None else labels.get(label)
-    found = "not there" if current is None else f"there as {current!r}"
+    found = "the node does not have it" if current is None else f"the node has {current!r}"
     match desired.kind:
         case DesiredKind.SET:
             return current == desired.value, f"{label}={desired.value} is desired; {found}"
@@ -225,11 +225,11 @@ def _desired_text(label: str, desired: DesiredLabel, labels: Mapping[str, str] |
                 f"{label}={desired.value} is desired, unless the label has another value; {found}",
             )
         case DesiredKind.ABSENT if current is not None and not is_in_our_form(label, current):
-            return True, f"{label} is to be absent; {found}, which is a user's own and stays"
+            return True, f"{label} is desired absent; {found}, which TAS does not remove"
         case DesiredKind.ABSENT:
-            return current is None, f"{label} is to be absent; {found}"
+            return current is None, f"{label} is desired absent; {found}"
         case DesiredKind.HOLD:
-            return True, f"{label} stays as it is; {found}"
+            return True, f"{label} stays unchanged; {found}"
 
 
 def _labelling(metric: str, evidence: Evidence) -> Iterator[tuple[PolicyKey, StrategyVerdict]]:

@@ -383,7 +383,7 @@ def _strategy(kind: StrategyType, found: object, scope: _Scope) -> Strategy:
     for field in ("for", "clearFor"):
         spans[field] = scope.duration(field, found.get(field, ABSENT), MAX_FOR) or 0.0
         if field in found and kind not in _LABELLING:
-            scope.refuse(field, found[field], "is for deschedule and labeling only, which remember since when")
+            scope.refuse(field, found[field], "is for deschedule and labeling only")
             spans[field] = 0.0
     rules = _rules(kind, found, scope)
     if scope.broken:

@@ -1,8 +1,8 @@
 """Evaluation: the states of a policy's strategies for a node by its samples, and the desired labels.
 
-All of it lives here, as functions of values, so that `evaluate`, `labels` and `tas trace` come to the same result. A
-desired label is *set*, *absent* or *hold* (leave unchanged). A label becomes absent only because of a fresh sample that
-meets the rule, or because the policy says so explicitly; missing data never removes a label.
+All rules of an evaluation are here, as functions of values, so that `evaluate`, `labels` and `tas trace` have the same
+result. A desired label is *set*, *absent* or *hold* (leave unchanged). A label becomes absent only because of a fresh
+sample that meets the rule, or because the policy says so explicitly; missing data never removes a label.
 
 An evaluation takes the previous verdict, the current data and the time. It returns the next verdict, and the time at
 which the verdict must be evaluated again without new data. The verdict has all that `for` and `clearFor` need, so any

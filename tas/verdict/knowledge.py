@@ -1,6 +1,6 @@
 """Decides whether a replica may overwrite a stored verdict, and whether it must.
 
-This lives apart from the evaluation, since only replicas that share a bucket need it. Any number of replicas evaluate
+This is separate from the evaluation, since only replicas that share a bucket need it. Any number of replicas evaluate
 the same nodes. A verdict has the revisions from which it was computed. A replica does not overwrite a verdict with
 later revisions, and overwrites one with earlier revisions. A verdict with the same revisions is evaluated again, but
 written only if it differs.

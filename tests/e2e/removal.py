@@ -47,11 +47,11 @@ _turns = itertools.count(1)
 class RealApi:
     """Reports every write of nodes and policies to the judge, in the order of the writes."""
 
-    def __init__(self, admin: Admin, cluster: Cluster, judge: Judge, tell: Callable[[str], None]) -> None:
+    def __init__(self, admin: Admin, cluster: Cluster, judge: Judge, log: Callable[[str], None]) -> None:
         self._admin = admin
         self._cluster = cluster
         self._judge = judge
-        self._tell = tell
+        self._log = log
         self._current: dict[tuple[str, Key], dict[str, Any]] = {}
         self._waiting: list[tuple[int, float, str, dict[str, Any], bool]] = []
         self._handed_on: dict[tuple[str, Key], dict[str, Any]] = {}
@@ -113,7 +113,7 @@ class RealApi:
         if chance.random() < 0.7:
             return
         seconds = chance.uniform(*STOPS_SECONDS)
-        self._tell(f"API server: stopped for {seconds:.2f} s")
+        self._log(f"API server: stopped for {seconds:.2f} s")
         (pid,) = (each.pid for each in self._cluster.processes if each.name == "kube-apiserver")
         began = time.time()
         os.kill(pid, signal.SIGSTOP)
@@ -230,7 +230,7 @@ def stage(cluster: Cluster) -> Callable[[Judge, Path, Callable[[str], None]], An
     """The API server of `cluster` for one history at a time."""
 
     @asynccontextmanager
-    async def on_cluster(judge: Judge, _: Path, tell: Callable[[str], None]) -> AsyncIterator[tuple[Api, Path]]:
+    async def on_cluster(judge: Judge, _: Path, log: Callable[[str], None]) -> AsyncIterator[tuple[Api, Path]]:
         credentials = await Credentials.load(cluster.kubeconfig)
         async with AsyncExitStack() as stack:
             admin = await stack.enter_async_context(Admin.connect(cluster.kubeconfig))
@@ -238,7 +238,7 @@ def stage(cluster: Cluster) -> Callable[[Judge, Path, Callable[[str], None]], An
             session = await stack.enter_async_context(
                 aiohttp.ClientSession(connector=connector, headers=await credentials.headers(), read_bufsize=1 << 20)
             )
-            api = RealApi(admin, cluster, judge, tell)
+            api = RealApi(admin, cluster, judge, log)
             for kind, path in KINDS.items():
                 listed = await _listed(admin, path)
                 for found in listed["items"]:

@@ -10,7 +10,7 @@ from bus.kinds import NODE_SAMPLES, POLICY_RECORDS
 from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
 from tas.enforcing.labels import policy_name
-from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, may_orphan_go
+from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, may_remove_orphan
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import PolicyVerdict
 from workers.kubernetes.client import KubernetesClient
@@ -86,7 +86,7 @@ class Confirmation:
                     (PolicyKey(each.metadata.namespace, each.metadata.name), each.spec) for each in listing.items
                 ]
                 self._listed_at = requested_at
-            return frozenset(label for label in orphans if may_orphan_go(label, self._list)), self._listed_at
+            return frozenset(label for label in orphans if may_remove_orphan(label, self._list)), self._listed_at
 
     def is_current(self, listed_at: float) -> bool:
         """Whether no policy change was received since."""

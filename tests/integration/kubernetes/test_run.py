@@ -69,9 +69,9 @@ async def test_a_value_is_traced_to_its_label(tas: Tas, admin: Admin, kubeconfig
             await eventually(has_details, every=0.2)
 
         assert (await tas("publish", "node-1", "health_metric=2")).code == 0
-        await traced_to("=violating is desired; there as 'violating'")
+        await traced_to("=violating is desired; the node has 'violating'")
         assert (await tas("publish", "node-1", "health_metric=0")).code == 0
-        await traced_to(" is to be absent; not there")
+        await traced_to(" is desired absent; the node does not have it")
 
 
 async def passing(running: Running, namespace: str) -> list[str]:

@@ -60,7 +60,10 @@ async def test_a_value_stops_at_the_first_stage_without_its_worker(tas: Tas, tmp
         await stopped_at(None)
         done = await tas("trace", "nothing", "node-1")
         assert done.code == 1
-        assert "nothing of node-1 stopped at source: no source is attached, and nobody publishes it" in done.out
+        assert (
+            "nothing of node-1 stopped at source: no replica of collect has a source, and no program publishes it"
+            in done.out
+        )
 
 
 async def test_unreadable_entries_are_reported_and_left_out(tas: Tas, bus: Bus) -> None:

@@ -494,7 +494,7 @@ async def test_a_policy_of_the_same_name_that_no_verdict_has_yet_keeps_the_label
     await world.verdict(node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=uid)})
     await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
     assert (await world.labels(node))[name] == VIOLATING
-    await world.policy(other.namespace, name, {"labeling": {"rules": []}})  # it speaks of no label any more
+    await world.policy(other.namespace, name, {"labeling": {"rules": []}})  # the policy names no label any more
     await eventually(has(world, node, name, None))
 
 

@@ -597,7 +597,7 @@ async def test_samples_that_another_replica_wrote_late_for_a_deleted_node_are_de
 
 
 class Interrupted(Bus):
-    """A bus whose deletions fail as often as told, and on which something happens before a node's samples are read."""
+    """A bus whose first `failures` deletions fail, and on which something happens before a node's samples are read."""
 
     failures = 0
     before_get: Callable[[], Awaitable[None]] | None = None

@@ -1,4 +1,4 @@
-"""What a replica remembers of nodes: which changes of labels were declined, and how often it patched."""
+"""What a replica keeps in memory for each node: which changes of labels were declined, and how often it patched."""
 
 from tas.enforcing.memory import Declined, PatchLimit
 from tas.policy.policy import LABEL_PREFIX

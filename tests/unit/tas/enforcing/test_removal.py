@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, has_label, may_orphan_go
+from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, has_label, may_remove_orphan
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import LABEL_PREFIX, PolicyKey
 from tas.samples.sample import NodeSamples, Scrape
@@ -181,7 +181,7 @@ ONLY_DONTSCHEDULE = {"strategies": {"dontschedule": {"rules": [RULE]}}}
 
 
 @pytest.mark.parametrize(
-    ("orphan", "specs", "goes"),
+    ("orphan", "specs", "removable"),
     [
         pytest.param("p", [], True, id="no policy at all"),
         pytest.param(PREFIXED, [], True, id="no policy at all, prefixed"),
@@ -216,11 +216,11 @@ ONLY_DONTSCHEDULE = {"strategies": {"dontschedule": {"rules": [RULE]}}}
         ),
     ],
 )
-def test_an_orphan_may_go_if_no_policy_can_have_set_it(
-    orphan: str, specs: list[tuple[PolicyKey, object]], goes: bool
+def test_an_orphan_may_be_removed_if_no_policy_can_have_set_it(
+    orphan: str, specs: list[tuple[PolicyKey, object]], removable: bool
 ) -> None:
-    assert may_orphan_go(orphan, specs) is goes
+    assert may_remove_orphan(orphan, specs) is removable
 
 
 def test_a_malformed_label_under_the_prefix_belongs_to_no_policy() -> None:
-    assert may_orphan_go(f"{LABEL_PREFIX}p", [policy(labelled("card=0")), policy(labelled("card=0"), name="")])
+    assert may_remove_orphan(f"{LABEL_PREFIX}p", [policy(labelled("card=0")), policy(labelled("card=0"), name="")])

@@ -81,18 +81,22 @@ def test_a_value_passes_all_stages_if_all_workers_run() -> None:
         "7 from push, sequence 10 of SAMPLES",
         "7 from push",
         "default/p deschedule: load GreaterThan 5 is violated, the strategy violated",
-        "default/p: p=violating is desired; there as 'violating'",
+        "default/p: p=violating is desired; the node has 'violating'",
     ]
 
 
 @pytest.mark.parametrize(
     ("changes", "stage", "detail"),
     [
-        ({"published": {}, "known": ()}, Stage.SOURCE, "no source is attached, and nobody publishes it"),
+        (
+            {"published": {}, "known": ()},
+            Stage.SOURCE,
+            "no replica of collect has a source, and no program publishes it",
+        ),
         (
             {"published": {"push": scrape(metric="other")}, "sources": {"prometheus": state()}, "known": ()},
             Stage.SAMPLE,
-            "SAMPLES holds no load of node-1, only of push",
+            "SAMPLES has no load of node-1, only of push",
         ),
         (
             {"sources": {"prometheus": state(problem="refused")}, "published": {}, "known": ()},
@@ -141,8 +145,8 @@ def test_a_value_passes_all_stages_if_all_workers_run() -> None:
             Stage.VERDICT,
             "default/p deschedule: load GreaterThan 5 is violated, and evaluate has stored nothing: is it running?",
         ),
-        ({"labels": {}}, Stage.LABEL, "default/p: p=violating is desired; not there"),
-        ({"labels": {"p": "mine"}}, Stage.LABEL, "default/p: p=violating is desired; there as 'mine'"),
+        ({"labels": {}}, Stage.LABEL, "default/p: p=violating is desired; the node does not have it"),
+        ({"labels": {"p": "mine"}}, Stage.LABEL, "default/p: p=violating is desired; the node has 'mine'"),
     ],
 )
 def test_a_value_stops_at_the_first_stage_without_it(changes: Mapping[str, Any], stage: Stage, detail: str) -> None:
@@ -168,7 +172,7 @@ def test_a_label_that_should_be_absent_stops_the_value() -> None:
     assert traced(whole(labels={}, **healthy)).stopped_at is None
     found = traced(whole(labels={"p": "violating"}, **healthy))
     assert found.stopped_at is Stage.LABEL
-    assert found.stages[-1].details == ("default/p: p is to be absent; there as 'violating'",)
+    assert found.stages[-1].details == ("default/p: p is desired absent; the node has 'violating'",)
     assert found.stages[-1].since == NOW - 1
 
 
@@ -177,7 +181,7 @@ def test_a_foreign_label_does_not_stop_the_value() -> None:
     found = traced(whole(labels={"p": "mine"}, **healthy))
     assert found.stopped_at is None
     assert found.stages[-1].details == (
-        "default/p: p is to be absent; there as 'mine', which is a user's own and stays",
+        "default/p: p is desired absent; the node has 'mine', which TAS does not remove",
     )
 
 
@@ -267,12 +271,12 @@ def test_a_source_that_publishes_by_itself_need_not_send_all_metrics_in_each_mes
     newer = scrape(ago=0.5, sequence=11, metric="other")
     found = traced(whole(published={"push": newer}))
     assert found.stopped_at is None
-    assert found.stages[0].details == ("push: publishes by itself; its newest message holds no load",)
+    assert found.stages[0].details == ("push: publishes by itself; its newest message has no load",)
     assert found.stages[0].since == NOW - 1.0
     assert found.stages[1].details == ("7 from push, sequence 10 of SAMPLES",)
     old = scrape(ago=70)
     assert traced(whole(published={"push": newer}, known=(old,))).stopped_at is Stage.SAMPLE
     found = traced(whole(published={"push": newer}, known=()))
     assert found.stages[0].details == (
-        "no source is attached, and nobody publishes it: only other metrics come from push",
+        "no replica of collect has a source, and no program publishes it: only other metrics come from push",
     )

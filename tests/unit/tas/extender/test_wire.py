@@ -344,7 +344,7 @@ def test_any_body_is_read_or_refused(request_body: bytes) -> None:
     else:
         assert "" not in args.candidates
         for name, raw in (args.nodes or {}).items():
-            # What is not looked at is passed on as it came, even if it is not UTF-8.
+            # Fields that are not read are passed on unchanged, even if they are not UTF-8.
             assert json.loads(bytes(raw).decode(errors="replace"))["metadata"]["name"] == name
         return
     assert error.subject == "ExtenderArgs"

@@ -34,7 +34,7 @@ scrapes = st.builds(
     metrics=st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3).map(Quantity)),
 )
 
-# Of one source and nearly one time: nothing but the last tie-breakers tell them apart.
+# Of one source and nearly one time: only the last tie-breakers decide between these scrapes.
 ties = st.builds(
     Scrape,
     source=st.just("machine"),

@@ -25,7 +25,7 @@ quantities = st.one_of(
     st.integers(-20, 20).map(Quantity),  # apart by so little that every rounding shows
     st.integers(0, 10**12).map(Quantity),
     st.integers(-(10**49), 10**49).map(Quantity),
-    st.integers(2**60, 2**60 + 20).map(Quantity),  # apart by less than a float can tell
+    st.integers(2**60, 2**60 + 20).map(Quantity),  # too close together to differ as floats
 )
 node_values = st.dictionaries(node_names, quantities, max_size=40)
 directions = st.sampled_from([GREATER, LESS])
