@@ -21,7 +21,9 @@ def policy() -> None:
 
 
 def check(files: tuple[str, ...], *, strict: bool, as_json: bool) -> int:
-    """Check the policies in each FILE: a manifest, a directory of manifests, or - for standard input.
+    """Check the policies in each FILE.
+
+    FILE is a manifest, a directory of manifests, or - for standard input.
 
     The rules are those of the CRD. An error: the API server rejects the policy. A warning: the API server accepts the
     policy, but a part of the policy has no effect.

@@ -27,19 +27,19 @@ def _workers_command(name: str, workers: tuple[str, ...], help_text: str) -> cli
 
 WORKERS = {
     "materialize": "Store the newest samples of each node on the bus.",
-    "policies": "Bring the policies of a directory of TASPolicy files onto the bus.",
-    "evaluate": "Evaluate every policy for every node, and store the verdicts with the desired labels on the bus.",
-    "labels": "Write the desired labels of verdicts to the nodes of the cluster, and wake pods that wait for a node.",
-    "resources": "Add the resource `telemetry/scheduling` to each node of the cluster.",
-    "collect": "Poll sources for the metrics that policies use, and publish the samples on the bus.",
+    "policies": "Store the TASPolicies of a directory on the bus.",
+    "evaluate": "Evaluate every policy for every node, and store the verdicts. They contain the desired labels.",
+    "labels": "Write the desired labels of verdicts to the nodes. Also wake pods that wait for a node.",
+    "resources": "Add the resource `telemetry/scheduling` to each node.",
+    "collect": "Poll sources, and publish samples. Only metrics that policies use are polled.",
     "extender": "Answer kube-scheduler's filter, prioritize and preempt.",
     "machine": "Publish the telemetry of this machine as samples of a node.",
 }
 """The commands that run the worker of their name, each with its help."""
 
-WATCH = """Bring TASPolicies, nodes and the pods that name a policy from the Kubernetes API server onto the bus.
+WATCH = """Store the policies, nodes and pods of a cluster on the bus.
 
-Also write the status of TASPolicies; one replica at a time does so.
+Of the pods, only those that name a policy are stored. One replica at a time also writes the status of TASPolicies.
 """
 
 
@@ -53,7 +53,9 @@ def bus(settings: Settings) -> int:
 
 @settings_command("all", settings_as="run all")
 def run_all(settings: Settings) -> int:
-    """Run all workers in one process, with an embedded bus unless --bus is given.
+    """Run all workers in one process.
+
+    The bus is embedded unless --bus is given.
 
     With --policies: materialize, policies, evaluate and extender. With --kubeconfig: materialize, watch, evaluate,
     extender, labels and collect; with --node-resource also resources. With --source also collect.

@@ -281,10 +281,10 @@ class Settings:
     policies: Path | None = _setting(
         group="Policies",
         form="DIR",
-        help="The directory of TASPolicy files (*.yaml, *.yml, *.json). A change counts as soon as it is saved.",
+        help="The directory of TASPolicy files (*.yaml, *.yml, *.json). A change takes effect when the file is saved.",
         commands=_READS_DIRECTORY,
         parse=Path,
-        default_text="none: must be given; `run all`: or --kubeconfig",
+        default_text="none, must be given; for `run all`: this or --kubeconfig",
     )
     kubeconfig: Path | str | None = _setting(
         group="The cluster",
@@ -441,7 +441,7 @@ class Settings:
         "The files are read again when they change.",
         commands=_SERVES_HTTPS,
         parse=Path,
-        default_text="none: plain HTTP",
+        default_text="none, plain HTTP",
     )
     key: Path | None = _setting(
         group="HTTPS",
@@ -449,7 +449,7 @@ class Settings:
         help="The private key of --cert in PEM, not encrypted.",
         commands=_SERVES_HTTPS,
         parse=Path,
-        default_text="none: plain HTTP",
+        default_text="none, plain HTTP",
     )
     cacert: Path | None = _setting(
         group="HTTPS",
@@ -458,7 +458,7 @@ class Settings:
         "A certificate that is deleted from the file no longer counts, also for open connections.",
         commands=_SERVES_HTTPS,
         parse=Path,
-        default_text="none: plain HTTP",
+        default_text="none, plain HTTP",
     )
     client_names: tuple[str, ...] | None = _setting(
         group="HTTPS",

@@ -21,7 +21,10 @@ def _rule(metric: str, operator: str, target: int | str | None = None, **more: o
 
 
 async def health_metric(stage: Stage) -> None:
-    """The health example: 0 is healthy, 1 keeps new pods away, 2 moves running pods away."""
+    """Unhealthy nodes get no new pods, and lose their pods.
+
+    With a health_metric of 1 a node gets no new pods; with 2 its running pods are evicted, too.
+    """
     policy, metric = HEALTH_POLICY, HEALTH
     avoids = {policy: VIOLATING}
     await stage.policy(
@@ -57,7 +60,10 @@ async def health_metric(stage: Stage) -> None:
 
 
 async def labeling(stage: Stage) -> None:
-    """The labeling example: nodes with hot cards are labelled; a pod that needs a cool card waits for a node."""
+    """Nodes with hot cards are labelled.
+
+    A pod that needs a cool card waits until a node has one.
+    """
     policy = LABELING_POLICY
     card0, card1 = (f"{LABEL_PREFIX}{policy}/{card}" for card in ("card0", "card1"))
     avoids = {card0: "true", card1: "true"}
@@ -98,7 +104,10 @@ async def labeling(stage: Stage) -> None:
 
 
 async def memory(stage: Stage) -> None:
-    """Free memory: pods go to the node with the most free memory, and wait while all nodes have less than 2Gi."""
+    """Pods go to the node with the most free memory.
+
+    While all nodes have less than 2Gi, pods wait.
+    """
     policy, metric = MEMORY_POLICY, MEMORY
     one, two, three = stage.nodes
     await stage.policy(

@@ -40,7 +40,10 @@ def explain() -> None:
 
 @settings_command("node", settings_as="explain", params=[click.Argument(["name"]), JSON_OPTION])
 def node(settings: Settings, *, name: str, as_json: bool) -> int:
-    """Each policy, strategy and rule for the node NAME: value, age, source, state, verdict."""
+    """Each rule for the node NAME.
+
+    Shows value, age, source and state of each rule, and the verdict of each strategy.
+    """
     if not is_subdomain(name):
         raise click.ClickException(f"NAME = {shortened(name)}: must be a lowercase DNS subdomain (RFC 1123)")
     return ask(settings, lambda bus, _: _explain_node(bus, name, settings.stale_after, as_json=as_json))
@@ -48,7 +51,10 @@ def node(settings: Settings, *, name: str, as_json: bool) -> int:
 
 @settings_command("policy", settings_as="explain", params=[click.Argument(["name"]), JSON_OPTION])
 def policy(settings: Settings, *, name: str, as_json: bool) -> int:
-    """The state of every node for the policy NAME (or NAMESPACE/NAME), nodes that violate the policy first."""
+    """The state of every node for the policy NAME.
+
+    NAME may be NAMESPACE/NAME. Nodes that violate the policy come first.
+    """
     key = PolicyKey(*_pair(name))
     return ask(settings, lambda bus, _: _explain_policy(bus, key, settings.stale_after, as_json=as_json))
 
@@ -65,7 +71,10 @@ def policy(settings: Settings, *, name: str, as_json: bool) -> int:
     ],
 )
 def pod(settings: Settings, *, name: str, policy: str | None, as_json: bool) -> int:
-    """The extender's answer for the pod NAME (or NAMESPACE/NAME) now, with the samples, and its last answers."""
+    """The extender's answer for the pod NAME now.
+
+    NAME may be NAMESPACE/NAME. Also shows the samples behind the answer, and the extender's last answers for the pod.
+    """
     key = PodKey(*_pair(name))
     if policy is not None and not is_label_value(policy):
         raise click.ClickException(f"--policy = {shortened(policy)}: must be a valid value of a label")
@@ -133,15 +142,15 @@ async def _explain_pod(bus: Bus, key: PodKey, policy: str | None, settings: Sett
 
 
 async def _policy_of(bus: Bus, key: PodKey, answered: Sequence[Answer]) -> str:
-    """The name of the pod's policy: as the bus has it, else as the extender last knew it, for a pod that has gone."""
+    """The name of the pod's policy: as stored on the bus; for a deleted pod, that of the extender's last answer."""
     pod = (await POD_RECORDS.get(bus, key)).read()
     if pod is None:
         last = next((each.policy for each in answered if each.policy), None)
         if last is not None:
             return last.removeprefix(f"{key.namespace}/")
         raise click.ClickException(
-            f"pod {key}: not known. Only pods of a cluster that carry the label {POD_LABEL} are, and those that the "
-            "extender answered lately; say --policy NAME"
+            f"pod {key}: not known. Known are the pods of a cluster with the label {POD_LABEL}, and the pods in the "
+            "extender's last answers. For another pod, give --policy NAME"
         )
     if isinstance(pod, Unreadable):
         raise click.ClickException(str(pod.error))

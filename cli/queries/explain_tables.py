@@ -150,7 +150,7 @@ def _notes(explanation: PolicyExplanation, *, of_policy: bool = True, of_nodes: 
 def _print_limits(policies: Iterable[PolicyExplanation]) -> None:
     limits = {each.policy: format_duration(each.stale_after_seconds) for each in policies}
     limits_text = ", ".join(f"{limit} ({name})" for name, limit in limits.items())
-    echo(f"samples are stale after: {limits_text}; policies without staleAfter: --stale-after, as for the extender")
+    echo(f"samples are stale after {limits_text}; without staleAfter in the policy: --stale-after, as of the extender")
 
 
 def _verdict(strategy: StrategyExplanation) -> Text:

@@ -42,13 +42,16 @@ def policies(settings: Settings, *, as_json: bool) -> int:
 
 @settings_command("verdicts", settings_as="get", params=[JSON_OPTION])
 def verdicts(settings: Settings, *, as_json: bool) -> int:
-    """The verdict of each policy for each node, with the desired labels."""
+    """Each node's verdict, with the desired labels."""
     return ask(settings, lambda bus, _: _verdicts(bus, as_json=as_json))
 
 
 @settings_command("sources", settings_as="get", params=[JSON_OPTION])
 def sources(settings: Settings, *, as_json: bool) -> int:
-    """Each source that `collect` polls or receives from: state, lease holder, metrics and problems."""
+    """Each source of `collect`, with its state.
+
+    Also shows the lease holder, the metrics and the problems of each source.
+    """
     return ask(settings, lambda bus, _: _sources(bus, as_json=as_json))
 
 
@@ -215,7 +218,7 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
     else:
         print_table(
             table,
-            empty="no sources: collect has none; programs that publish samples themselves are in tas get nodes",
+            empty="no sources: no replica of collect has a source. Programs that publish samples: tas get nodes",
         )
     return 0
 

@@ -102,7 +102,7 @@ def _hints(settings: Settings, bus: str, extender: str, directory: Path) -> list
         f"{tas} explain node node-1{where}                 # every rule with its value",
         f"curl -s {extender}/filter -H 'Content-Type: application/json' -d "
         f'\'{{"Pod":{pod},"NodeNames":["node-1","node-2"]}}\'',
-        f"edit a file in {directory}/       # a change counts as soon as it is saved",
+        f"edit a file in {directory}/       # a change takes effect when the file is saved",
         f"kubectl --kubeconfig {settings.kubeconfig} get taspolicies,nodes,pods --show-labels",
         f"bus: {bus}   http://{settings.health_listen}/metrics /answers /readyz   Ctrl-C ends all of it",
     ]
