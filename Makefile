@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# As many workers as the machine bears, or TAS_TEST_WORKERS: tests/conftest.py.
+# The number of processes is that of tests/conftest.py, or TAS_TEST_WORKERS.
 SPREAD := -n auto --dist worksteal
-# A worker plays several histories at a time, or has a control plane of its own.
+# For tests of which one process runs several at a time, or has its own control plane.
 FEW    := $(SPREAD) --maxprocesses
 
 .DEFAULT_GOAL := help
@@ -21,13 +21,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-up: $(VENV)/.ready      ## the main job on this machine: bus, workers, live view; Ctrl-C ends it
+up: $(VENV)/.ready      ## bus, workers and simulated cluster on this machine, with a live view; Ctrl-C ends all
 	@exec $(BIN)/tas up --policies deploy/policies
 
 test: $(VENV)/.ready    ## every test this machine can run, against a real nats-server
 	$(BIN)/pytest $(SPREAD)
 
-removal: $(VENV)/.ready ## the histories of the law of removal alone: TAS_REMOVAL_SEEDS=200 make removal
+removal: $(VENV)/.ready ## only the histories of the law of removal: TAS_REMOVAL_SEEDS=200 make removal
 	$(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
 
 fuzz: $(VENV)/.ready    ## hostile bytes for every decoder, 6 minutes: TAS_FUZZ_SECONDS=60 make fuzz, for each decoder
@@ -40,25 +40,25 @@ check: $(VENV)/.ready   ## format, lint, types, import contracts, generated docs
 	$(BIN)/lint-imports
 	$(BIN)/python -m cli docs --check
 
-format: $(VENV)/.ready  ## rewrite what a tool can
+format: $(VENV)/.ready  ## format the code, and apply the fixes of the linter
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.ready    ## write docs/settings.md anew from the settings
+docs: $(VENV)/.ready    ## write docs/settings.md from the settings
 	$(BIN)/python -m cli docs
 
 e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go once, to build it)
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/pytest tests/e2e $(FEW) 4
 
-nightly: $(VENV)/.ready ## hours: a thousand histories, forty over the real API server, sixty of chaos
+nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of the chaos test
 	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
 	TAS_CHAOS_SEEDS=60 $(BIN)/pytest tests/integration/test_chaos.py $(FEW) 3
 	$(BIN)/python -m tests.e2e.binaries
 	TAS_REMOVAL_E2E_SEEDS=40 $(BIN)/pytest tests/e2e/test_law_of_removal.py $(FEW) 3
 
-bench: $(VENV)/.ready   ## the budgets, each beside its floor, as a table and as JSON
+bench: $(VENV)/.ready   ## the benchmarks: each measurement with its floor, as a table and as JSON
 	$(BIN)/python -m tests.bench
 
-clean:           ## remove what these commands made
+clean:           ## delete all files that these commands created
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results
