@@ -22,6 +22,7 @@ A = TypeVar("A")
 D = TypeVar("D")
 
 MAX_REJECTED = 10
+MAX_REASONS = 20
 MAX_BEST = 5
 
 
@@ -46,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         candidates: The number of distinct nodes in the request.
         passed: The number of nodes that passed, were scored, or are offered for evictions.
         unknown: The number of those nodes without a fresh value.
-        reasons: Each reason of a rejection, with the number of nodes.
+        reasons: The most frequent reasons of a rejection, with the number of nodes.
         rejected: Some of the nodes that are rejected, or not offered.
         best: Some of the best hosts with their scores, best first.
     """
@@ -70,14 +71,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def within_limits(answer: Answer) -> Answer:
-    """`answer` with its texts cut and escaped: a stranger may send names of any size."""
+    """`answer` with its texts cut and escaped: a stranger may send names of any size, an extension many reasons."""
+    reasons = answer.reasons.items()
+    if len(reasons) > MAX_REASONS:
+        reasons = dict(nlargest(MAX_REASONS, reasons, key=itemgetter(1))).items()
     return msgspec.structs.replace(
         answer,
         error=line_of(answer.error),
         namespace=line_of(answer.namespace, MAX_NAME),
         pod=line_of(answer.pod, MAX_NAME),
         policy=line_of(answer.policy, 2 * MAX_NAME),
-        reasons={line_of(reason): count for reason, count in answer.reasons.items()},
+        reasons={line_of(reason): count for reason, count in reasons},
         rejected=tuple(line_of(name, MAX_NAME) for name in answer.rejected),
         best=tuple((line_of(name, MAX_NAME), score) for name, score in answer.best),
     )

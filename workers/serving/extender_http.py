@@ -41,22 +41,33 @@ Raises InvalidInputError for an invalid request, RefusedError for one that is re
 """
 
 
-class AnswerRing:
-    """The last answers, oldest first."""
+MAX_ANSWERS_BYTES = 4 << 20
+"""Limit of all kept answers: an answer usually takes less than 1 kB."""
 
-    def __init__(self, size: int = 1000) -> None:
-        self._answers: deque[Answer] = deque(maxlen=size)
+
+class AnswerRing:
+    """The last answers as JSON, oldest first: at most `size` answers, and at most `max_bytes` together."""
+
+    def __init__(self, size: int = 1000, *, max_bytes: int = MAX_ANSWERS_BYTES) -> None:
+        self._answers: deque[bytes] = deque()
+        self._size = size
+        self._max_bytes = max_bytes
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._answers)
 
     def add(self, answer: Answer) -> None:
-        """Adds `answer`, and drops the oldest beyond the size."""
-        self._answers.append(answer)
+        """Adds `answer`, and drops the oldest beyond the limits."""
+        encoded = msgspec.json.encode(answer)
+        self._answers.append(encoded)
+        self._bytes += len(encoded)
+        while len(self._answers) > self._size or self._bytes > self._max_bytes:
+            self._bytes -= len(self._answers.popleft())
 
     def to_json(self) -> bytes:
         """A JSON array of `tas.extender.verbs.Answer`."""
-        return msgspec.json.encode(list(self._answers))
+        return b"[" + b",".join(self._answers) + b"]"
 
 
 def verb_handlers(decider: Decider) -> Mapping[str, VerbHandler]:

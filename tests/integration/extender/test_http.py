@@ -514,3 +514,17 @@ def test_the_ring_keeps_the_last_answers_as_json() -> None:
     assert last["outcome"] == "no_policy"
     assert last["best"] == [["a", 10]]
     assert set(last) == set(Answer.__struct_fields__)
+
+
+def test_the_ring_keeps_no_more_bytes_than_its_limit() -> None:
+    ring = AnswerRing(max_bytes=100_000)
+    for number in range(500):
+        ring.add(Answer(time=float(number), verb="filter", error="\U0001f600" * 1000))
+
+    kept = json.loads(ring.to_json())
+    assert 90_000 < len(ring.to_json()) <= 100_000 + len("[]") + len(kept)
+    assert len(ring) == len(kept) < 500
+    assert kept[-1]["time"] == 499.0, "the oldest are dropped first"
+
+    ring.add(Answer(time=500.0, verb="filter", error="x" * 200_000))
+    assert ring.to_json() == b"[]", "an answer that is too large alone is not kept"

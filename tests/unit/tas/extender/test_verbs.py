@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.errors import InvalidInputError
+from tas.errors import MAX_TEXT, InvalidInputError
 from tas.extender.decision import Outcome, Pod
-from tas.extender.verbs import VERBS, Answer, answer_filter, answer_prioritize
+from tas.extender.verbs import (
+    MAX_NAME,
+    MAX_REASONS,
+    MAX_REJECTED,
+    VERBS,
+    Answer,
+    answer_filter,
+    answer_prioritize,
+    within_limits,
+)
 from tests.deciders import FixedDecider
 from tests.unit.tas.extender.generators import bodies
 
@@ -131,3 +140,29 @@ def test_any_body_is_answered_or_refused(*, request_body: bytes, verb: str, unre
     else:
         assert [host["Host"] for host in decoded] == list(candidates)
     assert answer.candidates == len(candidates)
+
+
+def test_a_record_has_at_most_so_many_reasons_and_no_longer_texts() -> None:
+    """An extension may give each node its own reason, and a client may send names of any size."""
+    many = {f"{number:05}" + "x" * (1 << 16): number for number in range(100)}
+    large = "\n" * (1 << 20)
+    answer = within_limits(
+        Answer(
+            time=0.0,
+            verb="filter",
+            error=large,
+            namespace=large,
+            pod=large,
+            policy=large,
+            reasons=many,
+            rejected=(large,) * MAX_REJECTED,
+            best=((large, 1),),
+        )
+    )
+
+    assert len(answer.reasons) == MAX_REASONS
+    assert set(answer.reasons.values()) == set(range(100 - MAX_REASONS, 100)), "those of most nodes are kept"
+    assert max(map(len, (answer.error, *answer.reasons))) <= MAX_TEXT
+    names = (answer.namespace, answer.pod, *answer.rejected, *(name for name, _ in answer.best))
+    assert max(map(len, names)) <= MAX_NAME
+    assert len(answer.policy) <= 2 * MAX_NAME
