@@ -31,6 +31,9 @@ MAX_BODY_BYTES = 64 << 20
 BODY_SECONDS = 10.0
 """How long a body may take to arrive; by default the scheduler waits 5 s for the whole exchange (facts.md c2)."""
 
+UNFINISHED_BODIES = 4
+"""How many of the longest bodies may be in memory unfinished, for all connections together."""
+
 JSON = "application/json"
 
 
@@ -70,6 +73,34 @@ class AnswerRing:
         return b"[" + b",".join(self._answers) + b"]"
 
 
+class UnfinishedBodies:
+    """The bodies that are being received: together at most `max_bytes`, else the oldest is refused."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._sizes: dict[asyncio.Timeout, int] = {}
+
+    def __contains__(self, body: asyncio.Timeout) -> bool:
+        return body in self._sizes
+
+    def begin(self, body: asyncio.Timeout) -> None:
+        """The body that `body` limits in time begins."""
+        self._sizes[body] = 0
+
+    def end(self, body: asyncio.Timeout) -> None:
+        """The body is complete, or nothing more of it is read."""
+        self._sizes.pop(body, None)
+
+    def received(self, body: asyncio.Timeout, size: int) -> None:
+        """So many more bytes have arrived. Ends the time of the oldest bodies beyond the limit."""
+        if body in self._sizes:
+            self._sizes[body] += size
+        while sum(self._sizes.values()) > self._max_bytes:
+            oldest = next(iter(self._sizes))
+            self.end(oldest)
+            oldest.reschedule(0.0)
+
+
 def verb_handlers(decider: Decider) -> Mapping[str, VerbHandler]:
     """The handlers of a decider for `build_app`, by the last part of the path."""
     return {name: partial(verb, decider) for name, verb in VERBS.items()}
@@ -90,10 +121,12 @@ def build_app(
 
     The paths have no trailing slash. `unready` returns why requests are refused with 503, or None. `on_answer` must not
     raise; it is called for each request to a verb, after its response. A longer request than `max_body_bytes` gets 413,
-    a slower one than `body_seconds` 408. `routes` are further routes, which are not counted.
+    a slower one than `body_seconds` 408, the oldest of too many unfinished ones 503. `routes` are further routes, which
+    are not counted.
     """
     metrics = metrics or ExtenderMetrics(CollectorRegistry())
     app = web.Application()
+    unfinished = UnfinishedBodies(UNFINISHED_BODIES * max_body_bytes)
     for path, verbs in served.items():
         metrics.mount(path, verbs)
         for name, answer in verbs.items():
@@ -106,6 +139,7 @@ def build_app(
                 metrics=metrics,
                 max_body_bytes=max_body_bytes,
                 body_seconds=body_seconds,
+                unfinished=unfinished,
                 clock=clock,
             )
             app.router.add_route("*", f"{path}/{name}", endpoint.handle)
@@ -146,6 +180,7 @@ class _Endpoint:
     metrics: ExtenderMetrics
     max_body_bytes: int
     body_seconds: float
+    unfinished: UnfinishedBodies
     clock: Callable[[], float]
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -198,21 +233,28 @@ class _Endpoint:
         if content.is_eof() and 0 < content.total_bytes <= self.max_body_bytes:
             return content.read_nowait()  # arrived with the headers, as usual: needs no timer
         content.set_read_chunk_size(1 << 20)
-        chunks, size = [], 0
+        chunks, size, limit = [], 0, asyncio.timeout(self.body_seconds)
+        self.unfinished.begin(limit)
         try:
-            async with asyncio.timeout(self.body_seconds):
+            async with limit:
                 while chunk := await content.readany():
                     chunks.append(chunk)
                     size += len(chunk)
                     if size > self.max_body_bytes:
                         raise self._too_large(size)
+                    self.unfinished.received(limit, len(chunk))
         except TimeoutError:
+            if limit not in self.unfinished:
+                text = "body: too many bytes of other requests have arrived meanwhile"
+                raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, text, close=True) from None
             text = f"body: {size} bytes in {self.body_seconds:g} s: too slow"
             raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, text, close=True) from None
         except ConnectionError as error:
             raise RefusedError(CLIENT_GONE, "body: the client left", close=True) from error
         except web.RequestPayloadError as error:
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"body: {' '.join(str(error).split())}", close=True) from error
+        finally:
+            self.unfinished.end(limit)
         return b"".join(chunks)
 
     def _too_large(self, size: int | None) -> RefusedError:

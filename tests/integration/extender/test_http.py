@@ -5,7 +5,7 @@ import gzip
 import json
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.deciders import FixedDecider
 from tests.integration.servers import eventually
 from workers.process.address import Address
 from workers.process.runtime import listening
-from workers.serving.extender_http import AnswerRing, build_app, verb_handlers
+from workers.serving.extender_http import UNFINISHED_BODIES, AnswerRing, build_app, verb_handlers
 from workers.serving.extender_metrics import CLIENT_GONE, ExtenderMetrics
 
 LIMIT = 20_000
@@ -213,6 +213,25 @@ async def test_facts_H4_a_longer_body_of_undeclared_length_gets_413(served: Serv
 
     assert reply.status == 413
     assert f"the limit is {LIMIT}" in reply.json["error"]
+
+
+async def test_unfinished_bodies_have_a_limit_together_and_the_oldest_is_refused(served: Served) -> None:
+    part = padded(LIMIT)[:-1]
+    async with AsyncExitStack() as others:
+        unfinished = []
+        for number in range(UNFINISHED_BODIES + 1):
+            connection = await others.enter_async_context(served.connect())
+            await connection.send(request(body=part, length=LIMIT))
+            await eventually(lambda number=number: served.begun == number + 1)  # type: ignore[misc]
+            unfinished.append(connection)
+        reply = await unfinished[0].receive()
+        assert (reply.status, reply.headers["connection"]) == (503, "close")
+        assert (await served.ask(request())).status == 200, "a request that arrives at once is answered"
+
+        for connection in unfinished[1:]:
+            await connection.send(padded(LIMIT)[-1:])
+            assert (await connection.receive()).status == 200
+        assert (await served.ask(request(body=padded(LIMIT)))).status == 200
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "x", "identity, gzip"])
