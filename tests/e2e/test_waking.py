@@ -150,14 +150,12 @@ async def test_only_pods_that_their_policy_keeps_away_cost_patches(
     (tmp_path / "second").mkdir()
     with product(cluster, tmp_path / "second", kubeconfig=cluster.kubeconfig) as running:
         async with connected(running) as bus:
-            await publish(bus, everywhere, 1)
-            await eventually(lambda: no_node_rejected(bus, key, everywhere), within=WITHIN, every=1.0)
-            await passed(SOON + 2)
-            assert wakes(cluster, mark) == []
-            with replica(
-                "labels", tas("labels", "--kubeconfig", str(cluster.kubeconfig), bus=running.bus), folder=tmp_path
-            ) as more:
+            # A replica finds verdicts that have just changed from unknown to met.
+            command = tas("labels", "--kubeconfig", str(cluster.kubeconfig), bus=running.bus)
+            with replica("labels", command, folder=tmp_path) as more:
+                await publish(bus, everywhere, 1)
                 await more.ready()
+                await eventually(lambda: no_node_rejected(bus, key, everywhere), within=WITHIN, every=1.0)
                 await passed(SOON + 2)
             assert wakes(cluster, mark) == []
 
