@@ -33,7 +33,10 @@ class Stage(StrEnum):
 
 
 class StageResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the value has passed a stage, since when (seconds since 1970), and the details of the check."""
+    """Whether the value has passed a stage, since when (seconds since 1970), and the details of the check.
+
+    If the value has not passed, the last detail is a reason.
+    """
 
     stage: Stage
     passed: bool
@@ -169,8 +172,8 @@ def _verdict(metric: str, _node: str, evidence: Evidence, now: float) -> StageRe
     if not using:
         return StageResult(stage=Stage.VERDICT, passed=False, since=None, details=(f"no policy uses {metric}",))
     details: list[str] = []
+    behind: list[str] = []
     since: list[float] = []
-    behind = False
     stored_policies = {} if evidence.verdict is None else evidence.verdict.policies
     for named in using:
         before = stored_policies.get(named.policy.key)
@@ -183,28 +186,29 @@ def _verdict(metric: str, _node: str, evidence: Evidence, now: float) -> StageRe
             state = _rule_state(rule, named.policy, evidence, now)
             stored_strategy = None if before is None else before.strategies.get(kind)
             up_to_date = stored_strategy is not None and stored_strategy.state is expected.strategies[kind].state
-            behind = behind or not up_to_date
             since += [] if stored_strategy is None else [stored_strategy.changed]
             if up_to_date:
                 details.append(f"{lead} is {state.value}, the strategy {expected.strategies[kind].state.value}")
             else:
                 stored_state = "nothing" if stored_strategy is None else stored_strategy.state.value
-                details.append(f"{lead} is {state.value}, and evaluate has stored {stored_state}: is it running?")
+                behind.append(f"{lead} is {state.value}, and evaluate has stored {stored_state}: is it running?")
+    details += behind
     return StageResult(stage=Stage.VERDICT, passed=not behind, since=max(since, default=None), details=tuple(details))
 
 
 def _label(metric: str, _node: str, evidence: Evidence, now: float) -> StageResult:
     details: list[str] = []
+    behind: list[str] = []
     since: list[float] = []
-    behind = False
     for key, strategy in _labelling(metric, evidence):
         for label, verdict in strategy.labels.items():
             is_desired, text = _desired_text(label, verdict.desired, evidence.labels)
-            details.append(f"{key}: {text}")
-            if evidence.labels is not None and not is_desired:
-                behind = True
+            is_behind = evidence.labels is not None and not is_desired
+            (behind if is_behind else details).append(f"{key}: {text}")
+            if is_behind:
                 started = verdict.met_since if verdict.desired.kind is DesiredKind.ABSENT else verdict.violated_since
                 since += [] if started is None else [started]
+    details += behind
     if not details:
         details.append("no policy that uses it has a label")
     elif evidence.labels is None:

@@ -262,6 +262,17 @@ def test_set_if_absent_agrees_with_any_current_value(labels: Mapping[str, str], 
     assert traced(whole(named({"labeling": {"rules": of}}), labels=prefixed)).stopped_at is stopped_at
 
 
+@pytest.mark.parametrize("missing", ["x", "y"])
+def test_the_last_detail_is_the_reason_for_which_a_value_stops(missing: str) -> None:
+    """`tas trace` repeats it at its end."""
+    prefix = "telemetry.aware.scheduling.p/"
+    both = named({"labeling": {"rules": [RULE | {"labels": ["x=1", "y=1"]}]}})
+    present = {f"{prefix}{label}": "1" for label in ("x", "y") if label != missing}
+    found = traced(whole(both, labels=present))
+    assert found.stopped_at is Stage.LABEL
+    assert found.stages[-1].details[-1].endswith(f"{prefix}{missing}=1 is desired; not there")
+
+
 def test_a_source_that_writes_to_us_needs_no_holder() -> None:
     found = traced(whole(sources={"written": state(period=None)}, held_sources=()))
     assert found.stages[0].details == ("written (h): a value for 3 nodes", "push: publishes by itself")
