@@ -4,14 +4,17 @@ from typing import Any
 
 import msgspec
 
-from bus.records.codec import decoded, encode
+from bus.records.codec import Time, decoded, encode, time_of
 from tas.errors import InvalidInputError
 from tas.policy.manifest import parse_policy, policy_spec
 from tas.policy.policy import Policy, PolicyKey, Problem
 
 
 class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Value of `<namespace>.<policy>` in POLICIES."""
+    """Value of `<namespace>.<policy>` in POLICIES.
+
+    `created` is when the API server created the policy, in seconds since 1970; None for a policy of a directory.
+    """
 
     policy: Policy
     uid: str
@@ -19,6 +22,7 @@ class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     origin: str = ""
     resource_version: str = ""
+    created: float | None = None
 
 
 class _Policy(msgspec.Struct, kw_only=True, rename="camel"):
@@ -30,6 +34,7 @@ class _Policy(msgspec.Struct, kw_only=True, rename="camel"):
     origin: str = ""
     problems: list[Problem] | None = None
     resource_version: str | msgspec.UnsetType = msgspec.UNSET
+    created: Time | msgspec.UnsetType = msgspec.UNSET
 
 
 _decoder = msgspec.json.Decoder(_Policy)
@@ -47,6 +52,7 @@ def encode_policy(record: PolicyRecord) -> bytes:
             spec=policy_spec(record.policy),
             problems=list(record.problems),
             resource_version=record.resource_version or msgspec.UNSET,
+            created=msgspec.UNSET if record.created is None else time_of(record.created),
         )
     )
 
@@ -69,5 +75,6 @@ def decode_policy(key: PolicyKey, data: bytes) -> PolicyRecord:
         generation=written.generation,
         origin=written.origin,
         resource_version=written.resource_version or "",
+        created=None if isinstance(written.created, msgspec.UnsetType) else written.created.timestamp(),
         problems=found if written.problems is None else tuple(written.problems),
     )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tas.enforcing.labels import DroppedLabel, desired_labels, foreign_values, labels_to_set
 from tas.enforcing.removal import requested_removals, unmentioned_labels
 from tas.policy.policy import PolicyKey
+from tas.verdict.ownership import Claims
 from tas.verdict.verdict import PolicyVerdict
 
 
@@ -14,21 +15,21 @@ class LabelChanges(NamedTuple):
 
     Attributes:
         values: The new value of each label; None: to remove, which is still to be confirmed.
-        removals: The labels to remove because a verdict requests this, with the requesting policies.
+        removals: The labels to remove because a verdict requests this, with the policies that own them.
         orphans: The labels to remove because no verdict mentions them.
         foreign: The labels in our form that somebody else has set; they stay.
         foreign_values: The labels that are not set because their key has a value of somebody else, which stays.
         dropped: The labels in the verdict that do not count.
-        overruled: The labels for which policies of one name desire different values.
+        contested: Whether a policy desires a change of a label that it does not own.
     """
 
     values: Mapping[str, str | None]
-    removals: Mapping[str, tuple[PolicyKey, ...]]
+    removals: Mapping[str, PolicyKey]
     orphans: frozenset[str]
     foreign: frozenset[str]
     foreign_values: Mapping[str, str]
     dropped: frozenset[DroppedLabel]
-    overruled: tuple[str, ...]
+    contested: bool
 
     def allowed(self, removable: Collection[str]) -> dict[str, str | None]:
         """The new values without the removals that are not `removable`."""
@@ -37,6 +38,7 @@ class LabelChanges(NamedTuple):
 
 def label_changes(
     policies: Mapping[PolicyKey, PolicyVerdict],
+    claims: Claims,
     labels: Mapping[str, str],
     *,
     managers: Mapping[str, Collection[str]],
@@ -46,10 +48,11 @@ def label_changes(
 ) -> LabelChanges:
     """The changes of a node with these labels and these verdicts of policies.
 
-    `managers` are as in `unmentioned_labels`, `overwrite` as in `foreign_values`. Without the orphans `kept`, which
-    policies kept lately, and without changes that the API server `refused` lately: labels with their new value.
+    `claims` are those of the stored policies, `managers` are as in `unmentioned_labels`, `overwrite` as in
+    `foreign_values`. Without the orphans `kept`, which policies kept lately, and without changes that the API server
+    `refused` lately: labels with their new value.
     """
-    desired = desired_labels(policies)
+    desired = desired_labels(policies, claims)
     requested = requested_removals(desired, labels)
     unmentioned = unmentioned_labels(desired, labels, managers=managers)
     orphans = unmentioned.orphans.difference(kept)
@@ -57,10 +60,10 @@ def label_changes(
     values = {label: value for label, value in values.items() if label not in refused or refused[label] != value}
     return LabelChanges(
         values=values,
-        removals={label: requesting for label, requesting in requested.items() if label in values},
+        removals={label: owner for label, owner in requested.items() if label in values},
         orphans=orphans.intersection(values),
         foreign=unmentioned.foreign,
         foreign_values=foreign_values(desired, labels, overwrite=overwrite),
         dropped=desired.dropped,
-        overruled=tuple(label for label, winner in desired.winners.items() if winner.overruled),
+        contested=desired.contested,
     )

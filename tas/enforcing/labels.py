@@ -1,15 +1,17 @@
 """The desired labels of a node by all its policies, and the labels that must be set.
 
 The labels are those of the original TAS: `<policy>=violating`, and `telemetry.aware.scheduling.<policy>/<key>=<value>`.
-Policies with the same name in different namespaces share their labels. Removals are in `tas.enforcing.removal`.
+Of policies with the same name in different namespaces, one owns the labels. Removals are in `tas.enforcing.removal`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
 from tas.values.names import is_label_key, is_label_value, is_subdomain
+from tas.verdict.ownership import Claims
 from tas.verdict.verdict import (
+    HOLD,
     REPLACEABLE,
     VIOLATING,
     DesiredKind,
@@ -20,12 +22,11 @@ from tas.verdict.verdict import (
 )
 
 
-class Winner(NamedTuple):
-    """The desired label that counts for one key, the policies that agree, and those that desire another value."""
+class OwnedLabel(NamedTuple):
+    """The desired label that counts for one key, and the policy that owns the label; None: nobody, then it is held."""
 
     desired: DesiredLabel
-    policies: tuple[PolicyKey, ...]
-    overruled: tuple[PolicyKey, ...]
+    owner: PolicyKey | None
 
 
 class DroppedLabel(NamedTuple):
@@ -40,35 +41,48 @@ class DesiredLabels(NamedTuple):
     """The result of all verdicts of a node.
 
     Attributes:
-        winners: The winner of each label.
-        held_prefixes: The prefixes whose labels all stay.
+        labels: What counts for each label that a verdict names.
+        held_prefixes: The prefixes whose labels stay, if no verdict names them.
         dropped: The labels that do not count, since anybody may write a verdict.
+        contested: Whether a policy desires a change of a label that it does not own: this may be so only until the
+            policies are known.
     """
 
-    winners: Mapping[str, Winner]
+    labels: Mapping[str, OwnedLabel]
     held_prefixes: frozenset[str]
     dropped: frozenset[DroppedLabel]
+    contested: bool
 
     def is_held(self, label: str) -> bool:
         """Whether a policy holds every label under the prefix of `label`."""
         return label[: label.find("/") + 1] in self.held_prefixes
 
 
-def desired_labels(policies: Mapping[PolicyKey, PolicyVerdict]) -> DesiredLabels:
-    """The desired labels of one node, sorted by key, without those that `may_desire` does not allow."""
-    found: dict[str, list[tuple[PolicyKey, DesiredLabel]]] = {}
+def desired_labels(policies: Mapping[PolicyKey, PolicyVerdict], claims: Claims) -> DesiredLabels:
+    """The desired labels of one node, sorted by key, without those that `may_desire` does not allow.
+
+    Of several policies with one name, only the owner counts (`tas.verdict.ownership`). A label that only others name is
+    held, and so is a label whose owner has no verdict yet. `claims` are those of the stored policies.
+    """
+    found: dict[str, OwnedLabel] = {}
     dropped: set[DroppedLabel] = set()
+    contested = False
     for key, policy in policies.items():
         for kind, strategy in policy.strategies.items():
+            is_owner = claims.owns(key, policy.uid, kind)
             for label, verdict in strategy.labels.items():
-                if may_desire(key, kind, label, verdict.desired):
-                    found.setdefault(label, []).append((key, verdict.desired))
-                else:
+                if not may_desire(key, kind, label, verdict.desired):
                     dropped.add(DroppedLabel(key, label, verdict.desired.value))
+                elif is_owner:
+                    found[label] = OwnedLabel(verdict.desired, key)
+                else:
+                    found.setdefault(label, OwnedLabel(HOLD, None))
+                    contested |= verdict.desired.kind is not DesiredKind.HOLD
     return DesiredLabels(
-        winners={label: winner(each) for label, each in sorted(found.items())},
+        labels=dict(sorted(found.items())),
         held_prefixes=frozenset(labeling_prefix(key) for key, policy in policies.items() if policy.holds_prefix),
         dropped=frozenset(dropped),
+        contested=contested,
     )
 
 
@@ -89,24 +103,6 @@ def may_desire(policy: PolicyKey, strategy: StrategyType, label: str, desired: D
     return False
 
 
-def winner(desired: Iterable[tuple[PolicyKey, DesiredLabel]]) -> Winner:
-    """The winner of at least one desired label: set before hold before absent; of two values, the first namespace's.
-
-    Both kinds of set are equally strong: an unknown state must not change which policy's value is set.
-    """
-    ordered = sorted(desired, key=lambda each: (_STRENGTH[each[1].kind], each[0]))
-    strongest = ordered[0][1]
-    equal = [(key, each) for key, each in ordered if _STRENGTH[each.kind] == _STRENGTH[strongest.kind]]
-    return Winner(
-        desired=strongest,
-        policies=tuple(key for key, each in equal if each.value == strongest.value),
-        overruled=tuple(key for key, each in equal if each.value != strongest.value),
-    )
-
-
-_STRENGTH = {DesiredKind.SET: 0, DesiredKind.SET_IF_ABSENT: 0, DesiredKind.HOLD: 1, DesiredKind.ABSENT: 2}
-
-
 def foreign_values(desired: DesiredLabels, current: Mapping[str, str], *, overwrite: Collection[str]) -> dict[str, str]:
     """The labels without a prefix that must be set, but whose current value is foreign: this value stays.
 
@@ -114,8 +110,8 @@ def foreign_values(desired: DesiredLabels, current: Mapping[str, str], *, overwr
     """
     return {
         label: current[label]
-        for label, winner in desired.winners.items()
-        if winner.desired.kind is DesiredKind.SET
+        for label, owned in desired.labels.items()
+        if owned.desired.kind is DesiredKind.SET
         and "/" not in label
         and label not in overwrite
         and current.get(label, "") not in REPLACEABLE
@@ -126,11 +122,11 @@ def labels_to_set(desired: DesiredLabels, current: Mapping[str, str], *, overwri
     """The labels that must be set on a node with the labels `current`; `overwrite` as in `foreign_values`."""
     foreign = foreign_values(desired, current, overwrite=overwrite)
     return {
-        label: winner.desired.value
-        for label, winner in desired.winners.items()
+        label: owned.desired.value
+        for label, owned in desired.labels.items()
         if label not in foreign
-        if (winner.desired.kind is DesiredKind.SET and current.get(label) != winner.desired.value)
-        or (winner.desired.kind is DesiredKind.SET_IF_ABSENT and label not in current)
+        if (owned.desired.kind is DesiredKind.SET and current.get(label) != owned.desired.value)
+        or (owned.desired.kind is DesiredKind.SET_IF_ABSENT and label not in current)
     }
 
 

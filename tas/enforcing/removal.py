@@ -2,12 +2,14 @@
 
 1. TAS removes only labels in its own form: any label under its prefix, and a label without a prefix if its value is
    `violating`.
-2. A verdict requests the removal of a label if every policy that names the label desires it absent, and no policy of
-   that name holds all labels under its prefix. A policy desires a label absent if fresh samples meet its rules, if its
-   `nodeSelector` does not match the node any more, or if it has `onStale: clear` (`tas.verdict.verdict`).
-3. A verdict can be old, so it is not sufficient. Each of the requesting policies must confirm the removal: its record
-   and the node's samples are read again. Any other policy of that name keeps the label if it names the label, or if its
-   record cannot be read.
+2. A verdict requests the removal of a label if the policy that owns the label desires it absent. Of the policies of
+   one name, the oldest that is in force owns the labels of a strategy; what the others desire does not count
+   (`tas.verdict.ownership`). A policy desires a label absent if fresh samples meet its rules, if its `nodeSelector`
+   does not match the node any more, or if it has `onStale: clear` (`tas.verdict.evaluation`).
+3. A verdict can be old, so it is not sufficient. The owner must confirm the removal: the records of all policies of
+   the name and the node's samples are read again. If by these records another policy owns the label, or nobody, or if
+   a record cannot be read, then the label stays. So after a change of owner a label stays until the new owner has a
+   reason of its own.
 4. A label that no verdict mentions is an orphan. TAS removes an orphan only if no policy can have set it, according to
    a new and complete list of the policies in all namespaces from the API server. An orphan without a prefix must also
    have been set by TAS.
@@ -25,7 +27,8 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import NodeSamples
-from tas.verdict.evaluation import holds_prefix, label_state, strategy_labels
+from tas.verdict.evaluation import label_state
+from tas.verdict.ownership import claim_of, owner_of, strategy_of
 from tas.verdict.verdict import DesiredKind, PolicyVerdict, labeling_prefix
 
 READ_AGE_SECONDS = 2.0
@@ -35,16 +38,15 @@ READ_AGE_SECONDS = 2.0
 # Rules 1 and 2: which removals verdicts request
 
 
-def requested_removals(desired: DesiredLabels, current: Mapping[str, str]) -> dict[str, tuple[PolicyKey, ...]]:
-    """The labels of a node, now `current`, whose removal verdicts request, each with the requesting policies."""
+def requested_removals(desired: DesiredLabels, current: Mapping[str, str]) -> dict[str, PolicyKey]:
+    """The labels of a node, now `current`, whose removal verdicts request, each with its owner."""
     return {
-        label: winner.policies
-        for label, winner in desired.winners.items()
-        # Absent is the weakest kind: if it wins, every policy that names the label desires it absent.
-        if winner.desired.kind is DesiredKind.ABSENT
+        label: owned.owner
+        for label, owned in desired.labels.items()
+        if owned.desired.kind is DesiredKind.ABSENT
+        and owned.owner is not None
         and label in current
         and is_in_our_form(label, current[label])
-        and not desired.is_held(label)
     }
 
 
@@ -52,18 +54,18 @@ def requested_removals(desired: DesiredLabels, current: Mapping[str, str]) -> di
 
 
 class StoredPolicy(NamedTuple):
-    """A stored policy, with its uid of the API server."""
+    """A stored policy, with its uid of the API server, and when it was created (seconds since 1970, or None)."""
 
     uid: str
     policy: Policy
+    created: float | None = None
 
 
 class Evidence(NamedTuple):
     """Data that was read after the verdict, to confirm removals.
 
     Attributes:
-        policies: The stored policies that request removals, and all other stored policies with the names of the labels;
-            None for a record that cannot be read.
+        policies: All stored policies with the names of the labels; None for a record that cannot be read.
         samples: The node's samples; empty if they cannot be read.
         labels: The node's labels of the API server.
         default_stale_after: Seconds after which a sample is stale for a policy without `staleAfter`.
@@ -78,30 +80,36 @@ class Evidence(NamedTuple):
 
 
 def confirmed_removals(
-    requested: Mapping[str, Collection[PolicyKey]],
+    requested: Mapping[str, PolicyKey],
     verdicts: Mapping[PolicyKey, PolicyVerdict],
     evidence: Evidence,
 ) -> frozenset[str]:
-    """The labels of `requested` that may be removed: each requesting policy confirms, and no other keeps the label.
+    """The labels of `requested` that may be removed: the requesting policy owns the label and confirms.
 
     `verdicts` are the verdicts of the requesting policies: a stored policy with another uid confirms nothing.
     """
+    claims = {
+        key: None if stored is None else claim_of(stored.policy, uid=stored.uid, created=stored.created)
+        for key, stored in evidence.policies.items()
+    }
     return frozenset(
         label
-        for label, requesting in requested.items()
-        if requesting
-        and all(_confirms(key, verdicts[key].uid, label, evidence) for key in requesting)
-        and not any(_keeps(key, label, evidence) for key in evidence.policies if key not in requesting)
+        for label, key in requested.items()
+        if owner_of(
+            strategy_of(label), {each: claim for each, claim in claims.items() if each.name == policy_name(label)}
+        )
+        == key
+        and _confirms(key, verdicts[key].uid, label, evidence)
     )
 
 
 def _confirms(key: PolicyKey, uid: str, label: str, evidence: Evidence) -> bool:
     """Whether the policy and the samples of `evidence` desire the label absent.
 
-    A suspended or dry-run policy confirms nothing. `clearFor` is not checked: the verdict has waited for that time.
+    `clearFor` is not checked: the verdict has waited for that time.
     """
     stored = evidence.policies.get(key)
-    if stored is None or stored.uid != uid or stored.policy.suspend or stored.policy.dry_run:
+    if stored is None or stored.uid != uid:
         return False
     state = label_state(
         stored.policy,
@@ -112,18 +120,6 @@ def _confirms(key: PolicyKey, uid: str, label: str, evidence: Evidence) -> bool:
         now=evidence.now,
     )
     return state is State.MET
-
-
-def _keeps(key: PolicyKey, label: str, evidence: Evidence) -> bool:
-    stored = evidence.policies[key]
-    return key.name == policy_name(label) and (stored is None or has_label(stored.policy, label))
-
-
-def has_label(policy: Policy, label: str) -> bool:
-    """Whether the policy names `label`, or holds all labels under its prefix."""
-    return any(label in strategy_labels(policy.key, each) for each in policy.strategies.values()) or (
-        holds_prefix(policy) and label.startswith(labeling_prefix(policy.key))
-    )
 
 
 # Rule 4: labels that no verdict mentions
@@ -147,7 +143,7 @@ def unmentioned_labels(
     found = {
         label
         for label, value in current.items()
-        if is_in_our_form(label, value) and label not in desired.winners and not desired.is_held(label)
+        if is_in_our_form(label, value) and label not in desired.labels and not desired.is_held(label)
     }
     foreign = frozenset(
         label

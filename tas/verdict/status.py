@@ -4,7 +4,7 @@
 (https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
+from tas.verdict.ownership import LABEL_STRATEGIES, Claim, owner_of
 from tas.verdict.verdict import REPLACEABLE, VERDICT_STRATEGIES, deschedule_label
 
 MAX_NAMES = 10
@@ -53,17 +54,20 @@ def metrics_of(policy: Policy) -> frozenset[MetricUse]:
     )
 
 
-def shared_labels(policy: Policy, others: Iterable[Policy]) -> tuple[Problem, ...]:
-    """The labels that namesakes in other namespaces also desire: node labels have no namespace (facts.md D39)."""
+def labels_of_others(policy: Policy, claims: Mapping[PolicyKey, Claim]) -> tuple[Problem, ...]:
+    """The strategies of a policy whose labels belong to a policy of the same name in another namespace (facts.md D39).
+
+    `claims` are those of all policies of this name.
+    """
     found: list[Problem] = []
-    for other in sorted(others, key=lambda each: each.key):
-        if other.key == policy.key:
-            continue
-        shared = sorted(_labels(policy) & _labels(other))
-        if shared:
-            first = min(policy.key, other.key)
-            reason = f"{_first(shared)}: {other.key} desires it too; of two values, that of {first.namespace} is set"
-            found.append(Problem(field="metadata.name", value=repr(policy.key.name), reason=reason, refused=False))
+    for kind in LABEL_STRATEGIES:
+        strategy, owner = policy.strategies.get(kind), owner_of(kind, claims)
+        if strategy is not None and strategy.rules and owner is not None and owner != policy.key:
+            reason = (
+                f"{owner}, the oldest policy of this name with {kind.value}, owns the labels; this one changes none"
+            )
+            field = f"spec.strategies.{kind.value}"
+            found.append(Problem(field=field, value=str(policy.key), reason=reason, refused=False))
     return tuple(found)
 
 
@@ -213,18 +217,6 @@ def _first(names: Sequence[str]) -> str:
     """The first names in one line, and how many more there are."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more
-
-
-def _labels(policy: Policy) -> set[str]:
-    """The labels that the policy may set, as text."""
-    labels: set[str] = set()
-    deschedule = policy.strategies.get(StrategyType.DESCHEDULE)
-    if deschedule is not None and deschedule.rules and (label := deschedule_label(policy.key)) is not None:
-        labels.add(label)
-    labeling = policy.strategies.get(StrategyType.LABELING)
-    for rule in labeling.rules if labeling is not None else ():
-        labels.update(f"{policy.key.name}/{name}" for name, _ in rule.labels)
-    return labels
 
 
 class StateBook:

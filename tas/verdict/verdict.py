@@ -26,7 +26,7 @@ VERDICT_STRATEGIES = (StrategyType.DONTSCHEDULE, StrategyType.DESCHEDULE, Strate
 
 
 class DesiredKind(StrEnum):
-    """The kinds of desired labels, strongest first: set before hold before absent."""
+    """The kinds of desired labels."""
 
     SET = "set"
     SET_IF_ABSENT = "setIfAbsent"

@@ -151,21 +151,21 @@ class BadInputScenarios:
             ]
             await enforced.sample(node, a=1, b=1)
             await enforced.wait_for_labels(node, {name: VIOLATING, label: "a"})
-            for a, value in ((0, "b"), (1, "a")):  # a label that one policy desires absent stays if the other sets it
+            for a, values in ((0, (None, None)), (1, (VIOLATING, "a"))):  # only the older policy counts
                 await enforced.sample(node, a=a, b=1)
-                await enforced.wait_for_labels(node, {name: VIOLATING, label: value})
-            for key, other in ((here, there), (there, here)):
-                status = await enforced.wait_for_status(
-                    key, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate")
-                )
-                assert str(other) in status["problems"][0]["reason"]
+                await enforced.wait_for_labels(node, dict(zip((name, label), values, strict=True)))
+            await enforced.wait_for_status(here, Ready=(TRUE, "InForce"), Violating=(TRUE, "NodesViolate"))
+            status = await enforced.wait_for_status(
+                there, Ready=(TRUE, "PartlyIgnored"), Violating=(TRUE, "NodesViolate")
+            )
+            assert [str(here) in problem["reason"] for problem in status["problems"]] == [True, True]
             await enforced.delete_policy(here)
-            await enforced.wait_for_labels(node, {label: "b"})
+            await enforced.wait_for_labels(node, {name: VIOLATING, label: "b"})
             await enforced.wait_for_status(there, Ready=(TRUE, "InForce"))
             await enforced.sample(node, a=1, b=0)
             await enforced.wait_for_labels(node, {name: None, label: None})
-            assert await enforced.values(node, name) == [None, VIOLATING, None]
-            assert await enforced.values(node, label) == [None, "a", "b", "a", "b", None]
+            assert await enforced.values(node, name) == [None, VIOLATING, None, VIOLATING, None]
+            assert await enforced.values(node, label) == [None, "a", None, "a", "b", None]
 
     async def test_facts_D40_an_edit_of_any_field_takes_effect(self, enforced: Enforced) -> None:
         async with enforced.undisturbed():

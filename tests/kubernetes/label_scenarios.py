@@ -39,6 +39,7 @@ async def received(world: World, labels: Running) -> None:
     key = PolicyKey("nowhere", world.name("settled"))
     node = await world.node(f"settled-{time.monotonic_ns()}")
     metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+    await world.claim(key)
     await world.verdict(node, metadata["uid"], {key: desired_by(key.name, DesiredLabel(DesiredKind.SET, VIOLATING))})
     await labels.caught_up()
     await eventually(has(world, node, key.name, VIOLATING))  # so the watch has delivered all earlier changes of nodes
@@ -153,8 +154,10 @@ class LabelScenarios:
         await world.verdict(
             node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid="an earlier one")}
         )
-        await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
+        await settled(world, labels)
         assert (await world.labels(node))[name] == VIOLATING
+        await world.evaluate(node)
+        await eventually(has(world, node, name, None))
 
     async def test_facts_S5_one_patch_sets_the_label_of_one_policy_and_removes_that_of_another(
         self, world: World, labels: Running
@@ -324,6 +327,7 @@ class LabelScenarios:
             for kind in (StrategyType.DESCHEDULE, StrategyType.LABELING)
         }
         key = PolicyKey("a", name)
+        await world.claim(key)
         with capture_logs() as logs:
             await world.verdict(
                 node, metadata["uid"], {key: PolicyVerdict(uid="u", generation=1, strategies=strategies)}
@@ -348,6 +352,8 @@ class LabelScenarios:
             PolicyKey("a", "bad"): desired_by(card, DesiredLabel(DesiredKind.SET, "-1")),
             PolicyKey("a", name): desired_by(name, DesiredLabel(DesiredKind.SET, VIOLATING)),
         }
+        for key in policies:
+            await world.claim(key)
         await world.verdict(node, metadata["uid"], policies)
         await eventually(has(world, node, name, VIOLATING))
         assert labels.count("tas_verdict_labels_dropped") == 1
@@ -446,6 +452,60 @@ class LabelScenarios:
         assert labels.count("tas_label_patches_total", result="patched") == before + 1  # that of `settled`
         assert (await world.labels(node))[name] == VIOLATING
         await world.delete_policy(there)
+        await world.evaluate(node)
+        await eventually(has(world, node, name, None))
+
+    async def test_facts_D39_the_oldest_policy_in_force_of_a_name_owns_the_label(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name = await world.node(), world.name()
+        first, second = await world.namespace("b"), await world.namespace("a")
+        here = await world.policy(first, name, deschedule(rule("first")))
+        stored = await world.admin.get(f"{world.admin.policies(first)}/{name}")
+        await world.second_after(stored["metadata"]["creationTimestamp"])
+        await world.policy(second, name, deschedule(rule("second")))
+
+        async def sampled(value: str | None, **metrics: int) -> None:
+            await world.sample(node, **metrics)
+            await world.evaluate(node)
+            await eventually(has(world, node, name, value))
+
+        await sampled(VIOLATING, first=1, second=0)
+        await sampled(None, first=0, second=1)
+        await sampled(VIOLATING, first=1, second=0)
+        await world.policy(first, name, deschedule(rule("first")), suspend=True)
+        await sampled(None, first=1, second=0)  # the other policy owns the label, and its rule is met
+        await sampled(VIOLATING, first=0, second=1)
+        await world.policy(second, name, deschedule(rule("second")), suspend=True)
+        await world.sample(node, first=0, second=0)
+        await world.evaluate(node)
+        await settled(world, labels)
+        assert (await world.labels(node))[name] == VIOLATING  # nobody owns the label
+        await world.policy(second, name, deschedule(rule("second")))
+        await sampled(None, first=1, second=0)
+        await world.delete_policy(here)
+        await world.policy(first, name, deschedule(rule("first")))  # created anew: the youngest
+        await world.evaluate(node)
+        await settled(world, labels)
+        assert name not in await world.labels(node)
+        await sampled(VIOLATING, first=0, second=1)
+
+    async def test_a_change_of_owner_keeps_the_label_until_a_fresh_sample_meets_the_rules_of_the_new_owner(
+        self, world: World, labels: Running
+    ) -> None:
+        node, name = await world.node(), world.name()
+        here = await world.policy(await world.namespace("a"), name, deschedule(rule("first")))
+        await world.policy(await world.namespace("b"), name, deschedule(rule("second")))
+        await world.sample(node, first=1)
+        await world.evaluate(node)
+        await eventually(has(world, node, name, VIOLATING))
+        await world.delete_policy(here)
+        await settled(world, labels)  # the verdict is still that of the former owner
+        await world.sample(node, first=0)
+        await world.evaluate(node)
+        await settled(world, labels)
+        assert (await world.labels(node))[name] == VIOLATING
+        await world.sample(node, second=0)
         await world.evaluate(node)
         await eventually(has(world, node, name, None))
 

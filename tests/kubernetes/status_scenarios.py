@@ -111,16 +111,19 @@ class StatusScenarios:
         found = await wait_for_status(world, key, Ready=("False", "Suspended"))
         assert found["observedGeneration"] == 2
 
-    async def test_facts_D39_both_policies_of_one_name_report_the_shared_label(
+    async def test_facts_D39_of_two_policies_of_one_name_the_younger_reports_who_owns_the_labels(
         self, world: World, status: Checking
     ) -> None:
         name = world.name()
         here = await world.policy(await world.namespace("a"), name, labeling(rule("health", 1, "Equals", "card=0")))
         there = await world.policy(await world.namespace("b"), name, labeling(rule("health", 1, "Equals", "card=1")))
-        for key, other in ((here, there), (there, here)):
-            found = await wait_for_status(world, key, Ready=("True", "PartlyIgnored"))
-            (problem,) = found["problems"]
-            assert str(other) in problem["reason"]
+        found = await wait_for_status(world, there, Ready=("True", "PartlyIgnored"))
+        (problem,) = found["problems"]
+        assert problem["field"] == "spec.strategies.labeling"
+        assert str(here) in problem["reason"]
+        assert (await wait_for_status(world, here, Ready=("True", "InForce"))).get("problems", []) == []
+        await world.delete_policy(here)
+        await wait_for_status(world, there, Ready=("True", "InForce"))
 
     async def test_facts_S4_a_foreign_value_under_the_label_of_a_policy_is_reported(
         self, world: World, status: Checking

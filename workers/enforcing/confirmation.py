@@ -12,6 +12,7 @@ from bus.records.policies import PolicyRecord
 from tas.enforcing.labels import policy_name
 from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, may_remove_orphan
 from tas.policy.policy import PolicyKey
+from tas.verdict.ownership import Claims, claim_of
 from tas.verdict.verdict import PolicyVerdict
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import POLICIES
@@ -21,10 +22,10 @@ LIST_SECONDS = 0.5
 
 
 class Confirmation:
-    """Finds the labels that may be removed. `take_in_policy` keeps the stored `policies` up to date."""
+    """Finds the labels that may be removed. `take_in_policy` keeps the `claims` of the stored policies up to date."""
 
     def __init__(self, bus: Bus, client: KubernetesClient, *, default_stale_after: float) -> None:
-        self.policies: set[PolicyKey] = set()
+        self.claims = Claims()
         self._bus = bus
         self._client = client
         self._default_stale_after = default_stale_after
@@ -32,34 +33,38 @@ class Confirmation:
         self._list: list[tuple[PolicyKey, object]] = []
         self._listed_at = self._changed_at = -inf
 
-    def take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
-        """Applies a changed policy: an earlier list of the API server is outdated."""
+    def take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> bool:
+        """Applies a changed policy: an earlier list of the API server is outdated.
+
+        Returns whether other policies may own labels now.
+        """
         self._changed_at = time.monotonic()
-        if entry.present:
-            self.policies.add(entry.key)
-        else:
-            self.policies.discard(entry.key)
+        if not entry.present:
+            return self.claims.drop(entry.key)
+        record = entry.readable()
+        claim = None if record is None else claim_of(record.policy, uid=record.uid, created=record.created)
+        return self.claims.set(entry.key, claim)
 
     async def confirmed(
         self,
         node: str,
-        requested: Mapping[str, Collection[PolicyKey]],
+        requested: Mapping[str, PolicyKey],
         verdicts: Mapping[PolicyKey, PolicyVerdict],
         labels: Mapping[str, str],
     ) -> frozenset[str]:
         """The labels of `requested` whose removal the stored data confirms. Raises BusError."""
         if not requested:
             return frozenset()
-        names = {policy_name(label) for label in requested}
-        namesakes = {key for key in self.policies if key.name in names}
-        keys = sorted(namesakes.union(*requested.values()))
+        keys = sorted({*requested.values()}.union(*(self.claims.named(policy_name(label)) for label in requested)))
         samples, policies = await asyncio.gather(
             NODE_SAMPLES.get(self._bus, node),
             asyncio.gather(*(POLICY_RECORDS.get(self._bus, key) for key in keys)),
         )
         evidence = Evidence(
             policies={
-                entry.key: None if (record := entry.readable()) is None else StoredPolicy(record.uid, record.policy)
+                entry.key: None
+                if (record := entry.readable()) is None
+                else StoredPolicy(record.uid, record.policy, record.created)
                 for entry in policies
                 if entry.present
             },

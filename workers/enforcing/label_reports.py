@@ -135,7 +135,6 @@ class LabelReports:
         orphans: Collection[str],
         read_at: float,
         verdict_created: float | None,
-        overruled: Collection[str],
     ) -> None:
         """Reports a patch of a node; `read_at` is monotonic, `verdict_created` in seconds since 1970."""
         put = {label: value for label, value in changes.items() if value is not None}
@@ -156,7 +155,6 @@ class LabelReports:
             removed=sorted(removed),
             orphans=sorted(orphans),
             age=round(time.monotonic() - read_at, 4),
-            overruled=list(overruled),
         )
 
     async def overwritten(self, name: str, node: NodeLabels, changes: Mapping[str, str | None]) -> None:

@@ -73,6 +73,7 @@ class Labels:
         self._verdicts: dict[str, Entry[str, NodeVerdict]] = {}  # decoded when needed, which is seldom
         self._refused = Declined(seconds=RESYNC_SECONDS)
         self._kept = Declined(seconds=RESYNC_SECONDS)  # orphans that policies keep
+        self._contested: set[str] = set()  # nodes of policies that desire labels of others
         self._limit = PatchLimit(PATCHES, seconds=PATCHES_SECONDS)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
         self._reports = LabelReports(
@@ -92,7 +93,7 @@ class Labels:
         self._policy_watch = SyncedWatch(
             bus,
             POLICY_RECORDS.to(self._take_in_policy),
-            on_epoch=lambda _: self._confirmation.policies.clear(),  # removals wait for the complete list
+            on_epoch=lambda _: self._confirmation.claims.clear(),  # removals wait for the complete list
             on_complete=self._policies_complete,
         )
         self._lease = LeaseFirst(bus, "labels", on_held=self._add_all)
@@ -147,6 +148,8 @@ class Labels:
         stored = self._verdicts.get(name)
         verdict = None if stored is None else _verdict_of(stored)
         changes = self._changes(name, _policies_of(verdict, node.uid), node)
+        if changes.contested:
+            self._contested.add(name)
         if verdict is not None and verdict.node_uid == node.uid:  # else it is unknown which labels belong to policies
             self._reports.foreign(name, changes.foreign)
             self._reports.foreign_values(name, changes.foreign_values)
@@ -162,6 +165,7 @@ class Labels:
         now = time.monotonic()
         return label_changes(
             policies,
+            self._confirmation.claims,
             node.labels,
             managers=node.managers,
             overwrite=self._overwrite,
@@ -218,7 +222,6 @@ class Labels:
                 orphans=orphans,
                 read_at=read_at,
                 verdict_created=entry.created or None,
-                overruled=changes.overruled,
             )
             await self._reports.overwritten(name, node, values)
         if unconfirmed := changes.removals.keys() - confirmed:
@@ -290,6 +293,7 @@ class Labels:
 
     def _drop_node(self, name: str) -> None:
         self._nodes.pop(name, None)
+        self._contested.discard(name)
         for each in (self._kept, self._refused, self._limit, self._reports, self._queue):
             each.forget(name)
 
@@ -309,7 +313,10 @@ class Labels:
         self._add(name)
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
-        self._confirmation.take_in_policy(entry)
+        if self._confirmation.take_in_policy(entry):
+            for node in self._contested:
+                self._add(node)
+            self._contested.clear()
         self._recheck_kept()
 
     def _policies_complete(self, synced: Synced) -> None:

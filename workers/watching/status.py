@@ -23,15 +23,16 @@ from bus.watch import Watch
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
+from tas.verdict.ownership import Claim, claim_of
 from tas.verdict.status import (
     MetricUse,
     NodeStates,
     StateBook,
     differs,
     foreign_values,
+    labels_of_others,
     metrics_of,
     policy_status,
-    shared_labels,
 )
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
@@ -62,7 +63,7 @@ LEASE_KEY = "status"
 class _Written:
     """A policy of the API server, with its parsed spec."""
 
-    __slots__ = ("metadata", "policy", "problems", "status")
+    __slots__ = ("claim", "metadata", "policy", "problems", "status")
 
     def __init__(self, found: PolicyObject) -> None:
         self.metadata: Metadata = found.metadata
@@ -70,6 +71,10 @@ class _Written:
         self.policy: Policy
         self.problems: tuple[Problem, ...]
         self.policy, self.problems = parse_policy(PolicyKey(found.metadata.namespace, found.metadata.name), found.spec)
+        created = found.metadata.creation_timestamp
+        self.claim: Claim = claim_of(
+            self.policy, uid=found.metadata.uid, created=None if created is None else created.timestamp()
+        )
 
 
 class PolicyStatus:
@@ -116,14 +121,14 @@ class PolicyStatus:
         """Patches a policy's status if it differs. Returns whether something was sent."""
         read_at = time.monotonic()
         metadata, policy = written.metadata, written.policy
-        others = (each.policy for key, each in following.policies.items() if key.name == policy.key.name)
+        claims = {key: each.claim for key, each in following.policies.items() if key.name == policy.key.name}
         states = following.book.states(policy.key, metadata.uid)
         violated = states.get(StrategyType.DESCHEDULE, NodeStates()).violated
         foreign = foreign_values(policy, following.labels_of(violated, policy.key.name))
         status = policy_status(
             policy,
             generation=metadata.generation,
-            problems=(*written.problems, *shared_labels(policy, others), *foreign),
+            problems=(*written.problems, *labels_of_others(policy, claims), *foreign),
             states=states,
             unseen=following.unseen(policy),
             before=written.status,

@@ -44,6 +44,7 @@ def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
         generation=metadata.generation,
         problems=problems,
         resource_version=metadata.resource_version,
+        created=None if metadata.creation_timestamp is None else metadata.creation_timestamp.timestamp(),
     )
 
 

@@ -18,6 +18,7 @@ from tests.integration.removal.model import (
     REPLACEABLE,
     VIOLATING,
     Expected,
+    Key,
     Sample,
     expected,
     is_silent,
@@ -185,8 +186,9 @@ class History:
         """A label that is not set, with values that do not set the label, and values that set it."""
         every = [{"m1": one, "m2": other} for one in (0, 10) for other in (0, 10)]
         found: list[Contradiction] = []
+        created = self._created()
         for node, state in sorted(self.nodes.items()):
-            desired_by_values = [expected(self._users.policies, state.labels, values) for values in every]
+            desired_by_values = [expected(self._users.policies, created, state.labels, values) for values in every]
             for label in sorted(desired_by_values[0].keys() - state.labels.keys()):
                 well = [
                     values
@@ -282,9 +284,10 @@ class History:
     def differences(self, values: Mapping[str, Mapping[str, int]]) -> list[str]:
         """The labels that differ from the model."""
         found: list[str] = []
+        created = self._created()
         for node, state in self.nodes.items():
             labels = state.labels
-            wanted = expected(self._users.policies, labels, values[node])
+            wanted = expected(self._users.policies, created, labels, values[node])
             for label in sorted(wanted.keys() | {each for each in labels if self._is_ours(each)}):
                 should, current = wanted.get(label, Expected(None)), labels.get(label)
                 if current == should.value or _is_foreign_value(label, current):
@@ -307,7 +310,12 @@ class History:
         unnamed = all(label not in labels_of(name, spec) for spec in specs)
         if "/" not in label and unnamed and not self._is_set_by_product(node, uid, label):
             return True
-        return ("/" in label or unnamed) and any(map(is_silent, specs))
+        return unnamed and any(map(is_silent, specs))
+
+    def _created(self) -> dict[Key, str]:
+        """When each policy was created. One whose creation has not been observed yet counts as the youngest."""
+        versions = {key: self._observed.policies.get(key, []) for key in self._users.policies}
+        return {key: (each[-1].created if each else "") or "~" for key, each in versions.items()}
 
     def _is_set_by_product(self, node: str, uid: str, label: str) -> bool:
         """Whether a label without prefix was set by us or the original: then it is removed, and one of a user stays."""

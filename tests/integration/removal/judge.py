@@ -13,12 +13,12 @@ from tests.integration.removal.model import (
     VIOLATING,
     Key,
     Spec,
+    claims,
     clear_for,
     is_silent,
     keeps,
     labels_of,
     met,
-    names,
     selects,
 )
 from tests.integration.removal.observed import Observed, Request, Version, Written
@@ -177,30 +177,32 @@ class Judge:
         keys = [key for key in self.observed.policies if key[1] == removal.policy_name]
         window = (min(patch.at for patch in sent) - allowed, removal.at)
         for number, ground in enumerate(GROUNDS):
-            confirming = {key: self._confirming(key, removal, window, GROUNDS[: number + 1]) for key in keys}
-            if any(confirming.values()) and all(self._agrees(key, confirming[key], removal, window) for key in keys):
-                return ground
+            for key in keys:
+                for created in self._confirming(key, removal, window, GROUNDS[: number + 1]):
+                    age = (created, key)
+                    if all(other == key or self._gives_way(other, age, removal, window) for other in keys):
+                        return ground
         ours = not bare or removal.ours
         return Case.ORPHAN if ours and any(self._was_listed(patch, allowed, keys, removal) for patch in sent) else None
 
-    def _confirming(self, key: Key, removal: Removal, window: Span, grounds: Collection[Case]) -> list[Span]:
-        """When in `window` a policy gave one of these `grounds` to remove a label."""
+    def _confirming(self, key: Key, removal: Removal, window: Span, grounds: Collection[Case]) -> set[str]:
+        """Which policies of this key, by their time of creation, gave in `window` one of these `grounds`."""
         versions = self.observed.policies[key]
-        found: list[Span] = []
+        found: set[str] = set()
         for number, version in enumerate(versions):
             spec = version.spec
             if spec is None or is_silent(spec) or removal.label not in labels_of(removal.policy_name, spec):
                 continue
             readable = intersection(self._readable(key, number), [window])
             if not readable or not selects(spec, removal.before):
-                found += readable if Case.SELECTOR in grounds else []
+                found |= {version.created} if readable and Case.SELECTOR in grounds else set()
                 continue
             spans = intersection(self._met(spec, removal, grounds), readable)
             seconds = clear_for(spec, removal.policy_name, removal.label)
             if seconds and spans and not removal.set_by_user:
                 spans = intersection(lasting(self._unbroken(key, version, removal, grounds), seconds), spans)
-            found += spans
-        return union(found)
+            found |= {version.created} if spans else set()
+        return found
 
     def _readable(self, key: Key, number: int) -> list[Span]:
         return self.observed.readable(key, number, fresh=FRESH_SECONDS + SLACK_SECONDS)
@@ -230,15 +232,14 @@ class Judge:
         alive = union(span for span, _ in nodes)
         return union(intersection(found, alive), gap=GAP_SECONDS + removal.late)
 
-    def _agrees(self, key: Key, confirming: list[Span], removal: Removal, window: Span) -> bool:
-        """Whether a policy of the label's name agreed: it gave a reason, did not name the label, or did not exist."""
-        if confirming:
-            return True
-        without_label: list[Span] = []
-        for version in self.observed.policies[key]:
-            if version.spec is not None and not names(version.spec, removal.policy_name, removal.label):
-                without_label += self.observed.stored(key, version)
-        return bool(intersection([*without_label, *self.observed.without(key)], [window]))
+    def _gives_way(self, other: Key, age: tuple[str, Key], removal: Removal, window: Span) -> bool:
+        """Whether at some moment in `window` no policy `other` owned the label before one created at `age`."""
+        without: list[Span] = []
+        for version in self.observed.policies[other]:
+            if version.spec is None or (claims(version.spec, removal.label) and (version.created, other) < age):
+                continue
+            without += self.observed.stored(other, version)
+        return bool(intersection([*without, *self.observed.without(other)], [window]))
 
     def _was_listed(self, patch: Request, allowed: float, keys: Sequence[Key], removal: Removal) -> bool:
         """Whether the sender of `patch` had a list of policies of which none keeps the label.

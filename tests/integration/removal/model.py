@@ -134,9 +134,10 @@ def keeps(spec: Spec, name: str, label: str) -> bool:
     return is_silent(spec) or label in labels_of(name, spec)
 
 
-def names(spec: Spec, name: str, label: str) -> bool:
-    """Whether a policy decides about a label, whatever its samples are."""
-    return label in labels_of(name, spec) or (is_silent(spec) and "/" in label)
+def claims(spec: Spec, label: str) -> bool:
+    """Whether a policy takes part in who owns a label of its name: in force, and with the strategy of the label."""
+    strategy = "labeling" if "/" in label else "deschedule"
+    return not is_silent(spec) and bool(spec["strategies"].get(strategy, {}).get("rules"))
 
 
 def clear_for(spec: Spec, name: str, label: str) -> float:
@@ -184,16 +185,28 @@ class Expected:
     free: bool = False
 
 
-def expected(policies: Mapping[Key, Spec], labels: Mapping[str, str], values: Mapping[str, int]) -> dict[str, Expected]:
-    """The expected labels of all policies, if all metrics are known and fresh."""
+def expected(
+    policies: Mapping[Key, Spec], created: Mapping[Key, str], labels: Mapping[str, str], values: Mapping[str, int]
+) -> dict[str, Expected]:
+    """All labels that policies name, if all metrics are known and fresh. `created` is of each policy, as RFC 3339.
+
+    The oldest policy of a name that claims a label decides; of equally old ones, that of the first namespace. A label
+    that only others name stays as it is, and so does one without an owner.
+    """
     found: dict[str, Expected] = {}
-    for (_, name), spec in sorted(policies.items()):
-        for label, each in labels_of(name, spec).items():
-            value = None if is_silent(spec) or not selects(spec, labels) else _value(label, each, values)
-            mine = Expected(value, free=is_silent(spec))
-            before = found.get(label, Expected(None))
-            if before.value is None:  # set before hold before absent; of two values that of the first namespace counts
-                found[label] = mine if mine.value is not None else Expected(None, before.free or mine.free)
+    for name in {name for _, name in policies}:
+        own = {key: spec for key, spec in policies.items() if key[1] == name}
+        for label in {label for spec in own.values() for label in labels_of(name, spec)}:
+            owner = (
+                min((created[key], key) for key in own if claims(own[key], label))[1]
+                if any(claims(spec, label) for spec in own.values())
+                else None
+            )
+            each = None if owner is None else labels_of(name, own[owner]).get(label)
+            if owner is None or each is None:
+                found[label] = Expected(None, free=True)
+            else:
+                found[label] = Expected(_value(label, each, values) if selects(own[owner], labels) else None)
     return found
 
 

@@ -50,6 +50,7 @@ class Version:
     since: float
     identity: Identity = ("", 0)
     until: float = inf
+    created: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Observed:
         if written.now is not None:
             metadata = written.now["metadata"]
             version = Version(written.now["spec"], written.at, (metadata["uid"], metadata["generation"]))
+            version.created = metadata["creationTimestamp"]
             if versions and versions[-1].spec is not None and versions[-1].identity == version.identity:
                 return  # a write of its status
         if versions:

@@ -8,7 +8,7 @@ import pytest
 from sandbox.faults import Call
 from tests.integration.removal.cases import Case
 from tests.integration.removal.judge import Judge
-from tests.integration.removal.model import PREFIX
+from tests.integration.removal.model import PREFIX, Sample
 from tests.integration.removal.observed import Observed, Request, Written
 
 NODE, POLICY = ("", "n"), ("default", "red")
@@ -40,8 +40,8 @@ def node(version: int, labels: Mapping[str, str]) -> dict[str, Any]:
     return {"metadata": {"uid": "u", "resourceVersion": str(version), "labels": labels}}
 
 
-def policy(uid: str) -> dict[str, Any]:
-    return {"metadata": {"uid": uid, "generation": 1}, "spec": SPEC}
+def policy(uid: str, *, created: str = "2026-01-02T00:00:00Z", spec: Mapping[str, Any] = SPEC) -> dict[str, Any]:
+    return {"metadata": {"uid": uid, "generation": 1, "creationTimestamp": created}, "spec": spec}
 
 
 def judged(*lists: Request, late: float = 0.0, stopped: float = 0.0, made_again: float | None = None) -> Judge:
@@ -112,3 +112,37 @@ def test_a_list_is_no_reason_if_the_policy_was_created_again_before_the_request(
 def test_a_patch_that_was_delayed_by_a_stop_may_rely_on_an_older_list() -> None:
     asked = Request(SENT - 2.6, 1, list_call(answered=DELETED + 0.1))
     assert not judged(asked, stopped=0.5).faults
+
+
+EARLIER, LATER = "2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z"
+UNSAMPLED = {"strategies": {"labeling": {"rules": [RULE | {"metricname": "m2"}]}}}
+WITHOUT_LABELING = {"strategies": {"deschedule": {"rules": [RULE]}}}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_fault"),
+    [
+        pytest.param(policy("o", created=EARLIER, spec=UNSAMPLED), True, id="older"),
+        pytest.param(policy("o", created=LATER, spec=UNSAMPLED), False, id="younger"),
+        pytest.param(policy("o", spec=UNSAMPLED), False, id="as old, a later namespace"),
+        pytest.param(policy("o", created=EARLIER, spec=UNSAMPLED | {"suspend": True}), False, id="older, suspended"),
+        pytest.param(policy("o", created=EARLIER, spec=UNSAMPLED | {"dryRun": True}), False, id="older, dry-run"),
+        pytest.param(policy("o", created=EARLIER, spec=WITHOUT_LABELING), False, id="older, without labeling"),
+        pytest.param(policy("o", created=EARLIER), False, id="older, and its rules are met"),
+    ],
+)
+def test_only_the_owner_of_a_label_is_a_reason(other: Mapping[str, Any], *, is_fault: bool) -> None:
+    judge = Judge(Observed(), 1.5, lambda _: None, lambda: 0.0, lambda _: 0.0)
+    life = judge.observed.lives[-1]
+    life.synced = 5.0
+    for key, found in ((POLICY, policy("first")), (("kube-system", POLICY[1]), other)):
+        judge.take(Written(0, 10.0, "policy", key, found, None, True))
+        life.policies[key] = [(10.0, (found["metadata"]["uid"], 1))]
+    judge.take(written("node", 11.0, now=node(1, {LABEL: "high"}), by_test=False))
+    judge.observed.samples.sending("n", "m1", Sample(0, SENT - 0.5, SENT - 0.5))
+    patch = Call(verb="patch", path="", name="n", user_agent=ONE, status=200, answered=SENT)
+    judge.observed.patches["n"] = [Request(SENT, 1, patch)]
+    judge.take(written("node", SENT, now=node(2, {}), before=node(1, {LABEL: "high"}), by_test=False))
+    judge.judge(all_of_them=True)
+    assert bool(judge.faults) is is_fault
+    assert judge.verdicts == ({} if is_fault else {Case.SAMPLE: 1})

@@ -357,9 +357,16 @@ def stored(quantity: str) -> bytes:
 
 
 class TestPolicy:
-    @given(policies(readable=False), st.text(st.characters(codec="utf-8"), max_size=8), st.integers(0, 2**63 - 1))
-    def test_encoded_reads_back(self, policy: Any, text: str, generation: int) -> None:
-        record = PolicyRecord(policy=policy, uid=text, generation=generation, origin=text, resource_version=text)
+    @given(
+        policies(readable=False),
+        st.text(st.characters(codec="utf-8"), max_size=8),
+        st.integers(0, 2**63 - 1),
+        st.none() | st.integers(0, 2**32).map(float),
+    )
+    def test_encoded_reads_back(self, policy: Any, text: str, generation: int, created: float | None) -> None:
+        record = PolicyRecord(
+            policy=policy, uid=text, generation=generation, origin=text, resource_version=text, created=created
+        )
         assert decode_policy(policy.key, encode_policy(record)) == record
 
     @given(policy_keys, anything(("strategies", "deschedule", "rules", "metricname", "operator", "target")))
@@ -374,6 +381,14 @@ class TestPolicy:
         record = decode_policy(key, json.dumps(value).encode())
         assert [problem.field for problem in record.problems] == ["spec.strategies"]
         assert record.policy.suspend
+
+    def test_the_time_of_creation_is_written_as_text_and_may_be_absent(self) -> None:
+        key = PolicyKey("default", "demo")
+        value = {"namespace": "default", "name": "demo", "uid": "u", "generation": 1, "spec": {"strategies": {}}}
+        assert decode_policy(key, json.dumps(value).encode()).created is None
+        record = decode_policy(key, json.dumps(value | {"created": "2026-01-01T00:00:00Z"}).encode())
+        assert record.created == 1767225600.0
+        assert json.loads(encode_policy(record))["created"] == "2026-01-01T00:00:00Z"
 
     @pytest.mark.parametrize("field", ["namespace", "name"])
     def test_namespace_and_name_must_equal_the_key(self, field: str) -> None:

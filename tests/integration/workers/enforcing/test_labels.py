@@ -484,17 +484,46 @@ async def test_another_replica_removes_the_label_that_a_killed_replica_was_about
             await eventually(lambda: other.count("tas_label_changes_total", change="removed") == 1)
 
 
-async def test_a_policy_of_the_same_name_that_no_verdict_has_yet_keeps_the_label(world: World, labels: Running) -> None:
+async def test_an_older_policy_of_the_same_name_that_no_verdict_has_yet_keeps_the_label(
+    world: World, labels: Running
+) -> None:
     node, name = await violating(world, labelled=True)
-    key = PolicyKey(f"a-{world.number}", name)
+    key, other = PolicyKey(f"a-{world.number}", name), PolicyKey("b", name)
     metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
     uid = (await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}"))["metadata"]["uid"]
-    other = await world.policy(await world.namespace("b"), name, deschedule(), suspend=True)
+    older = {"uid": "older", "generation": 1, "creationTimestamp": "2020-01-01T00:00:00Z"}
+    await world.record(other, {"metadata": older, "spec": {"strategies": deschedule()}})
     await world.sample(node, health=0)
     await world.verdict(node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=uid)})
+    await settled(world, labels)
+    assert (await world.labels(node))[name] == VIOLATING
+    await world.record(other, {"metadata": older, "spec": {"strategies": deschedule(), "suspend": True}})
+    await eventually(has(world, node, name, None))
+
+
+async def test_an_older_policy_that_the_watch_has_not_delivered_yet_confirms_no_removal(
+    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, name = await violating(world, labelled=True)
+    key, other = PolicyKey(f"a-{world.number}", name), PolicyKey("b", name)
+    stored = await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}")
+    claims = labels.worker._confirmation.claims
+    younger = {"uid": "younger", "generation": 1, "creationTimestamp": "2120-01-01T00:00:00Z"}
+    await world.record(other, {"metadata": younger, "spec": {"strategies": deschedule()}})
+    await labels.caught_up()
+    known = dict(claims._names[name])
+    older = younger | {"uid": "older", "creationTimestamp": "2020-01-01T00:00:00Z"}
+    monkeypatch.setattr(claims, "set", lambda *_: False)
+    await world.record(other, {"metadata": older, "spec": {"strategies": deschedule()}})
+    await labels.caught_up()
+    assert claims._names[name] == known
+    await world.sample(node, health=0)
+    await world.evaluate(node)
     await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
     assert (await world.labels(node))[name] == VIOLATING
-    await world.policy(other.namespace, name, {"labeling": {"rules": []}})  # the policy names no label any more
+    monkeypatch.undo()
+    await world.record(key, stored)
+    await world.remove(POLICIES, policy_key(other))
     await eventually(has(world, node, name, None))
 
 
@@ -507,7 +536,7 @@ async def test_an_unreadable_policy_of_the_same_name_keeps_the_label(world: Worl
     await world.put(POLICIES, other, b"garbage")
     await world.sample(node, health=0)
     await world.verdict(node, metadata["uid"], {key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=uid)})
-    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
+    await settled(world, labels)
     assert (await world.labels(node))[name] == VIOLATING
     await world.remove(POLICIES, other)
     await eventually(has(world, node, name, None))
@@ -526,9 +555,10 @@ async def test_an_unreadable_policy_confirms_no_removal_and_delays_no_other_labe
         key: desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=stored["metadata"]["uid"]),
         PolicyKey("a", other): desired_by(other, DesiredLabel(DesiredKind.SET, VIOLATING)),
     }
+    await world.claim(PolicyKey("a", other))
     await world.verdict(node, metadata["uid"], policies)
     await eventually(has(world, node, other, VIOLATING))
-    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
+    await settled(world, labels)
     assert (await world.labels(node))[name] == VIOLATING
     await world.record(key, stored)
     await eventually(has(world, node, name, None))

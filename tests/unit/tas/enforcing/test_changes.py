@@ -9,6 +9,7 @@ from tas.enforcing.changes import LabelChanges, label_changes
 from tas.enforcing.labels import DroppedLabel
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
+from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims
 from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, PolicyVerdict, StrategyVerdict
 
 P, Q = PolicyKey("a", "p"), PolicyKey("b", "p")
@@ -43,13 +44,18 @@ SET, ABSENT, HOLD = (
 
 
 def changes(policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, str], **known: Any) -> LabelChanges:
-    return label_changes(policies, labels, **{"managers": {}, "overwrite": (), "kept": (), "refused": {}} | known)
+    claims = Claims()
+    for key in policies:
+        claims.set(key, Claim("u", None, frozenset(LABEL_STRATEGIES)))
+    return label_changes(
+        policies, claims, labels, **{"managers": {}, "overwrite": (), "kept": (), "refused": {}} | known
+    )
 
 
 def test_a_desired_label_is_set_and_one_that_is_desired_absent_is_to_be_removed() -> None:
     found = changes({P: desiring(p=SET, card=ABSENT)}, {CARD: "1", "zone": "x"})
     assert found.values == {"p": "violating", CARD: None}
-    assert found.removals == {CARD: (P,)}
+    assert found.removals == {CARD: P}
     assert not found.orphans
 
 
@@ -101,10 +107,11 @@ def test_a_foreign_value_stays_unless_its_key_may_be_overwritten() -> None:
     assert (found.values, found.foreign_values) == ({"p": "violating"}, {})
 
 
-def test_a_label_for_which_namesakes_desire_different_values_is_reported() -> None:
+def test_of_two_policies_of_one_name_only_the_owner_changes_the_label() -> None:
     found = changes({P: desiring(card=SET), Q: desiring(card=DesiredLabel(DesiredKind.SET, "other"))}, {})
     assert found.values == {CARD: "violating"}
-    assert found.overruled == (CARD,)
+    assert found.contested
+    assert not changes({P: desiring(card=SET), Q: desiring(card=HOLD)}, {}).contested
 
 
 def test_only_removable_labels_are_removed() -> None:

@@ -1,6 +1,6 @@
 """The desired labels of a node by all its policies, requested removals, and labels that no verdict mentions."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 from hypothesis import given
@@ -8,17 +8,18 @@ from hypothesis import strategies as st
 
 from tas.enforcing.labels import (
     DroppedLabel,
+    OwnedLabel,
     desired_labels,
     foreign_values,
     is_in_our_form,
     labels_to_set,
     may_desire,
     policy_name,
-    winner,
 )
 from tas.enforcing.removal import Unmentioned, requested_removals, unmentioned_labels
 from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
 from tas.policy.rules import State
+from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims
 from tas.verdict.verdict import (
     ABSENT,
     HOLD,
@@ -58,13 +59,21 @@ def verdict(desired: Mapping[str, DesiredLabel], *, holds_prefix: bool = False) 
     return PolicyVerdict(uid="u", generation=1, strategies=strategies, holds_prefix=holds_prefix)
 
 
+def claims(policies: Collection[PolicyKey], *, unreadable: PolicyKey | None = None) -> Claims:
+    """All policies stored and in force, with both strategies: of one name, the first namespace owns the labels."""
+    found = Claims()
+    for key in policies:
+        found.set(key, None if key == unreadable else Claim("u", None, frozenset(LABEL_STRATEGIES)))
+    return found
+
+
 Desired = Mapping[PolicyKey, Mapping[str, DesiredLabel]]
 Managers = Mapping[str, tuple[str, ...]]
 
 
 def changed(policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, str]) -> dict[str, str | None]:
     """The labels to set, and the requested removals (None)."""
-    desired = desired_labels(policies)
+    desired = desired_labels(policies, claims(policies))
     return labels_to_set(desired, labels, overwrite=()) | dict.fromkeys(requested_removals(desired, labels))
 
 
@@ -75,7 +84,7 @@ def changes(desired: Desired, labels: Mapping[str, str]) -> Mapping[str, str | N
 def unmentioned(
     policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, str], managers: Managers | None = None
 ) -> Unmentioned:
-    return unmentioned_labels(desired_labels(policies), labels, managers=managers or {})
+    return unmentioned_labels(desired_labels(policies, claims(policies)), labels, managers=managers or {})
 
 
 def orphans(desired: Desired, labels: Mapping[str, str], managers: Managers | None = None) -> set[str]:
@@ -143,30 +152,30 @@ def test_desired_label_under_the_prefix(
 def test_a_foreign_value_stays_and_is_reported_unless_an_operator_allows_its_replacement(
     current: dict[str, str], overwrite: tuple[str, ...], foreign: dict[str, str], change: dict[str, str]
 ) -> None:
-    desired = desired_labels({P: verdict({P.name: SET})})
+    desired = desired_labels({P: verdict({P.name: SET})}, claims([P]))
     assert foreign_values(desired, current, overwrite=overwrite) == foreign
     assert labels_to_set(desired, current, overwrite=overwrite) == change
 
 
 @pytest.mark.parametrize("desired", [HOLD, ABSENT])
 def test_a_foreign_value_is_not_reported_while_the_label_is_not_to_be_set(desired: DesiredLabel) -> None:
-    found = desired_labels({P: verdict({P.name: desired})})
+    found = desired_labels({P: verdict({P.name: desired})}, claims([P]))
     assert foreign_values(found, {P.name: "ssd"}, overwrite=()) == {}
     assert labels_to_set(found, {P.name: "ssd"}, overwrite=(P.name,)) == {}
     assert requested_removals(found, {P.name: "ssd"}) == {}
 
 
 def test_any_value_under_the_prefix_is_replaced() -> None:
-    found = desired_labels({L: verdict({K + "gpu": value("2")})})
+    found = desired_labels({L: verdict({K + "gpu": value("2")})}, claims([L]))
     assert foreign_values(found, {K + "gpu": "somebody"}, overwrite=()) == {}
     assert labels_to_set(found, {K + "gpu": "somebody"}, overwrite=()) == {K + "gpu": "2"}
 
 
 def test_facts_S5_one_patch_sets_and_removes() -> None:
     p1, p2 = PolicyKey("default", "p1"), PolicyKey("default", "p2")
-    desired = desired_labels({p1: verdict({"p1": SET}), p2: verdict({"p2": ABSENT})})
+    desired = desired_labels({p1: verdict({"p1": SET}), p2: verdict({"p2": ABSENT})}, claims([p1, p2]))
     assert labels_to_set(desired, {"p2": VIOLATING}, overwrite=()) == {"p1": VIOLATING}
-    assert requested_removals(desired, {"p2": VIOLATING}) == {"p2": (p2,)}
+    assert requested_removals(desired, {"p2": VIOLATING}) == {"p2": p2}
 
 
 def test_facts_D50_only_won_keys_are_written() -> None:
@@ -223,16 +232,16 @@ def test_a_verdict_may_name_only_labels_of_its_policy(
     policy = PolicyVerdict(
         uid="u", generation=1, strategies={strategy: StrategyVerdict(state=State.UNKNOWN, changed=0, labels=labels)}
     )
-    found = desired_labels({key: policy})
-    assert (label in found.winners) is counts
+    found = desired_labels({key: policy}, claims([key]))
+    assert (label in found.labels) is counts
     assert found.dropped == (frozenset() if counts else {DroppedLabel(key, label, desired.value)})
 
 
 @pytest.mark.parametrize("name", ["node-role.kubernetes.io/control-plane", "Upper", "a_b", "", "a/b", "x" * 254])
 def test_a_verdict_of_an_impossible_name_sets_nothing(name: str) -> None:
     key = PolicyKey("default", name)
-    found = desired_labels({key: verdict({name: SET, labeling_prefix(key) + "x": value("1")})})
-    assert not found.winners
+    found = desired_labels({key: verdict({name: SET, labeling_prefix(key) + "x": value("1")})}, claims([key]))
+    assert not found.labels
     assert len(found.dropped) == 2
 
 
@@ -241,41 +250,77 @@ def test_the_rest_of_a_verdict_with_a_dropped_label_counts() -> None:
     forged = verdict({ZONE: ABSENT, HOSTNAME: value("n2"), CONTROL_PLANE: value(""), "p": SET})
     desired = {PolicyKey("default", "p"): forged, L: verdict({K + "gpu": value("1")})}
     assert changed(desired, labels) == {"p": VIOLATING, K + "gpu": "1"}
-    assert {each.label for each in desired_labels(desired).dropped} == {ZONE, HOSTNAME, CONTROL_PLANE}
+    assert {each.label for each in desired_labels(desired, claims(desired)).dropped} == {ZONE, HOSTNAME, CONTROL_PLANE}
 
 
-# Several policies for one label
+# Several policies of one name
 
 A, B, C = (PolicyKey(namespace, "same") for namespace in "abc")
+GPU = labeling_prefix(A) + "gpu"
+
+
+@pytest.mark.parametrize("owners", [ABSENT, HOLD, SET])
+@pytest.mark.parametrize("others", [ABSENT, HOLD, SET])
+def test_facts_D39_only_the_owner_of_a_label_decides(owners: DesiredLabel, others: DesiredLabel) -> None:
+    policies = {B: verdict({"same": others}), A: verdict({"same": owners}), C: verdict({"same": others})}
+    for ordered in (policies, dict(reversed(policies.items()))):
+        found = desired_labels(ordered, claims(ordered))
+        assert found.labels == {"same": OwnedLabel(owners, A)}
+        assert found.contested is (others != HOLD)
+
+
+def test_facts_D39_a_label_that_only_others_name_is_held() -> None:
+    policies = {A: verdict({GPU: value("1")}), B: verdict({GPU + "2": value("2"), GPU + "3": ABSENT})}
+    assert changed(policies, {GPU + "3": "3"}) == {GPU: "1"}
+    found = unmentioned(policies, {GPU: "1", GPU + "2": "2", GPU + "3": "3"})
+    assert not found.orphans
 
 
 @pytest.mark.parametrize(
-    ("desired", "wins", "agreeing"),
+    ("stored", "owner"),
     [
-        pytest.param({A: ABSENT, B: HOLD}, HOLD, (B,), id="hold-beats-absent"),
-        pytest.param({A: HOLD, B: SET}, SET, (B,), id="set-beats-hold"),
-        pytest.param({A: ABSENT, B: SET}, SET, (B,), id="facts_S8_D39-set-beats-absent"),
-        pytest.param({A: ABSENT, B: HOLD, C: unless_any("1")}, unless_any("1"), (C,), id="unless-any-beats-hold"),
-        pytest.param({A: ABSENT, B: ABSENT}, ABSENT, (A, B), id="all-absent"),
-        pytest.param({B: SET, A: SET}, SET, (A, B), id="agreed"),
-        pytest.param({B: value("2"), A: value("1")}, value("1"), (A,), id="first-namespace"),
-        pytest.param({B: value("2"), A: unless_any("1")}, unless_any("1"), (A,), id="first-namespace-though-unsure"),
-        pytest.param({B: unless_any("1"), A: value("1")}, value("1"), (A, B), id="agreed-though-unsure"),
+        pytest.param({A: Claim("u", 2.0, frozenset(LABEL_STRATEGIES))}, A, id="the only one"),
+        pytest.param({A: Claim("v", 2.0, frozenset(LABEL_STRATEGIES))}, None, id="another uid: created anew"),
+        pytest.param({A: Claim("u", 2.0, frozenset())}, None, id="suspended"),
+        pytest.param({A: Claim("u", 2.0, frozenset({LABELING}))}, None, id="without this strategy"),
+        pytest.param({A: None}, None, id="unreadable"),
+        pytest.param({}, None, id="not stored"),
+        pytest.param({B: Claim("u", 1.0, frozenset(LABEL_STRATEGIES))}, None, id="only another stored"),
     ],
 )
-def test_facts_D39_the_strongest_desired_label_wins(
-    desired: dict[PolicyKey, DesiredLabel], wins: DesiredLabel, agreeing: tuple[PolicyKey, ...]
+def test_a_verdict_of_a_policy_that_does_not_own_the_label_by_the_stored_policies_is_held(
+    stored: Mapping[PolicyKey, Claim | None], owner: PolicyKey | None
 ) -> None:
-    for ordered in (desired.items(), reversed(desired.items())):
-        found = winner(ordered)
-        assert (found.desired, found.policies) == (wins, agreeing)
+    known = Claims()
+    for key, claim in stored.items():
+        known.set(key, claim)
+    for desired in (SET, ABSENT):
+        found = desired_labels({A: verdict({"same": desired})}, known)
+        assert found.labels == {"same": OwnedLabel(desired if owner else HOLD, owner)}
+        assert found.contested is (owner is None)
+        assert requested_removals(found, {"same": VIOLATING}) == ({"same": A} if owner and desired == ABSENT else {})
+        assert not unmentioned_labels(found, {"same": VIOLATING}, managers={"same": ("tas-on-nats",)}).orphans
 
 
-def test_facts_D39_values_that_differ_are_reported() -> None:
-    label = labeling_prefix(A) + "x"
-    policies = {A: verdict({label: value("1")}), B: verdict({label: value("2")}), C: verdict({label: HOLD})}
-    assert changed(policies, {label: "2"}) == {label: "1"}
-    assert desired_labels(policies).winners[label].overruled == (B,)
+@pytest.mark.parametrize(
+    ("other", "changes_anything"),
+    [
+        pytest.param(Claim("w", 3.0, frozenset(LABEL_STRATEGIES)), True, id="younger"),
+        pytest.param(Claim("w", 1.0, frozenset()), True, id="older, but suspended"),
+        pytest.param(Claim("w", 1.0, frozenset({LABELING})), True, id="older, with another strategy"),
+        pytest.param(Claim("w", 1.0, frozenset(LABEL_STRATEGIES)), False, id="older"),
+        pytest.param(None, False, id="unreadable"),
+    ],
+)
+@pytest.mark.parametrize("desired", [SET, ABSENT])
+def test_a_stored_policy_without_a_verdict_that_can_own_the_label_holds_it(
+    other: Claim | None, *, changes_anything: bool, desired: DesiredLabel
+) -> None:
+    known = Claims()
+    known.set(A, Claim("u", 2.0, frozenset(LABEL_STRATEGIES)))
+    known.set(B, other)
+    found = desired_labels({A: verdict({"same": desired})}, known)
+    assert found.labels["same"].desired == (desired if changes_anything else HOLD)
 
 
 def test_facts_S8_a_label_of_a_deleted_policy_stays_if_another_of_its_name_sets_it() -> None:
@@ -283,12 +328,14 @@ def test_facts_S8_a_label_of_a_deleted_policy_stays_if_another_of_its_name_sets_
     assert orphans({B: {"same": SET}}, {"same": VIOLATING}, {"same": ("tas-on-nats",)}) == set()
 
 
-@pytest.mark.parametrize("holding", [A, B])
-def test_an_unreadable_policy_holds_labels_that_another_of_its_name_removes(holding: PolicyKey) -> None:
-    other = B if holding is A else A
-    label = labeling_prefix(A) + "gpu"
-    policies = {holding: verdict({}, holds_prefix=True), other: verdict({label: ABSENT, "same": ABSENT})}
-    assert changed(policies, {label: "1", "same": VIOLATING}) == {"same": None}
+def test_a_suspended_policy_does_not_hold_labels_of_the_owner() -> None:
+    known = claims([A])
+    known.set(B, Claim("u", 1.0, frozenset()))
+    policies = {B: verdict({GPU: HOLD, "same": HOLD}, holds_prefix=True), A: verdict({GPU: ABSENT, "same": ABSENT})}
+    found = desired_labels(policies, known)
+    assert requested_removals(found, {GPU: "1", "same": VIOLATING}) == {GPU: A, "same": A}
+    old = labeling_prefix(A) + "old"
+    assert not unmentioned_labels(found, {old: "1"}, managers={}).orphans  # a policy that may have it keeps an orphan
 
 
 # Labels that no verdict mentions
@@ -407,7 +454,7 @@ def test_only_labels_of_verdicts_change_and_only_ours_are_removed(
         assert kinds
         assert change != labels.get(label)
         if change is None:
-            assert kinds == {DesiredKind.ABSENT}
+            assert DesiredKind.ABSENT in kinds
             assert label.startswith(LABEL_PREFIX) or labels[label] == VIOLATING
         else:
             assert kinds & {DesiredKind.SET, DesiredKind.SET_IF_ABSENT}
@@ -415,11 +462,12 @@ def test_only_labels_of_verdicts_change_and_only_ours_are_removed(
 
 
 @given(several, nodes)
-def test_a_removal_is_requested_by_every_policy_that_names_the_label(
+def test_a_removal_is_requested_by_the_owner_of_the_label(
     policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str]
 ) -> None:
-    for label, requesting in requested_removals(desired_labels(policies), labels).items():
-        assert list(requesting) == [key for key, policy in sorted(policies.items()) if mentions({key: policy}, label)]
+    for label, owner in requested_removals(desired_labels(policies, claims(policies)), labels).items():
+        assert owner == min(key for key in policies if key.name == policy_name(label))
+        assert mentions({owner: policies[owner]}, label) == [ABSENT]
 
 
 @given(several, nodes, st.dictionaries(st.sampled_from(LABELS), st.sampled_from([("tas-on-nats",), ("kubectl",)])))
@@ -443,7 +491,7 @@ def test_the_order_of_policies_makes_no_difference(
     policies: dict[PolicyKey, PolicyVerdict], labels: dict[str, str]
 ) -> None:
     turned = dict(reversed(policies.items()))
-    assert desired_labels(turned) == desired_labels(policies)
+    assert desired_labels(turned, claims(turned)) == desired_labels(policies, claims(policies))
 
 
 @pytest.mark.parametrize(

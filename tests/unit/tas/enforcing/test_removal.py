@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, has_label, may_remove_orphan
+from tas.enforcing.removal import Evidence, StoredPolicy, confirmed_removals, may_remove_orphan
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import LABEL_PREFIX, PolicyKey
 from tas.samples.sample import NodeSamples, Scrape
@@ -21,10 +21,12 @@ DESCHEDULE = {"deschedule": {"rules": [RULE]}}
 LABELING = {"labeling": {"rules": [RULE | {"labels": ["card=1"]}]}}
 
 
-def stored(key: PolicyKey = HERE, strategies: Mapping[str, Any] = DESCHEDULE, **spec: Any) -> StoredPolicy:
+def stored(
+    key: PolicyKey = HERE, strategies: Mapping[str, Any] = DESCHEDULE, created: float | None = None, **spec: Any
+) -> StoredPolicy:
     """A policy whose uid is `<namespace>/<name>`."""
     policy, _ = parse_policy(key, {"strategies": strategies, **spec})
-    return StoredPolicy(str(key), policy)
+    return StoredPolicy(str(key), policy, created)
 
 
 def samples(value: int, *, age: float = 0.0) -> NodeSamples:
@@ -37,17 +39,17 @@ MEETS, VIOLATES, STALE = samples(1), samples(2), samples(1, age=STALE_AFTER)
 
 def confirmed(
     found: Mapping[PolicyKey, StoredPolicy | None],
-    requested: Mapping[str, tuple[PolicyKey, ...]] | None = None,
+    requested: Mapping[str, PolicyKey] | None = None,
     *,
     known: NodeSamples = MEETS,
     labels: Mapping[str, str] | None = None,
     uids: Mapping[PolicyKey, str] | None = None,
 ) -> set[str]:
     """The confirmed labels; by default `HERE` requests the removal of `p`."""
-    requested = {"p": (HERE,)} if requested is None else requested
-    requesting = {key for each in requested.values() for key in each}
+    requested = {"p": HERE} if requested is None else requested
     verdicts = {
-        key: PolicyVerdict(uid=(uids or {}).get(key, str(key)), generation=1, strategies={}) for key in requesting
+        key: PolicyVerdict(uid=(uids or {}).get(key, str(key)), generation=1, strategies={})
+        for key in requested.values()
     }
     evidence = Evidence(policies=found, samples=known, labels=labels, default_stale_after=STALE_AFTER, now=NOW)
     return set(confirmed_removals(requested, verdicts, evidence))
@@ -89,6 +91,9 @@ def test_a_removal_is_confirmed_by_the_stored_policy_and_samples(
     assert confirmed({HERE: policy}, known=known, labels=labels) == ({"p"} if goes else set())
 
 
+LATER: dict[str, Any] = {"created": NOW}
+
+
 @pytest.mark.parametrize(
     ("found", "goes"),
     [
@@ -96,16 +101,21 @@ def test_a_removal_is_confirmed_by_the_stored_policy_and_samples(
         pytest.param({HERE: None}, False, id="its policy cannot be read"),
         pytest.param({HERE: stored(suspend=True)}, False, id="its policy is suspended"),
         pytest.param({HERE: stored(), THERE: None}, False, id="a policy of the name cannot be read"),
-        pytest.param({HERE: stored(), THERE: stored(THERE)}, False, id="a policy of the name has the label"),
-        pytest.param({HERE: stored(), THERE: stored(THERE, suspend=True)}, False, id="and is suspended"),
+        pytest.param({HERE: stored(), THERE: stored(THERE)}, True, id="another of the name, its namespace sorts later"),
+        pytest.param({HERE: stored(**LATER), THERE: stored(THERE, **LATER)}, True, id="as old, a later namespace"),
+        pytest.param({HERE: stored(), THERE: stored(THERE, **LATER)}, True, id="another of the name, younger"),
+        pytest.param({HERE: stored(**LATER), THERE: stored(THERE)}, False, id="an older one of the name"),
+        pytest.param({HERE: stored(**LATER), THERE: stored(THERE, suspend=True)}, True, id="an older one, suspended"),
+        pytest.param({HERE: stored(**LATER), THERE: stored(THERE, dryRun=True)}, True, id="an older one, dry-run"),
         pytest.param(
-            {HERE: stored(), THERE: stored(THERE, LABELING)}, True, id="a policy of the name has another label"
+            {HERE: stored(**LATER), THERE: stored(THERE, LABELING)}, True, id="an older one, another strategy"
         ),
+        pytest.param({HERE: stored(**LATER), THERE: stored(THERE, UNREADABLE)}, False, id="an older one, unreadable"),
         pytest.param({HERE: stored(), OTHER: stored(OTHER)}, True, id="a policy of another name"),
         pytest.param({HERE: stored(), OTHER: None}, True, id="a policy of another name that cannot be read"),
     ],
 )
-def test_another_policy_of_the_name_keeps_a_label_that_it_names(
+def test_only_the_owner_of_a_label_confirms_its_removal(
     found: Mapping[PolicyKey, StoredPolicy | None], goes: bool
 ) -> None:
     assert confirmed(found) == ({"p"} if goes else set())
@@ -115,52 +125,25 @@ def test_a_policy_of_another_uid_confirms_nothing() -> None:
     assert confirmed({HERE: stored()}, uids={HERE: "an earlier one"}) == set()
 
 
-@pytest.mark.parametrize("there", [stored(THERE), stored(THERE, suspend=True), None])
-def test_every_requesting_policy_must_confirm(there: StoredPolicy | None) -> None:
-    by = {"p": (HERE, THERE)}
-    goes = there is not None and not there.policy.suspend
-    assert confirmed({HERE: stored(), THERE: there}, by) == ({"p"} if goes else set())
-    assert confirmed({HERE: stored()}, by) == set()
-
-
-def test_a_removal_without_a_requesting_policy_is_not_confirmed() -> None:
-    assert confirmed({HERE: stored()}, {"p": ()}) == set()
-    assert confirmed({}, {"p": ()}) == set()
+@pytest.mark.parametrize(
+    ("known", "goes"),
+    [(MEETS, True), (VIOLATES, False), (STALE, False), ((), False)],
+    ids=["met", "bad", "old", "none"],
+)
+def test_after_a_change_of_owner_the_rules_of_the_new_owner_count(known: NodeSamples, goes: bool) -> None:
+    """The former owner is deleted, or suspended."""
+    for found in ({THERE: stored(THERE)}, {HERE: stored(suspend=True), THERE: stored(THERE)}):
+        assert confirmed(found, {"p": THERE}, known=known) == ({"p"} if goes else set())
+        assert confirmed(found, {"p": HERE}, known=known) == set()
 
 
 def test_labels_are_independent() -> None:
-    both = stored(HERE, DESCHEDULE | LABELING)
-    removals = {"p": (HERE,), PREFIXED: (HERE,)}
+    both = stored(HERE, DESCHEDULE | LABELING, **LATER)
+    removals = {"p": HERE, PREFIXED: HERE}
     assert confirmed({HERE: both}, removals) == {"p", PREFIXED}
     assert confirmed({HERE: both, THERE: stored(THERE, LABELING)}, removals) == {"p"}
     assert confirmed({HERE: both, THERE: stored(THERE)}, removals) == {PREFIXED}
     assert confirmed({HERE: both, THERE: None}, removals) == set()
-
-
-BAD_LABELING = {"labeling": {"rules": [RULE | {"labels": ["card=1"]}, 1], "logicalOperator": "allOf"}}
-OTHER_KEY = f"{LABEL_PREFIX}p/other"
-
-
-@pytest.mark.parametrize(
-    ("policy", "label", "has"),
-    [
-        pytest.param(stored(), "p", True, id="deschedule"),
-        pytest.param(stored(), PREFIXED, False, id="deschedule, under the prefix"),
-        pytest.param(stored(HERE, UNREADABLE), "p", True, id="a deschedule that cannot be read"),
-        pytest.param(stored(HERE, LABELING), PREFIXED, True, id="labeling"),
-        pytest.param(stored(HERE, LABELING), OTHER_KEY, False, id="another key"),
-        pytest.param(stored(HERE, LABELING), "p", False, id="labeling, without the prefix"),
-        pytest.param(stored(HERE, LABELING, suspend=True), OTHER_KEY, True, id="suspended, another key"),
-        pytest.param(stored(HERE, LABELING, dryRun=True), OTHER_KEY, True, id="dry-run, another key"),
-        pytest.param(stored(HERE, LABELING, suspend=True), "p", False, id="suspended, without the prefix"),
-        pytest.param(
-            stored(HERE, LABELING, suspend=True), f"{LABEL_PREFIX}q/card", False, id="suspended, another name"
-        ),
-        pytest.param(stored(HERE, BAD_LABELING), OTHER_KEY, True, id="a labeling that cannot be read, another key"),
-    ],
-)
-def test_a_policy_has_the_labels_that_it_names_or_holds(policy: StoredPolicy, label: str, has: bool) -> None:
-    assert has_label(policy.policy, label) is has
 
 
 # Orphans

@@ -7,6 +7,7 @@ import pytest
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
+from tas.verdict.ownership import claim_of
 from tas.verdict.status import (
     MAX_NAMES,
     MetricUse,
@@ -14,9 +15,9 @@ from tas.verdict.status import (
     StateBook,
     differs,
     foreign_values,
+    labels_of_others,
     metrics_of,
     policy_status,
-    shared_labels,
 )
 
 KEY = PolicyKey("default", "demo")
@@ -204,14 +205,24 @@ def test_a_status_that_makes_no_sense_is_replaced(before: object) -> None:
     assert differs(before, found)
 
 
-def test_facts_D39_policies_of_one_name_report_shared_labels() -> None:
-    one, _ = read({"deschedule": rules()}, namespace="b")
-    two, _ = read({"deschedule": rules()}, namespace="a")
-    three, _ = read({"labeling": {"rules": [RULE | {"labels": ["card=0"]}]}}, namespace="c")
-    (problem,) = shared_labels(one, [one, two, three])
-    assert "a/demo" in problem.reason
-    assert "that of a is set" in problem.reason
-    assert shared_labels(three, [one, two, three]) == ()
+def test_facts_D39_a_policy_reports_who_owns_its_labels() -> None:
+    both = {"deschedule": rules(), "labeling": {"rules": [RULE | {"labels": ["card=0"]}]}}
+    youngest, _ = read(both, namespace="a")
+    oldest, _ = read({"deschedule": rules()}, namespace="c")
+    between, _ = read({"labeling": both["labeling"]}, namespace="b")
+    claims = {
+        each.key: claim_of(each, uid=each.key.namespace, created=created)
+        for each, created in ((youngest, 3.0), (between, 2.0), (oldest, 1.0))
+    }
+    found = labels_of_others(youngest, claims)
+    assert [(each.field, each.refused) for each in found] == [
+        ("spec.strategies.deschedule", False),
+        ("spec.strategies.labeling", False),
+    ]
+    assert "c/demo" in found[0].reason
+    assert "b/demo" in found[1].reason
+    assert labels_of_others(between, claims) == labels_of_others(oldest, claims) == ()
+    assert labels_of_others(youngest, {youngest.key: claims[youngest.key]}) == ()
 
 
 @pytest.mark.parametrize("value", [None, "violating", "", "null", "ssd", "hdd"])

@@ -28,7 +28,7 @@ class Reported:
 
     def patched(self, changes: dict[str, str | None], *, orphans: tuple[str, ...] = ()) -> None:
         now = time.monotonic()
-        self.reports.patched("n", changes, orphans=orphans, read_at=now, verdict_created=time.time(), overruled=())
+        self.reports.patched("n", changes, orphans=orphans, read_at=now, verdict_created=time.time())
 
 
 def test_each_change_of_a_label_is_counted_once_by_its_kind() -> None:

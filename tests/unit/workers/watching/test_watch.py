@@ -24,6 +24,7 @@ def policy(spec: Any) -> PolicyObject:
         "uid": "u",
         "generation": 3,
         "resourceVersion": "12",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
         "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}],
     }
     return msgspec.convert({"kind": "TASPolicy", "metadata": metadata, "spec": spec, "status": {"x": 1}}, PolicyObject)
@@ -33,6 +34,7 @@ def test_the_record_of_a_policy() -> None:
     key, record = policy_record(policy({"strategies": {"deschedule": {"rules": [RULE]}}}))
     assert key == record.policy.key == PolicyKey("web", "demo.v2")
     assert (record.uid, record.generation, record.resource_version, record.origin) == ("u", 3, "12", "")
+    assert record.created == 1767225600.0
     assert str(record.policy.strategies[StrategyType.DESCHEDULE]) == "health_metric Equals 1"
     assert record.problems == ()
 
