@@ -8,7 +8,7 @@ before it writes, so nothing is written or deleted because of old data.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -48,7 +48,11 @@ FORGET_SECONDS = 1800.0
 connection for a longer time must read the bucket again."""
 
 KEY_BATCH = 256
-"""After so many keys other tasks may run: an extender may answer requests in the same process."""
+"""So many keys are compared before their differences are written.
+
+Other tasks run in between: an extender may answer requests in the same process. And a write follows its list soon, even
+if the comparison of all keys would take longer than `WRITE_SECONDS`.
+"""
 
 
 K = TypeVar("K")
@@ -58,12 +62,19 @@ T = TypeVar("T", bound=Object)
 
 @dataclass(slots=True)
 class _Bucket(Generic[K, R]):
-    """What is known in one epoch of the bucket."""
+    """What is known since the last complete list, in one epoch of the bucket.
+
+    Attributes:
+        dirty: The keys that may differ, in the order in which they are compared.
+        waiting: The keys whose difference may be resolved by a later report, and since when.
+        relisting: Whether another complete list is requested.
+    """
 
     epoch: Epoch | None = None
     observed: dict[K, Observation[R]] = field(default_factory=dict)
-    dirty: dict[K, None] = field(default_factory=dict)  # in the order of their changes
+    dirty: dict[K, None] = field(default_factory=dict)
     waiting: dict[K, float] = field(default_factory=dict)
+    relisting: bool = False
 
 
 def _settle(now: _Bucket[K, R], key: K) -> None:
@@ -122,11 +133,12 @@ class Mirror(Generic[T, K, R]):
         # The bucket's epoch and revision when the list was requested.
         self._list_base: tuple[Epoch | None, int] = (None, 0)
         self._wake = asyncio.Event()
+        self._new_list = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._synced_list = 0
         self._synced_epoch: Epoch | None = None
         self._failure: str | None = None
-        self._next_list_at = float("-inf")
+        self._next_list_at = self._next_fresh_list_at = float("-inf")
         self._lists_in_a_row = 0
         self._throttled = ThrottledLog(log, bucket=kind.bucket.name)
 
@@ -200,7 +212,10 @@ class Mirror(Generic[T, K, R]):
                     observed[key] = Observation(
                         record=observed[key].record, version=known, at=at, applied=stored.revision
                     )
-        self._now = _Bucket(epoch=epoch, observed=observed, dirty=dict.fromkeys(observed))
+        # First the keys that the last list left: else keys at the end would wait for ever if every list expires.
+        left = (key for key in self._now.dirty if key in observed)
+        self._now = _Bucket(epoch=epoch, observed=observed, dirty=dict.fromkeys((*left, *observed)))
+        self._new_list.set()
         self._wake.set()
 
     def _changed(self, change: Change[T]) -> None:
@@ -224,19 +239,40 @@ class Mirror(Generic[T, K, R]):
                 async with asyncio.timeout(GRACE_SECONDS if self._now.waiting else None):
                     await self._wake.wait()
             self._wake.clear()
+            self._new_list.clear()
             if await self._pass():
                 failures = 0
             else:
                 failures += 1
-                await asyncio.sleep(RETRY.after(failures))
+                # Not after a new list: its writes must follow within `WRITE_SECONDS`.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY.after(failures)):
+                        await self._new_list.wait()
                 self._wake.set()
 
     async def _pass(self) -> bool:
-        """Writes the differences. Returns whether the bucket is complete."""
+        """Writes the differences. Returns whether the bucket is complete, or a new list has replaced the last one."""
         now, listed = self._now, self._reflector.listed
         if now.epoch is None or now.epoch is not self._records.epoch:
             return True  # the next list wakes this task
-        observed = await self._differing(now)
+        failures: dict[K, BusError] = {}
+        dirty = list(now.dirty)
+        for start in range(0, len(dirty), KEY_BATCH):
+            failures |= await self._write_differing(now, dirty[start : start + KEY_BATCH])
+            await asyncio.sleep(0)
+            if now is not self._now or now.epoch is not self._records.epoch:
+                return True  # the new list wakes this task
+            if failures and now.relisting:
+                break  # so that no write is pending when the new list arrives
+        self._list_if_overdue(now)
+        if failures:
+            self._report_others(failures)
+            return False
+        return await self._write_synced(now, listed)
+
+    async def _write_differing(self, now: _Bucket[K, R], keys: Sequence[K]) -> dict[K, BusError]:
+        """Writes the differences of these keys, and returns the errors of failed writes."""
+        observed = self._differing(now, keys)
         writes = {
             key: Write(record=each.record, revision=self._records.get(key).revision, read_at=each.at)
             for key, each in observed.items()
@@ -245,18 +281,14 @@ class Mirror(Generic[T, K, R]):
         for key in observed.keys() - failures.keys():
             if now.observed.get(key) is observed[key]:  # no later observation
                 _settle(now, key)
-        self._list_if_overdue(now)
-        if failures:
-            self._take_failures(failures, len(writes))
-            return False
-        return now is not self._now or await self._write_synced(now, listed)
+        if any(isinstance(error, ExpiredError) for error in failures.values()):
+            self._list_if_expired(now)
+        return failures
 
-    async def _differing(self, now: _Bucket[K, R]) -> dict[K, Observation[R]]:
+    def _differing(self, now: _Bucket[K, R], keys: Sequence[K]) -> dict[K, Observation[R]]:
         """The observations that must be written; notes which keys agree, and which must wait."""
         differing: dict[K, Observation[R]] = {}
-        for number, key in enumerate(list(now.dirty), 1):
-            if number % KEY_BATCH == 0:
-                await asyncio.sleep(0)
+        for key in keys:
             observed, stored = now.observed.get(key), self._records.get(key)
             step = next_step(observed, stored, same=agree(self._kind, key, observed, stored))
             if step is Step.WRITE and observed is not None:
@@ -268,28 +300,35 @@ class Mirror(Generic[T, K, R]):
                 _settle(now, key)
         return differing
 
+    def _list_if_expired(self, now: _Bucket[K, R]) -> None:
+        """Requests a complete list because reports were too old to be written."""
+        monotonic = time.monotonic()
+        if monotonic > self._next_fresh_list_at:
+            self._next_fresh_list_at = monotonic + RELIST.first
+            self._request_list(now, f"the last report of the API server is more than {WRITE_SECONDS:g} s old")
+
     def _list_if_overdue(self, now: _Bucket[K, R]) -> None:
         """Requests a complete list if a key has waited too long."""
         monotonic = time.monotonic()
         if now.waiting and monotonic > self._next_list_at and monotonic - min(now.waiting.values()) > GRACE_SECONDS:
             first = monotonic - self._next_list_at > RELIST.longest
-            reason = "the bucket differs from what the API server reported"
-            self._request_list(reason, in_a_row=1 if first else self._lists_in_a_row + 1)
+            self._lists_in_a_row = 1 if first else self._lists_in_a_row + 1
+            self._next_list_at = monotonic + RELIST.after(self._lists_in_a_row)
+            self._request_list(now, "the bucket differs from what the API server reported")
 
-    def _request_list(self, reason: str, *, in_a_row: int = 1) -> None:
-        """Requests a list; the next one is possible after the wait for `in_a_row` lists."""
+    def _request_list(self, now: _Bucket[K, R], reason: str) -> None:
+        """Requests a list, unless one is requested already, or has been received since."""
+        if now.relisting or now is not self._now:
+            return
+        now.relisting = True
         log.info("watch_relisted", bucket=self._kind.bucket.name, resource=str(self._resource), reason=reason)
-        self._lists_in_a_row = in_a_row
-        self._next_list_at = time.monotonic() + RELIST.after(in_a_row)
         self._reflector.relist()
 
-    def _take_failures(self, failures: dict[K, BusError], of: int) -> None:
-        expired = [error for error in failures.values() if isinstance(error, ExpiredError)]
-        if expired and time.monotonic() > self._next_list_at:
-            self._request_list(f"the last report of the API server is more than {WRITE_SECONDS:g} s old")
+    def _report_others(self, failures: dict[K, BusError]) -> None:
+        """Reports failures that are neither of a conflict nor of a report that was too old."""
         others = [error for error in failures.values() if not isinstance(error, ConflictError | ExpiredError)]
         if others:
-            self._report_failure(f"{len(failures)} of {of} records not written: {others[0]}")
+            self._report_failure(f"{len(others)} records not written: {others[0]}")
 
     async def _write_synced(self, now: _Bucket[K, R], listed: int) -> bool:
         """Writes `_synced`, once for each list. Returns whether it is written."""

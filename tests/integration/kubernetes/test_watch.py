@@ -5,7 +5,7 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, PODS, POLICIES, SYNCED
+from bus.buckets import NODES, PODS, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
 from bus.records.policies import decode_policy
@@ -29,6 +29,7 @@ from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
 from workers.kubernetes.client import KubernetesClient
 from workers.watching.mirror import FORGET_SECONDS
+from workers.watching.observation import agree
 from workers.watching.watch import WatchWorker
 
 __all__ = ["watched"]
@@ -440,3 +441,77 @@ async def test_a_pod_whose_tombstone_was_missed_is_written_when_it_changes(
     await admin.delete_pod(namespace, "web-0")
     await admin.create_pod(namespace, "web-0", "another-policy")
     await watched.has_pod(namespace, "web-0", lambda record: record.policy == "another-policy")
+
+
+class SlowBus(Bus):
+    """A connection over which policies are written one after the other, each some time after the last."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._free = asyncio.Lock()
+
+    async def put(self, bucket: Bucket, *args: Any, **kwargs: Any) -> int:
+        return await self._slowly(bucket, super().put(bucket, *args, **kwargs))
+
+    async def delete(self, bucket: Bucket, *args: Any, **kwargs: Any) -> int:
+        return await self._slowly(bucket, super().delete(bucket, *args, **kwargs))
+
+    async def _slowly(self, bucket: Bucket, write: Coroutine[Any, Any, int]) -> int:
+        if bucket is not POLICIES:
+            return await write
+        async with self._free:
+            revision = await write  # a write that is too old is not sent, and takes no time
+            await asyncio.sleep(0.03)
+            return revision
+
+
+@pytest.fixture(params=["writes", "comparisons"])
+async def slow_bus(
+    request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bus]:
+    """A connection for a replica of which 50 writes or comparisons take much longer than a list is valid."""
+    monkeypatch.setattr("bus.connection.WRITE_SECONDS", 0.5)
+    kind: type[Bus] = SlowBus
+    if request.param == "comparisons":
+        kind = Bus
+
+        def slow_agree(*args: Any, **kwargs: Any) -> bool:
+            time.sleep(0.03)  # as on a busy processor: no other task runs
+            return agree(*args, **kwargs)
+
+        monkeypatch.setattr("workers.watching.mirror.agree", slow_agree)
+        monkeypatch.setattr("workers.watching.mirror.KEY_BATCH", 1)
+    async with kind.connect(server.url, name="slow") as bus:
+        yield bus
+
+
+async def test_a_slow_replica_writes_and_deletes_all_objects_with_few_lists(
+    sandbox: Sandbox, admin: Admin, slow_bus: Bus, namespace: str
+) -> None:
+    count = 50
+    names = [f"many-{number}" for number in range(count)]
+    for name in names:
+        await admin.create_policy(namespace, name, strategies=strategies())
+
+    def lists() -> int:
+        return sum(policies_of_ours(call) and call.verb == "list" for call in sandbox.calls)
+
+    async def stored() -> int:
+        return sum(entry.key != SYNCED for entry in await slow_bus.entries(POLICIES))
+
+    # This list arrives late, and is not requested again meanwhile.
+    sandbox.faults.delay(1.5, times=1, which=lambda call: policies_of_ours(call) and lists() > 1)
+    with capture_logs() as logs:
+        async with watching(slow_bus, admin) as watched:
+            await watched.ready()
+            assert await stored() == count
+    requested = [line["bucket"] for line in logs if line["event"] == "watch_relisted"].count(POLICIES.name)
+    assert requested > 1
+    assert lists() == 1 + requested <= count
+    for name in names:
+        await admin.delete_policy(namespace, name)
+    before = lists()
+    async with watching(slow_bus, admin) as watched:
+        await watched.ready()
+        assert await stored() == 0
+    assert 2 < lists() - before <= count
