@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -493,25 +494,28 @@ async def test_a_slow_replica_writes_and_deletes_all_objects_with_few_lists(
     for name in names:
         await admin.create_policy(namespace, name, strategies=strategies())
 
-    def lists() -> int:
-        return sum(policies_of_ours(call) and call.verb == "list" for call in sandbox.calls)
+    def lists() -> list[float]:
+        """When each list was answered; 0: not yet."""
+        return [call.answered for call in sandbox.calls if policies_of_ours(call) and call.verb == "list"]
 
     async def stored() -> int:
         return sum(entry.key != SYNCED for entry in await slow_bus.entries(POLICIES))
 
     # This list arrives late, and is not requested again meanwhile.
-    sandbox.faults.delay(1.5, times=1, which=lambda call: policies_of_ours(call) and lists() > 1)
+    sandbox.faults.delay(1.5, times=1, which=lambda call: policies_of_ours(call) and len(lists()) > 1)
     with capture_logs() as logs:
         async with watching(slow_bus, admin) as watched:
             await watched.ready()
             assert await stored() == count
     requested = [line["bucket"] for line in logs if line["event"] == "watch_relisted"].count(POLICIES.name)
     assert requested > 1
-    assert lists() == 1 + requested <= count
+    assert len(lists()) == 1 + requested <= count
+    # Each list is requested when the last one has expired.
+    assert all(later - earlier > 0.45 for earlier, later in pairwise(lists()))
     for name in names:
         await admin.delete_policy(namespace, name)
-    before = lists()
+    before = len(lists())
     async with watching(slow_bus, admin) as watched:
         await watched.ready()
         assert await stored() == 0
-    assert 2 < lists() - before <= count
+    assert 2 < len(lists()) - before <= count
