@@ -462,7 +462,7 @@ class SlowBus(Bus):
             return await write
         async with self._free:
             revision = await write  # a write that is too old is not sent, and takes no time
-            await asyncio.sleep(0.03)
+            await asyncio.sleep(0.06)
             return revision
 
 
@@ -470,14 +470,14 @@ class SlowBus(Bus):
 async def slow_bus(
     request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bus]:
-    """A connection for a replica of which 50 writes or comparisons take much longer than a list is valid."""
+    """A connection for a replica of which 24 writes or comparisons take three times longer than a list is valid."""
     monkeypatch.setattr("bus.connection.WRITE_SECONDS", 0.5)
     kind: type[Bus] = SlowBus
     if request.param == "comparisons":
         kind = Bus
 
         def slow_agree(*args: Any, **kwargs: Any) -> bool:
-            time.sleep(0.03)  # as on a busy processor: no other task runs
+            time.sleep(0.06)  # as on a busy processor: no other task runs
             return agree(*args, **kwargs)
 
         monkeypatch.setattr("workers.watching.mirror.agree", slow_agree)
@@ -489,7 +489,7 @@ async def slow_bus(
 async def test_a_slow_replica_writes_and_deletes_all_objects_with_few_lists(
     sandbox: Sandbox, admin: Admin, slow_bus: Bus, namespace: str
 ) -> None:
-    count = 50
+    count = 24
     names = [f"many-{number}" for number in range(count)]
     for name in names:
         await admin.create_policy(namespace, name, strategies=strategies())
