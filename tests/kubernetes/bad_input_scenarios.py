@@ -228,6 +228,7 @@ class BadInputScenarios:
                 names = {key.name for key in keys}
 
                 async def are_set() -> bool:
+                    await enforced.sample(node, health=1)  # the first may be stale before the last policy is stored
                     return len(names & (await enforced.labels(node)).keys()) == count
 
                 await eventually(are_set, within=400, every=0.5)  # all workers share the processor with this test
