@@ -270,7 +270,7 @@ def test_the_last_detail_is_the_reason_for_which_a_value_stops(missing: str) -> 
     present = {f"{prefix}{label}": "1" for label in ("x", "y") if label != missing}
     found = traced(whole(both, labels=present))
     assert found.stopped_at is Stage.LABEL
-    assert found.stages[-1].details[-1].endswith(f"{prefix}{missing}=1 is desired; not there")
+    assert found.stages[-1].details[-1].endswith(f"{prefix}{missing}=1 is desired; the node does not have it")
 
 
 def test_a_source_that_writes_to_us_needs_no_holder() -> None:
