@@ -1,35 +1,115 @@
-"""The limit of metrics of one node, so that no source can fill the bus or displace another source."""
+"""The limits of metrics of one node, so that no source can fill the bus or displace another source."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.samples.sample import MAX_METRICS_PER_NODE, NodeSamples, Scrape, metric_count
+from tas.samples.sample import NodeSamples, Scrape, metric_count
+
+
+class Limit(NamedTuple):
+    """The most pairs of source and metric, and the most bytes that these pairs may take (`reserved_bytes`)."""
+
+    pairs: int
+    size: int
+
+
+NODE_LIMIT = Limit(2000, 1_000_000)
+"""For all samples of a node. With these bytes every node fits into one value of a bucket (1 MiB less 1 KiB)."""
+
+SOURCE_LIMIT = Limit(1000, 500_000)
+"""For the samples of a node from one source: one source leaves half of the node to the others."""
+
+PAIR_BYTES = 300
+"""What a stored pair takes at most besides both names: the value, and all fields of a scrape with one metric."""
+
+MAX_PAIR_BYTES = PAIR_BYTES + 63 + 253
+"""What a stored pair takes at most: with the longest name of a source and of a metric."""
+
+
+def reserved_bytes(source: str, metric: str) -> int:
+    """The bytes that a pair may take in NODES, whatever its value: so a new value of a known pair always fits."""
+    return PAIR_BYTES + len(source) + len(metric)
+
+
+class _Usage:
+    """The pairs that a node or a source has, and their bytes."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.pairs = 0
+        self.size = 0
+
+    def has_room(self, size: int) -> bool:
+        return self.pairs < self.limit.pairs and self.size + size <= self.limit.size
+
+    def add(self, size: int) -> None:
+        self.pairs += 1
+        self.size += size
+
+    def __str__(self) -> str:
+        return f"{self.pairs} metrics of {self.size} bytes, at most {self.limit.pairs} of {self.limit.size} bytes"
+
+
+class _Usages:
+    """The usage of a node, of each of its sources, and the pairs that it has."""
+
+    def __init__(self, known: NodeSamples, node_limit: Limit, source_limit: Limit) -> None:
+        self._source_limit = source_limit
+        self._pairs: set[tuple[str, str]] = set()
+        self._sources: dict[str, _Usage] = {}
+        self.node = _Usage(node_limit)
+        for scrape in known:
+            for metric in scrape.metrics:
+                self._add(scrape.source, metric)
+
+    def of(self, source: str) -> _Usage:
+        return self._sources.setdefault(source, _Usage(self._source_limit))
+
+    def admit(self, source: str, metric: str) -> bool:
+        """Whether a pair is known, or there is room for it; then it is added."""
+        if (source, metric) in self._pairs:
+            return True
+        size = reserved_bytes(source, metric)
+        if not (self.node.has_room(size) and self.of(source).has_room(size)):
+            return False
+        self._add(source, metric)
+        return True
+
+    def _add(self, source: str, metric: str) -> None:
+        self._pairs.add((source, metric))
+        size = reserved_bytes(source, metric)
+        self.node.add(size)
+        self.of(source).add(size)
 
 
 def within_capacity(
-    node: str, known: NodeSamples, incoming: Iterable[Scrape], *, limit: int = MAX_METRICS_PER_NODE
+    node: str,
+    known: NodeSamples,
+    incoming: Iterable[Scrape],
+    *,
+    node_limit: Limit = NODE_LIMIT,
+    source_limit: Limit = SOURCE_LIMIT,
 ) -> tuple[list[Scrape], list[InvalidInputError]]:
-    """`incoming` without pairs of source and metric beyond `limit`, and an error for each scrape with refused pairs.
+    """`incoming` without the pairs beyond the limits, and an error for each scrape with refused pairs.
 
     A pair that is in `known` is always accepted. New pairs are accepted in the order of `incoming`.
     """
     scrapes = list(incoming)
-    if metric_count(known) + metric_count(tuple(scrapes)) <= limit:
+    most = metric_count(known) + metric_count(tuple(scrapes))
+    if most <= source_limit.pairs and most * MAX_PAIR_BYTES <= source_limit.size:  # as nearly always
         return scrapes, []
-    pairs = {(scrape.source, metric) for scrape in known for metric in scrape.metrics}
+    usages = _Usages(known, node_limit, source_limit)
     taken: list[Scrape] = []
     refused: list[InvalidInputError] = []
     for scrape in scrapes:
-        metrics = {}
-        for metric, value in scrape.metrics.items():
-            if (scrape.source, metric) in pairs or len(pairs) < limit:
-                pairs.add((scrape.source, metric))
-                metrics[metric] = value
+        metrics = {metric: value for metric, value in scrape.metrics.items() if usages.admit(scrape.source, metric)}
         left_out = [metric for metric in scrape.metrics if metric not in metrics]
         if left_out:
-            reason = f"with {len(left_out) - 1} more beyond the {limit} pairs of source and metric a node may have"
+            reason = f"and {len(left_out) - 1} more: source {scrape.source} has {usages.of(scrape.source)}"
+            reason += f"; the node has {usages.node}"
             refused.append(InvalidInputError(f"samples {node}/{scrape.source}", "metrics", left_out[0], reason))
         if metrics:
             taken.append(scrape if not left_out else msgspec.structs.replace(scrape, metrics=metrics))

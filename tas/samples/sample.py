@@ -17,9 +17,6 @@ FUTURE_TOLERANCE = 10.0
 MAX_SAMPLE_AGE = 3600.0
 """Seconds between measuring and arrival beyond which a sample is refused; also the longest `staleAfter`."""
 
-MAX_METRICS_PER_NODE = 2000
-"""The most pairs of source and metric that a node may have; `within_capacity` refuses further pairs."""
-
 
 class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     """Values of one node from one source, measured at one time.
@@ -116,7 +113,7 @@ def _replaced(known: NodeSamples, incoming: Scrape) -> NodeSamples | None:
 
 
 def metric_count(samples: NodeSamples) -> int:
-    """The number of pairs of source and metric, to be compared with `MAX_METRICS_PER_NODE`."""
+    """The number of pairs of source and metric, to be compared with a limit of `tas.samples.capacity`."""
     return sum(len(scrape.metrics) for scrape in samples)
 
 

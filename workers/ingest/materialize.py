@@ -43,6 +43,9 @@ MAX_CONCURRENT_WRITES = 32
 RETRY_SECONDS = 1.0
 """The delay before a failed deletion is retried."""
 
+MAX_REFUSED_OBJECTS = 8
+"""For how many objects refusals of one reason are logged every ten seconds; one more line counts all others."""
+
 _REASONS = {
     "subject": "subject",
     "body": "body",
@@ -99,6 +102,9 @@ class Materialize:
         self._deleted_changed = asyncio.Event()
         self._write_slots = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
         self._throttled = ThrottledLog(log)
+        self._refusals: defaultdict[str, ThrottledLog] = defaultdict(
+            lambda: ThrottledLog(log, keys=MAX_REFUSED_OBJECTS)
+        )  # by reason: many objects with one fault do not hide another fault
         self._watch = SyncedWatch(
             bus,
             NODE_SAMPLES.to(self._apply_samples),
@@ -283,9 +289,9 @@ class Materialize:
 
     def _refuse(self, reason: str, error: InvalidInputError) -> None:
         self._metrics.refused.labels(reason).inc()
-        self._throttled.warning(
+        self._refusals[reason].warning(
             "sample_refused",
-            (reason, error.subject),
+            error.subject,
             object=error.subject,
             field=error.field,
             value=error.value,

@@ -136,13 +136,13 @@ def _lines_of(traceback: object) -> str:
 class ThrottledLog:
     """Log lines that `Throttle` admits, each with `suppressed`: how many were suppressed since the last.
 
-    The key is the event and `about`. All lines have `fields`.
+    The key is the event and `about`; lines beyond `keys` different keys share one entry. All lines have `fields`.
     """
 
-    def __init__(self, log: structlog.stdlib.BoundLogger, **fields: object) -> None:
+    def __init__(self, log: structlog.stdlib.BoundLogger, *, keys: int = 256, **fields: object) -> None:
         self._log = log
         self._fields = fields
-        self._throttle = Throttle()
+        self._throttle = Throttle(keys=keys)
 
     def warning(self, event: str, about: Hashable = None, /, **fields: object) -> None:
         """Logs at level warning, unless suppressed."""

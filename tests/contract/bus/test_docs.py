@@ -22,7 +22,7 @@ from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_s
 from bus.server import MINIMUM_VERSION, EmbeddedServer
 from bus.subjects import policy_key
 from tas.policy.policy import PolicyKey
-from tas.samples.sample import MAX_METRICS_PER_NODE
+from tas.samples.capacity import NODE_LIMIT, SOURCE_LIMIT
 from tas.values.quantity import parse_quantity
 from tests.integration.servers import eventually
 
@@ -188,7 +188,8 @@ def test_every_message_on_the_page_is_a_sample_file() -> None:
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"{MAX_SAMPLES_BYTES >> 10} KiB, {MAX_SAMPLES_METRICS:,} metrics" in PAGE
-    assert f"{MAX_METRICS_PER_NODE:,} pairs" in PAGE
+    assert f"{NODE_LIMIT.pairs:,} pairs of source and metric, {SOURCE_LIMIT.pairs:,} from one source" in PAGE
+    assert f"{NODE_LIMIT.size:,} bytes, {SOURCE_LIMIT.size:,} from one source" in PAGE
     assert f"{SAMPLES.max_age_seconds / 60:g} minutes, {SAMPLES.max_bytes >> 30} GiB" in PAGE
     assert ".".join(map(str, MINIMUM_VERSION)) in PAGE
 

@@ -23,7 +23,8 @@ from bus.records.nodes import NodeFacts
 from bus.records.samples import encode_samples
 from bus.records.synced import Synced
 from bus.subjects import node_facts_key, node_metrics_key, samples_subject
-from tas.samples.sample import MAX_METRICS_PER_NODE, Scrape, metric_count, newest
+from tas.samples.capacity import SOURCE_LIMIT
+from tas.samples.sample import Scrape, metric_count, newest
 from tas.values.quantity import NANO, Quantity, format_quantity
 from tests.integration.servers import Server, all_answered, answered, eventually
 from tests.integration.workers.running import (
@@ -36,7 +37,7 @@ from tests.integration.workers.running import (
     running,
     samples_on,
 )
-from workers.ingest.materialize import Materialize
+from workers.ingest.materialize import MAX_REFUSED_OBJECTS, Materialize
 
 REASONS = (
     "body",
@@ -304,55 +305,41 @@ async def test_a_megabyte_of_metrics_is_refused_by_the_bus(materialized: Materia
     await materialized.has("node-1", "load1", "1")
 
 
-async def test_many_refusals_are_logged_in_few_lines(materialized: Materialized) -> None:
+async def test_refusals_of_many_nodes_and_sources_are_logged_in_few_lines(materialized: Materialized) -> None:
+    began = time.monotonic()
     with capture_logs() as logs:
-        for _ in range(15):
-            messages = [("tas.samples.node-1.test", b"{")] * 100
+        for batch in range(15):
+            messages = [(f"tas.samples.node-{number}.test-{batch}", b"{") for number in range(100)]
             await answered(partial(materialized.bus.publish_all, SAMPLES, messages))
+        await publish_text(materialized.bus, '{"metrics": {"load1": "NaN"}}')
         await all_handled(materialized.bus)
+    intervals = 1 + (time.monotonic() - began) // 10
     assert materialized.refusals()["body"] >= 1500
-    assert len([line for line in logs if line["event"] == "sample_refused"]) <= 15
+    lines = [line for line in logs if line["event"] == "sample_refused"]
+    assert len([line for line in lines if line["field"] == "body"]) <= (MAX_REFUSED_OBJECTS + 1) * intervals
+    assert "metrics.load1" in {line["field"] for line in lines}  # another fault is not hidden
 
 
-async def test_a_node_has_a_limit_of_metrics(materialized: Materialized) -> None:
+async def test_a_source_has_a_share_of_the_metrics_of_a_node(materialized: Materialized) -> None:
     def body(start: int, count: int) -> str:
         return json.dumps({"metrics": {f"m{number}": number for number in range(start, start + count)}})
 
-    await publish_text(materialized.bus, body(0, 1000))
-    await publish_text(materialized.bus, body(1000, 990))
-    await publish_text(materialized.bus, body(1985, 1000))
-    await publish(materialized.bus, "node-2", load1=2)
-    await all_handled(materialized.bus)
+    with capture_logs() as logs:
+        await publish_text(materialized.bus, body(0, 990))
+        await publish_text(materialized.bus, body(985, 1000))
+        await publish(materialized.bus, "node-1", "prometheus", load1=2)
+        await all_handled(materialized.bus)
     samples = await samples_on(materialized.bus, "node-1") or ()
-    assert metric_count(samples) == MAX_METRICS_PER_NODE
-    assert {"m0", "m1985", "m1999"} <= {metric for scrape in samples for metric in scrape.metrics}
+    assert metric_count(samples) == SOURCE_LIMIT.pairs + 1
+    assert {"m0", "m985", "m999", "load1"} <= {metric for scrape in samples for metric in scrape.metrics}
     assert materialized.refusals() == {"capacity": 1}
-    assert await materialized.value("node-2", "load1") == "2"
+    (line,) = (line for line in logs if line["event"] == "sample_refused")
+    assert (line["object"], line["value"]) == ("samples node-1/test", "'m1000'")
+    assert "and 984 more: source test has 1000 metrics" in line["reason"]
     await publish_text(materialized.bus, '{"metrics": {"m5": 55, "new": 1}}')
     await all_handled(materialized.bus)
     assert await materialized.value("node-1", "m5") == "55"
     assert await materialized.value("node-1", "new") is None
-
-
-async def test_a_node_too_large_for_the_server_is_refused_alone(materialized: Materialized) -> None:
-    largest = f"{-(10**40 - 1)}.999999999"
-
-    def body(number: int) -> str:
-        metric = f"{number:04}".ljust(253, "x")
-        return json.dumps({"metrics": {metric: largest}, "measured": at(0), "window": 1234.5})
-
-    sources = [f"{number:04}".ljust(63, "s") for number in range(MAX_METRICS_PER_NODE)]
-    await all_answered(
-        partial(publish_text, materialized.bus, body(number), f"tas.samples.node-1.{source}")
-        for number, source in enumerate(sources)
-    )
-    await publish(materialized.bus, "node-2", load1=2)
-    await all_handled(materialized.bus)
-    assert set(materialized.refusals()) == {"write"}
-    assert await materialized.value("node-2", "load1") == "2"
-    # What it has keeps being renewed.
-    await publish_text(materialized.bus, body(0).replace(largest, "5"), f"tas.samples.node-1.{sources[0]}")
-    await materialized.has("node-1", "0000".ljust(253, "x"), "5")
 
 
 async def test_a_full_bucket_refuses_writes_and_recovers(server: Server) -> None:

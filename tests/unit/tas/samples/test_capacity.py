@@ -1,8 +1,19 @@
-"""How many pairs of source and metric a node may have."""
+"""How many metrics a node may have, and how many of them one source may have."""
 
-from tas.samples.capacity import within_capacity
-from tas.samples.sample import Scrape
-from tas.values.quantity import Quantity
+from bus.records.nodes import encode_node_samples
+from tas.samples.capacity import (
+    MAX_PAIR_BYTES,
+    NODE_LIMIT,
+    PAIR_BYTES,
+    SOURCE_LIMIT,
+    Limit,
+    reserved_bytes,
+    within_capacity,
+)
+from tas.samples.sample import Scrape, metric_count
+from tas.values.quantity import MAX_QUANTITY, Quantity
+
+MAX_VALUE_BYTES = (1 << 20) - 1024
 
 
 def scrape(source: str, *metrics: str) -> Scrape:
@@ -11,26 +22,71 @@ def scrape(source: str, *metrics: str) -> Scrape:
     )
 
 
-def test_within_the_limit_everything_is_accepted() -> None:
+def test_within_the_limits_everything_is_accepted() -> None:
     incoming = [scrape("a", "x"), scrape("b", "x")]
-    assert within_capacity("n", (), incoming, limit=2) == (incoming, [])
+    assert within_capacity("n", (), incoming, node_limit=Limit(2, 10_000), source_limit=Limit(1, 10_000)) == (
+        incoming,
+        [],
+    )
 
 
-def test_beyond_the_limit_new_pairs_are_refused_with_an_error() -> None:
-    taken, refused = within_capacity("n", (), [scrape("a", "x", "y", "z")], limit=2)
-    assert taken == [scrape("a", "x", "y")]
+def test_a_source_cannot_take_the_share_of_another() -> None:
+    greedy = scrape("greedy", *(f"m{number}" for number in range(2 * SOURCE_LIMIT.pairs)))
+    known, refused = within_capacity("n", (), [greedy])
+    assert [metric_count((each,)) for each in known] == [SOURCE_LIMIT.pairs]
     assert [str(error) for error in refused] == [
-        "samples n/a: metrics = 'z': with 0 more beyond the 2 pairs of source and metric a node may have"
+        "samples n/greedy: metrics = 'm1000': and 999 more: source greedy has 1000 metrics of 309890 bytes, at most "
+        "1000 of 500000 bytes; the node has 1000 metrics of 309890 bytes, at most 2000 of 1000000 bytes"
     ]
+    other = scrape("prometheus", *(f"m{number}" for number in range(SOURCE_LIMIT.pairs)))
+    assert within_capacity("n", tuple(known), [other]) == ([other], [])
+
+
+def test_a_source_cannot_take_the_bytes_of_another() -> None:
+    greedy = scrape("greedy", *(f"{number:04}".ljust(253, "x") for number in range(SOURCE_LIMIT.pairs)))
+    known, refused = within_capacity("n", (), [greedy])
+    count = metric_count(tuple(known))
+    assert count == SOURCE_LIMIT.size // reserved_bytes("greedy", "x" * 253) < SOURCE_LIMIT.pairs
+    assert len(refused) == 1
+    other = scrape("prometheus", *(f"m{number}" for number in range(SOURCE_LIMIT.pairs)))
+    assert within_capacity("n", tuple(known), [other]) == ([other], [])
+
+
+def test_all_sources_together_are_limited() -> None:
+    many = [scrape(f"s{number}", *(f"m{metric}" for metric in range(500))) for number in range(5)]
+    taken, refused = within_capacity("n", (), many)
+    assert metric_count(tuple(taken)) == NODE_LIMIT.pairs
+    assert [error.subject for error in refused] == ["samples n/s4"]
 
 
 def test_at_the_limit_known_pairs_are_still_accepted() -> None:
     known = (scrape("a", "x", "y"),)
-    taken, refused = within_capacity("n", known, [scrape("a", "x", "y"), scrape("b", "x")], limit=2)
+    tight = Limit(2, 700)
+    taken, refused = within_capacity(
+        "n", known, [scrape("a", "x", "y"), scrape("b", "x")], node_limit=tight, source_limit=tight
+    )
     assert taken == [scrape("a", "x", "y")]
     assert len(refused) == 1
 
 
 def test_a_duplicate_pair_counts_once() -> None:
     incoming = [scrape("a", "x"), scrape("a", "x"), scrape("a", "y")]
-    assert within_capacity("n", (), incoming, limit=2) == (incoming, [])
+    assert within_capacity("n", (), incoming, source_limit=Limit(2, 10_000)) == (incoming, [])
+
+
+def test_a_node_within_its_limits_fits_into_one_value_of_a_bucket() -> None:
+    def longest(number: int) -> Scrape:
+        return Scrape(
+            source=f"{number:04}".ljust(63, "s"),
+            measured=1_800_000_000.123456,
+            arrived=1_800_000_001.123456,
+            sequence=(1 << 64) - 1,
+            window=86399.99999999999,
+            metrics={"m" * 253: Quantity(-MAX_QUANTITY + 1)},
+        )
+
+    assert reserved_bytes("s" * 63, "m" * 253) == MAX_PAIR_BYTES == PAIR_BYTES + 63 + 253
+    assert len(encode_node_samples((longest(0),))) <= MAX_PAIR_BYTES
+    taken, refused = within_capacity("n", (), map(longest, range(NODE_LIMIT.pairs)))
+    assert refused
+    assert len(encode_node_samples(tuple(taken))) <= MAX_VALUE_BYTES
