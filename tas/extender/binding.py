@@ -8,13 +8,14 @@ from tas.extender.decision import Binding
 from tas.extender.fields import Fields
 
 SUBJECT = "ExtenderBindingArgs"
+FIELDS = ("PodNamespace", "PodName", "PodUID", "Node")
 
 _text: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 
 
 def decode_binding(body: bytes) -> Binding:
     """The request in `body`. Raises InvalidInputError if a field is missing, empty or not a string."""
-    fields = Fields(SUBJECT, body)
+    fields = Fields(SUBJECT, body, FIELDS)
 
     def text(name: str) -> str:
         value = fields.decoded(name, _text)
@@ -22,7 +23,8 @@ def decode_binding(body: bytes) -> Binding:
             raise InvalidInputError(SUBJECT, name, value, "must be given")
         return value
 
-    return Binding(namespace=text("PodNamespace"), name=text("PodName"), uid=text("PodUID"), node=text("Node"))
+    namespace, name, uid, node = map(text, FIELDS)
+    return Binding(namespace=namespace, name=name, uid=uid, node=node)
 
 
 def binding_result(error: str) -> bytes:

@@ -7,17 +7,28 @@ long as everything else.
 
 import re
 from collections import deque
-from collections.abc import Iterable, KeysView
+from collections.abc import KeysView, Sequence
+from functools import cache
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from tas.errors import InvalidInputError
 from tas.extender.decision import Pod
-from tas.extender.fields import NULL, UNDECODABLE, Fields, decode_field, invalid
+from tas.extender.fields import MAX_ANY_CASE_BYTES, NULL, UNDECODABLE, Fields, decode_field, invalid, limit_field
 
 SUBJECT = "ExtenderArgs"
 """The object that error messages about a request name."""
+
+MAX_POD_BYTES = 4 << 20
+"""The largest pod of a request: etcd stores at most 1.5 MiB, and JSON may escape each character."""
+
+MAX_NAMES_BYTES = 4 << 20
+"""The longest NodeNames: 15,000 names of 253 characters, the longest that Kubernetes accepts."""
+
+MAX_NODES = 20_000
+"""The most whole nodes of a request longer than 1 MiB: 64 MiB have room for 9,000 nodes of 7 KB."""
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +80,21 @@ class _ExactArgs(msgspec.Struct, forbid_unknown_fields=True):
     NodeNames: Raw = NULL
 
 
+@cache
+def _large_args() -> msgspec.json.Decoder[Any]:
+    """Decodes a large request: skips keys other than the exact ones, and stops at an item beyond `MAX_NODES`.
+
+    A limit of the length of a list would be checked only after a million items are in memory; that of an array-like
+    struct is checked before each item. To make this type takes longer than to decode a usual request.
+    """
+    fields = [(f"n{index}", Raw, None) for index in range(MAX_NODES)]
+    items = msgspec.defstruct("Items", fields, array_like=True, forbid_unknown_fields=True)
+    nodes = msgspec.defstruct("NodeList", [("items", items | None, None)])
+    return msgspec.json.Decoder(
+        msgspec.defstruct("Args", [("Pod", Raw, NULL), ("Nodes", nodes | None, None), ("NodeNames", Raw, NULL)])
+    )
+
+
 _exact_args = msgspec.json.Decoder(_ExactArgs)
 _node_list: msgspec.json.Decoder[_NodeList | None] = msgspec.json.Decoder(_NodeList | None)
 _names: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
@@ -90,32 +116,41 @@ def decode_args(body: bytes) -> ExtenderArgs:
     Raises InvalidInputError if `body` is not one JSON object of that type, has no pod, a pod without metadata, neither
     nodes nor names, or a node without a name.
     """
-    try:
-        args = _exact_args.decode(body)
-    except msgspec.ValidationError:
-        args = _in_any_case(body)
-    except UNDECODABLE as error:
-        raise invalid(SUBJECT, "body", body, error) from error
-    pod = decode_pod(args.Pod)
-    node_names = _decode_names(bytes(args.NodeNames))
-    if args.Nodes is None:
+    raw_pod, items, raw_names = _large_fields(body) if len(body) > MAX_ANY_CASE_BYTES else _fields(body)
+    pod = decode_pod(raw_pod)
+    node_names = _decode_names(raw_names)
+    if items is None:
         if node_names is None:
             raise InvalidInputError(SUBJECT, "Nodes, NodeNames", None, "one of them must be given")
         return ExtenderArgs(pod=pod, nodes=None, node_names=node_names)
-    items = args.Nodes.items or []
     nodes = dict(zip(_names_of_nodes(items), items, strict=True))
     return ExtenderArgs(pod=pod, nodes=nodes, node_names=node_names)
 
 
-def _in_any_case(body: bytes) -> _ExactArgs:
-    """The request decoded by keys in any case."""
-    fields = Fields(SUBJECT, body)
-    nodes = fields.decoded("Nodes", _node_list)
-    return _ExactArgs(fields["Pod"], nodes, fields["NodeNames"])
+def _fields(body: bytes) -> tuple[Raw, Sequence[Raw] | None, Raw]:
+    """The pod, the items of the nodes, or None without nodes, and the names of the nodes."""
+    try:
+        args = _exact_args.decode(body)
+    except msgspec.ValidationError:
+        fields = Fields(SUBJECT, body, ("Pod", "Nodes", "NodeNames"))
+        args = _ExactArgs(fields["Pod"], fields.decoded("Nodes", _node_list), fields["NodeNames"])
+    except UNDECODABLE as error:
+        raise invalid(SUBJECT, "body", body, error) from error
+    return args.Pod, None if args.Nodes is None else args.Nodes.items or (), args.NodeNames
+
+
+def _large_fields(body: bytes) -> tuple[Raw, Sequence[Raw] | None, Raw]:
+    """As `_fields`, for a body of many bytes: only the exact keys count."""
+    args = decode_field(SUBJECT, "body", body, _large_args())
+    if args.Nodes is None:
+        return args.Pod, None, args.NodeNames
+    items = () if args.Nodes.items is None else msgspec.structs.astuple(args.Nodes.items)
+    return args.Pod, items[: items.index(None)] if None in items else items, args.NodeNames
 
 
 def decode_pod(raw: Raw, subject: str = SUBJECT) -> Pod:
     """The pod of a request of the type `subject`. Raises InvalidInputError if there is none, or none with metadata."""
+    limit_field(subject, "Pod", raw, MAX_POD_BYTES)
     pod = decode_field(subject, "Pod", raw, _object)
     if pod is None:
         raise InvalidInputError(subject, "Pod", None, "a pod must be given")
@@ -124,7 +159,9 @@ def decode_pod(raw: Raw, subject: str = SUBJECT) -> Pod:
     return pod.metadata.as_pod()
 
 
-def _decode_names(raw: bytes) -> dict[str, None] | None:
+def _decode_names(field: Raw) -> dict[str, None] | None:
+    limit_field(SUBJECT, "NodeNames", field, MAX_NAMES_BYTES)
+    raw = bytes(field)
     for known, names in _recent_lists:
         if known == raw:
             return names
@@ -148,7 +185,7 @@ def remember_names(raw: bytes, names: dict[str, None]) -> None:
         _recent_lists.appendleft((raw, names))
 
 
-def _names_of_nodes(items: Iterable[Raw]) -> list[str]:
+def _names_of_nodes(items: Sequence[Raw]) -> list[str]:
     names = []
     for index, item in enumerate(items):
         match = _NODE_NAME.match(memoryview(item))

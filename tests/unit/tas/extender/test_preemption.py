@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from tas.errors import InvalidInputError
 from tas.extender.decision import FilterDecision, Outcome, Pod, Victims
-from tas.extender.preemption import decode_preemption_args, preempt_decision, preemption_result
+from tas.extender.fields import MAX_ANY_CASE_BYTES
+from tas.extender.preemption import MAX_UIDS_BYTES, decode_preemption_args, preempt_decision, preemption_result
 from tas.extender.verbs import Answer, answer_preempt
+from tas.extender.wire import MAX_NODES, MAX_POD_BYTES
 from tests.deciders import FixedDecider
 from tests.unit.tas.extender.generators import JSON_VALUES, NAMES, POD, SPLINTERS, body
 
@@ -82,6 +84,12 @@ def test_facts_c5_preempt_accepts_keys_in_any_case_and_answers_in_the_exact_one(
     request = body(**{spelling("Pod"): POD, spelling(form): {"Node-1": victims}})
 
     assert offered(request) == {"Node-1": {"Pods": [{"UID": "u1"}], "NumPDBViolations": 2}}
+
+
+def test_of_a_large_request_only_the_exact_keys_count() -> None:
+    request = body(Pod=POD, nodenametovictims={"n1": whole("a")}, Extra="x" * MAX_ANY_CASE_BYTES, **{META: {}})
+
+    assert offered(request) == {}
 
 
 def test_a_decider_gets_the_nodes_and_the_record_has_the_offered_ones() -> None:
@@ -169,6 +177,13 @@ ERRORS: list[tuple[str, bytes, str]] = [
     ),
     ("full_no_utf8", nodes_body(n1=whole("?")).replace(b"?", b"\x80"), f"{FULL}.n1.Pods = "),
     ("deep", b'{"Pod":' + b"[" * 100_000, "nested too deeply"),
+    (
+        "many_nodes",
+        names_body(**{f"n{number}": None for number in range(MAX_NODES + 1)}),
+        f"{META} = '{MAX_NODES + 1} nodes': the limit is {MAX_NODES}",
+    ),
+    ("many_uids", names_body(n1=by_uid("u" * MAX_UIDS_BYTES)), f" bytes: the limit is {MAX_UIDS_BYTES}"),
+    ("large_pod", body(Pod=POD | {"spec": "x" * MAX_POD_BYTES}), f" bytes: the limit is {MAX_POD_BYTES}"),
 ]
 
 

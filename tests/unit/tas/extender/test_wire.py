@@ -1,6 +1,8 @@
 """Requests: the accepted notations, and the errors for invalid ones."""
 
 import json
+import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,7 +11,15 @@ from hypothesis import strategies as st
 
 from tas.errors import InvalidInputError
 from tas.extender.decision import Pod
-from tas.extender.wire import MAX_REMEMBERED_BYTES, ExtenderArgs, decode_args
+from tas.extender.fields import MAX_ANY_CASE_BYTES
+from tas.extender.wire import (
+    MAX_NAMES_BYTES,
+    MAX_NODES,
+    MAX_POD_BYTES,
+    MAX_REMEMBERED_BYTES,
+    ExtenderArgs,
+    decode_args,
+)
 from tests.unit.tas.extender.generators import JSON_VALUES, NAMES, POD, bodies, body, node
 
 
@@ -175,6 +185,80 @@ def test_a_list_too_long_to_remember_is_decoded() -> None:
 
     assert names_of(first) == names_of(second) == names
     assert first.node_names is not second.node_names
+
+
+def test_a_large_request_of_whole_nodes_is_read_as_a_small_one() -> None:
+    items = {f"n{number}": json.dumps(node(f"n{number}", x="y" * 7000)) for number in range(200)}
+    request = f'{{"Pod":{json.dumps(POD)},"Nodes":{{"metadata":{{}},"items":[{",".join(items.values())}]}}}}'.encode()
+    assert len(request) > MAX_ANY_CASE_BYTES
+
+    args = decode_args(request)
+
+    assert raw_nodes_of(args) == {name: text.encode() for name, text in items.items()}
+    assert (args.pod.name, args.node_names) == ("p", None)
+
+
+@pytest.mark.parametrize("nodes", [None, {"items": None}, {"items": []}])
+def test_a_large_request_may_have_no_nodes(nodes: Any) -> None:
+    args = decode_args(body(Pod=POD, Nodes=nodes, NodeNames=["a"], Extra="x" * MAX_ANY_CASE_BYTES))
+
+    assert raw_nodes_of(args) == (None if nodes is None else {})
+    assert names_of(args) == ["a"]
+
+
+def memory_of(request: bytes) -> int:
+    """The peak of memory of a call with a large `request`, in bytes."""
+    assert len(request) > MAX_ANY_CASE_BYTES
+    decode_args(body(Pod=POD, NodeNames=["a"], Extra="x" * MAX_ANY_CASE_BYTES))  # makes its types
+    tracemalloc.start()
+    try:
+        with suppress(InvalidInputError):
+            decode_args(request)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_unknown_keys_of_a_large_request_take_no_memory() -> None:
+    unknown = {str(number): 0 for number in range(150_000)}
+    request = body(Pod=POD, NodeNames=["a"], nodes={"items": [node("b")]}, **unknown)
+
+    assert raw_nodes_of(decode_args(request)) is None
+    assert memory_of(request) < len(request)
+
+
+def test_a_large_request_has_a_limit_of_nodes_and_is_not_read_beyond() -> None:
+    request = body(Pod=POD, Nodes={"items": [0] * MAX_ANY_CASE_BYTES})
+
+    with pytest.raises(InvalidInputError, match=f"Expected `array` of at most length {MAX_NODES}"):
+        decode_args(request)
+    assert memory_of(request) < len(request)
+
+
+@pytest.mark.parametrize(
+    ("request_body", "message"),
+    [
+        (
+            body(Pod=POD, NodeNames=["a" * MAX_NAMES_BYTES]),
+            f"{MAX_NAMES_BYTES + 4} bytes: the limit is {MAX_NAMES_BYTES}",
+        ),
+        (
+            body(Pod=POD | {"spec": "x" * MAX_POD_BYTES}, NodeNames=["a"]),
+            f" bytes: the limit is {MAX_POD_BYTES}",
+        ),
+        (
+            body(Pod=POD, Nodes=7, Extra="x" * MAX_ANY_CASE_BYTES),
+            'ExtenderArgs: Nodes = \'{"Pod":',
+        ),
+    ],
+    ids=["names", "pod", "nodes type"],
+)
+def test_a_field_of_a_large_request_is_refused(request_body: bytes, message: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        decode_args(request_body)
+
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 ERRORS: list[tuple[str, bytes, str]] = [
