@@ -16,9 +16,10 @@ LEAST_BYTES = 10_000
 def check(decoder: Decoder, data: bytes) -> None:
     """Asserts that a decoder accepts a message or refuses it with an allowed error, within its bounds."""
     size = max(len(data), LEAST_BYTES)
-    found = min((cost(decoder, data) for _ in range(3)), key=lambda each: each.seconds)
+    bound = size * decoder.seconds_per_byte
+    found = cost(decoder, data)
     assert found.error is None
-    assert found.seconds < size * decoder.seconds_per_byte
+    assert found.seconds < bound or min(cost(decoder, data).seconds for _ in range(3)) < bound
     peak, kept = memory(decoder, data)
     assert peak < size * decoder.bytes_per_byte
     assert kept < decoder.kept

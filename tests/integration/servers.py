@@ -18,6 +18,9 @@ from tests.e2e.processes import free_ports
 
 T = TypeVar("T")
 
+QUICKEST_POLL, SLOWEST_POLL = 0.005, 0.05
+"""Seconds between the polls of a short and of a long wait."""
+
 
 class Server:
     """A server whose address and store stay the same over restarts."""
@@ -127,9 +130,13 @@ class PatientBus(Bus):
 
 
 async def eventually(
-    holds: Callable[[], bool | Awaitable[bool]], *, within: float = 120.0, every: float = 0.005
+    holds: Callable[[], bool | Awaitable[bool]], *, within: float = 120.0, every: float | None = None
 ) -> float:
-    """Waits until `holds()` is true, and returns the seconds of the wait; fails after `within` seconds."""
+    """Waits until `holds()` is true, and returns the seconds of the wait; fails after `within` seconds.
+
+    `every`: the seconds between two polls. By default the next poll is after a twentieth of the wait so far, since a
+    poll costs processor time that other tests need.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
@@ -139,4 +146,5 @@ async def eventually(
         if answer:
             return loop.time() - began
         assert loop.time() - began < within, f"not true within {within:g} s: {holds}"
-        await asyncio.sleep(every)
+        waited = loop.time() - began
+        await asyncio.sleep(every if every is not None else min(max(waited / 20, QUICKEST_POLL), SLOWEST_POLL))
