@@ -207,6 +207,7 @@ async def _spawn(binary: Path, store: Path, lock: int, config: str) -> asyncio.s
     with output as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,
+            "-IS",  # it needs no packages: half of its start
             "-c",
             _TETHER,
             str(os.getpid()),
