@@ -21,6 +21,18 @@ from workers.process.errors import StartError
 log = structlog.get_logger("discovery")
 
 
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - files in it get random names or are private
+"""The only folder that a container with a read-only root can write; Kubernetes gives it 64 MiB."""
+
+
+def temporary_directory() -> str:
+    """The directory for temporary files; in a container with a read-only root, its shared memory."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return SHARED_MEMORY
+
+
 class _Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """A running server; `started` distinguishes its process from a later process with the same id."""
 
@@ -33,7 +45,7 @@ def runtime_directory() -> Path:
     """The directory of announcements: below `$XDG_RUNTIME_DIR`, else below the directory for temporary files."""
     if base := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(base, "tas")
-    return Path(tempfile.gettempdir(), f"tas-{os.getuid()}")
+    return Path(temporary_directory(), f"tas-{os.getuid()}")
 
 
 @contextmanager

@@ -86,6 +86,7 @@ def settings_command(
             original = _translate(command, {flag.name: values.pop(f"original_{flag.name}") for flag in originals})
             # An empty variable counts as absent: deployments often unset a variable so.
             given = {key: text for key, text in given.items() if text} | dict(original.given)
+            given |= original_flags.defaults_in_a_pod(command, given, _by_flag(command))
             settings = _load(command, given, original.mistakes)
             if original.unused:
                 _log_unused(settings, command, original.unused)
@@ -102,11 +103,15 @@ def settings_command(
 
 
 def _translate(command: str, texts: Mapping[str, str | None]) -> Translated:
+    return translate(command, texts, _by_flag(command))
+
+
+def _by_flag(command: str) -> list[str]:
+    """The settings that the command line gives by their own flags."""
     context = click.get_current_context()
-    also_given = [
+    return [
         name for name, _ in settings_of(command) if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
-    return translate(command, texts, also_given)
 
 
 def _log_unused(settings: Settings, command: str, flags: list[str]) -> None:

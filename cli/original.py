@@ -3,12 +3,13 @@
 As in Go, a flag has one dash or two: `-port 9001` or `--port=9001`.
 """
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import click
 
-from cli.settings import Mistake, flag, settings_of
+from cli.settings import IN_CLUSTER, Mistake, flag, settings_of
 from tas.errors import shortened
 from workers.process.log_form import LogLevel
 
@@ -17,6 +18,9 @@ COMMANDS = ("run all", "run extender")
 
 SAME = ("cert", "key", "cacert")
 """Settings with the same name in the original: their flags may also have one dash."""
+
+PORT = 9001
+"""The port at which the original listened."""
 
 DEBUG_VERBOSITY = 4
 """From this `-v` on, the original logged every node and value."""
@@ -50,6 +54,27 @@ FLAGS = (
     OriginalFlag("kubeConfig", "FILE", "kubeconfig", str, "--kubeconfig FILE."),
     OriginalFlag("v", "NUMBER", "log_level", _log_level, "--log-level info; from 4 on, debug."),
 )
+
+
+def defaults_in_a_pod(command: str, given: Collection[str], flags: Collection[str]) -> Mapping[str, str]:
+    """The settings that the command line of the original's deployment leaves out: the cluster and the address.
+
+    Like the original, `tas run all --cert FILE` in a pod uses the pod's account, and listens on every address. `given`
+    has the names of all given settings, `flags` of those given by flags. Without `--cert` on the command line, and with
+    `--policies` or `--kubeconfig`, nothing is taken from the pod.
+    """
+    if command != "run all" or "cert" not in flags or {"policies", "kubeconfig"} & set(given) or not is_in_a_pod():
+        return {}
+    cluster = {"kubeconfig": IN_CLUSTER}
+    return cluster if "listen" in given else cluster | {"listen": _listen(str(PORT))}
+
+
+def is_in_a_pod() -> bool:
+    """Whether this process runs in a pod that has an account."""
+    # Imported here: only this command line needs it.
+    from workers.kubernetes import credentials
+
+    return credentials.has_account(credentials.SERVICE_ACCOUNT, os.environ)
 
 
 class OriginalOption(click.Option):

@@ -1,6 +1,7 @@
 """Builds a process from the settings: embedded server, connections, workers and supervisor."""
 
 import asyncio
+import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
 from bus.server import EmbeddedServer
-from cli.discovery import announced, bus_url
+from cli.discovery import SHARED_MEMORY, announced, bus_url, temporary_directory
 from cli.loop import run_to_end
 from cli.settings import (
     EMBEDDED_PORT,
@@ -260,9 +261,11 @@ async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIte
     async with AsyncExitStack() as stack:
         store = settings.store
         if store is None:
-            store = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="tas-bus-", ignore_cleanup_errors=True))
-            )
+            parent = temporary_directory()
+            if parent == SHARED_MEMORY:
+                log.warning("bus_in_shared_memory", free=shutil.disk_usage(parent).free)
+            created = tempfile.TemporaryDirectory(prefix="tas-bus-", ignore_cleanup_errors=True, dir=parent)
+            store = Path(stack.enter_context(created))
         try:
             server = await stack.enter_async_context(_server(store, settings.embedded_port))
         except MisconfiguredError as error:

@@ -57,6 +57,11 @@ class Cluster:
         return self._plane.api
 
     @property
+    def url(self) -> str:
+        """The URL of the API server."""
+        return self._plane.url
+
+    @property
     def audit(self) -> AuditLog:
         """All requests that the API server has answered."""
         return self._plane.audit

@@ -1,8 +1,10 @@
 """The address and credentials of the API server: from a kubeconfig file, or the service account of this pod."""
 
 import asyncio
+import os
 import ssl
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,6 +20,18 @@ REFRESH_SECONDS = 60.0
 
 The library itself reloads the token of a service account as often.
 """
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes mounts the files of a pod's account, in every container."""
+
+_TOKEN = "token"  # noqa: S105 - the name of a file
+_AUTHORITY = "ca.crt"
+_ADDRESS = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+
+
+def has_account(account: Path, variables: Mapping[str, str]) -> bool:
+    """Whether this process runs in a pod with the files of an account in `account`, and the API server's address."""
+    return all(map(variables.get, _ADDRESS)) and all((account / name).is_file() for name in (_TOKEN, _AUTHORITY))
 
 
 class Credentials:
@@ -40,21 +54,23 @@ class Credentials:
         self.proxy: str | None = configuration.proxy
 
     @classmethod
-    async def load(cls, kubeconfig: Path | None) -> "Credentials":
-        """The credentials of a kubeconfig file's current context, or of this pod (None).
+    async def load(cls, kubeconfig: Path | None, *, account: Path = SERVICE_ACCOUNT) -> "Credentials":
+        """The credentials of a kubeconfig file's current context, or of this pod (None): those in `account`.
 
         Raises ConfigurationError if the credentials cannot be read.
         """
         # Imported here: it takes 60 MB, and the extender, which has the same command line, uses no API server.
         from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
-        from kubernetes_asyncio.config import ConfigException, load_incluster_config  # noqa: PLC0415
+        from kubernetes_asyncio.config import ConfigException  # noqa: PLC0415
+        from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
         from kubernetes_asyncio.config.kube_config import ConfigNode, KubeConfigLoader  # noqa: PLC0415
 
         configuration = Configuration()
         loader = None
         try:
             if kubeconfig is None:
-                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+                token, authority = (str(account / name) for name in (_TOKEN, _AUTHORITY))
+                InClusterConfigLoader(token, authority, environ=dict(os.environ)).load_and_set(configuration)
             else:
                 # Not by the library's own reader: that reader takes minutes for some numbers and for deep nesting, and
                 # its errors quote the user's token.

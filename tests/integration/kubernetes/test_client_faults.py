@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from sandbox import Sandbox
+from tests.certificates import Authority
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.client_scenarios import followed
 from workers.kubernetes.client import WRITE_SECONDS, ChangeType, KubernetesClient
+from workers.kubernetes.credentials import Credentials
 from workers.kubernetes.errors import (
     ConfigurationError,
     ExpiredError,
@@ -359,6 +362,55 @@ async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pyt
     with pytest.raises(ConfigurationError, match="the service account of this pod"):
         async with KubernetesClient.connect(None, worker="test"):
             pass
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of a pod's account, and the address of its API server."""
+    (tmp_path / "token").write_text("first")
+    (tmp_path / "ca.crt").write_bytes(Authority("cluster").certificate)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return tmp_path
+
+
+async def test_the_rotated_token_of_an_account_is_used_after_its_period(
+    account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = await Credentials.load(None, account=account)
+    assert credentials.server == "https://[fd00::1]:443"
+    (account / "token").write_text("second")
+    assert await credentials.headers() == {"Authorization": "Bearer first"}
+
+    monkeypatch.setattr("kubernetes_asyncio.config.incluster_config.TOKEN_REFRESH_PERIOD", timedelta(0))
+    credentials = await Credentials.load(None, account=account)
+    (account / "token").write_text("third")
+
+    assert await credentials.headers() == {"Authorization": "Bearer third"}
+
+
+async def test_the_rotated_token_of_a_kubeconfig_is_used_after_its_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, kubeconfig = tmp_path / "token", tmp_path / "kubeconfig"
+    token.write_text("first")
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"tokenFile": str(token)}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    kubeconfig.write_text(json.dumps(config))
+    credentials = await Credentials.load(kubeconfig)
+    token.write_text("second")
+    assert await credentials.headers() == {"Authorization": "Bearer first"}
+
+    monkeypatch.setattr("workers.kubernetes.credentials.REFRESH_SECONDS", 0.0)
+    assert await credentials.headers() == {"Authorization": "Bearer second"}
+
+    token.unlink()
+    with pytest.raises(UnavailableError, match="no credentials"):
+        await credentials.headers()
 
 
 async def test_lists_that_fail_slowly_are_retried_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

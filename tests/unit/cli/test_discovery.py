@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cli.discovery import announced, running_bus, runtime_directory
+from cli.discovery import announced, running_bus, runtime_directory, temporary_directory
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,12 @@ def test_a_symbolic_link_as_the_folder_does_not_count(folder: Path, tmp_path: Pa
     with announced("nats://127.0.0.1:1", os.getpid()):
         assert not list(elsewhere.iterdir())
         assert running_bus() is None
+
+
+def test_with_a_read_only_root_temporary_files_are_in_the_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    assert temporary_directory() == "/dev/shm"
 
 
 def test_without_a_runtime_directory_each_user_has_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from cli.options import settings_command
 from cli.settings import Settings, every_setting, variable
+from cli.wiring import all_workers
 from workers.process.address import Address
 from workers.process.log_form import LogLevel
 
@@ -64,13 +65,73 @@ def test_flags_have_one_dash_or_two_and_a_space_or_an_equals_sign(
     assert settings.log_level is LogLevel.DEBUG
 
 
-def test_the_command_of_the_original_deployment_is_accepted(files: dict[str, str]) -> None:
-    command = "--syncPeriod=2s --cert={cert} --key={key} --cacert={cacert} --v=2".format(**files)
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of the account of a pod in which the command runs."""
+    account = tmp_path / "account"
+    account.mkdir()
+    for name in ("token", "ca.crt"):
+        (account / name).touch()
+    monkeypatch.setattr("workers.kubernetes.credentials.SERVICE_ACCOUNT", account)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return account
 
-    settings = loaded("run all", *command.split(), TAS_KUBECONFIG=files["kubeConfig"])
+
+DEPLOYED = "--syncPeriod=2s --cert={cert} --key={key} --cacert={cacert} --v=2"
+"""The arguments in the original's deployment, with other files."""
+
+
+@pytest.mark.usefixtures("pod")
+def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
+    settings = loaded("run all", *DEPLOYED.format(**files).split())
 
     assert (settings.period, settings.log_level) == (2.0, LogLevel.INFO)
-    assert settings.listen == Address("127.0.0.1", 9001), "our default stays: loopback"
+    assert settings.kubeconfig == "in-cluster"
+    assert settings.listen == Address("0.0.0.0", 9001)
+    assert all_workers(settings) == ("materialize", "watch", "evaluate", "status", "extender", "labels", "collect")
+
+
+@pytest.mark.usefixtures("pod")
+def test_in_a_pod_a_given_address_counts(files: dict[str, str]) -> None:
+    command = DEPLOYED.format(**files).split()
+
+    assert loaded("run all", *command, "--port=9443").listen == Address("0.0.0.0", 9443)
+    assert loaded("run all", *command, TAS_LISTEN="127.0.0.1:80").listen == Address("127.0.0.1", 80)
+
+
+@pytest.mark.parametrize("missing", ["token", "ca.crt", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"])
+def test_outside_of_a_pod_the_command_of_the_original_names_no_cluster(
+    files: dict[str, str], pod: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    (pod / missing).unlink(missing_ok=True)
+    monkeypatch.delenv(missing, raising=False)
+
+    result, settings = run("run all", *DEPLOYED.format(**files).split())
+
+    assert (result.exit_code, settings) == (2, [])
+    assert "--policies (TAS_POLICIES): must be given" in result.stderr
+
+
+@pytest.mark.usefixtures("pod")
+def test_nothing_is_taken_from_the_pod_without_the_flag_of_the_original(files: dict[str, str]) -> None:
+    """As in the pod of a CI job."""
+    policies = str(Path(files["cert"]).parent)
+    tls = {f"TAS_{name.upper()}": files[name] for name in ("cert", "key", "cacert")}
+    assert run("run all", "--syncPeriod=2s", "--v=2")[0].exit_code == 2
+    assert run("run all", **tls)[0].exit_code == 2
+    for settings in (
+        loaded("run all", *DEPLOYED.format(**files).split(), "--policies", policies),
+        loaded("run all", *DEPLOYED.format(**files).split(), TAS_POLICIES=policies),
+        loaded("run extender", *DEPLOYED.format(**files).split()[1:-1]),
+        loaded("up", "--policies", policies),
+        loaded("demo"),
+    ):
+        assert settings.kubeconfig is None
+        assert settings.listen == Address("127.0.0.1", 9001)
+    given = loaded("run all", *DEPLOYED.format(**files).split(), "--kubeConfig", files["kubeConfig"])
+    assert given.kubeconfig == Path(files["kubeConfig"])
+    assert given.listen == Address("127.0.0.1", 9001)
 
 
 @pytest.mark.parametrize(("verbosity", "level"), [("0", "info"), ("3", "info"), ("4", "debug"), ("10", "debug")])
