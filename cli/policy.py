@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from cli.as_json import JSON_OPTION, print_json
-from cli.output import echo
+from cli.output import counted, echo
 from workers.process.manifests import SUFFIXES
 from workers.watching.policy_lint import Finding, Linted, Severity, lint, same_names
 
@@ -82,13 +82,7 @@ def _print(findings: list[Finding], linted: Iterable[Linted]) -> None:
     files = list(linted)
     errors = sum(finding.severity is Severity.ERROR for finding in findings)
     others = sum(file.others for file in files)
-    checked = f"{_count(len(files), 'file')}, {_count(sum(len(file.policies) for file in files), 'policy')}"
+    checked = f"{counted(len(files), 'file')}, {counted(sum(len(file.policies) for file in files), 'policy')}"
     if others:
-        checked += f" ({_count(others, 'object')} of other kinds skipped)"
-    echo(f"{checked}: {_count(errors, 'error')}, {_count(len(findings) - errors, 'warning')}", err=True)
-
-
-def _count(number: int, noun: str) -> str:
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"
+        checked += f" ({counted(others, 'object')} of other kinds skipped)"
+    echo(f"{checked}: {counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}", err=True)

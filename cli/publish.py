@@ -1,27 +1,43 @@
-"""`tas publish`: publishes one message of samples on the subject that every source uses."""
+"""`tas publish`: publishes one message of samples on the subject that every source uses, and reports its outcome."""
 
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from bus.buckets import SAMPLES
+from bus.buckets import NODES, SAMPLES, SYNCED
 from bus.subjects import samples_subject
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
 from cli.settings import Settings
 from tas.errors import shortened
-from tas.samples.sample import Scrape
+from tas.samples.sample import Scrape, kept_metrics
+from tas.samples.unknown_node import is_unknown_node
 from tas.values.duration import parse_duration
 from tas.values.names import is_source_name, is_subdomain
-from tas.values.quantity import Quantity, format_quantity, parse_quantity
+from tas.values.quantity import Quantity, exact_text, format_quantity, parse_quantity
+
+if TYPE_CHECKING:
+    from bus.connection import Bus
 
 SOURCE = "cli"
 
+OUTCOME_SECONDS = 3.0
+"""How long the command waits until the samples are stored. `materialize` takes milliseconds."""
+
 T = TypeVar("T")
+
+
+class Outcome(StrEnum):
+    """What became of the samples. Nobody can know whether they are `pending` for long, or refused for good."""
+
+    STORED = "stored"
+    REFUSED = "refused"
+    PENDING = "pending"
 
 
 @settings_command(
@@ -59,8 +75,9 @@ def publish(
     """Publish samples of NODE.
 
     Values are Kubernetes quantities: tas publish node-1 health_metric=2 memory_available_bytes=1.5Gi
+
+    The command waits until the samples are stored, for 3 s at most. The exit code is 1 if they are refused.
     """
-    from bus.connection import Bus
     from bus.scrapes import publish_scrape, refusals
     from cli.queries.query import ask
 
@@ -87,21 +104,59 @@ def publish(
     if mistakes:
         raise click.ClickException("\n       ".join(mistakes))
 
-    async def send(bus: Bus, url: str) -> int:
+    async def send(bus: "Bus", url: str) -> int:
         sequence = await publish_scrape(bus, node, scrape)
-        _print(scrape, node=node, subject=samples_subject(node, source), url=url, sequence=sequence, as_json=as_json)
-        return 0
+        outcome = await _outcome(bus, node, scrape, sequence)
+        subject = samples_subject(node, source)
+        _print(scrape, outcome, node=node, subject=subject, url=url, sequence=sequence, as_json=as_json)
+        return int(outcome is Outcome.REFUSED)
 
     return ask(settings, send)
 
 
-def _print(scrape: Scrape, *, node: str, subject: str, url: str, sequence: int, as_json: bool) -> None:
-    values = {metric: format_quantity(value) for metric, value in scrape.metrics.items()}
+async def _outcome(bus: "Bus", node: str, scrape: Scrape, sequence: int) -> Outcome:
+    """What became of a published scrape, as far as it shows within `OUTCOME_SECONDS`."""
+    import asyncio
+
+    from bus.kinds import NODE_FACTS, NODE_SAMPLES, synced_of
+
+    end, pause = time.monotonic() + OUTCOME_SECONDS, 0.01
+    while True:
+        known = (await NODE_SAMPLES.get(bus, node)).readable() or ()
+        if kept_metrics(known, scrape, sequence) == scrape.metrics.keys():
+            return Outcome.STORED
+        synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
+        listed = (await NODE_FACTS.get(bus, node)).present
+        if is_unknown_node(listed=listed, cluster=None if synced is None else synced.cluster):
+            return Outcome.REFUSED
+        if time.monotonic() >= end:
+            return Outcome.PENDING
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 0.2)
+
+
+def _print(
+    scrape: Scrape, outcome: Outcome, *, node: str, subject: str, url: str, sequence: int, as_json: bool
+) -> None:
+    """Prints the outcome: a refusal is an error, everything else a result."""
     if as_json:
-        print_json({"subject": subject, "stream": SAMPLES.name, "sequence": sequence, "node": node, "metrics": values})
+        values = {metric: format_quantity(value) for metric, value in scrape.metrics.items()}
+        message = {"subject": subject, "stream": SAMPLES.name, "sequence": sequence, "node": node, "metrics": values}
+        print_json(message | {"outcome": outcome.value})
         return
-    samples = " ".join(f"{metric}={value}" for metric, value in values.items())
-    echo(f"{samples} of {node} published on {subject} at {url} ({SAMPLES.name} sequence {sequence})")
+    samples = " ".join(f"{metric}={exact_text(value)}" for metric, value in scrape.metrics.items())
+    where = f"{subject} at {url}, {SAMPLES.name} sequence {sequence}"
+    match outcome:
+        case Outcome.STORED:
+            echo(f"{samples} of {node} published and stored ({where})")
+        case Outcome.REFUSED:
+            echo(f"Error: {samples} of {node} refused: Kubernetes has no node {node} ({where})", err=True)
+        case Outcome.PENDING:
+            metric = next(iter(scrape.metrics))
+            echo(
+                f"{samples} of {node} published ({where}), but not stored within {OUTCOME_SECONDS:g} s: "
+                f"tas trace {metric} {node} shows why"
+            )
 
 
 def _parse(mistakes: list[str], option: str, text: str | None, parse: Callable[[str], T], *, otherwise: T) -> T:

@@ -18,6 +18,7 @@ class FixedDecider:
     unresolvable: bool = True
     error: str = ""
     unknown: int = 0
+    unknown_rejected: int = 0
     calls: list[tuple[str, Pod, tuple[str, ...], float]] = field(default_factory=list)
 
     def filter(self, pod: Pod, candidates: Collection[str], now: float) -> FilterDecision:
@@ -29,6 +30,7 @@ class FixedDecider:
             unresolvable=self.unresolvable,
             error=self.error,
             count_unknown=lambda: self.unknown,
+            unknown_rejected=self.unknown_rejected,
         )
 
     def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:

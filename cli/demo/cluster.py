@@ -31,7 +31,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError
 from workers.kubernetes.resources import FULL_NODES, NAMESPACES, PODS, POLICIES, NodeObject, PolicyObject
 from workers.process.address import Address
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, whole_body
+from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 from workers.serving.extender import PREFIX
 
 REQUEST_SECONDS = 5.0
@@ -212,8 +212,7 @@ class ClusterChecks:
                 return msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES))
         except (aiohttp.ClientError, TimeoutError, TooLargeError, OSError, *UNREADABLE) as error:
             raise UnfitError(
-                f"no extender answers at {url}: {str(error) or type(error).__name__} "
-                f"({flag('listen')}, {flag('extender_health')})"
+                f"no extender answers at {url}: {failed_request(error)} ({flag('listen')}, {flag('extender_health')})"
             ) from error
 
 

@@ -23,7 +23,7 @@ from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
 from workers.kubernetes.resources import NAMESPACES, NODES, PODS, POLICIES, PodObject
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, body_start, whole_body
+from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, body_start, failed_request, whole_body
 
 SOURCE = "demo"
 """The source of the demo's samples; the demo's policies read only this source."""
@@ -252,7 +252,7 @@ class Stage:
                     return (await body_start(response)).decode(errors="replace")
                 return msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES))
         except (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE) as error:
-            return str(error) or type(error).__name__
+            return failed_request(error)
 
     async def _labels(self, node: str) -> Mapping[str, str]:
         found = (await self._client.get(NODES, node)).metadata.labels

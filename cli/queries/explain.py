@@ -27,7 +27,7 @@ from tas.policy.policy import POD_LABEL, PolicyKey
 from tas.values.names import is_dns_label, is_label_value, is_subdomain
 from tas.view.view import View
 from workers.process.address import Address
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, whole_body
+from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 
 ANSWERS_SECONDS = 3.0
 """How long the extender may take to return its last answers."""
@@ -107,10 +107,10 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     explanation = explain_node(view, name, now)
     if as_json:
         print_json(msgspec.to_builtins(explanation))
-    else:
+    elif explanation.known:
         print_node(explanation)
     if not explanation.known:
-        echo(f"node {name}: the bus has neither samples nor labels of this node", err=True)
+        echo(f"node {name}: the bus has neither samples nor labels of this node (tas get nodes)", err=True)
     return 0 if explanation.known else 1
 
 
@@ -168,7 +168,7 @@ async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
             answers = msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES), type=list[Answer])
     except (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE) as error:
         setting = f"{flag('extender_health')}, {variable('extender_health')}"
-        echo(f"no last answers: {health} ({setting}): {error or type(error).__name__}", err=True)
+        echo(f"no last answers: {health} ({setting}): {failed_request(error)}", err=True)
         return None
     return [each for each in reversed(answers) if (each.namespace, each.pod) == (key.namespace, key.name)]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import echo
-from cli.queries.query import age_text, new_table, print_table
+from cli.output import counted, echo
+from cli.queries.query import age_text, new_table, print_table, value_text
 from tas.explain.explain import NodeExplanation, PodExplanation, PolicyExplanation, PolicyNodes, StrategyExplanation
 from tas.extender.verbs import Answer
 from tas.policy.policy import StrategyType
@@ -45,7 +45,7 @@ def print_policy(explanation: PolicyNodes) -> None:
         for strategy in each.strategies
         if strategy.state is not None
     )
-    echo(f"policy {explanation.policy}{_notes(first, of_nodes=False)}, {explanation.total} nodes")
+    echo(f"policy {explanation.policy}{_notes(first, of_nodes=False)}, {counted(explanation.total, 'node')}")
     for strategy in first.strategies:
         if strategy.state is not None:
             counts = ", ".join(f"{states[strategy.type, state]} {state.value}" for state in State)
@@ -56,7 +56,7 @@ def print_policy(explanation: PolicyNodes) -> None:
         _add_rules(table, name + _notes(each, of_policy=False), each)
     print_table(table)
     if explanation.total > SHOWN:
-        echo(f"{explanation.total - SHOWN} more nodes: --json has them all")
+        echo(f"{counted(explanation.total - SHOWN, 'more node')}: --json has them all")
     _print_limits([first])
 
 
@@ -84,7 +84,7 @@ def print_pod(explanation: PodExplanation, answered: Sequence[Answer] | None, no
             lead = ("", "", "")
     print_table(table)
     if len(best_first) > SHOWN:
-        echo(f"{len(best_first) - SHOWN} more nodes: --json has them all")
+        echo(f"{counted(len(best_first) - SHOWN, 'more node')}: --json has them all")
     if answered is not None:
         _print_answers(answered, now)
 
@@ -105,7 +105,7 @@ def _print_answers(answered: Sequence[Answer], now: float) -> None:
             "-" if answer.outcome is None else answer.outcome.value,
             str(answer.candidates),
             str(answer.passed),
-            str(answer.unknown),
+            str(answer.unknown + answer.unknown_rejected),
             Text(answer.error or "; ".join(reasons) or " ".join(best) or "-"),
         )
     print_table(table)
@@ -128,7 +128,7 @@ def _rule_rows(strategy: StrategyExplanation) -> list[tuple[str | Text, ...]]:
             (
                 strategy.type.value,
                 rule.rule,
-                rule.value or "-",
+                value_text(rule.value),
                 age if rule.fresh or rule.age_seconds is None else f"{age} (stale)",
                 rule.source or "-",
                 Text("-") if rule.state is None else Text(rule.state.value, style=_STYLE[rule.state]),

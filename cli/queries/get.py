@@ -13,7 +13,8 @@ from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, PO
 from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
-from cli.queries.query import age_text, ask, new_table, print_table, readable
+from cli.output import counted
+from cli.queries.query import age_text, ask, new_table, print_table, readable, value_text
 from cli.settings import Settings
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import StrategyType
@@ -76,7 +77,9 @@ async def _nodes(bus: Bus, *, as_json: bool) -> int:
     for name in names:
         rows = _sample_rows(samples.get(name, ()), now)
         for sample in rows:
-            table.add_row(name, sample["metric"], sample["value"], age_text(sample["age_seconds"]), sample["source"])
+            table.add_row(
+                name, sample["metric"], value_text(sample["value"]), age_text(sample["age_seconds"]), sample["source"]
+            )
         if not rows:
             table.add_row(name, "-", "-", "-", "-")
     print_table(table, empty="no nodes: no source has published a sample (tas publish), and no cluster is watched")
@@ -105,7 +108,7 @@ async def _verdicts(bus: Bus, *, as_json: bool) -> int:
                     kind.value,
                     strategy.state.value,
                     since,
-                    strategy.value or "-",
+                    value_text(strategy.value),
                     desired_labels,
                 )
     if as_json:
@@ -210,7 +213,9 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
             state.holder,
             "-" if state.period is None else f"{state.period:g}s",
             "never" if state.last_success is None else f"{age_text(now - state.last_success)} ago",
-            Text("\n".join(f"{metric}: {each.nodes} nodes" for metric, each in state.metrics.items()) or "-"),
+            Text(
+                "\n".join(f"{metric}: {counted(each.nodes, 'node')}" for metric, each in state.metrics.items()) or "-"
+            ),
             Text("\n".join(_problems(state)) or "-"),
         )
     if as_json:

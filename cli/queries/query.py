@@ -26,6 +26,7 @@ from cli.loop import run_to_end
 from cli.output import echo
 from cli.settings import Settings, flag, variable
 from tas.errors import InvalidInputError
+from tas.values.quantity import parse_quantity, short_text
 from workers.process.errors import WorkerError
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
@@ -114,6 +115,11 @@ def new_table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def value_text(value: str | None) -> str:
+    """A stored value as a person reads it: `28.88Gi`; `-` for none."""
+    return "-" if not value else short_text(parse_quantity(value))
 
 
 def age_text(seconds: float) -> str:

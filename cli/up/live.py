@@ -24,9 +24,9 @@ from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import newest
-from tas.values.quantity import Quantity, format_quantity
+from tas.values.quantity import short_text
 from workers.following.followed_view import FollowedView
-from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, whole_body
+from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 from workers.process.logs import logging_to
 
 REDRAW_INTERVAL_SECONDS = 0.25
@@ -172,7 +172,7 @@ class LiveView:
             fresh = is_fresh(scrape.time, self._view.default_stale_after, now)
             text = Text()
             text.append(f"{metric} ", style="dim")
-            text.append(readable(scrape.metrics[metric]), style="bold" if fresh else "dim strike")
+            text.append(short_text(scrape.metrics[metric]), style="bold" if fresh else "dim strike")
             text.append(f" {age:.0f}s", style="dim" if fresh else "yellow")
             pieces.append(text)
         return pieces
@@ -271,7 +271,7 @@ class LiveView:
                         self._answers = orjson.loads(await whole_body(response, max_bytes=MAX_OWN_BYTES))
                         self._answers_error = None
                 except (aiohttp.ClientError, TimeoutError, TooLargeError, ValueError) as error:
-                    self._answers_error = f"{self._answers_url}: {error or type(error).__name__}"
+                    self._answers_error = f"{self._answers_url}: {failed_request(error)}"
                 await asyncio.sleep(ANSWERS_INTERVAL_SECONDS)
 
 
@@ -286,16 +286,6 @@ class _Lines(io.StringIO):
             if line.strip():
                 self._add(line)
         return len(text)
-
-
-def readable(value: Quantity) -> str:
-    """A value in short form: large numbers with a binary suffix, fractions with three digits."""
-    size = abs(value) / 10**9
-    for suffix, factor in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20)):
-        if size >= factor:
-            return f"{value / 10**9 / factor:.1f}{suffix}"
-    text = format_quantity(value)
-    return text if "." not in text else f"{value / 10**9:.3g}"
 
 
 def answer_cells(answer: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:

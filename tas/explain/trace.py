@@ -17,7 +17,7 @@ from tas.samples.freshness import is_fresh, stale_at
 from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.samples.unknown_node import is_unknown_node
 from tas.sources.state import SourceState
-from tas.values.quantity import format_quantity
+from tas.values.quantity import short_text
 from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict, StrategyVerdict
 
@@ -116,7 +116,9 @@ def _source(metric: str, _node: str, evidence: Evidence, now: float) -> StageRes
             details.append(f"{name} ({state.holder}): {known.missing}")
             since = state.last_success if since is None else since
         else:
-            details.append(f"{name} ({state.holder}): a value for {known.nodes} nodes")
+            details.append(
+                f"{name} ({state.holder}): a value for {known.nodes} {'node' if known.nodes == 1 else 'nodes'}"
+            )
             has_values = has_values or known.nodes > 0
             since = state.last_success
     pushed_scrapes = sorted(_pushed(metric, evidence).items())
@@ -143,7 +145,7 @@ def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
         stored = newest(evidence.known, metric)
         since = None if stored is None else stored.arrived
         return StageResult(stage=Stage.SAMPLE, passed=False, since=since, details=(detail,))
-    text = f"{format_quantity(last.metrics[metric])} from {last.source}, sequence {last.sequence} of SAMPLES"
+    text = f"{short_text(last.metrics[metric])} from {last.source}, sequence {last.sequence} of SAMPLES"
     limit = _longest_limit(metric, evidence)
     if not is_fresh(last.time, limit, now):
         detail = f"stale: older than {limit:g} s"
@@ -155,7 +157,7 @@ def _view(metric: str, node: str, evidence: Evidence, now: float) -> StageResult
     last = _last(metric, evidence)
     stored = newest(evidence.known, metric)
     if stored is not None and (last is None or stored.order >= last.order):
-        text = f"{format_quantity(stored.metrics[metric])} from {stored.source}"
+        text = f"{short_text(stored.metrics[metric])} from {stored.source}"
         return StageResult(stage=Stage.VIEW, passed=True, since=stored.time, details=(text,))
     since = None if last is None else last.arrived
     if is_unknown_node(listed=evidence.labels is not None, cluster=evidence.cluster):
@@ -184,6 +186,9 @@ def _verdict(metric: str, _node: str, evidence: Evidence, now: float) -> StageRe
                 details.append(f"{named.policy.key} {kind}: {preference(rule)}: compared with other nodes")
                 continue
             state = _rule_state(rule, named.policy, evidence, now)
+            if state is State.UNKNOWN:
+                behind.append(f"{lead} is unknown: {_unknown_reason(rule, named.policy, evidence)}")
+                continue
             stored_strategy = None if before is None else before.strategies.get(kind)
             up_to_date = stored_strategy is not None and stored_strategy.state is expected.strategies[kind].state
             since += [] if stored_strategy is None else [stored_strategy.changed]
@@ -264,6 +269,14 @@ def _rule_state(rule: Rule, policy: Policy, evidence: Evidence, now: float) -> S
     scrape = newest(evidence.known, rule.metric, rule.source)
     fresh = scrape is not None and is_fresh(scrape.time, _limit(policy, evidence), now)
     return rule_state(rule, scrape.metrics[rule.metric] if scrape is not None and fresh else None)
+
+
+def _unknown_reason(rule: Rule, policy: Policy, evidence: Evidence) -> str:
+    if not rule.readable:
+        return "the rule cannot be read"
+    if newest(evidence.known, rule.metric, rule.source) is None:
+        return f"no sample of {rule.source}"
+    return f"the sample is older than {_limit(policy, evidence):g} s"
 
 
 def _limit(policy: Policy, evidence: Evidence) -> float:

@@ -36,7 +36,8 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     `rejected` maps candidate to reason; all others pass. There are few different reasons, because the scheduler groups
     equal ones (facts.md c20). `count_unknown` counts the candidates that pass although their state is unknown; it is
-    called after the answer was sent, so that the scheduler does not wait for it. `unresolvable`: evicting pods cannot
+    called after the answer was sent, so that the scheduler does not wait for it. `unknown_rejected` counts the
+    candidates that are rejected because their state is unknown. `unresolvable`: evicting pods cannot
     help (FailedAndUnresolvableNodes, facts.md c19). `error` becomes the answer's `Error`.
     """
 
@@ -44,6 +45,7 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     rejected: Mapping[str, str] = {}
     count_unknown: Callable[[], int] = int
+    unknown_rejected: int = 0
     unresolvable: bool = True
     error: str = ""
 

@@ -41,17 +41,21 @@ class TelemetryDecider:
         # the smaller table: a look-up in `met` takes twice as long.
         rejected = {node: strategy.violated[node] for node in filter(strategy.violated.__contains__, candidates)}
         count_unknown: Callable[[], int] = partial(_count_unknown, strategy, candidates, len(rejected))
+        unknown_rejected = 0
         if State.UNKNOWN in rejecting_states(found.policy):
             known = strategy.met
+            violating = len(rejected)
             rejected |= {
                 node: strategy.unknown_reason for node in candidates if node not in known and node not in rejected
             }
+            unknown_rejected = len(rejected) - violating
             count_unknown = int
         return FilterDecision(
             outcome=Outcome.DECIDED,
             policy=policy,
             rejected=rejected,
             count_unknown=count_unknown,
+            unknown_rejected=unknown_rejected,
             unresolvable=self._unresolvable,
         )
 

@@ -47,6 +47,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         candidates: The number of distinct nodes in the request.
         passed: The number of nodes that passed, were scored, or are offered for evictions.
         unknown: The number of those nodes without a fresh value.
+        unknown_rejected: The number of nodes that are rejected because they have no fresh value.
         reasons: The most frequent reasons of a rejection, with the number of nodes.
         rejected: Some of the nodes that are rejected, or not offered.
         best: Some of the best hosts with their scores, best first.
@@ -65,6 +66,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     candidates: int = 0
     passed: int = 0
     unknown: int = 0
+    unknown_rejected: int = 0
     reasons: Mapping[str, int] = {}
     rejected: tuple[str, ...] = ()
     best: tuple[tuple[str, int], ...] = ()
@@ -135,6 +137,7 @@ def _record_filter(args: ExtenderArgs, decision: FilterDecision, now: float) -> 
         candidates=len(candidates),
         passed=0 if decision.error else len(candidates) - len(rejected),
         unknown=decision.unknown,
+        unknown_rejected=decision.unknown_rejected,
         reasons=Counter(rejected.values()) if rejected else {},
         rejected=tuple(islice(rejected, MAX_REJECTED)),
     )

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from tas.errors import InvalidInputError, shortened
-from tas.policy.manifest import parse_manifest, reason_alone
+from tas.policy.manifest import is_another_kind, parse_manifest, reason_alone
 from tas.policy.policy import Policy, PolicyKey, Problem
 
 _UID_NAMESPACE = uuid.UUID("8c5a2c0e-6e0f-5d0f-9f6b-3b1f6f1f7c55")
@@ -65,13 +65,15 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_file(origin: str, manifests: Sequence[object]) -> PolicyFile:
-    """The content of a file with these manifests, each as decoded from JSON or YAML."""
+    """The content of a file with these manifests, each as decoded from JSON or YAML. Other kinds are left out."""
     if not manifests:
         # No deletion: a file that is just being written is empty too.
         return unreadable_file(origin, "content", "", "holds no policy; to remove its policies, remove the file")
     policies: list[FilePolicy] = []
     problems: list[FileProblem] = []
     for manifest in manifests:
+        if is_another_kind(manifest):
+            continue
         parsed = _file_policy(origin, manifest)
         if isinstance(parsed, FilePolicy):
             policies.append(parsed)

@@ -64,6 +64,7 @@ _RULE_FIELDS = ("metricname", "operator", "target", "labels", "source", "weight"
 
 # The strategies that set labels, and so can have `for` and `clearFor`.
 _LABELLING = frozenset({StrategyType.DESCHEDULE, StrategyType.LABELING})
+_GROUP = API_VERSION.partition("/")[0]
 _LABEL_SYNTAX = "at most 63 letters, digits, _, . and -"
 _API_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9./-]{0,63}")
 _PLAIN_KEY = re.compile(r"[a-zA-Z0-9_./-]{1,63}")
@@ -113,6 +114,16 @@ def parse_manifest(manifest: object, *, default_namespace: str = "default") -> t
     _Scope(problems, "").report_unknown(manifest, _OBJECT_FIELDS)
     policy = _policy(PolicyKey(namespace, name), manifest.get("spec"), problems)
     return policy, problems.found()
+
+
+def is_another_kind(manifest: object) -> bool:
+    """Whether the object is certainly not a policy, not even a misspelled one: then a file may have it, too."""
+    if not isinstance(manifest, dict):
+        return False
+    version, kind = manifest.get("apiVersion"), manifest.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str):
+        return False
+    return version.partition("/")[0] != _GROUP and kind.lower() != KIND.lower()
 
 
 def parse_policy(key: PolicyKey, spec: object) -> tuple[Policy, tuple[Problem, ...]]:

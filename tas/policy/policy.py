@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from tas.policy.selector import LabelSelector
-from tas.values.quantity import Quantity, format_quantity
+from tas.values.quantity import Quantity, exact_text
 
 API_VERSION = "telemetry.intel.com/v1alpha1"
 KIND = "TASPolicy"
@@ -97,7 +97,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         metric = self.metric or "?"
         source = "" if self.source is None else f" of {self.source}"
         operator = "?" if self.operator is None else self.operator
-        target = "?" if self.target is None else format_quantity(self.target)
+        target = "?" if self.target is None else exact_text(self.target)
         return f"{metric}{source} {operator} {target}"
 
 
@@ -164,7 +164,7 @@ def preference(rule: Rule) -> str:
     metric = (rule.metric or "?") + ("" if rule.source is None else f" of {rule.source}")
     weight = "" if rule.weight is None else f" (weight {rule.weight})"
     if rule.operator is Operator.EQUALS:
-        target = "?" if rule.target is None else format_quantity(rule.target)
+        target = "?" if rule.target is None else exact_text(rule.target)
         return f"{metric} at {target} first{weight}"
     preferred = {Operator.GREATER_THAN: "high", Operator.LESS_THAN: "low", None: "?"}[rule.operator]
     return f"{preferred} {metric} first{weight}"

@@ -112,6 +112,18 @@ def _replaced(known: NodeSamples, incoming: Scrape) -> NodeSamples | None:
     return candidate if min(times) >= max(times) - MAX_SAMPLE_AGE else None
 
 
+def kept_metrics(known: NodeSamples, scrape: Scrape, sequence: int) -> set[str]:
+    """The metrics of `scrape`, published with this sequence, that `known` has from it, or newer from its source."""
+    return {
+        metric
+        for metric in scrape.metrics
+        for each in known
+        if each.source == scrape.source
+        and metric in each.metrics
+        and (each.sequence >= sequence or each.time > scrape.time)
+    }
+
+
 def metric_count(samples: NodeSamples) -> int:
     """The number of pairs of source and metric, to be compared with a limit of `tas.samples.capacity`."""
     return sum(len(scrape.metrics) for scrape in samples)

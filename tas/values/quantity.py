@@ -103,3 +103,26 @@ def format_quantity(value: Quantity) -> str:
     if fraction == 0:
         return f"{sign}{whole}"
     return f"{sign}{whole}.{fraction:09d}".rstrip("0")
+
+
+_BINARY = ("Ei", "Pi", "Ti", "Gi", "Mi")
+
+
+def exact_text(value: Quantity) -> str:
+    """The exact value for people: as `format_quantity`, but `2Gi` for a multiple of a binary unit from 1 Mi."""
+    for suffix in _BINARY:
+        if abs(value) >= _FACTOR[suffix] and value % _FACTOR[suffix] == 0:
+            return f"{value // _FACTOR[suffix]}{suffix}"
+    return format_quantity(value)
+
+
+def short_text(value: Quantity) -> str:
+    """The value for people, rounded to four digits where `exact_text` is long: `28.88Gi`, `0.3333`, `123457`."""
+    size = abs(value)
+    for suffix in _BINARY:
+        if size >= _FACTOR[suffix]:
+            return f"{value / _FACTOR[suffix]:.4g}{suffix}"
+    text = format_quantity(value)
+    if "." not in text:
+        return text
+    return f"{value / NANO:.4g}" if size < 1000 * NANO else f"{value / NANO:.0f}"

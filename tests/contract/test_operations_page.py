@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-LOG_METHODS = {"info", "warning", "error", "exception", "_warn"}
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "_warn"}
 METRIC_TYPES = {"Counter", "Gauge", "Histogram", "Info", "counter", "gauge"}  # `counter`: of one registry
 SUFFIX = {"Counter": "_total", "counter": "_total", "Info": "_info"}
 

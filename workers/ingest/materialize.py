@@ -263,7 +263,8 @@ class Materialize:
                 try:
                     await self._delete_samples(node)
                 except BusError as error:
-                    self._throttled.warning("node_samples_not_deleted", node=node, error=str(error))
+                    if not isinstance(error, (ConflictError, ExpiredError)):  # those only mean that a newer read is due
+                        self._throttled.warning("node_samples_not_deleted", node=node, error=str(error))
                     loop.call_later(RETRY_SECONDS, self._deleted_changed.set)
 
     def _has_samples(self, node: str) -> bool:

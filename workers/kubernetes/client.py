@@ -27,7 +27,7 @@ from workers.kubernetes.errors import (
     error_of,
 )
 from workers.kubernetes.resources import PODS, Metadata, Object, Resource
-from workers.process.http_body import TooLargeError, body_start, whole_body
+from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
 
 CALL_SECONDS = 10.0
 """Time limit of a request; of a list, of each page."""
@@ -415,7 +415,7 @@ class KubernetesClient:
                 kind, seconds = (SilentError, silent_seconds) if is_silent else (UnavailableError, CALL_SECONDS)
                 raise kind(f"{what}: no data from {self.server} for {seconds:g} s") from error
             except (aiohttp.ClientError, OSError) as error:
-                raise UnavailableError(line_of(f"{what}: {self.server}: {str(error) or repr(error)}")) from error
+                raise UnavailableError(line_of(f"{what}: {self.server}: {failed_request(error)}")) from error
             finally:
                 self.metrics.requests.labels(self.worker, verb, str(resource), code).inc()
 

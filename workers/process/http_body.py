@@ -1,4 +1,7 @@
-"""Bodies of HTTP responses, read up to a limit that also holds after decompression."""
+"""Bodies of HTTP responses, read up to a limit that also holds after decompression; failed requests in words."""
+
+import os
+import ssl
 
 import aiohttp
 
@@ -25,6 +28,16 @@ async def whole_body(response: aiohttp.ClientResponse, *, max_bytes: int) -> byt
 async def body_start(response: aiohttp.ClientResponse, *, max_bytes: int = MAX_ERROR_BYTES) -> bytes:
     """The first `max_bytes` of a body. Raises the errors of aiohttp."""
     return (await _read(response, max_bytes))[:max_bytes]
+
+
+def failed_request(error: BaseException) -> str:
+    """Why a request failed. The text of aiohttp for a failed connection has options of its own, as `ssl:default`."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+        from_system = cause.errno is not None and cause.errno > 0 and not isinstance(cause, ssl.SSLError)
+        reason = os.strerror(cause.errno or 0) if from_system else cause.strerror or str(cause)
+        return f"cannot connect to {error.host}:{error.port}: {reason}"
+    return str(error) or type(error).__name__
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -41,13 +41,14 @@ class ExtenderMetrics(Collector):
         self._counts: dict[tuple[str, str], _VerbCounts] = {}
         self._rejected: dict[str, int] = {}
         self._unknown_passed: dict[str, int] = {}
+        self._unknown_rejected: dict[str, int] = {}
         self._unknown_paths: dict[int, int] = {}
         registry.register(self)
 
     def mount(self, path: str, verbs: Iterable[str]) -> None:
         """Adds these verbs below `path`, with counts of 0."""
         self._counts |= {(path, verb): _VerbCounts() for verb in verbs}
-        self._rejected[path] = self._unknown_passed[path] = 0
+        self._rejected[path] = self._unknown_passed[path] = self._unknown_rejected[path] = 0
 
     def count_unknown_path(self, code: int) -> None:
         """Counts a request to a path without a verb."""
@@ -67,6 +68,7 @@ class ExtenderMetrics(Collector):
         if verb == "filter" and not answer.error:
             self._rejected[path] += answer.candidates - answer.passed
             self._unknown_passed[path] += answer.unknown
+            self._unknown_rejected[path] += answer.unknown_rejected
 
     def collect(self) -> Iterator[Metric]:
         """The current metrics."""
@@ -98,7 +100,11 @@ class ExtenderMetrics(Collector):
         unknown = CounterMetricFamily(
             "tas_extender_unknown_passed", "Nodes that filter passed with an unknown metric.", labels=["path"]
         )
+        unknown_rejected = CounterMetricFamily(
+            "tas_extender_unknown_rejected", "Nodes that filter rejected for an unknown metric.", labels=["path"]
+        )
         for path, count in self._rejected.items():
             rejected.add_metric([path], count)
             unknown.add_metric([path], self._unknown_passed[path])
-        yield from (requests, seconds, decisions, candidates, rejected, unknown)
+            unknown_rejected.add_metric([path], self._unknown_rejected[path])
+        yield from (requests, seconds, decisions, candidates, rejected, unknown, unknown_rejected)

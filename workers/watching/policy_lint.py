@@ -4,19 +4,18 @@ The parser is `tas.policy.manifest`, as for policies in force; what that parser 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
 
 from tas.errors import InvalidInputError, shortened
-from tas.policy.manifest import parse_manifest, reason_alone
-from tas.policy.policy import API_VERSION, KIND, PolicyKey
+from tas.policy.manifest import is_another_kind, parse_manifest, reason_alone
+from tas.policy.policy import API_VERSION, KIND, Policy, PolicyKey, Problem
 from workers.process.manifests import Lines, ManifestError, objects, read_yaml_lines
 
 _LAST_STEP = re.compile(r"(\.[^.\[]+|\[[^\[]*\]|^[^.\[]+)$")
 _WHERE = re.compile(r"line (\d+)")
-_GROUP = API_VERSION.partition("/")[0]
 
 
 class Severity(StrEnum):
@@ -64,30 +63,33 @@ def lint(file: str, data: bytes) -> Linted:
     findings: list[Finding] = []
     others = 0
     for manifest, lines, prefix in found:
-        if _is_another_kind(manifest):
+        if is_another_kind(manifest):
             others += 1
             continue
-        try:
-            policy, problems = parse_manifest(manifest)
-        except InvalidInputError as error:
-            finding = Finding(
+        policy, errors, problems = _parsed(manifest)
+        findings += (
+            Finding(
                 file=file,
                 line=_line_of(lines, prefix, error.field),
                 severity=Severity.ERROR,
-                subject=error.subject,
+                subject=errors[0].subject,
                 field=error.field,
                 value=error.value,
                 reason=error.reason,
             )
-            findings.append(finding)
+            for error in errors
+        )
+        if policy is None:
             continue
-        policies.append((policy.key, _line_of(lines, prefix, "metadata.name")))
+        if not errors:
+            policies.append((policy.key, _line_of(lines, prefix, "metadata.name")))
+        subject = errors[0].subject if errors else f"policy {policy.key}"
         findings += (
             Finding(
                 file=file,
                 line=_line_of(lines, prefix, problem.field),
                 severity=Severity.ERROR if problem.refused else Severity.WARNING,
-                subject=f"policy {policy.key}",
+                subject=subject,
                 field=problem.field,
                 value=problem.value,
                 reason=reason_alone(problem),
@@ -123,14 +125,33 @@ def _objects(document: object) -> Iterator[tuple[object, str]]:
         yield each, "" if each is document else f"items[{index}]"
 
 
-def _is_another_kind(manifest: object) -> bool:
-    """Whether the object is certainly not a policy, not even a misspelled one."""
-    if not isinstance(manifest, dict):
-        return False
-    version, kind = manifest.get("apiVersion"), manifest.get("kind")
-    if not isinstance(version, str) or not isinstance(kind, str):
-        return False
-    return version.partition("/")[0] != _GROUP and kind.lower() != KIND.lower()
+def _parsed(manifest: object) -> tuple[Policy | None, list[InvalidInputError], tuple[Problem, ...]]:
+    """The policy, the invalid fields of its head, and the problems of its spec, which are found all the same."""
+    errors: list[InvalidInputError] = []
+    while True:
+        try:
+            policy, problems = parse_manifest(manifest)
+        except InvalidInputError as error:
+            errors.append(error)
+            if not isinstance(manifest, dict):
+                return None, errors, ()
+            manifest = _with_valid(manifest, error.field)
+        else:
+            return policy, errors, problems
+
+
+def _with_valid(manifest: Mapping[object, object], field: str) -> dict[object, object]:
+    """The manifest with a valid value in an invalid field of its head."""
+    metadata = manifest.get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    head: dict[str, object] = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "unnamed"},
+        "metadata.name": known | {"name": "unnamed"},
+        "metadata.namespace": known | {"namespace": "default"},
+    }
+    return {**manifest, field.partition(".")[0]: head[field]}
 
 
 def _line_of(lines: Lines, prefix: str, field: str) -> int:

@@ -15,7 +15,10 @@ from tests.integration.bus.limits import LONG_LIMITS
 IMPORTED_LATE = ("bus.connection", "cli.queries.query", "cli.wiring")
 """Modules that commands import only when they run."""
 
-LIMITS = LONG_LIMITS | {"cli.queries.query.CONNECT_SECONDS": 60.0}
+LIMITS = LONG_LIMITS | {
+    "cli.queries.query.CONNECT_SECONDS": 60.0,
+    "cli.publish.OUTCOME_SECONDS": 0.3,  # short: where nothing stores samples, every publish would wait for it
+}
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload([__name__, *(f"cli.{each.module}" for each in COMMANDS.values()), *IMPORTED_LATE])

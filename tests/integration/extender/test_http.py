@@ -480,7 +480,7 @@ async def test_every_request_to_a_verb_is_reported(served: Served) -> None:
 
 
 async def test_requests_and_answers_are_counted() -> None:
-    decider = FixedDecider(rejects={"a": "x"}, scores={"b": 1}, unknown=3)
+    decider = FixedDecider(rejects={"a": "x"}, scores={"b": 1}, unknown=3, unknown_rejected=1)
     async with serving(decider) as served:
         for data in (request(), request(), request(body=b"{"), request("/scheduler/prioritize")):
             await served.ask(data)
@@ -496,6 +496,7 @@ async def test_requests_and_answers_are_counted() -> None:
         assert served.metric("tas_extender_candidates_total", verb="prioritize") == 2
         assert served.metric("tas_extender_rejected_total") == 2
         assert served.metric("tas_extender_unknown_passed_total") == 6
+        assert served.metric("tas_extender_unknown_rejected_total") == 2
 
 
 def test_times_are_counted_in_histogram_buckets() -> None:

@@ -16,7 +16,7 @@ from tas.sources.series import LOOKBACK, Mappings
 from workers.ingest.sources.base import Reader, SourceError
 from workers.ingest.sources.config import ConfigFile
 from workers.ingest.sources.http import HttpClient
-from workers.process.http_body import TooLargeError, body_start, whole_body
+from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
 
 QUERY_SECONDS = 5.0
 """Time limit of all queries together, also sent to Prometheus as the timeout of each query."""
@@ -113,7 +113,7 @@ class Prometheus:
         except TooLargeError as error:
             return _FailedError(f"{self._http.url}: {error}: {_asked(query)}")
         except (aiohttp.ClientError, ValueError) as error:
-            return _FailedError(f"{self._http.url}: {error or type(error).__name__}")
+            return _FailedError(f"{self._http.url}: {failed_request(error)}")
         except AnswerError as error:
             busy = response.status in _BUSY
             retry_after = _seconds(response.headers.get("Retry-After", "")) if busy else 0.0

@@ -51,7 +51,7 @@ STEPS = {
     "memory": [
         "node-1 reports memory_MemFree_bytes=4Gi, node-2 reports memory_MemFree_bytes=8Gi",
         "observed  node-1 9, node-2 10, node-3 8",
-        "observed  node-3: Node violates memory-policy: memory_MemFree_bytes of demo LessThan 2147483648",
+        "observed  node-3: Node violates memory-policy: memory_MemFree_bytes of demo LessThan 2Gi",
         "observed  demo-app-1 is on node-2",
         "observed  demo-app-2 is on node-1",
         "observed  demo-app-3 is Pending: 0/3 nodes are available: 3 Node violates memory-policy",

@@ -288,7 +288,7 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
     "half-written": (text(manifest("one"))[:60], "no YAML"),
     "empty": ("", "holds no policy"),
     "binary": (b"\x89PNG\r\n\x1a\n\x00\x00", "no YAML"),
-    "not-a-policy": ('{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}', "apiVersion"),
+    "not-a-policy": ('{"apiVersion": "v1", "kind": "TASPolicy", "metadata": {"name": "one"}}', "apiVersion"),
     "plain-text": ("hello", "must be an object"),
     "no-name": (text({**manifest("x"), "metadata": {}}), "metadata.name"),
     "emoji-name": (text(manifest("\U0001f600")), "metadata.name"),

@@ -156,6 +156,30 @@ def test_a_value_stops_at_the_first_stage_without_it(changes: Mapping[str, Any],
     assert all(result.passed for result in found.stages[:-1])
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"source": "other"}, "no sample of other"), ({"operator": "Like"}, "the rule cannot be read")],
+    ids=["another-source", "unreadable"],
+)
+def test_a_value_that_a_rule_does_not_count_stops_at_the_verdict(changes: Mapping[str, Any], reason: str) -> None:
+    policy, _ = parse_policy(
+        PolicyKey("default", "p"), {"strategies": {"deschedule": {"rules": [{**RULE, **changes}]}}}
+    )
+    found = traced(whole(PolicyVersion(policy, "uid", 1)))
+    assert found.stopped_at is Stage.VERDICT
+    assert found.stages[-1].details[-1].endswith(f" is unknown: {reason}")
+
+
+def test_a_value_that_is_stale_for_one_of_the_policies_stops_at_the_verdict() -> None:
+    strict, _ = parse_policy(PolicyKey("default", "strict"), {"strategies": DESCHEDULE, "staleAfter": "500ms"})
+    found = traced(whole(policies=[named(), PolicyVersion(strict, "uid", 1)]))
+    assert found.stopped_at is Stage.VERDICT
+    assert found.stages[-1].details == (
+        "default/p deschedule: load GreaterThan 5 is violated, the strategy violated",
+        "default/strict deschedule: load GreaterThan 5 is unknown: the sample is older than 0.5 s",
+    )
+
+
 def test_a_verdict_of_another_value_is_behind() -> None:
     evidence = whole()
     healthy = whole(known=(scrape("1"),))

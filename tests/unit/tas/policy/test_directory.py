@@ -51,6 +51,13 @@ def test_a_deleted_file_removes_its_policies() -> None:
     assert planned.remove == {key("two")}
 
 
+def test_objects_of_other_kinds_are_left_out_without_a_problem() -> None:
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    assert policy_file("a.yaml", [config]) == PolicyFile(origin="a.yaml")
+    (problem,) = policy_file("a.yaml", [config, {"apiVersion": "v1", "kind": "TASPolicy"}]).problems
+    assert problem.field == "apiVersion"
+
+
 def test_a_policy_that_left_its_file_is_removed() -> None:
     planned = plan([file("a.yaml", "one")], stored(one="a.yaml", two="a.yaml"), complete=True)
     assert planned.remove == {key("two")}

@@ -16,7 +16,7 @@ RULE = Rule(metric="m", operator=Operator.GREATER_THAN, target=parse_quantity("1
     ("changes", "text"),
     [
         ({}, "m GreaterThan 1.5"),
-        ({"target": parse_quantity("2Gi")}, "m GreaterThan 2147483648"),
+        ({"target": parse_quantity("2Gi")}, "m GreaterThan 2Gi"),
         ({"source": "machine"}, "m of machine GreaterThan 1.5"),
         ({"labels": (("a", "b"),), "weight": 3}, "m GreaterThan 1.5"),
         ({"metric": "", "operator": None, "target": None}, "? ? ?"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, metric_count, newest
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, kept_metrics, merge, metric_count, newest
 from tas.values.quantity import Quantity
 
 SOURCES = ("agent", "machine", "prometheus")
@@ -185,6 +185,13 @@ def test_a_scrape_without_metrics_changes_nothing() -> None:
 
 
 TWO_SOURCES = merged([scrape("agent", 10, a=1, b=1), scrape("machine", 20, a=2), scrape("machine", 15, c=2)])
+
+
+def test_the_metrics_of_a_scrape_are_kept_if_it_or_a_newer_one_of_its_source_is_stored() -> None:
+    sent = scrape("agent", 10, a=1, b=1, c=1)
+    known = merged([scrape("agent", 10, 5, a=1), scrape("agent", 11, 4, b=2), scrape("machine", 12, 6, c=3)])
+    assert kept_metrics(known, sent, 5) == {"a", "b"}
+    assert kept_metrics(known, sent, 6) == {"b"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.errors import TasError
-from tas.values.quantity import MAX_QUANTITY, NANO, Quantity, QuantityError, format_quantity, parse_quantity
+from tas.values.quantity import (
+    MAX_QUANTITY,
+    NANO,
+    Quantity,
+    QuantityError,
+    exact_text,
+    format_quantity,
+    parse_quantity,
+    short_text,
+)
 
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -177,3 +186,22 @@ def test_formatted_text_reads_back(nano: int) -> None:
 )
 def test_formats_as_short_decimals(nano: int, text: str) -> None:
     assert format_quantity(Quantity(nano)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "exact", "short"),
+    [
+        ("2Gi", "2Gi", "2Gi"),
+        ("31010118075", "31010118075", "28.88Gi"),
+        ("-2147483648", "-2Gi", "-2Gi"),
+        ("1536Mi", "1536Mi", "1.5Gi"),
+        ("1000000", "1000000", "1000000"),
+        ("0.333333333", "0.333333333", "0.3333"),
+        ("123456.7", "123456.7", "123457"),
+        ("1", "1", "1"),
+    ],
+)
+def test_texts_for_people_have_the_unit_of_the_policy(text: str, exact: str, short: str) -> None:
+    assert exact_text(parse_quantity(text)) == exact
+    assert parse_quantity(exact) == parse_quantity(text)
+    assert short_text(parse_quantity(text)) == short

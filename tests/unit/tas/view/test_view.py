@@ -298,6 +298,8 @@ class ViewAgainstFacts(Histories):
             assert set(decision.rejected) == {node for node, state in states.items() if state in fails}
             passed_unknown = [n for n, state in states.items() if state is State.UNKNOWN and state not in fails]
             assert decision.unknown == len(passed_unknown)
+            rejected_unknown = [n for n, state in states.items() if state is State.UNKNOWN and state in fails]
+            assert decision.unknown_rejected == len(rejected_unknown)
 
     @invariant()
     def explanations_agree_with_the_facts(self) -> None:
@@ -585,7 +587,7 @@ class TestStaleness:
         view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40), onStale="fail")), 0.0)
         decision = TelemetryDecider(view).filter(pod_of(), {"a": None}, 0.0)
         assert decision.rejected == {"a": "Node violates p: no fresh sample of m"}
-        assert decision.unknown == 0
+        assert (decision.unknown, decision.unknown_rejected) == (0, 1)
 
     def test_a_new_index_has_no_value_that_has_just_become_stale(self) -> None:
         view = View()

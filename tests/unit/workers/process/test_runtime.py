@@ -142,6 +142,7 @@ async def test_metrics_of_process_build_and_workers_are_served() -> None:
         lines = body.decode().splitlines()
         assert "tas_things_total 3.0" in lines
         assert 'tas_worker_ready{worker="one"} 0.0' in lines
+        assert not any("_created" in line for line in lines)
         assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
         assert any(line.startswith("tas_build_info{") for line in lines)
 

@@ -63,6 +63,22 @@ def test_a_finding_names_file_line_object_field_value_and_reason() -> None:
     ) in map(str, lint("f.yaml", MISTAKES.encode()).findings)
 
 
+def test_an_invalid_head_does_not_hide_the_problems_of_the_spec() -> None:
+    head = "apiVersion: v2\nkind: TasPolicy\nmetadata: {name: My_Policy, namespace: My_Space}\n"
+    linted = lint("f", (head + MISTAKES.removeprefix(HEAD)).encode())
+    shift = len(HEAD.splitlines()) - len(head.splitlines())
+    below = [(line - shift, severity, field) for line, severity, field in findings(lint("f", MISTAKES.encode()))]
+    assert findings(linted) == [
+        (1, "error", "apiVersion"),
+        (2, "error", "kind"),
+        (3, "error", "metadata.name"),
+        (3, "error", "metadata.namespace"),
+        *below,
+    ]
+    assert linted.policies == ()
+    assert {finding.subject for finding in linted.findings} == {"manifest"}
+
+
 def test_a_missing_field_has_the_line_of_its_object() -> None:
     text = f"{HEAD}spec:\n  strategies:\n    deschedule:\n      rules:\n        - operator: Equals\n"
     assert findings(lint("f", text.encode())) == [(9, "error", "spec.strategies.deschedule.rules[0].metricname")]
@@ -71,7 +87,10 @@ def test_a_missing_field_has_the_line_of_its_object() -> None:
 def test_each_document_and_item_of_a_list_has_its_own_lines() -> None:
     item = "  - {apiVersion: telemetry.intel.com/v1alpha1, kind: TASPolicy, metadata: {name: Bad}}\n"
     text = f"{MISTAKES}---\napiVersion: v1\nkind: List\nitems:\n{item}"
-    assert findings(lint("f", text.encode()))[-1] == (len(text.splitlines()), "error", "metadata.name")
+    assert findings(lint("f", text.encode()))[-2:] == [
+        (len(text.splitlines()), "error", "metadata.name"),
+        (len(text.splitlines()), "warning", "spec"),
+    ]
 
 
 def test_json_has_lines() -> None:
@@ -90,7 +109,7 @@ def test_objects_of_other_kinds_are_skipped_but_a_misspelled_kind_is_an_error() 
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n---\n" + HEAD.replace("TASPolicy", "TASPolicies")
     linted = lint("f", text.encode())
     assert linted.others == 1
-    assert findings(linted) == [(6, "error", "kind")]
+    assert findings(linted) == [(6, "error", "kind"), (5, "warning", "spec")]
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2", "\t", "", "- &a [*a]", "x: !!python/object:os.system {}"])
