@@ -28,7 +28,7 @@ from bus.errors import (
 )
 from bus.feed import Feed
 from bus.invalid import InvalidEntries, OnInvalid
-from bus.link import CALL_SECONDS, Link
+from bus.link import CALL_SECONDS, HEADER_BYTES, Link
 from bus.streams import ensure
 from tas.values.backoff import Backoff
 
@@ -59,12 +59,19 @@ CLOSE_SECONDS = 1.0
 
 T = TypeVar("T")
 
+DEFAULT_VALUE_BYTES = (1 << 20) - HEADER_BYTES
+"""The most bytes of a value of a bucket on a server with the default `max_payload`."""
+
 _KEY = re.compile(r"[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*")
 _SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 
 
 class Bus:
-    """One connection. Safe for concurrent use within its event loop."""
+    """One connection. Safe for concurrent use within its event loop.
+
+    Attributes:
+        max_value_bytes: The most bytes of a value of a bucket, by the server of the last connection.
+    """
 
     def __init__(self, url: str, *, name: str, streams: Sequence[Stream | Bucket], replicas: int) -> None:
         self.name = name
@@ -74,6 +81,7 @@ class Bus:
         self._servers = _servers(url)
         self._last_error = "not tried yet"
         self._closing = False
+        self.max_value_bytes = DEFAULT_VALUE_BYTES
         self.address = ",".join(_without_password(server) for server in self._servers)
         self._streams = streams
         self._replicas = replicas
@@ -333,6 +341,7 @@ class Bus:
             self.report("streams", state.problem)
             if state.usable and not self._connected.is_set():
                 self._link = link
+                self.max_value_bytes = link.max_payload
                 self._connected.set()
                 log.info("bus_connected", connection=self.name, bus=self.address)
             if isinstance(state.problem, UnavailableError):

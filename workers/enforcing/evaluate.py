@@ -101,6 +101,9 @@ class Evaluate:
     def _take_touched(self) -> None:
         """Queues the nodes and policies that changes have affected."""
         view = self._followed.view
+        if refitted := self._nodes.fit_policies():
+            for node in self._verdicts.stored.keys() | view.nodes:
+                self._add(node, refitted)
         touched = dict(view.touched)
         view.touched.clear()
         for node, policies in touched.items():
@@ -125,6 +128,7 @@ class Evaluate:
                     asyncio.get_running_loop().call_later(EPOCH_CHECK_SECONDS, self._wake_up)
                     continue
                 self._ready = True
+                self._nodes.fit_policies()
                 self._nodes.noted_since = time.time()
                 log.info("verdicts_complete", nodes=len(view.nodes), policies=len(view.policies))
                 view.touched.clear()

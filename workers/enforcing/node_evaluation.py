@@ -18,6 +18,7 @@ from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS, NODE_SAMPLES
 from bus.record_kind import Unreadable
+from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.verdict.evaluation import evaluate_policy, met_labels
@@ -33,6 +34,7 @@ from tas.verdict.knowledge import (
     of_node,
 )
 from tas.verdict.pending import Touched
+from tas.verdict.size import PolicySize, left_out, policy_size
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tas.verdict.watched import UnmetLabels, watched
 from workers.following.followed_view import FollowedView
@@ -66,6 +68,7 @@ class NodeEvaluation:
     Attributes:
         noted_since: Since when `note_unmet` was called for each change, in seconds since 1970; infinite: not now.
         unmet: The labels with `clearFor` whose rules were seen not met.
+        left_out: The policies for which verdicts have no room.
     """
 
     def __init__(
@@ -73,10 +76,32 @@ class NodeEvaluation:
     ) -> None:
         self.noted_since = inf
         self.unmet = UnmetLabels()
+        self.left_out: frozenset[PolicyKey] = frozenset()
+        self._sizes: dict[PolicyKey, tuple[PolicyRecord, PolicySize]] = {}
+        self._fitted = (-1, -1)
         self._bus = bus
         self._followed = followed
         self._verdicts = verdicts
         self._metrics = metrics
+        self._metrics.left_out.set_function(lambda: float(len(self.left_out)))
+
+    def fit_policies(self) -> frozenset[PolicyKey]:
+        """Updates `left_out` after a change of policies or of the server; returns the policies that it affects."""
+        limit, records = self._bus.max_value_bytes, self._followed.records
+        if (current := (self._followed.records_changes, limit)) == self._fitted:
+            return frozenset()
+        self._fitted = current
+        sizes: dict[PolicyKey, tuple[PolicyRecord, PolicySize]] = {}
+        for key, record in records.items():
+            known = self._sizes.get(key)
+            if known is None or known[0] is not record:
+                known = record, policy_size(record.policy, uid=record.uid, created=record.created)
+            sizes[key] = known
+        before, self._sizes = self.left_out, sizes
+        self.left_out = left_out((size for _, size in sizes.values()), limit)
+        for key in sorted(self.left_out - before):
+            log.warning("policy_left_out", policy=str(key), bytes=sizes[key][1].bytes, limit=limit)
+        return self.left_out ^ before
 
     def note_unmet(self, node: str, key: PolicyKey, *, missed: bool) -> None:
         """Notes which labels of a policy with `clearFor` have rules that are not met now; `missed` as `UnmetLabels`."""
@@ -143,7 +168,7 @@ class NodeEvaluation:
             before=None if before is None else (before.time, self._verdicts.get(node).known_since),
         )
         for number, key in enumerate(sorted(keys), 1):
-            record = self._followed.records.get(key)
+            record = None if key in self.left_out else self._followed.records.get(key)
             if record is not None:
                 evaluated[key], waits = evaluate_policy(
                     record.policy,
@@ -246,6 +271,7 @@ class Metrics:
         self.conflicts = counter("tas_verdict_write_conflicts", "Writes retried because another replica was first.")
         self.refused = counter("tas_verdict_writes_refused", "Writes postponed because the bucket was full.")
         self.verdicts = gauge("tas_verdicts", "Nodes with a verdict.")
+        self.left_out = gauge("tas_verdict_policies_left_out", "Policies for which verdicts have no room.")
         self.pending = gauge("tas_verdict_nodes_pending", "Nodes that wait for their evaluation.")
         self.seconds = Histogram(
             "tas_verdict_write_seconds",

@@ -39,6 +39,7 @@ class FollowedView:
     Attributes:
         view: The state of nodes and policies.
         records: The stored record of each policy, with its problems.
+        records_changes: How often `records` has changed.
         node_uids: The uid of each node of the API server.
         node_revisions: The last revision of each node's entries in the current epoch of NODES, deletions included.
         completed: Set once both lists were complete; stays set in later epochs.
@@ -58,6 +59,7 @@ class FollowedView:
         self.view = View(default_stale_after=default_stale_after, verdicts=verdicts)
         self._on_change = on_change
         self.records: dict[PolicyKey, PolicyRecord] = {}
+        self.records_changes = 0
         self.node_uids: dict[str, str] = {}
         self.node_revisions: dict[str, int] = {}
         self.completed = asyncio.Event()
@@ -140,6 +142,7 @@ class FollowedView:
     def _set_policy(self, key: PolicyKey, record: PolicyRecord) -> None:
         known = self.records.get(key)
         self.records[key] = record
+        self.records_changes += 1
         if self.completed.is_set():
             self.view.set_policy(record.policy, time.time())
         if known is not None and (known.uid, known.generation) != (record.uid, record.generation):
@@ -208,6 +211,7 @@ class FollowedView:
 
     def _drop_policy(self, key: PolicyKey) -> None:
         self.records.pop(key, None)
+        self.records_changes += 1
         self.view.drop_policy(key)
 
     def _drop_facts(self, node: str) -> None:

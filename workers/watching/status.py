@@ -24,6 +24,7 @@ from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.verdict.ownership import Claim, claim_of
+from tas.verdict.size import PolicySize, left_out, no_room, policy_size
 from tas.verdict.status import (
     MetricUse,
     NodeStates,
@@ -63,7 +64,7 @@ LEASE_KEY = "status"
 class _Written:
     """A policy of the API server, with its parsed spec."""
 
-    __slots__ = ("claim", "metadata", "policy", "problems", "status")
+    __slots__ = ("claim", "metadata", "policy", "problems", "size", "status")
 
     def __init__(self, found: PolicyObject) -> None:
         self.metadata: Metadata = found.metadata
@@ -72,9 +73,9 @@ class _Written:
         self.problems: tuple[Problem, ...]
         self.policy, self.problems = parse_policy(PolicyKey(found.metadata.namespace, found.metadata.name), found.spec)
         created = found.metadata.creation_timestamp
-        self.claim: Claim = claim_of(
-            self.policy, uid=found.metadata.uid, created=None if created is None else created.timestamp()
-        )
+        created_at = None if created is None else created.timestamp()
+        self.claim: Claim = claim_of(self.policy, uid=found.metadata.uid, created=created_at)
+        self.size: PolicySize = policy_size(self.policy, uid=found.metadata.uid, created=created_at)
 
 
 class PolicyStatus:
@@ -128,7 +129,7 @@ class PolicyStatus:
         status = policy_status(
             policy,
             generation=metadata.generation,
-            problems=(*written.problems, *labels_of_others(policy, claims), *foreign),
+            problems=(*written.problems, *labels_of_others(policy, claims), *foreign, *following.no_room(written)),
             states=states,
             unseen=following.unseen(policy),
             before=written.status,
@@ -170,6 +171,7 @@ class _Following:
         self.policies: dict[PolicyKey, _Written] = {}
         self.book = StateBook()
         self.changed: set[PolicyKey] = set()
+        self._left_out: frozenset[PolicyKey] = frozenset()
         self._writer = writer
         self._default_stale_after = writer._default_stale_after
         self._seen = SeenMetrics()
@@ -205,6 +207,12 @@ class _Following:
                 found[node] = facts.labels
         return found
 
+    def no_room(self, written: _Written) -> list[Problem]:
+        """The problem of a policy for which verdicts had no room at the last check."""
+        if written.policy.key not in self._left_out:
+            return []
+        return [no_room(written.size, self._writer._bus.max_value_bytes)]
+
     @property
     def _ready(self) -> bool:
         return bool(self._reflector.listed) and self._verdicts.status.caught_up and self._nodes.unready() is None
@@ -220,6 +228,9 @@ class _Following:
             if now - all_checked_at >= CHECK_ALL_SECONDS:
                 all_checked_at = now
                 self.changed.update(self.policies)
+            before, limit = self._left_out, self._writer._bus.max_value_bytes
+            self._left_out = left_out((written.size for written in self.policies.values()), limit)
+            self.changed |= before ^ self._left_out
             due = {key for key in self.changed if now - self._patched.get(key, float("-inf")) >= PATCH_SECONDS}
             self.changed -= due
             to_check = [written for key in sorted(due) if (written := self.policies.get(key)) is not None]

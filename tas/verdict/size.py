@@ -1,0 +1,79 @@
+"""Which policies a node's verdict has room for: a verdict is one message of the bus, whose size is limited.
+
+All verdicts have the same policies, whatever the state of a node is: the size of a policy is its largest possible one.
+Older policies go first, as for the ownership of labels (`tas.verdict.ownership`), so no new policy displaces an older
+one. A policy that is left out changes no label: `labels` removes no label that a policy of the API server may own.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from tas.policy.policy import Policy, PolicyKey, Problem, Strategy, StrategyType
+from tas.verdict.verdict import VERDICT_STRATEGIES, deschedule_label, labeling_prefix
+
+NODE_BYTES = 1024
+"""The most bytes of a verdict without its policies."""
+
+_POLICY_BYTES = 150
+_STRATEGY_BYTES = 240
+_LABEL_BYTES = 160
+_LIST_ITEM_BYTES = 3
+"""The names of fields, the punctuation, times, states and numbers; `test_size.py` compares these with the encoding."""
+
+
+class PolicySize(NamedTuple):
+    """The most bytes that a policy adds to a verdict, and when it was created (seconds since 1970, or None)."""
+
+    key: PolicyKey
+    created: float | None
+    bytes: int
+
+
+def policy_size(policy: Policy, *, uid: str, created: float | None) -> PolicySize:
+    """The size of a policy in the verdict of any node, at most."""
+    texts = (policy.key.namespace, policy.key.name, uid)
+    size = _POLICY_BYTES + sum(len(msgspec.json.encode(text)) for text in texts)
+    for kind in VERDICT_STRATEGIES:
+        strategy = policy.strategies.get(kind)
+        if strategy is not None:
+            size += _STRATEGY_BYTES + _labels_bytes(policy.key, strategy)
+            if kind is not StrategyType.DONTSCHEDULE:
+                size += sum(_LIST_ITEM_BYTES + len(rule.metric) + 1 + len(rule.source or "") for rule in strategy.rules)
+    return PolicySize(policy.key, created, size)
+
+
+def _labels_bytes(key: PolicyKey, strategy: Strategy) -> int:
+    if strategy.type is StrategyType.DESCHEDULE:
+        return _LABEL_BYTES + len(deschedule_label(key) or "")
+    prefix = len(labeling_prefix(key))
+    return sum(_LABEL_BYTES + prefix + len(name) + len(value) for rule in strategy.rules for name, value in rule.labels)
+
+
+def left_out(sizes: Iterable[PolicySize], limit: int) -> frozenset[PolicyKey]:
+    """The policies for which a verdict of at most `limit` bytes has no room: each that does not fit beside older ones.
+
+    A policy without a time of creation counts as older than one with, and at equal times the namespace decides.
+    """
+    every = list(sizes)
+    room = limit - NODE_BYTES
+    if sum(each.bytes for each in every) <= room:
+        return frozenset()
+    left: set[PolicyKey] = set()
+    for each in sorted(every, key=lambda each: (each.created or 0.0, each.key)):
+        if each.bytes <= room:
+            room -= each.bytes
+        else:
+            left.add(each.key)
+    return frozenset(left)
+
+
+def no_room(size: PolicySize, limit: int) -> Problem:
+    """The problem of a policy that is left out of verdicts of at most `limit` bytes."""
+    value = f"up to {size.bytes} bytes in the verdict of a node"
+    reason = (
+        f"a verdict has at most {limit} bytes, and beside the older policies no room for this one: it changes no label,"
+        " and no node counts as violating; filter and prioritize use it"
+    )
+    return Problem(field="spec", value=value, reason=reason, refused=False)
