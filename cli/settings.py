@@ -360,7 +360,7 @@ class Settings:
         group="The extender",
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
-        commands=tuple(sorted((*_RUNS_EXTENDER, *_EVALUATES, "explain", "trace"))),
+        commands=tuple(sorted((*_RUNS_EXTENDER, *_EVALUATES, "explain", "run collect", "trace"))),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )

@@ -197,7 +197,13 @@ class Process:
 
     async def _collect(self, bus: Bus) -> Worker:
         sources = Sources(self.settings, self._stack, lambda: self.connect_kubernetes("collect"), self.registry)
-        return Collect(bus, await sources.build(), period=self.settings.period, registry=self.registry)
+        return Collect(
+            bus,
+            await sources.build(),
+            period=self.settings.period,
+            default_stale_after=self.settings.stale_after,
+            registry=self.registry,
+        )
 
     def add(self, worker: Worker) -> None:
         """Adds a worker that was built elsewhere."""

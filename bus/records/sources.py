@@ -2,15 +2,16 @@
 
 import msgspec
 
-from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader
-from tas.sources.result import Refusal, RefusalReason
-from tas.sources.state import SourceMetric, SourceState
+from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, time_of
+from tas.sources.result import RefusalReason
+from tas.sources.state import RefusedValues, SourceMetric, SourceState
 
 
 class _Refusal(msgspec.Struct, kw_only=True):
     reason: str
     count: int
     example: str
+    time: Time
 
 
 class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -39,8 +40,8 @@ def encode_source_state(state: SourceState) -> bytes:
     fields = msgspec.structs.asdict(state)
     fields |= {name: optional_time_of(fields[name]) for name in _TIMES}
     fields["refused"] = [
-        _Refusal(reason=why.value, count=refusal.count, example=refusal.example)
-        for why, refusal in sorted(state.refused.items())
+        _Refusal(reason=why.value, count=values.count, example=values.example, time=time_of(values.time))
+        for why, values in sorted(state.refused.items())
     ]
     return encode(_SourceState(**fields))
 
@@ -51,7 +52,7 @@ def decode_source_state(data: bytes) -> SourceState:
     fields = msgspec.structs.asdict(written)
     fields |= {name: optional_seconds_of(fields[name]) for name in _TIMES}
     fields["refused"] = {
-        RefusalReason(each.reason): Refusal(count=each.count, example=each.example)
+        RefusalReason(each.reason): RefusedValues(count=each.count, example=each.example, time=each.time.timestamp())
         for each in written.refused
         if each.reason in set(RefusalReason)
     }

@@ -19,7 +19,7 @@ from cli.settings import Settings
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import StrategyType
 from tas.samples.sample import NodeSamples
-from tas.sources.state import SourceState
+from tas.sources.state import SourceState, health
 from tas.values.quantity import format_quantity
 from tas.verdict.verdict import DesiredKind, DesiredLabel
 
@@ -204,8 +204,7 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
         state = entry.readable()
         if state is None:
             continue
-        is_held = f"collect.{entry.key}" in held
-        state_name = _state_name(state, is_held=is_held)
+        state_name = health(state, is_held=f"collect.{entry.key}" in held, now=now).value
         documents.append({"source": entry.key, "state": state_name} | entry.document())
         table.add_row(
             entry.key,
@@ -216,7 +215,7 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
             Text(
                 "\n".join(f"{metric}: {counted(each.nodes, 'node')}" for metric, each in state.metrics.items()) or "-"
             ),
-            Text("\n".join(_problems(state)) or "-"),
+            Text("\n".join(_problems(state, now)) or "-"),
         )
     if as_json:
         print_json(documents)
@@ -228,20 +227,10 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
     return 0
 
 
-def _state_name(state: SourceState, *, is_held: bool) -> str:
-    """The state of a source, as docs/sources.md explains it."""
-    if state.period is not None and not is_held:
-        return "unattended"  # no replica runs, or all of them hang
-    if not state.metrics:
-        return "idle"
-    if state.problem:
-        return "failing"
-    if any(each.missing for each in state.metrics.values()):
-        return "partial"
-    return "waiting" if state.last_success is None else "healthy"
-
-
-def _problems(state: SourceState) -> list[str]:
+def _problems(state: SourceState, now: float) -> list[str]:
     problems = [state.problem] if state.problem else []
     problems += [f"{metric}: {each.missing}" for metric, each in state.metrics.items() if each.missing]
-    return problems + [f"{each.count} refused, as {each.example}" for each in state.refused.values()]
+    return problems + [
+        f"{each.count} refused, the last {age_text(now - each.time)} ago, as {each.example}"
+        for each in state.refused.values()
+    ]

@@ -16,7 +16,7 @@ from tas.policy.rules import State, rule_state
 from tas.samples.freshness import is_fresh, stale_at
 from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.samples.unknown_node import is_unknown_node
-from tas.sources.state import SourceState
+from tas.sources.state import Health, SourceState, health
 from tas.values.quantity import short_text
 from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict, StrategyVerdict
@@ -104,17 +104,16 @@ def _source(metric: str, _node: str, evidence: Evidence, now: float) -> StageRes
     since: float | None = None
     for name, state in sorted(evidence.sources.items()):
         known = state.metrics.get(metric)
-        if state.period is not None and name not in evidence.held_sources:
-            details.append(f"{name}: no replica of collect polls it: is one running?")
+        problems = [text for text in (state.problem, "" if known is None else known.missing) if text]
+        if health(state, is_held=name in evidence.held_sources, now=now) is Health.UNATTENDED:
+            verb = "listens for" if state.period is None else "polls"
+            details.append(f"{name}: no replica of collect {verb} it: is one running?")
             since = state.time if since is None else since
-        elif state.problem:
-            details.append(f"{name} ({state.holder}): {state.problem}")
+        elif problems:
+            details.append(f"{name} ({state.holder}): {'; '.join(problems)}")
             since = state.last_success if since is None else since
         elif known is None:
             details.append(f"{name} ({state.holder}): not polled for {metric}: no policy uses it")
-        elif known.missing:
-            details.append(f"{name} ({state.holder}): {known.missing}")
-            since = state.last_success if since is None else since
         else:
             details.append(
                 f"{name} ({state.holder}): a value for {known.nodes} {'node' if known.nodes == 1 else 'nodes'}"

@@ -1,14 +1,18 @@
-"""The state of a source, stored in SOURCES: whether the source answers, since when, and which values were refused."""
+"""The state of a source, stored in SOURCES: whether policies have fresh samples from the source, and if not, why.
 
-from collections.abc import Collection, Mapping
+The health of every kind of source follows from these samples alone. An answer, or a request of remote write, without a
+fresh sample of a metric that policies use is no success.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from math import inf
 
 import msgspec
 
 from tas.errors import line_of
-from tas.sources.result import Refusal, RefusalReason, SourceResult
-
-NODE_SEEN_SECONDS = 60.0
-"""How long a node counts for a metric of a source that writes to us: each request has only some of the nodes."""
+from tas.samples.freshness import stale_at
+from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult
 
 MIN_WRITE_INTERVAL_SECONDS = 1.0
 """The shortest time between two writes of a state, however often its significant fields change."""
@@ -20,20 +24,57 @@ MAX_WRITE_INTERVAL_SECONDS = 60.0
 """The longest time between two writes: so soon a state is stored again after a wipe, and a state never expires."""
 
 
+UNATTENDED_SECONDS = 2 * MAX_WRITE_INTERVAL_SECONDS
+"""After this time without a write no replica listens for a source that writes to us."""
+
+
+class Health(StrEnum):
+    """The state of a source in one word."""
+
+    HEALTHY = "healthy"
+    """Each metric of policies has a fresh sample of at least one node."""
+    PARTIAL = "partial"
+    """Some metrics have none."""
+    FAILING = "failing"
+    """No metric has one, or the last poll gave none."""
+    WAITING = "waiting"
+    """Nothing was polled or received yet."""
+    IDLE = "idle"
+    """No policy uses a metric of the source."""
+    UNATTENDED = "unattended"
+    """No replica of collect polls the source or listens for it."""
+
+
+class PollResult(StrEnum):
+    """Whether a poll gave a fresh sample for all, some or none of the metrics; with a refused value not for all."""
+
+    ALL = "all"
+    SOME = "some"
+    NONE = "none"
+
+
 class SourceMetric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A metric that policies use: how many nodes have a value from the source, or why none has (`missing`)."""
+    """A metric that policies use: how many nodes have a fresh sample from the source, or why none has (`missing`)."""
 
     nodes: int = 0
     missing: str = ""
+
+
+class RefusedValues(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of values refused for one reason since the replica has the source, the newest example and its time."""
+
+    count: int
+    example: str
+    time: float
 
 
 class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     """A source as reported by its holder: the replica that polls the source, or received its last request.
 
     Times are in seconds since 1970. `period` is in seconds; None for a source that writes to us. `problem` says why the
-    last poll failed as a whole; empty after a success, and before the first poll. `metrics` is empty if no policy uses
-    the source: then nothing is polled. Since `since` are counted: polls (or received requests), failed ones, published
-    samples, refused values.
+    last poll failed as a whole; empty after a success, and before the first poll. `last_success` is when a fresh sample
+    of a metric of policies last came. `metrics` is empty if no policy uses the source: then nothing is polled. Since
+    `since` are counted: polls (or received requests), failed ones, published samples, refused values.
     """
 
     kind: str
@@ -48,7 +89,41 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     polls: int = 0
     failures: int = 0
     samples: int = 0
-    refused: Mapping[RefusalReason, Refusal] = {}
+    refused: Mapping[RefusalReason, RefusedValues] = {}
+
+
+def health(state: SourceState, *, is_held: bool, now: float) -> Health:
+    """The health of a source at `now`; `is_held`: whether a replica of collect has the lease of the source."""
+    if not (is_held if state.period is not None else now - state.time < UNATTENDED_SECONDS):
+        return Health.UNATTENDED
+    if not state.metrics:
+        return Health.IDLE
+    if state.problem:
+        return Health.FAILING
+    if state.polls == 0:
+        return Health.WAITING
+    missing = sum(1 for metric in state.metrics.values() if metric.missing)
+    if missing:
+        return Health.FAILING if missing == len(state.metrics) else Health.PARTIAL
+    return Health.HEALTHY
+
+
+class _FreshNodes:
+    """The nodes with a sample of one metric, each until its sample is stale."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        self._earliest = inf
+
+    def add(self, node: str, until: float) -> None:
+        self._until[node] = until
+        self._earliest = min(self._earliest, until)
+
+    def count(self, now: float) -> int:
+        if self._earliest <= now:  # seldom: a state is read every second, for a whole cluster
+            self._until = {node: until for node, until in self._until.items() if until > now}
+            self._earliest = min(self._until.values(), default=inf)
+        return len(self._until)
 
 
 class SourceTracker:
@@ -62,54 +137,75 @@ class SourceTracker:
         self._problem = ""
         self._last_success: float | None = None
         self._last_failure: float | None = None
-        self._metrics: frozenset[str] = frozenset()
-        self._seen: dict[str, dict[str, float]] = {}
+        self._metrics: Mapping[str, float] = {}
+        self._requested: frozenset[str] = frozenset()
+        self._fresh: dict[str, _FreshNodes] = {}
         self._missing: dict[str, str] = {}
+        self._refusal = ""  # an example of the last poll
         self._polls = 0
         self._failures = 0
         self._samples = 0
-        self._refused: dict[RefusalReason, Refusal] = {}
+        self._refused: dict[RefusalReason, RefusedValues] = {}
 
     @property
     def problem(self) -> str:
         """Why the last poll failed as a whole; empty if it succeeded."""
         return self._problem
 
-    @property
-    def missing(self) -> Mapping[str, str]:
-        """The metrics without a value in the last poll, each with the reason."""
-        return self._missing
-
-    def set_metrics(self, metrics: Collection[str]) -> None:
-        """Sets the metrics that policies use from now on."""
-        self._metrics = frozenset(metrics)
-        for known in (self._seen, self._missing):
-            for metric in known.keys() - self._metrics:
-                del known[metric]
+    def set_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Sets the metrics that policies use from now on, each with the seconds after which its samples are stale."""
+        self._metrics = metrics
+        self._fresh = {metric: nodes for metric, nodes in self._fresh.items() if metric in metrics}
+        self._missing = {metric: reason for metric, reason in self._missing.items() if metric in metrics}
         if not self._metrics:
             self._problem = ""  # nothing is polled, so nothing fails
 
-    def record_result(self, result: SourceResult, *, published: int, now: float) -> None:
-        """Counts a poll that succeeded at least in part, and of which `published` samples were published."""
+    def record_result(self, result: SourceResult, *, published: int, now: float) -> PollResult:
+        """Counts the result of a poll or of a received request, of which `published` samples were published."""
         self._polls += 1
         self._problem = ""
-        self._last_success = now
         self._samples += published
-        for category, refusal in result.refusals.items():
+        self._requested = frozenset(self._metrics)
+        self._count_refused(result.refusals, now)
+        if self._period is not None:
+            self._fresh.clear()
+            self._missing.clear()
+        has_fresh = False
+        for sample in result.samples:
+            has_fresh = self._add_sample(sample, now) or has_fresh
+        for metric, reason in result.missing.items():
+            if metric in self._metrics:
+                self._missing[metric] = line_of(reason)
+        if has_fresh:
+            self._last_success = now
+        elif self._period is not None or result.refusals:
+            # A request of remote write may have only metrics that no policy uses: that is no failure, and no success.
+            self._failures += 1
+            self._last_failure = now
+            self._problem = "" if self._period is None else "no fresh value of any metric that policies use"
+        if not has_fresh:
+            return PollResult.NONE
+        is_complete = not result.refusals and all(not each.missing for each in self._states_of_metrics(now).values())
+        return PollResult.ALL if is_complete else PollResult.SOME
+
+    def _count_refused(self, refusals: Mapping[RefusalReason, Refusal], now: float) -> None:
+        self._refusal = next((refusal.example for refusal in refusals.values()), "")
+        for category, refusal in refusals.items():
             before = self._refused.get(category)
             # The newest example: the cause of an older one may be repaired by now.
-            self._refused[category] = Refusal(
-                count=refusal.count + (before.count if before else 0), example=refusal.example
+            self._refused[category] = RefusedValues(
+                count=refusal.count + (before.count if before else 0), example=refusal.example, time=now
             )
-        if self._period is not None:
-            self._seen.clear()
-            self._missing.clear()
-        for sample in result.samples:
-            self._seen.setdefault(sample.metric, {})[sample.node] = now
-            self._missing.pop(sample.metric, None)
-        self._missing.update(
-            {metric: line_of(reason) for metric, reason in result.missing.items() if metric in self._metrics}
-        )
+
+    def _add_sample(self, sample: Sample, now: float) -> bool:
+        """Counts a sample of a metric of policies; returns whether the sample is fresh."""
+        stale_after = self._metrics.get(sample.metric)
+        if stale_after is None:
+            return False
+        until = stale_at(now if sample.measured is None else min(sample.measured, now), stale_after)
+        self._missing.pop(sample.metric, None)
+        self._fresh.setdefault(sample.metric, _FreshNodes()).add(sample.node, until)
+        return until > now
 
     def record_failure(self, problem: str, *, now: float) -> None:
         """Counts a poll that failed as a whole."""
@@ -120,10 +216,6 @@ class SourceTracker:
 
     def state(self, *, now: float) -> SourceState:
         """The state at `now`."""
-        if self._period is None:
-            for nodes in self._seen.values():
-                for node in [node for node, seen in nodes.items() if now - seen > NODE_SEEN_SECONDS]:
-                    del nodes[node]
         return SourceState(
             kind=self._kind,
             holder=self._holder,
@@ -133,15 +225,30 @@ class SourceTracker:
             problem=self._problem,
             last_success=self._last_success,
             last_failure=self._last_failure,
-            metrics={
-                metric: SourceMetric(nodes=len(self._seen.get(metric, ())), missing=self._missing.get(metric, ""))
-                for metric in sorted(self._metrics)
-            },
+            metrics=self._states_of_metrics(now),
             polls=self._polls,
             failures=self._failures,
             samples=self._samples,
             refused=dict(self._refused),
         )
+
+    def _states_of_metrics(self, now: float) -> dict[str, SourceMetric]:
+        return {metric: self._state_of_metric(metric, now) for metric in sorted(self._metrics)}
+
+    def _state_of_metric(self, metric: str, now: float) -> SourceMetric:
+        fresh = self._fresh.get(metric)
+        nodes = 0 if fresh is None else fresh.count(now)
+        if nodes or metric not in self._requested:
+            return SourceMetric(nodes=nodes)
+        if metric in self._missing:
+            reason = self._missing[metric]
+        elif fresh is not None:
+            reason = f"no fresh sample: the newest is older than {self._metrics[metric]:g} s"
+        elif self._period is None:
+            reason = "no sample received"
+        else:
+            reason = f"no value accepted, as {self._refusal}" if self._refusal else "no value"
+        return SourceMetric(missing=reason)
 
 
 def is_write_due(written: SourceState | None, state: SourceState) -> bool:

@@ -7,7 +7,7 @@ writes to `collect`. SOURCES has the state of each source.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import structlog
@@ -17,7 +17,7 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease, process_identity
 from tas.sources.result import SourceResult, with_valid_times
-from tas.sources.state import SourceTracker
+from tas.sources.state import PollResult, SourceState, SourceTracker
 from tas.values.backoff import Backoff
 from workers.ingest.sample_publisher import SamplePublisher
 from workers.ingest.source_states import SourceStates
@@ -43,6 +43,9 @@ MIN_PAUSE_SECONDS = 0.1
 
 STATE_CHECK_SECONDS = 1.0
 """How often the state of a source is checked for changes to write."""
+
+MAX_MISSING_LOGGED = 8
+"""For how many missing metrics of a source a line is logged every ten seconds; one more line counts all others."""
 
 IDLE_SECONDS = 3600.0
 """The pause while no policy uses a metric; a policy change ends it."""
@@ -71,11 +74,15 @@ class SourceMetrics:
         self.refused = counter(
             "tas_source_values_refused", "Values in responses that were refused.", labelnames=["source", "reason"]
         )
-        self.missing = gauge("tas_source_metrics_missing", "Metrics of policies without a value in the last poll.")
+        self.missing = gauge(
+            "tas_source_metrics_missing", "Metrics of policies without a fresh sample from the source."
+        )
         self.lease_held = gauge(
             "tas_source_lease_held", "1 while this replica has the source, 0 while it is on standby."
         )
-        self.last_success = gauge("tas_source_last_success_timestamp_seconds", "When a poll last gave values.")
+        self.last_success = gauge(
+            "tas_source_last_success_timestamp_seconds", "When a fresh sample last came; 0 if never."
+        )
 
 
 class Collect:
@@ -89,10 +96,11 @@ class Collect:
         sources: Mapping[SourceSpec, Source | Listener],
         *,
         period: float,
+        default_stale_after: float,
         registry: CollectorRegistry,
     ) -> None:
-        """`period` is the time between polls of a source, in seconds."""
-        self._wanted = WantedMetrics(bus)
+        """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`."""
+        self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after)
         metrics = SourceMetrics(registry)
         self._runs: list[_PolledSource | _ReceivingSource] = [
             _ReceivingSource(bus, spec, source, self._wanted, metrics)
@@ -128,18 +136,19 @@ class _CollectedSource:
         self._holder = process_identity()
         self._publisher = SamplePublisher(bus, spec.name)
         self._throttled = ThrottledLog(log, source=spec.name)
+        self._missing_log = ThrottledLog(log, keys=MAX_MISSING_LOGGED, source=spec.name)
         self._start_tracking()
         metrics.lease_held.labels(self.name).set(0)
         metrics.missing.labels(self.name).set(0)
-        for result in ("all", "some", "none"):
-            metrics.polls.labels(self.name, result)
+        metrics.last_success.labels(self.name).set(0)
 
     def _start_tracking(self) -> None:
         """Starts a new state: from now on this replica has the source."""
         self._tracker = SourceTracker(kind=self._kind, holder=self._holder, period=self._period, now=time.time())
         self._states = SourceStates(self._bus, self.name)
+        self._missing: Mapping[str, str] = {}
 
-    async def _publish(self, result: SourceResult, metrics: frozenset[str], *, requested_at: float) -> None:
+    async def _publish(self, result: SourceResult, metrics: Collection[str], *, requested_at: float) -> None:
         """Publishes the values of `metrics` in a result. Raises BusError."""
         result = with_valid_times(result, now=time.time())
         samples = tuple(sample for sample in result.samples if sample.metric in metrics)
@@ -158,29 +167,45 @@ class _CollectedSource:
 
     def _record_result(self, result: SourceResult, published: int) -> None:
         now = time.time()
-        missing_before = dict(self._tracker.missing)
-        if self._tracker.problem:
-            log.info("source_recovered", source=self.name)
-        self._tracker.record_result(result, published=published, now=now)
-        missing = self._tracker.missing
-        for metric in sorted(missing):
-            if missing[metric] != missing_before.get(metric):
-                self._throttled.warning("source_metric_missing", metric, metric=metric, reason=missing[metric])
+        problem_before = self._tracker.problem
+        poll_result = self._tracker.record_result(result, published=published, now=now)
         for why, refusal in result.refusals.items():
             self._metrics.refused.labels(self.name, why.value).inc(refusal.count)
             self._throttled.warning(
                 "source_values_refused", why, reason=why.value, count=refusal.count, example=refusal.example
             )
-        self._metrics.polls.labels(self.name, "some" if missing or result.refusals else "all").inc()
-        self._metrics.missing.labels(self.name).set(len(missing))
-        self._metrics.last_success.labels(self.name).set(now)
+        if poll_result is not PollResult.NONE:
+            self._metrics.last_success.labels(self.name).set(now)
+        self._count_poll(poll_result)
+        self._log_problem(problem_before)
 
     def _record_failure(self, problem: str) -> None:
-        """Records a poll without any value."""
-        if problem != self._tracker.problem:
-            self._throttled.warning("source_failed", problem, error=problem)
+        """Records a poll without an answer."""
+        problem_before = self._tracker.problem
         self._tracker.record_failure(problem, now=time.time())
-        self._metrics.polls.labels(self.name, "none").inc()
+        self._count_poll(PollResult.NONE)
+        self._log_problem(problem_before)
+
+    def _count_poll(self, result: PollResult) -> None:
+        """Counts a poll; nothing for a source that is not polled."""
+
+    def _log_problem(self, before: str) -> None:
+        problem = self._tracker.problem
+        if problem and problem != before:
+            self._throttled.warning("source_failed", problem, error=problem)
+        elif before and not problem:
+            log.info("source_recovered", source=self.name)
+
+    def _current_state(self) -> SourceState:
+        """The state now. Logs and counts the metrics without a fresh sample: they may have become stale since."""
+        state = self._tracker.state(now=time.time())
+        missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing}
+        for metric, reason in missing.items():
+            if reason != self._missing.get(metric):
+                self._missing_log.warning("source_metric_missing", metric, metric=metric, reason=reason)
+        self._missing = missing
+        self._metrics.missing.labels(self.name).set(sum(not each.nodes for each in state.metrics.values()))
+        return state
 
 
 class _PolledSource(_CollectedSource):
@@ -201,6 +226,8 @@ class _PolledSource(_CollectedSource):
         self._poll_period = period
         self._retry = Backoff(first=2 * period, longest=max(period, MAX_PAUSE_SECONDS))
         metrics.late.labels(self.name)
+        for result in PollResult:
+            metrics.polls.labels(self.name, result.value)
         self._lease = Lease(bus, f"collect.{spec.name}")
 
     async def run(self) -> None:
@@ -219,6 +246,10 @@ class _PolledSource(_CollectedSource):
                 log.info("source_lease_lost", source=self.name, error=str(error))
             finally:
                 lease_held.set(0)
+                self._metrics.missing.labels(self.name).set(0)
+
+    def _count_poll(self, result: PollResult) -> None:
+        self._metrics.polls.labels(self.name, result.value).inc()
 
     async def _poll_periodically(self) -> None:
         loop = asyncio.get_running_loop()
@@ -231,7 +262,7 @@ class _PolledSource(_CollectedSource):
             min_pause, pause = MIN_PAUSE_SECONDS, IDLE_SECONDS
             if metrics:
                 try:
-                    await self._poll(metrics)
+                    await self._poll(frozenset(metrics))
                     failures, pause = 0, self._poll_period
                     self._check_period(loop.time() - started)
                 except SourceError as error:
@@ -269,7 +300,7 @@ class _PolledSource(_CollectedSource):
 
     async def _write_states(self) -> None:
         while True:
-            await self._states.write(self._tracker.state(now=time.time()))
+            await self._states.write(self._current_state())
             await asyncio.sleep(STATE_CHECK_SECONDS)
 
 
@@ -304,15 +335,17 @@ class _ReceivingSource(_CollectedSource):
             await asyncio.sleep(MAX_PAUSE_SECONDS)
 
     def _metrics_wanted(self) -> frozenset[str]:
-        return self._wanted.of(self.name)
+        return frozenset(self._wanted.of(self.name))
 
     async def _receive(self, result: SourceResult) -> None:
-        await self._publish(result, self._metrics_wanted(), requested_at=time.time())
+        metrics = self._wanted.of(self.name)
+        self._tracker.set_metrics(metrics)
+        await self._publish(result, metrics, requested_at=time.time())
 
     async def _write_states(self) -> None:
         while True:
-            self._tracker.set_metrics(self._metrics_wanted())
-            state = self._tracker.state(now=time.time())
+            self._tracker.set_metrics(self._wanted.of(self.name))
+            state = self._current_state()
             # A replica that received nothing does not overwrite the state of another replica.
             await self._states.write(state, keep_other_holder=state.polls == self._written_polls)
             self._written_polls = state.polls

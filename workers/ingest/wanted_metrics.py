@@ -1,6 +1,7 @@
 """The metrics that policies use, followed on the bus: sources are polled for these only."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
 from bus.connection import Bus, Epoch
@@ -24,8 +25,9 @@ class WantedMetrics:
         version: The number of changes so far.
     """
 
-    def __init__(self, bus: Bus) -> None:
-        self._uses: dict[PolicyKey, frozenset[MetricUse]] = {}
+    def __init__(self, bus: Bus, *, default_stale_after: float) -> None:
+        self._default_stale_after = default_stale_after
+        self._uses: dict[PolicyKey, Mapping[MetricUse, float]] = {}
         self._policy_keys: EpochKeys[PolicyKey] = EpochKeys()
         self._known = asyncio.Event()
         self._changed = asyncio.Event()
@@ -42,15 +44,21 @@ class WantedMetrics:
         """Follows until cancelled."""
         await self._watch.run()
 
+    def of(self, source: str) -> Mapping[str, float]:
+        """The metrics that policies read from a source or from any, once `wait_until_known` has returned.
+
+        With each metric the longest time in seconds after which a policy counts its samples as stale.
+        """
+        found: dict[str, float] = {}
+        for uses in self._uses.values():
+            for use, stale_after in uses.items():
+                if use.source in ("", source):
+                    found[use.metric] = max(stale_after, found.get(use.metric, 0.0))
+        return found
+
     async def wait_until_known(self) -> None:
         """Waits for the first complete list of policies."""
         await self._known.wait()
-
-    def of(self, source: str) -> frozenset[str]:
-        """The metrics to poll from a source: without a source, or with this one. Empty while not known."""
-        if not self._known.is_set():
-            return frozenset()
-        return frozenset(use.metric for uses in self._uses.values() for use in uses if use.source in ("", source))
 
     async def wait_for_change(self, *, after: int, seconds: float) -> None:
         """Returns when `version` differs from `after`, or after `seconds`."""
@@ -67,21 +75,22 @@ class WantedMetrics:
         key = entry.key
         if not entry.present:
             self._policy_keys.discard(key)
-            self._set_uses(key, frozenset())
+            self._set_uses(key, {})
             return
         self._policy_keys.add(key)
         record = entry.readable()
         if record is not None:
-            self._set_uses(key, metrics_of(record.policy))
+            stale_after = record.policy.stale_after_or(self._default_stale_after)
+            self._set_uses(key, dict.fromkeys(metrics_of(record.policy), stale_after))
 
     def _complete(self, synced: Synced) -> None:
         for key in self._policy_keys.complete_epoch(synced.epoch, self._uses.keys()):
-            self._set_uses(key, frozenset())
+            self._set_uses(key, {})
         self._known.set()
         self._notify()
 
-    def _set_uses(self, key: PolicyKey, uses: frozenset[MetricUse]) -> None:
-        if self._uses.get(key, frozenset()) == uses:
+    def _set_uses(self, key: PolicyKey, uses: Mapping[MetricUse, float]) -> None:
+        if self._uses.get(key, {}) == uses:
             return
         if uses:
             self._uses[key] = uses

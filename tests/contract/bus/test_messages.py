@@ -19,8 +19,8 @@ from bus.records.verdicts import decode_verdict, encode_verdict
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import Scrape
-from tas.sources.result import Refusal, RefusalReason
-from tas.sources.state import SourceMetric, SourceState
+from tas.sources.result import RefusalReason
+from tas.sources.state import RefusedValues, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
 from tas.verdict.verdict import (
     ABSENT,
@@ -169,8 +169,10 @@ SOURCE = SourceState(
     failures=1,
     samples=177,
     refused={
-        RefusalReason.NODE: Refusal(
-            count=59, example="health_metric of web-1: describedObject.kind = 'Pod': must be Node"
+        RefusalReason.NODE: RefusedValues(
+            count=59,
+            example="health_metric of web-1: describedObject.kind = 'Pod': must be Node",
+            time=YEAR + 59.5,
         )
     },
 )
@@ -235,7 +237,7 @@ def test_fields_of_later_versions_are_ignored(
 
 def test_a_refusal_reason_of_a_later_version_is_ignored() -> None:
     document = golden("source.json")
-    document["refused"].append({"reason": "later", "count": 1, "example": "?"})
+    document["refused"].append(document["refused"][0] | {"reason": "later"})
     assert decode_source_state(json.dumps(document).encode()) == SOURCE
 
 

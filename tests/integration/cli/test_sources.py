@@ -10,8 +10,8 @@ from bus.buckets import LEASES, SOURCES
 from bus.connection import Bus
 from bus.records.sources import encode_source_state
 from sandbox import Sandbox
-from tas.sources.result import Refusal, RefusalReason
-from tas.sources.state import SourceMetric, SourceState
+from tas.sources.result import RefusalReason
+from tas.sources.state import Health, RefusedValues, SourceMetric, SourceState
 from tests.integration.cli.tas import FREE, Tas
 from tests.integration.servers import Server, eventually
 from tests.kubernetes.admin import Admin
@@ -60,7 +60,7 @@ async def test_on_a_cluster_the_default_source_is_the_custom_metrics_api(
 
 async def put_state(bus: Bus, source: str, *, held: bool = True, **changes: object) -> None:
     state = SourceState(
-        **{"kind": "prometheus", "holder": "a-1", "since": 1.0, "time": 1.0, "period": 1.0} | changes  # type: ignore[arg-type]
+        **{"kind": "prometheus", "holder": "a-1", "since": 1.0, "time": 1.0, "period": 1.0, "polls": 1} | changes  # type: ignore[arg-type]
     )
     await bus.put(SOURCES, source, encode_source_state(state), revision=0, read_at=time.monotonic())
     if held:
@@ -70,13 +70,15 @@ async def put_state(bus: Bus, source: str, *, held: bool = True, **changes: obje
 async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, server: Server, bus: Bus) -> None:
     seen = {"m": SourceMetric(nodes=2)}
     now = time.time()
-    refused = {RefusalReason.NODE: Refusal(count=3, example="m of web: kind = 'Pod': must be Node")}
+    refused = {
+        RefusalReason.NODE: RefusedValues(count=3, example="m of web: kind = 'Pod': must be Node", time=now - 60)
+    }
     await put_state(bus, "idle")
     await put_state(bus, "healthy", metrics=seen, last_success=now, refused=refused)
     await put_state(bus, "alone", metrics=seen, last_success=now - 3700, held=False)
     await put_state(bus, "failing", metrics=seen, problem="connection refused")
     await put_state(bus, "partial", metrics=seen | {"n": SourceMetric(missing="not known")}, last_success=now)
-    await put_state(bus, "written", metrics={"m": SourceMetric()}, period=None, held=False)
+    await put_state(bus, "written", metrics={"m": SourceMetric()}, period=None, held=False, time=now, polls=0)
     await bus.put(SOURCES, "strange", b"?", revision=0, read_at=time.monotonic())
     done = await tas("get", "sources", "--json", "--bus", server.url)
     assert done.code == 0
@@ -93,7 +95,7 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
     for words in (
         "connection refused",
         "n: not known",
-        "3 refused, as m of web: kind = 'Pod'",
+        "3 refused, the last 1m",
         "m: 2 nodes",
         "1h0",
     ):
@@ -102,7 +104,7 @@ async def test_get_sources_shows_state_and_problems_of_each_source(tas: Tas, ser
 
 def test_every_state_and_reason_is_documented() -> None:
     page = (ROOT / "docs" / "sources.md").read_text()
-    for word in ("idle", "healthy", "unattended", "failing", "partial", "waiting"):
+    for word in Health:
         assert f"| `{word}` |" in page
     operations = (ROOT / "docs" / "operations.md").read_text()
     for why in RefusalReason:

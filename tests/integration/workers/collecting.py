@@ -158,10 +158,14 @@ class World:
 
 @asynccontextmanager
 async def collecting(
-    bus: Bus, *sources: Source | Listener, kind: SourceKind = SourceKind.CUSTOM_METRICS, period: float = 0.1
+    bus: Bus,
+    *sources: Source | Listener,
+    kind: SourceKind = SourceKind.CUSTOM_METRICS,
+    period: float = 0.1,
+    stale_after: float = 120.0,
 ) -> AsyncIterator[CollectorRegistry]:
     """Runs `collect` with these sources while the body runs, and gives its metrics."""
     registry = CollectorRegistry()
     specs = {SourceSpec(name=source.name, kind=kind): source for source in sources}
-    async with running(Collect(bus, specs, period=period, registry=registry)):
+    async with running(Collect(bus, specs, period=period, default_stale_after=stale_after, registry=registry)):
         yield registry

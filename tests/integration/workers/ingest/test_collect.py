@@ -22,6 +22,8 @@ from workers.ingest.collect import Collect
 from workers.ingest.sources.base import Listener, Source, SourceError
 from workers.ingest.sources.spec import SourceKind, SourceSpec
 
+LAST_SUCCESS = "tas_source_last_success_timestamp_seconds"
+MISSING = "tas_source_metrics_missing"
 LATE = "tas_source_polls_late_total"
 
 
@@ -35,6 +37,7 @@ class Fake:
         self.asked: list[frozenset[str]] = []
         self.problem: Exception | None = None
         self.hangs = False
+        self.without: frozenset[str] = frozenset()
         self.add_more: Callable[[ResultBuilder], None] = lambda _: None
 
     async def read(self, metrics: frozenset[str]) -> SourceResult:
@@ -44,7 +47,7 @@ class Fake:
         if self.problem is not None:
             raise self.problem
         builder = ResultBuilder()
-        for metric in sorted(metrics):
+        for metric in sorted(metrics - self.without):
             builder.add(node="node-1", metric=metric, value=self.value, measured=self.measured)
         self.add_more(builder)
         return builder.result()
@@ -108,6 +111,7 @@ async def test_no_source_is_polled_before_the_list_of_policies_is_complete(bus: 
         bus,
         {SourceSpec(name="fake", kind=SourceKind.CUSTOM_METRICS): fake},
         period=0.1,
+        default_stale_after=120.0,
         registry=CollectorRegistry(),
     )
     async with running(collect):
@@ -198,15 +202,16 @@ async def test_a_failing_source_does_not_delay_others(
     elif trouble == "raises a bug":
         bad.problem, problem = ZeroDivisionError("oh"), "a bug, see the log"
     else:
-        bad.measured, problem = time.time() + 1000, ""
+        bad.measured, problem = time.time() + 1000, "no fresh value of any metric that policies use"
     with capture_logs():  # to show the traceback of each poll would take most of the processor time
-        async with collecting(bus, bad, good):
+        async with collecting(bus, bad, good) as registry:
             await world.comes("node-1", "good")
-            if problem:
-                state = await world.problem("bad", problem)
-                assert state.failures == state.polls
-                assert state.last_success is None
-            else:
+            state = await world.problem("bad", problem)
+            assert state.failures == state.polls
+            assert state.last_success is None
+            assert registry.get_sample_value(LAST_SUCCESS, {"source": "bad"}) == 0
+            await eventually(lambda: registry.get_sample_value(MISSING, {"source": "bad"}) == 1)
+            if trouble == "gives invalid times":
                 await world.refuses("bad", "time", "load of node-1")
             before = len(good.asked)
             await eventually(lambda: len(good.asked) > before + 10)
@@ -248,14 +253,15 @@ async def test_refused_and_missing_values_are_reported_and_the_rest_is_published
         builder.add(node="node-1", metric="unasked", value="1")
         builder.add_missing("power", "unknown to all")
 
-    fake.add_more = add_more
+    fake.add_more, fake.without = add_more, frozenset({"power"})
     async with collecting(bus, fake) as registry:
-        await world.has("node-1", "fake", {"load": 1, "power": 1})
+        await world.has("node-1", "fake", {"load": 1})
         await world.refuses("fake", "duplicate", "heat of node-1")
         await world.refuses("fake", "node", "'Pod'")
         await world.misses("fake", "power", "unknown to all")
+        await world.misses("fake", "heat", "no value accepted, as ")
         assert registry.get_sample_value("tas_source_values_refused_total", {"source": "fake", "reason": "duplicate"})
-        assert registry.get_sample_value("tas_source_metrics_missing", {"source": "fake"}) == 1
+        assert registry.get_sample_value(MISSING, {"source": "fake"}) == 2
 
 
 async def test_polls_longer_than_the_period_are_logged_and_never_overlap(bus: Bus, world: World) -> None:
@@ -352,6 +358,22 @@ async def test_a_listening_replica_publishes_and_writes_the_state(bus: Bus, worl
         assert await entry_on(bus, LEASES, "collect.written") is None
 
 
+async def test_a_listening_source_without_fresh_samples_fires_the_alert(bus: Bus, world: World) -> None:
+    """As if the exporter had ended, and Prometheus had not: requests still come, without metrics of policies."""
+    await world.use("load")
+    written = Written()
+    async with collecting(bus, written, stale_after=0.5) as registry:
+        await written.write("node-1", "load", "3")
+        last_success = registry.get_sample_value(LAST_SUCCESS, {"source": "written"})
+        assert last_success
+        await eventually(lambda: registry.get_sample_value(MISSING, {"source": "written"}) == 1)
+        await written.write("node-1", "another", "3")
+        assert registry.get_sample_value(LAST_SUCCESS, {"source": "written"}) == last_success
+        await world.misses("written", "load", "no fresh sample: the newest is older than 0.5 s")
+        await written.write("node-1", "load", "3")
+        assert (registry.get_sample_value(LAST_SUCCESS, {"source": "written"}) or 0) > last_success
+
+
 async def test_a_listening_replica_that_received_nothing_leaves_the_state_of_another(
     bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,7 +384,9 @@ async def test_a_listening_replica_that_received_nothing_leaves_the_state_of_ano
         await first.write("node-1", "load", "3")
         await world.misses("written", "load", "")
         monkeypatch.setattr("workers.ingest.collect.process_identity", lambda: "second")
-        idle = Collect(bus, {of_kind(second): second}, period=0.1, registry=CollectorRegistry())
+        idle = Collect(
+            bus, {of_kind(second): second}, period=0.1, default_stale_after=120.0, registry=CollectorRegistry()
+        )
         (receiving,) = idle._runs
         async with running(idle):
             await eventually(lambda: receiving._states._written is not None)  # it has looked whether to write

@@ -1,32 +1,44 @@
-"""The state of a source, and when it is written."""
+"""The health of a source, its state, and when the state is written."""
 
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
+from tas.samples.sample import MAX_SAMPLE_AGE
+from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, with_valid_times
 from tas.sources.state import (
     COUNTER_WRITE_INTERVAL_SECONDS,
     MAX_WRITE_INTERVAL_SECONDS,
     MIN_WRITE_INTERVAL_SECONDS,
-    NODE_SEEN_SECONDS,
+    UNATTENDED_SECONDS,
+    Health,
+    PollResult,
     SourceMetric,
     SourceTracker,
+    health,
     is_write_due,
 )
+
+STALE_AFTER = 60.0
 
 
 def make_tracker(*, period: float | None = 1.0) -> SourceTracker:
     tracker = SourceTracker(kind="k", holder="h", period=period, now=100.0)
-    tracker.set_metrics({"m", "n"})
+    tracker.set_metrics({"m": STALE_AFTER, "n": STALE_AFTER})
     return tracker
 
 
-def result(*values: tuple[str, str], missing: dict[str, str] | None = None) -> SourceResult:
+def health_of(tracker: SourceTracker, now: float) -> Health:
+    return health(tracker.state(now=now), is_held=True, now=now)
+
+
+def result(
+    *values: tuple[str, str], measured: float | None = None, missing: dict[str, str] | None = None
+) -> SourceResult:
     builder = ResultBuilder()
     for node, metric in values:
-        builder.add(node=node, metric=metric, value="1")
+        builder.add(node=node, metric=metric, value="1", measured=measured)
     for metric, why in (missing or {}).items():
         builder.add_missing(metric, why)
     return builder.result()
@@ -56,23 +68,126 @@ def test_each_poll_replaces_the_metrics_of_the_poll_before() -> None:
     tracker = make_tracker()
     tracker.record_result(result(("a", "m"), ("b", "m"), missing={"n": "unknown"}), published=2, now=101.0)
     tracker.record_result(result(("a", "n")), published=1, now=102.0)
-    assert tracker.state(now=103.0).metrics == {"m": SourceMetric(nodes=0), "n": SourceMetric(nodes=1)}
+    assert tracker.state(now=103.0).metrics == {"m": SourceMetric(missing="no value"), "n": SourceMetric(nodes=1)}
 
 
 def test_a_metric_whose_values_are_refused_now_is_not_missing_for_the_reason_of_the_poll_before() -> None:
     tracker = make_tracker()
     tracker.record_result(result(missing={"n": "unknown"}), published=0, now=101.0)
-    tracker.record_result(result(("a", "m")), published=1, now=102.0)
-    assert tracker.state(now=103.0).metrics["n"] == SourceMetric()
+    builder = ResultBuilder()
+    builder.add(node="a", metric="m", value="1")
+    builder.add(node="a", metric="n", value="NaN")
+    tracker.record_result(builder.result(), published=1, now=102.0)
+    missing = tracker.state(now=103.0).metrics["n"].missing
+    assert missing.startswith("no value accepted, as n of a: value = 'NaN': ")
 
 
-def test_the_nodes_of_several_write_requests_add_up_for_a_while() -> None:
+class TestHealth:
+    """The health of a source follows from the fresh samples of metrics that policies use, for every kind."""
+
+    def test_a_dead_exporter_behind_a_living_prometheus_is_found_when_its_samples_are_stale(self) -> None:
+        tracker = make_tracker(period=None)
+        assert health_of(tracker, 100.0) is Health.WAITING
+        tracker.record_result(result(("a", "m"), ("a", "n")), published=2, now=101.0)
+        assert health_of(tracker, 101.0) is Health.HEALTHY
+        for second in range(102, 500):  # Prometheus writes on: other series, and none of this exporter
+            tracker.record_result(result(), published=0, now=float(second))
+            expected = Health.HEALTHY if second < 101.0 + STALE_AFTER else Health.FAILING
+            assert health_of(tracker, float(second)) is expected
+        state = tracker.state(now=500.0)
+        assert (state.last_success, state.polls, state.failures) == (101.0, 399, 0)
+        assert state.metrics["m"].missing == "no fresh sample: the newest is older than 60 s"
+        tracker.record_result(result(("a", "m")), published=1, now=501.0)
+        assert tracker.state(now=501.0).last_success == 501.0
+        assert health_of(tracker, 501.0) is Health.PARTIAL
+
+    def test_a_request_of_remote_write_with_only_refused_values_is_a_failure(self) -> None:
+        tracker = make_tracker(period=None)
+        builder = ResultBuilder()
+        builder.add(node="a", metric="m", value="NaN")
+        tracker.record_result(builder.result(), published=0, now=101.0)
+        state = tracker.state(now=101.0)
+        assert (state.last_success, state.last_failure, state.failures) == (None, 101.0, 1)
+        assert state.metrics["m"].missing == "no sample received"
+        assert health_of(tracker, 101.0) is Health.FAILING
+
+    @pytest.mark.parametrize(
+        ("answer", "reason"),
+        [
+            pytest.param(result(), "no value", id="nothing"),
+            pytest.param(result(("a", "other")), "no value", id="other-metrics"),
+            pytest.param(result(("a", "m"), measured=0.0), "no fresh sample: the newest is", id="stale"),
+            pytest.param(result(missing={"m": "404"}), "404", id="missing"),
+            pytest.param(
+                with_valid_times(result(("a", "m"), measured=0.0), now=MAX_SAMPLE_AGE + 101.0),
+                "no value accepted, as m of a: measured = 0.0: must be at most 3600 s ago",
+                id="too-old",
+            ),
+        ],
+    )
+    def test_a_poll_without_a_fresh_sample_of_a_used_metric_is_no_success(
+        self, answer: SourceResult, reason: str
+    ) -> None:
+        tracker = make_tracker()
+        assert tracker.record_result(answer, published=0, now=101.0) is PollResult.NONE
+        state = tracker.state(now=101.0)
+        assert (state.last_success, state.last_failure, state.failures) == (None, 101.0, 1)
+        assert state.problem == "no fresh value of any metric that policies use"
+        assert state.metrics["m"].missing.startswith(reason)
+        assert health_of(tracker, 101.0) is Health.FAILING
+        assert tracker.record_result(result(("a", "m"), ("a", "n")), published=2, now=102.0) is PollResult.ALL
+        assert (tracker.problem, health_of(tracker, 102.0)) == ("", Health.HEALTHY)
+
+    def test_a_poll_with_some_of_the_metrics_or_a_refused_value_is_partial(self) -> None:
+        tracker = make_tracker()
+        assert tracker.record_result(result(("a", "m")), published=1, now=101.0) is PollResult.SOME
+        assert health_of(tracker, 101.0) is Health.PARTIAL
+        builder = ResultBuilder()
+        for metric in "mn":
+            builder.add(node="a", metric=metric, value="1")
+        builder.refuse(RefusalReason.NODE, "b", "f", "v", "r")
+        assert tracker.record_result(builder.result(), published=2, now=102.0) is PollResult.SOME
+        assert health_of(tracker, 102.0) is Health.HEALTHY
+
+    def test_the_longest_stale_after_of_the_policies_counts(self) -> None:
+        tracker = make_tracker()
+        tracker.set_metrics({"m": 600.0})
+        assert tracker.record_result(result(("a", "m"), measured=0.0), published=1, now=599.0) is PollResult.ALL
+        assert health_of(tracker, 599.0) is Health.HEALTHY
+        assert health_of(tracker, 600.0) is Health.FAILING
+
+    def test_a_new_metric_is_not_missing_before_it_was_polled(self) -> None:
+        tracker = make_tracker()
+        tracker.record_result(result(("a", "m"), ("a", "n")), published=2, now=101.0)
+        tracker.set_metrics({"m": STALE_AFTER, "new": STALE_AFTER})
+        assert tracker.state(now=101.0).metrics == {"m": SourceMetric(nodes=1), "new": SourceMetric()}
+        tracker.record_result(result(("a", "m")), published=1, now=102.0)
+        assert tracker.state(now=102.0).metrics["new"].missing == "no value"
+
+    def test_a_source_without_a_replica_is_unattended(self) -> None:
+        polled, written = make_tracker(), make_tracker(period=None)
+        for tracker in (polled, written):
+            tracker.record_result(result(("a", "m"), ("a", "n")), published=2, now=101.0)
+        assert health(polled.state(now=101.0), is_held=False, now=101.0) is Health.UNATTENDED
+        state = written.state(now=101.0)
+        assert health(state, is_held=False, now=100.9 + UNATTENDED_SECONDS) is Health.HEALTHY
+        assert health(state, is_held=False, now=101.0 + UNATTENDED_SECONDS) is Health.UNATTENDED
+
+    def test_a_source_whose_metrics_no_policy_uses_is_idle(self) -> None:
+        tracker = make_tracker()
+        tracker.record_failure("down", now=101.0)
+        assert health_of(tracker, 101.0) is Health.FAILING
+        tracker.set_metrics({})
+        assert health_of(tracker, 101.0) is Health.IDLE
+
+
+def test_the_nodes_of_several_write_requests_add_up_until_their_samples_are_stale() -> None:
     tracker = make_tracker(period=None)
     for second, node in enumerate("abc"):
         tracker.record_result(result((node, "m")), published=1, now=100.0 + second)
     assert tracker.state(now=103.0).metrics["m"].nodes == 3
-    assert tracker.state(now=100.5 + NODE_SEEN_SECONDS).metrics["m"].nodes == 2
-    assert tracker.state(now=103.0 + NODE_SEEN_SECONDS).metrics["m"].nodes == 0
+    assert tracker.state(now=100.5 + STALE_AFTER).metrics["m"].nodes == 2
+    assert tracker.state(now=103.0 + STALE_AFTER).metrics["m"].nodes == 0
 
 
 def test_a_metric_is_no_longer_missing_after_a_value_was_received() -> None:
@@ -85,23 +200,22 @@ def test_a_metric_is_no_longer_missing_after_a_value_was_received() -> None:
 def test_metrics_that_no_policy_uses_any_more_are_deleted() -> None:
     tracker = make_tracker()
     tracker.record_result(result(("a", "m"), missing={"n": "unknown"}), published=1, now=101.0)
-    tracker.set_metrics({"m"})
+    tracker.set_metrics({"m": STALE_AFTER})
     tracker.record_result(result(("a", "m"), missing={"n": "unknown"}), published=1, now=101.0)
-    assert tracker.missing == {}
     assert tracker.state(now=101.0).metrics.keys() == {"m"}
     tracker.record_failure("down", now=102.0)
-    tracker.set_metrics(())
+    tracker.set_metrics({})
     assert (tracker.state(now=103.0).metrics, tracker.problem) == ({}, "")
 
 
 def test_refusals_add_up_and_the_newest_is_the_example() -> None:
     tracker = make_tracker()
-    for node in "ab":
+    for time, node in ((101.0, "a"), (102.0, "b")):
         builder = ResultBuilder()
         builder.refuse(RefusalReason.NODE, node, "f", "v", "r", count=3)
-        tracker.record_result(builder.result(), published=0, now=101.0)
-    refusal = tracker.state(now=102.0).refused[RefusalReason.NODE]
-    assert (refusal.count, refusal.example) == (6, "b: f = 'v': r")
+        tracker.record_result(builder.result(), published=0, now=time)
+    refusal = tracker.state(now=200.0).refused[RefusalReason.NODE]
+    assert (refusal.count, refusal.example, refusal.time) == (6, "b: f = 'v': r", 102.0)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +232,7 @@ def test_refusals_add_up_and_the_newest_is_the_example() -> None:
 )
 def test_a_change_that_a_user_waits_for_is_written_first(change: dict[str, Any], after: float) -> None:
     tracker = make_tracker()
-    tracker.set_metrics({"m"})
+    tracker.set_metrics({"m": STALE_AFTER})
     tracker.record_result(result(("a", "m")), published=1, now=100.0)
     written = tracker.state(now=100.0)
     assert not is_write_due(written, replace(written, **change, time=100.0 + after - 0.1))
