@@ -2,16 +2,21 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+import orjson
 import structlog
+from aiohttp import web
 
 from sandbox.cluster import Cluster
 from sandbox.errors import PageNotFoundError, StatusError
 from sandbox.resources import NAMESPACES, TASPOLICIES
-from tas.policy.directory import LAST_GOOD, NOTHING, DirectoryPlan, FileProblem, plan
+from tas.policy.directory import LAST_GOOD, NOTHING, DirectoryPlan, FilePolicy, FileProblem, plan
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey
+from workers.process.runtime import json_response
 from workers.watching.policies import problem_fields
 from workers.watching.policy_files import DirectoryReader
 
@@ -28,6 +33,9 @@ class AppliedPolicies:
 
     A file that cannot be read leaves its policies unchanged. A deleted file deletes its policies; a deleted directory
     deletes nothing.
+
+    Attributes:
+        problems: The invalid files, and the policies that the cluster refuses.
     """
 
     name = "applied-policies"
@@ -39,10 +47,18 @@ class AppliedPolicies:
         self._applied: dict[PolicyKey, tuple[str, int]] = {}  # the file and the generation in the file
         self._reported: dict[str, tuple[FileProblem, ...]] = {}
         self._reported_directory: str | None = None
+        self.problems: tuple[FileProblem, ...] = ()
 
     def unready(self) -> str | None:
         """Always ready: the worker `watch` reports when it has the policies."""
         return None
+
+    def health_routes(self) -> Iterable[web.RouteDef]:
+        """`/problems/files`: the invalid files, and what is in force instead. `/problems` has those of policies."""
+        return [web.get("/problems/files", self._get_problems)]
+
+    async def _get_problems(self, _request: web.Request) -> web.Response:
+        return json_response({"problems": [msgspec.to_builtins(each) for each in self.problems]})
 
     async def run(self) -> None:
         """Follows the directory until cancelled."""
@@ -63,7 +79,7 @@ class AppliedPolicies:
             if self._applied.get(key) == version:
                 continue
             try:
-                self._put(key, policy_spec(filed.policy))
+                self._put(key, _as_written(filed))
             except (StatusError, PageNotFoundError) as error:
                 problem = FileProblem(
                     origin=filed.origin,
@@ -119,6 +135,15 @@ class AppliedPolicies:
         for origin in self._reported.keys() - problems.keys():
             log.info("policy_file_valid", file=origin)
         self._reported = problems
+        self.problems = tuple(problem for of_file in problems.values() for problem in of_file)
+
+
+def _as_written(filed: FilePolicy) -> object:
+    """The spec of the file, so that the workers see and report its mistakes; without any that JSON cannot have."""
+    try:
+        return orjson.loads(orjson.dumps(filed.spec))
+    except TypeError:
+        return policy_spec(filed.policy)
 
 
 def _replacing(old: object, new: object) -> object:

@@ -6,10 +6,10 @@ otherwise a line is printed for each change. The log of this process is a sectio
 
 import asyncio
 import io
-import re
+import textwrap
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tas.explain.explain import explain_node
+from tas.policy.directory import FileProblem
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.freshness import is_fresh
@@ -43,18 +44,16 @@ GAP = 2
 _STYLE = {State.VIOLATED: "bold red", State.MET: "green", State.UNKNOWN: "yellow"}
 
 PROBLEM_STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red"}
-_EVENT = re.compile(r"(\d{4}-\d\d-\d\dT\S+)\s+\[(\w+)\s*\]\s+(\S+)\s*(?:\[[\w.]+\])?\s*(.*)")
-_FIELD = re.compile(
-    r"""(?<!\w)(\w++)=('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|\S++(?:\s++(?!\w++=)\S++)*+)""", re.DOTALL
-)
-_FIRST_FIELDS = ("error", "field", "value", "message")
+_FIRST_FIELDS = ("file", "in_force", "reason", "error", "field", "value", "message")
+_HIDDEN_FIELDS = ("time", "level", "event", "logger", "exception", "stack")
 
 
 class LiveView:
     """Shows nodes with metrics and their age, policies with the nodes that violate them, and the last answers.
 
     Another worker keeps `followed` up to date. `answers_url` is `/answers` of the extender's health port. `hints` are
-    commands that the user can try. `cluster` returns the rows of the section `cluster`: text by name.
+    commands that the user can try; the last one is always shown. `cluster` returns the rows of the section `cluster`:
+    text by name. `file_problems` returns what is wrong with the files of policies.
     """
 
     name = "live"
@@ -67,11 +66,13 @@ class LiveView:
         hints: Iterable[str],
         console: Console,
         cluster: Callable[[], Mapping[str, str]],
+        file_problems: Callable[[], Iterable[FileProblem]] = tuple,
     ) -> None:
         self._answers_url = answers_url
         self._hints = tuple(hints)
         self._console = console
         self._cluster = cluster
+        self._file_problems = file_problems
         self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
         self._followed = followed
         self._view = followed.view
@@ -182,25 +183,36 @@ class LiveView:
         return aligned([(Text("cluster"), Text()), *rows], width, flexible=1)
 
     def _policy_lines(self, now: float, width: int) -> list[Text]:
+        # The problems come first, since not all rows may fit. The other rows keep their places.
+        problems = [Text(line, style="yellow") for text in self._problems() for line in wrapped(text, width)]
         if not self._view.policies:
-            return [Text("policies"), Text(self._followed.unready() or "no policies", style="yellow")]
-        rows: list[tuple[int, tuple[Text, ...]]] = []
+            return [Text("policies"), *problems, Text(self._followed.unready() or "no policies", style="yellow")]
+        rows: list[tuple[Text, ...]] = []
         for key, entry in sorted(self._view.policies.items()):
             name = Text(str(key).removeprefix("default/"))
-            rows.extend(
-                (0, (name, Text("problem", style="yellow"), Text(), Text(str(problem), style="yellow")))
-                for problem in self._followed.records[key].problems
-            )
             for kind, strategy in sorted(entry.policy.strategies.items()):
                 states = self._states(key, kind, now)
                 nodes = [Text(n, style="red") for n, state in states.items() if state is State.VIOLATED]
-                rank = 1 if nodes else 2
                 nodes += [Text(f"?{n}", style="yellow") for n, state in states.items() if state is State.UNKNOWN]
-                rows.append((rank, (name, Text(kind.value), fit(nodes, width // 4, " "), Text(str(strategy) or "–"))))
-        # Problems and violations come first, since not all rows may fit.
-        rows.sort(key=lambda row: row[0])
+                rows.append((name, Text(kind.value), fit(nodes, width // 4, " "), Text(str(strategy) or "–")))
+            if not entry.policy.strategies:
+                rows.append((name, Text("–"), Text(), Text("–")))
         titles = (Text("policies"), Text("strategy"), Text("violating, ?unknown"), Text("rules"))
-        return aligned([titles, *(cells for _, cells in rows)], width, flexible=3)
+        head, *lines = aligned([titles, *rows], width, flexible=3)
+        return [head, *problems, *lines]
+
+    def _problems(self) -> list[str]:
+        """What is wrong with files and with policies, the reason before the value: that may be long."""
+        of_files = [
+            f"{each.origin}: in force: {each.in_force}; "
+            f"{each.subject}: {each.field}: {each.reason}; value: {each.value}"
+            for each in self._file_problems()
+        ]
+        return of_files + [
+            f"{str(key).removeprefix('default/')}: {each.field}: {each.reason}; value: {each.value}"
+            for key in sorted(self._view.policies)
+            for each in self._followed.records[key].problems
+        ]
 
     def _states(self, key: PolicyKey, kind: StrategyType, now: float) -> dict[str, State]:
         return {
@@ -240,24 +252,31 @@ class LiveView:
         while True:
             now = time.time()
             self._view.advance(now)
-            for node in sorted(self._view.sampled_nodes):
-                violates, unknown = (self._strategies(node, state, now) for state in (State.VIOLATED, State.UNKNOWN))
-                line = f"node {node}: violates {violates}, unknown {unknown}"
-                if shown.get(node) != line:
-                    shown[node] = line
-                    self._line(f"{line}; {'  '.join(map(str, self._metric_pieces(node, now)))}")
-            for name, text in self._cluster().items():
-                if shown.get(f"cluster {name}") != text:
-                    shown[f"cluster {name}"] = text
-                    self._line(f"cluster: {name}: {text}")
+            for name, line, rest in self._changing_lines(now):
+                if shown.get(name) != line:
+                    shown[name] = line
+                    self._line(line + rest)
             for answer in self._answers:
                 if answer["time"] > last_answer:
                     last_answer = answer["time"]
                     self._line("answer: " + "  ".join(answer_cells(answer)))
             await asyncio.sleep(REDRAW_INTERVAL_SECONDS)
 
+    def _changing_lines(self, now: float) -> Iterator[tuple[str, str, str]]:
+        """A name, the line that is printed when it changes, and the rest of the line."""
+        for node in sorted(self._view.sampled_nodes):
+            violates, unknown = (self._strategies(node, state, now) for state in (State.VIOLATED, State.UNKNOWN))
+            metrics = "  ".join(map(str, self._metric_pieces(node, now)))
+            yield f"node {node}", f"node {node}: violates {violates}, unknown {unknown}", f"; {metrics}"
+        for problem in self._problems():
+            yield problem, f"policies: {problem}", ""
+        for name, text in self._cluster().items():
+            yield f"cluster {name}", f"cluster: {name}: {text}", ""
+
     def _print_event(self, line: str) -> None:
         self._line(event_line(line).plain)  # with local time, as in all other lines
+        for each in traceback_lines(line):
+            self._line(each)
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -346,25 +365,54 @@ def cut(rows: Sequence[Text], count: int) -> list[Text]:
     return [*rows[: count - 1], Text(f"… and {len(rows) - count + 1} more", style="dim")]
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in as many lines as it needs, at most three; those after the first are indented."""
+    lines = textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+    return lines if len(lines) <= 3 else [*lines[:2], lines[2][: width - 1] + "…"]
+
+
 def fitting_hints(hints: Sequence[str], width: int, height: int) -> list[Text]:
-    """All hints if the window is high; else the first hints that fit into one line each."""
-    if height >= ROOMY_HEIGHT:
-        lines = [line[start : start + width] for line in hints for start in range(0, len(line), width)]
-        return [Text(line, style="green") for line in lines]
-    short = [hint for hint in (re.sub(r"\s{2,}", "  ", hint) for hint in hints) if len(hint) <= width]
-    return [Text(hint, style="green") for hint in short[: max(1, height // 10)]]
+    """The hints that fit into one line each, without their comments where these do not fit.
+
+    A command is never broken, so that it can be copied. A low window has only the first hints, and the last one.
+    """
+    lines = [hint if len(hint) <= width else hint.partition("  #")[0].rstrip() for hint in hints]
+    lines = [line for line in lines if len(line) <= width]
+    most = max(2, height // 5)
+    shown = lines if height >= ROOMY_HEIGHT or len(lines) <= most else [*lines[: most - 1], lines[-1]]
+    return [Text(line, style="green") for line in shown]
 
 
 def event_line(line: str) -> Text:
     """A line of the log in short form: time of day, level, event, and the fields, the most important first."""
-    found = _EVENT.fullmatch(line.strip())
-    if found is None:
+    try:
+        event = orjson.loads(line)
+        clock = datetime.fromisoformat(event["time"]).astimezone().strftime("%H:%M:%S")
+        head = f"{clock} {event['level']} {event['event']}"
+    except (ValueError, KeyError, TypeError):
         return Text(line)
-    when, level, event, rest = found.groups()
-    fields = dict(_FIELD.findall(rest))
-    reason = fields.pop("reason", "")
-    first = [reason[1:-1] if reason[:1] in ("'", '"') else reason] if reason else []
-    first += [f"{key}={fields.pop(key)}" for key in _FIRST_FIELDS if key in fields]
-    text = " ".join([*first, *(f"{key}={value}" for key, value in fields.items())]) or rest
-    clock = datetime.fromisoformat(when).astimezone().strftime("%H:%M:%S")
-    return Text(f"{clock} {level} {event} {text}".rstrip(), style=PROBLEM_STYLES.get(level, ""))
+    fields = {name: field_text(value) for name, value in event.items() if name not in _HIDDEN_FIELDS}
+    fields |= {"error": traceback[-1]} if (traceback := traceback_lines(line)) else {}
+    names = [name for name in _FIRST_FIELDS if name in fields]
+    names += [name for name in fields if name not in names]
+    text = " ".join(f"{name}={fields[name]}" for name in names if fields[name])
+    return Text(f"{head} {text}".rstrip(), style=PROBLEM_STYLES.get(event["level"], ""))
+
+
+def traceback_lines(line: str) -> list[str]:
+    """The traceback in a line of the log."""
+    try:
+        return str(orjson.loads(line).get("exception") or "").splitlines()
+    except (ValueError, AttributeError):
+        return []
+
+
+def field_text(value: object) -> str:
+    """A field of an event for people; empty if there is nothing to show."""
+    if isinstance(value, dict):
+        return ",".join(f"{name}:{field_text(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ",".join(map(field_text, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)

@@ -1,6 +1,7 @@
 """`tas up`: runs everything on this machine, with simulated nodes and a live view."""
 
 import dataclasses
+import json
 import os
 import shlex
 import sys
@@ -56,16 +57,19 @@ async def _up(settings: Settings) -> int:
         await parts.build(url, (*all_workers(settings), "machine"))
         bus = await parts.connect(url, "live")
         followed = FollowedView(bus, default_stale_after=settings.stale_after)
+        request = _write_request(folder / "filter", f"http://{settings.listen}{PREFIX}")
+        applied = AppliedPolicies(sandbox.cluster, directory)
         live = LiveView(
             followed,
             answers_url=f"http://{settings.health_listen}/answers",
-            hints=_hints(settings, bus.address, f"http://{settings.listen}{PREFIX}", directory),
+            hints=_hints(settings, bus.address, request, directory),
             console=console,
             cluster=lambda: _cluster(sandbox.cluster),
+            file_problems=lambda: applied.problems,
         )
         simulated = SimulatedNodes(await parts.connect(url, "simulated"), followed, SIMULATED_NODES)
         for part in (
-            AppliedPolicies(sandbox.cluster, directory),
+            applied,
             followed,
             simulated,
             SimulatedPods(sandbox.cluster),
@@ -93,19 +97,26 @@ def _cluster(cluster: Cluster) -> dict[str, str]:
     return rows | {"waiting": ", ".join(waiting) or "–"}
 
 
-def _hints(settings: Settings, bus: str, extender: str, directory: Path) -> list[str]:
+def _hints(settings: Settings, bus: str, request: Path, directory: Path) -> list[str]:
     tas = shlex.quote(_command())
     where = "" if running_bus() == bus else f" --bus {bus}"
-    pod = '{"metadata":{"name":"p","namespace":"default","labels":{"telemetry-policy":"demo-policy"}}}'
     return [
         f"{tas} publish node-1 health_metric=2{where}      # the node is unhealthy now",
         f"{tas} explain node node-1{where}                 # every rule with its value",
-        f"curl -s {extender}/filter -H 'Content-Type: application/json' -d "
-        f'\'{{"Pod":{pod},"NodeNames":["node-1","node-2"]}}\'',
+        f"curl -sK {request}     # the extender's answer for a pod of demo-policy",
+        f"kubectl --kubeconfig {settings.kubeconfig} get taspolicies,nodes,pods   # apply: with --validate=false",
         f"edit a file in {directory}/       # a change takes effect when the file is saved",
-        f"kubectl --kubeconfig {settings.kubeconfig} get taspolicies,nodes,pods --show-labels",
-        f"bus: {bus}   http://{settings.health_listen}/metrics /answers /readyz   Ctrl-C ends all of it",
+        f"Ctrl-C ends all of it      # {bus}   http://{settings.health_listen}/metrics /answers /problems",
     ]
+
+
+def _write_request(file: Path, url: str) -> Path:
+    """Writes a request of kube-scheduler as a file of options for curl: so the command is short enough to be copied."""
+    metadata = {"name": "p", "namespace": "default", "labels": {POD_LABEL: "demo-policy"}}
+    body = json.dumps({"Pod": {"metadata": metadata}, "NodeNames": SIMULATED_NODES})
+    options = {"url": f"{url}/filter", "header": "Content-Type: application/json", "data": body}
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items()))
+    return file
 
 
 def _command() -> str:

@@ -9,6 +9,7 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -23,12 +24,13 @@ class FilePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """One policy of a file.
 
     `origin` is the path of the file within the directory. `generation` changes exactly when the spec changes.
-    `problems` are the accepted problems.
+    `spec` is as written in the file. `problems` are the accepted problems.
     """
 
     origin: str
     policy: Policy
     generation: int
+    spec: Any = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -117,7 +119,7 @@ def _file_policy(origin: str, manifest: object) -> FilePolicy | list[FileProblem
     if refused:
         return refused
     spec = manifest.get("spec") if isinstance(manifest, dict) else None
-    return FilePolicy(origin=origin, policy=policy, generation=generation_of(spec), problems=problems)
+    return FilePolicy(origin=origin, policy=policy, generation=generation_of(spec), spec=spec, problems=problems)
 
 
 class DirectoryPlan(msgspec.Struct, frozen=True, kw_only=True):

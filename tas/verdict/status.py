@@ -134,7 +134,7 @@ def policy_status(
             {"field": each.field, "value": each.value, "reason": each.reason, "refused": each.refused}
             for each in problems[:MAX_NAMES]
         ],
-        "message": violates[2] if ready[0] == "True" else ready[2],
+        "message": violates[2] if ready[1] == "InForce" else ready[2],
     }
 
 

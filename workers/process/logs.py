@@ -57,13 +57,13 @@ def configure_logging(form: LogFormat, level: LogLevel, *, stream: TextIO | None
 
 @contextmanager
 def logging_to(stream: TextIO) -> Iterator[None]:
-    """Within the body every event of this process goes to `stream`, as lines of text.
+    """Within the body every event of this process goes to `stream`, as lines of JSON.
 
     For a command that itself uses the terminal.
     """
     root = logging.getLogger()
     before = root.handlers[:]
-    root.handlers[:] = [_handler(LogFormat.CONSOLE, stream)]
+    root.handlers[:] = [_handler(LogFormat.JSON, stream)]
     try:
         yield
     finally:

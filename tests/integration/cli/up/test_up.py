@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
@@ -66,6 +67,10 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
     try:
         screen = Screen(process)
         await screen.shows("node node-1: violates", "(demo-policy)")
+        (policies / "bad.yaml").write_text("broken: [")
+        await screen.shows("policies: bad.yaml: in force: nothing; file: content: no YAML")
+        (problem,) = await _json(f"http://127.0.0.1:{health}/problems/files")
+        assert (problem["origin"], problem["in_force"]) == ("bad.yaml", "nothing")
         for node in ("node-1", "node-2", "node-3"):
             done = await tas("publish", node, "health_metric=2")
             assert done.code == 0, done.err
@@ -84,6 +89,13 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
             process.kill()
             await process.wait()
     assert tas.left_behind() == []
+
+
+async def _json(url: str) -> list[dict[str, str]]:
+    """The problems at this address."""
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        found: list[dict[str, str]] = (await response.json())["problems"]
+        return found
 
 
 def _last(text: str, node: str) -> str:
@@ -122,6 +134,24 @@ async def test_an_edit_is_one_change_and_removes_deleted_fields(applied: Sandbox
 
     await eventually(lambda: set(spec()) == {"labeling", "dontschedule"})
     assert applied.cluster.get(TASPOLICIES, "default", "demo-policy")["metadata"]["generation"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [("{}", {}), ("{x: .nan}", {}), (f"{{x: {10**30}}}", None)],
+    ids=["plain", "not-a-number", "huge"],
+)
+async def test_a_spec_reaches_the_cluster_as_written_if_json_can_have_it(
+    applied: Sandbox, policies: Path, value: str, stored: object
+) -> None:
+    replace_file(policies / "demo.yaml", f"{POLICY}    dontschedul: {value}\n    labeling: {{rules: []}}\n")
+
+    def strategies() -> dict[str, object]:
+        found: dict[str, object] = applied.cluster.get(TASPOLICIES, "default", "demo-policy")["spec"]["strategies"]
+        return found
+
+    await eventually(lambda: "labeling" in strategies())
+    assert strategies().get("dontschedul") == stored
 
 
 async def test_an_unreadable_file_keeps_its_policies_and_a_deleted_file_removes_them(

@@ -1,6 +1,7 @@
 """The live view: every section is visible in a small window, and important rows come first."""
 
 import io
+import json
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.up.live import LiveView, answer_cells, event_line, fit, shares
+from tas.policy.directory import FileProblem
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape
@@ -19,12 +21,35 @@ from tas.values.quantity import parse_quantity
 from tas.view.view import View
 from workers.following.followed_view import FollowedView
 
-HINTS = ["tas publish node-1 health_metric=2      # unhealthy", "curl " + "x" * 200, "edit a file in policies/"]
-BROKEN = (
-    "2026-01-01T10:00:00.123456Z [warning  ] policy_file_invalid            [applied] "
-    "field=content file=demo.yaml reason='no YAML: it = broken' value=broken"
+HINTS = [
+    "tas publish node-1 health_metric=2      # unhealthy",
+    "kubectl " + "x" * 60 + "   # with the comment more than 80 columns",
+    "curl " + "x" * 200,
+    "edit a file in policies/",
+    *(f"tas explain node node-{number}" for number in range(6)),
+    "Ctrl-C ends all of it",
+]
+
+
+def logged(time: str, level: str, event: str, **fields: object) -> str:
+    line = {"time": f"2026-01-01T{time}.123456Z", "level": level, "event": event, "logger": "x"}
+    return json.dumps(line | fields)
+
+
+BROKEN = logged(
+    "10:00:00",
+    "warning",
+    "policy_file_invalid",
+    field="content",
+    file="demo.yaml",
+    in_force="nothing",
+    reason="no YAML: it = broken",
+    value="broken",
 )
-BOUND = "2026-01-01T10:00:01.123456Z [info     ] pod_bound                      [simulated] node=node-1 pod={}"
+BOUND = logged("10:00:01", "info", "pod_bound", node="node-1", pod="{}")
+PROBLEM = FileProblem(
+    origin="bad.yaml", subject="file", field="content", value="9 bytes", reason="no YAML: " + "words " * 9 + "end"
+)
 METRICS = ("cpu_percent", "disk_used_percent", "health_metric", "load1", "memory_available_bytes", "swap_used_bytes")
 
 
@@ -38,15 +63,17 @@ def live(width: int, height: int, *events: str) -> LiveView:
     for name in ("calm-1", "calm-2", "calm-3", "calm-4", "calm-5", "calm-6", "strict"):
         target = 1 if name == "strict" else 2
         rules = [{"metricname": "health_metric", "operator": "Equals", "target": target}]
-        policy, _ = parse_policy(PolicyKey("default", name), {"strategies": {"dontschedule": {"rules": rules}}})
+        strategies = {"dontschedule": {"rules": rules}} | ({"deschedul": {}} if name == "strict" else {})
+        policy, problems = parse_policy(PolicyKey("default", name), {"strategies": strategies})
         view.set_policy(policy, now)
-        records[policy.key] = SimpleNamespace(problems=())
+        records[policy.key] = SimpleNamespace(problems=problems)
     shown = LiveView(
         cast("FollowedView", SimpleNamespace(view=view, records=records, unready=lambda: None)),
         answers_url="http://nowhere",
         hints=HINTS,
         console=Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None),
         cluster=lambda: {f"node-{n}": "labels: –; pods: –" for n in range(1, 5)},
+        file_problems=lambda: [PROBLEM],
     )
     for line in events:
         shown.add_event(line)
@@ -75,26 +102,65 @@ def test_metrics_are_not_cut_but_counted() -> None:
     assert line.rstrip().endswith("health_metric 1 0s  cpu_percent 1 0s  +4 more")
 
 
-def test_a_strategy_is_one_line_and_those_that_are_violated_come_first() -> None:
-    lines = rendered(live(80, 20))
+@pytest.mark.parametrize(("width", "height", "shown"), [(80, 24, 4), (100, 30, 6), (160, 50, 10)])
+def test_a_command_is_never_broken_and_the_end_is_always_shown(width: int, height: int, shown: int) -> None:
+    lines = [line.rstrip() for line in rendered(live(width, height))]
+    hints = lines[: next(index for index, line in enumerate(lines) if line.startswith("nodes"))]
+    hints = [hint for hint in hints if hint]
+    assert len(hints) == shown
+    assert all(any(hint in (whole, whole.partition("   #")[0]) for whole in HINTS) for hint in hints)
+    assert hints[1].startswith("kubectl")
+    assert hints[-1] == "Ctrl-C ends all of it"
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 40), (100, 50), (200, 50)])
+def test_problems_of_files_and_policies_are_whole_and_come_first(width: int, height: int) -> None:
+    lines = rendered(live(width, height))
     first = next(index for index, line in enumerate(lines) if line.startswith("policies"))
-    assert " ".join(lines[first + 1].split()) == "strict dontschedule node-1 +3 more health_metric Equals 1"
-    below = next(index for index, line in enumerate(lines) if line.startswith("answers"))
-    assert lines[below - 1].startswith("… and ")
+    text = " ".join(" ".join(lines[first + 1 : first + 5]).split())
+    assert text.startswith(f"bad.yaml: in force: nothing; file: content: {PROBLEM.reason}; value: 9 bytes strict: ")
+    assert "did you mean deschedule" in text
+
+
+def test_a_strategy_is_one_line_at_a_fixed_place() -> None:
+    lines = [" ".join(line.split()) for line in rendered(live(160, 60))]
+    rows = [line for line in lines if "dontschedule" in line and "health_metric Equals" in line]
+    assert [row.partition(" ")[0] for row in rows] == [*(f"calm-{number}" for number in range(1, 7)), "strict"]
+    assert rows[-1] == "strict dontschedule node-1 node-2 node-3 node-4 health_metric Equals 1"
+    low = rendered(live(80, 24))
+    below = next(index for index, line in enumerate(low) if line.startswith("answers"))
+    assert low[below - 1].startswith("… and ")
 
 
 def test_a_problem_stays_visible_below_the_newest_event() -> None:
-    lines = rendered(live(80, 24, BROKEN, *(BOUND.format(f"p{n}") for n in range(6))))
+    lines = rendered(live(80, 24, BROKEN, *(BOUND.replace("{}", f"p{n}") for n in range(6))))
     newest, problem = lines[lines.index(next(line for line in lines if line.startswith("events"))) + 1 :][:2]
     assert "pod=p5" in newest
-    assert "warning policy_file_invalid no YAML: it = broken field=content" in problem
+    assert "warning policy_file_invalid file=demo.yaml in_force=nothing reason=no" in problem
 
 
-def test_the_reason_comes_first_in_an_event() -> None:
+def test_the_file_and_the_reason_come_first_in_an_event() -> None:
     assert event_line(BROKEN).plain.partition(" ")[2] == (
-        "warning policy_file_invalid no YAML: it = broken field=content value=broken file=demo.yaml"
+        "warning policy_file_invalid file=demo.yaml in_force=nothing reason=no YAML: it = broken field=content "
+        "value=broken"
     )
     assert event_line("no event at all").plain == "no event at all"
+
+
+def test_an_event_has_no_forms_of_python_and_no_empty_fields() -> None:
+    line = logged(
+        "10:00:00", "info", "node_patched", set={"a": "b"}, removed=["x", "y"], orphans=[], recovered=None, dry=True
+    )
+    assert event_line(line).plain.partition(" ")[2] == "info node_patched set=a:b removed=x,y dry=true"
+
+
+def test_of_a_traceback_an_event_has_the_error_and_a_pipe_all_lines() -> None:
+    line = logged("10:00:00", "error", "worker_crashed", exception="Traceback:\n  at x\nValueError: y")
+    assert event_line(line).plain.partition(" ")[2] == "error worker_crashed error=ValueError: y"
+    piped = live(200, 30)
+    written = piped._console.file = io.StringIO()
+    piped._print_event(line)
+    assert written.getvalue().splitlines()[1:] == ["Traceback:", "  at x", "ValueError: y"]
 
 
 @pytest.fixture

@@ -134,6 +134,8 @@ def test_the_message_is_that_of_ready_if_not_in_force_else_of_violating() -> Non
     for suspend, kind in ((False, "Violating"), (True, "Ready")):
         found = status({"deschedule": rules()}, states, suspend=suspend)
         assert found["message"] == message(found, kind)
+    ignored = status({"deschedule": rules(), "deschedul": rules()}, states)
+    assert ignored["message"].startswith("spec.strategies.deschedul = ")
     assert status({"deschedule": rules()}, states)["message"] == "1 of 1 nodes violate: a"
 
 
