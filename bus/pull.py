@@ -28,7 +28,8 @@ Short, because a paused replica with a pending request gets messages, which wait
 class Message:
     """One message of a stream. `arrived` is when the server stored it, seconds since 1970.
 
-    `deliveries` counts the deliveries, this one included; `reply` is the subject for the acknowledgement.
+    `deliveries` counts the deliveries, this one included; `pending` counts the messages that the consumer has not
+    delivered yet; `reply` is the subject for the acknowledgement.
     """
 
     subject: str
@@ -37,6 +38,7 @@ class Message:
     arrived: float
     deliveries: int
     reply: str
+    pending: int = 0
 
 
 class Pull:
@@ -76,6 +78,10 @@ class Pull:
                 await self._pulse.beat(self._arrival)
             finally:
                 self._arrival = None
+        return await self.take()
+
+    async def take(self) -> list[Message]:
+        """The messages that have arrived, at most a batch."""
         messages = [self._waiting.popleft() for _ in range(min(self._batch, len(self._waiting)))]
         try:
             await self._request_batch()
@@ -120,6 +126,7 @@ class Pull:
                 arrived=delivery.nanoseconds / NANOSECONDS,
                 deliveries=delivery.deliveries,
                 reply=message.reply,
+                pending=delivery.pending,
             )
         )
         if self._arrival is not None and not self._arrival.done():

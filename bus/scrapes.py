@@ -1,31 +1,18 @@
 """Scrapes on SAMPLES: publishers and readers of samples see no bytes and no subjects."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
-from bus.records.samples import decode_samples, encode_samples
-from bus.subjects import samples_subject
+from bus.records.samples import SamplesMessage, decode_newest, decode_samples, encode_samples
+from bus.subjects import parse_samples_subject, samples_subject
 from tas.errors import InvalidInputError
-from tas.samples.sample import Scrape
-
-
-class SamplesMessage(Protocol):
-    """A message of SAMPLES, from a consumer or from the stream. `arrived` is in seconds since 1970."""
-
-    @property
-    def subject(self) -> str: ...  # noqa: D102
-    @property
-    def data(self) -> bytes: ...  # noqa: D102
-    @property
-    def arrived(self) -> float: ...  # noqa: D102
-    @property
-    def sequence(self) -> int: ...  # noqa: D102
+from tas.samples.sample import NodeSamples, Scrape
 
 
 class ReceivedScrape(NamedTuple):
-    """The scrape of a message: None if all of it was refused. `refused` has an error for each refused metric."""
+    """The scrape of a message: None without a valid metric. `refused` has an error for each refused metric."""
 
     node: str
     scrape: Scrape | None
@@ -47,6 +34,36 @@ def received(message: SamplesMessage) -> ReceivedScrape:
     return ReceivedScrape(
         *decode_samples(message.subject, message.data, arrived=message.arrived, sequence=message.sequence)
     )
+
+
+class SourceMessages(NamedTuple):
+    """Messages of one source of a node."""
+
+    node: str
+    source: str
+    messages: Sequence[SamplesMessage]
+
+    def newest(self, stored: NodeSamples) -> Iterator[tuple[Scrape | None, tuple[InvalidInputError, ...]]]:
+        """The scrapes and refused metrics, without metrics of which a message or the stored samples have a newer value.
+
+        The time for one step grows with the bytes of one message.
+        """
+        return decode_newest(self.node, self.source, self.messages, stored)
+
+
+def by_source(messages: Iterable[SamplesMessage]) -> tuple[list[SourceMessages], list[InvalidInputError]]:
+    """The messages by node and source, and an error for each whose subject names none."""
+    subjects: dict[str, list[SamplesMessage]] = {}
+    for message in messages:
+        subjects.setdefault(message.subject, []).append(message)
+    found: list[SourceMessages] = []
+    refused: list[InvalidInputError] = []
+    for subject, each in subjects.items():
+        try:
+            found.append(SourceMessages(*parse_samples_subject(subject), each))
+        except InvalidInputError as error:
+            refused += [error] * len(each)
+    return found, refused
 
 
 def refusals(node: str, scrape: Scrape) -> tuple[InvalidInputError, ...]:

@@ -8,7 +8,7 @@ changes nothing, and a replica that was paused for a minute can only add newer s
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import structlog
@@ -19,10 +19,11 @@ from bus.connection import Bus, Epoch
 from bus.consumer import Message, SharedConsumer
 from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
 from bus.kinds import NODE_FACTS, NODE_SAMPLES
+from bus.overtaking import Overtaking
 from bus.record_kind import Entry
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
-from bus.scrapes import received
+from bus.scrapes import by_source
 from tas.errors import InvalidInputError
 from tas.samples.capacity import within_capacity
 from tas.samples.sample import NodeSamples, Scrape, merge
@@ -38,7 +39,12 @@ BATCH_SECONDS = 5.0
 """How long a node's write is retried after conflicts: well below the consumer's ack wait."""
 
 MAX_CONCURRENT_WRITES = 32
-"""Also how many messages are decoded before the event loop runs: an extender may answer in the same process."""
+
+PART_BYTES = 256 << 10
+"""Messages of so many bytes are merged together; usually this is the whole batch."""
+
+DECODED_AT_ONCE = 8
+"""After so many messages the event loop runs: an extender may answer in the same process."""
 
 RETRY_SECONDS = 1.0
 """The delay before a failed deletion is retried."""
@@ -55,6 +61,10 @@ _REASONS = {
     "window": "window",
     "metrics": "metrics",
 }
+
+
+_Refusal = tuple[str, InvalidInputError]
+"""A refused message or metric, with its reason for the metric label."""
 
 
 def refusal_reason(error: InvalidInputError) -> str:
@@ -113,6 +123,7 @@ class Materialize:
             on_complete=self._complete,
         )
         self._consumer = SharedConsumer(bus, SAMPLES, DURABLE, self.handle)
+        self._overtaking = Overtaking(bus, SAMPLES, self._handle_early)
         self._metrics = _Metrics(registry)
         self._metrics.nodes.set_function(lambda: float(sum(stored.has_samples for stored in self._nodes.values())))
 
@@ -125,6 +136,7 @@ class Materialize:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch.run())
             tasks.create_task(self._consumer.run())
+            tasks.create_task(self._overtaking.run())
             tasks.create_task(self._delete_samples_of_deleted_nodes())
 
     async def handle(self, messages: Sequence[Message]) -> None:
@@ -132,38 +144,61 @@ class Materialize:
 
         Raises BusError if a write failed temporarily: the batch can be delivered again.
         """
-        received_at = time.monotonic()
+        await self._overtaking.give_way(messages)
+        refused: list[_Refusal] = []
+        failure: BusError | None = None
+        for part in _parts(messages):
+            try:
+                refused += await self._merge(part)
+            except BusError as unavailable:
+                failure = failure or unavailable
+        if failure is not None:
+            raise failure
         self._metrics.messages.inc(len(messages))
-        scrapes: defaultdict[str, list[Scrape]] = defaultdict(list)
-        for number, message in enumerate(messages, 1):
-            self._decode(message, scrapes)
-            if number % MAX_CONCURRENT_WRITES == 0:
-                await asyncio.sleep(0)
+        for reason, error in refused:
+            self._refuse(reason, error)
+
+    async def _handle_early(self, messages: Sequence[Message]) -> None:
+        """Merges messages that `handle` gets as well: that call counts what is refused."""
+        await self._merge(messages)
+
+    async def _merge(self, messages: Sequence[Message]) -> list[_Refusal]:
+        """Merges messages into NODES, and returns what is refused. Raises BusError as `handle`."""
+        received_at = time.monotonic()
+        scrapes, refused = await self._decode(messages)
         results = await asyncio.gather(
             *(self._update(node, incoming, received_at) for node, incoming in scrapes.items()), return_exceptions=True
         )
         # All nodes were tried, independently of each other. A bug is raised rather than a temporary error.
-        errors = [result for result in results if isinstance(result, BaseException)]
-        for error in sorted(errors, key=lambda error: isinstance(error, BusError)):
+        failures = [result for result in results if isinstance(result, BaseException)]
+        for error in sorted(failures, key=lambda error: isinstance(error, BusError)):
             raise error
+        return refused + [refusal for result in results if not isinstance(result, BaseException) for refusal in result]
 
-    def _decode(self, message: Message, scrapes: Mapping[str, list[Scrape]]) -> None:
-        try:
-            node, scrape, refused = received(message)
-        except InvalidInputError as error:
-            self._refuse(refusal_reason(error), error)
-            return
-        for refusal in refused:
-            self._refuse(refusal_reason(refusal), refusal)
-        if scrape is None:
-            return
-        if self._is_unknown_node(node):
-            self._refuse_unknown(node, [scrape])
-            return
-        scrapes[node].append(scrape)
+    async def _decode(self, messages: Sequence[Message]) -> tuple[dict[str, list[Scrape]], list[_Refusal]]:
+        """The scrapes of each node by sequence, without metrics of which there is a newer value; what is refused."""
+        scrapes: defaultdict[str, list[Scrape]] = defaultdict(list)
+        found, invalid = by_source(messages)
+        refused = [(refusal_reason(error), error) for error in invalid]
+        steps = 0
+        for each in found:
+            if self._is_unknown_node(each.node):
+                refused += [("unknown_node", _unknown(each.node, each.source))] * len(each.messages)
+                continue
+            stored = self._nodes.get(each.node) or _StoredSamples(0)
+            for scrape, errors in each.newest(stored.samples):
+                refused += ((refusal_reason(error), error) for error in errors)
+                if scrape is not None:
+                    scrapes[each.node].append(scrape)
+                steps += 1
+                if steps % DECODED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        for incoming in scrapes.values():
+            incoming.sort(key=lambda scrape: scrape.sequence)
+        return scrapes, refused
 
-    async def _update(self, node: str, incoming: list[Scrape], received_at: float) -> None:
-        """Merges `incoming` into the node's stored samples, with retries after conflicts."""
+    async def _update(self, node: str, incoming: list[Scrape], received_at: float) -> list[_Refusal]:
+        """Merges `incoming` into the node's stored samples, with retries after conflicts; returns what is refused."""
         stored = self._nodes.get(node) or _StoredSamples(0)
         read_at = received_at
         while True:
@@ -181,20 +216,16 @@ class Materialize:
                         self._metrics.conflicts.inc()
                 except RefusedError as error:
                     # A retry alone does not help, and other nodes must not wait for this one.
-                    invalid = InvalidInputError(f"samples of {node}", "write", "refused", str(error))
-                    self._refuse("write", invalid)
-                    return
+                    return [("write", InvalidInputError(f"samples of {node}", "write", "refused", str(error)))]
                 read_at = time.monotonic()
                 stored = await self._read(node)
                 if self._cluster and await self._is_deleted(node):
                     # Another replica wrote meanwhile, perhaps because the node was deleted: our view may be older.
-                    self._refuse_unknown(node, incoming)
-                    return
-        for refusal in refused:
-            self._refuse("capacity", refusal)
+                    return [("unknown_node", _unknown(node, scrape.source)) for scrape in incoming]
         now = time.time()
         for scrape in accepted:
             self._metrics.seconds.observe(max(0.0, now - scrape.arrived))
+        return [("capacity", refusal) for refusal in refused]
 
     async def _write(self, node: str, stored: _StoredSamples, samples: NodeSamples, read_at: float) -> _StoredSamples:
         epoch = self._epoch
@@ -281,13 +312,6 @@ class Materialize:
         self._remember(node, _StoredSamples(revision), epoch)
         log.info("node_samples_deleted", node=node)
 
-    def _refuse_unknown(self, node: str, scrapes: Iterable[Scrape]) -> None:
-        for scrape in scrapes:
-            subject = f"sample {node}/{scrape.source}"
-            self._refuse(
-                "unknown_node", InvalidInputError(subject, "node", node, "Kubernetes has no node of this name")
-            )
-
     def _refuse(self, reason: str, error: InvalidInputError) -> None:
         self._metrics.refused.labels(reason).inc()
         self._refusals[reason].warning(
@@ -300,16 +324,34 @@ class Materialize:
         )
 
 
+def _parts(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """The messages in parts of about `PART_BYTES`, the newest first: then they replace values of the older parts."""
+    part: list[Message] = []
+    size = 0
+    for message in reversed(messages):
+        part.append(message)
+        size += len(message.data)
+        if size > PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _unknown(node: str, source: str) -> InvalidInputError:
+    return InvalidInputError(f"sample {node}/{source}", "node", node, "Kubernetes has no node of this name")
+
+
 class _Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, registry=registry)
-        self.messages = counter("tas_sample_messages", "Messages taken from SAMPLES.")
+        self.messages = counter("tas_sample_messages", "Messages of SAMPLES that were handled.")
         self.refused = counter("tas_samples_refused", "Messages or single metrics that were refused.", ["reason"])
         self.writes = counter("tas_node_writes", "Nodes written to NODES.")
         self.conflicts = counter("tas_node_write_conflicts", "Writes repeated after a conflict with another writer.")
         self.seconds = Histogram(
             "tas_sample_write_seconds",
-            "Seconds from a message's arrival on the bus until it is stored in NODES.",
+            "Seconds from a message's arrival on the bus until its newest values are stored in NODES.",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0),
             registry=registry,
         )

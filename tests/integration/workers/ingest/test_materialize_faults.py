@@ -119,7 +119,7 @@ async def has_finished(one: Replica, messages: int) -> None:
     """Waits until so many messages were merged, with or without a write."""
 
     async def merged() -> bool:
-        return await metric(one, "tas_sample_write_seconds_count") >= messages
+        return await metric(one, "tas_sample_messages_total") >= messages
 
     await eventually(merged)
 
@@ -230,7 +230,7 @@ async def test_paused_between_write_and_acknowledgement_beyond_the_ack_wait(
         await eventually(lambda: stopped.paused)
         first = await entry(impatient)
         async with another(impatient) as other:
-            await eventually(lambda: other.count("tas_sample_write_seconds_count") >= 1)
+            await eventually(lambda: other.count("tas_sample_messages_total") >= 1)
             assert await entry(impatient) == first
             await publish(impatient, "a", 2, at=measured + SECOND)
             await eventually_stored(impatient, {"a": 2})

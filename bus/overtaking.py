@@ -1,0 +1,212 @@
+"""Overtakes the backlog of a shared consumer: a burst of messages must not delay the messages behind the burst.
+
+A second consumer, without acknowledgements, receives the messages ahead of the shared one, and hands them on with the
+smallest first: a message of 16 kB is received in microseconds, but it takes a millisecond to handle. It may leave out
+any message, since the shared consumer delivers every message. So what it keeps in memory has limits.
+"""
+
+import asyncio
+import heapq
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from bus.buckets import NANOSECONDS, Stream
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.link import CALL_SECONDS
+from bus.pull import Message, Pull
+
+log = structlog.get_logger(__name__)
+
+BEHIND_MESSAGES = 500
+"""A backlog of more messages is overtaken if it is one of large messages, or of many messages on few subjects."""
+
+LARGE_BYTES = 2 << 10
+"""The mean size of large messages."""
+
+FAR_BEHIND_MESSAGES = 20_000
+"""A larger backlog is overtaken whatever it is, beginning with the last message of each subject."""
+
+BATCH = 512
+"""The messages of one request, also the most that wait in the client."""
+
+CHUNK_BYTES = 64 << 10
+CHUNK_MESSAGES = 64
+"""After so much is handled, it is checked whether new messages have arrived."""
+
+HELD_BYTES = 32 << 20
+"""The most bytes that wait: beyond this, the largest messages are left out."""
+
+SUBJECT_BYTES = 64 << 10
+"""The most bytes of one subject that wait, except for a single message: its newest messages."""
+
+RECEIVE_SECONDS = 0.05
+"""While messages arrive, some of those that wait are handled after so long."""
+
+WAIT_SECONDS = 2.0
+"""The longest wait of the shared consumer for this one."""
+
+INACTIVE_SECONDS = 10
+"""The server deletes the consumer after so long without a request."""
+
+
+class Overtaking:
+    """Hands on messages ahead of a shared consumer while that one is behind.
+
+    `handler` gets messages that the shared consumer delivers as well, earlier or later. Its BusError is ignored.
+    """
+
+    def __init__(self, bus: Bus, stream: Stream, handler: Callable[[Sequence[Message]], Awaitable[None]]) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._handler = handler
+        self._behind = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._last: Message | None = None
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await self._behind.wait()
+            await self._bus.wait_connected()
+            try:
+                await self._overtake()
+            except BusError as error:
+                log.info("overtaking_interrupted", stream=self._stream.name, error=str(error))
+                await asyncio.sleep(1.0)
+            finally:
+                self._idle.set()
+
+    async def give_way(self, messages: Sequence[Message]) -> None:
+        """Notes the backlog after a batch of the shared consumer, and waits while newer messages are handled."""
+        self._last = messages[-1]
+        if is_overtaken(messages):
+            if not self._behind.is_set():
+                log.info("backlog_overtaken", stream=self._stream.name, pending=self._last.pending)
+                self._idle.clear()
+            self._behind.set()
+        elif not self._last.pending:
+            self._behind.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._idle.wait()
+
+    async def _overtake(self) -> None:
+        """Hands on messages over one consumer until the backlog has ended. Raises BusError."""
+        name = f"overtaking-{secrets.token_hex(6)}"
+        pull = Pull(self._bus.link, self._stream.stream, name, batch=BATCH)
+        held = HeldMessages()
+        bound = await self._create(name)
+        try:
+            await pull.open()
+            pending, handled_at = 1, time.monotonic()
+            while self._behind.is_set() or len(held):
+                messages = await pull.take() if len(held) and not pending else await pull.next()
+                for message in messages:
+                    held.add(message)
+                    pending = message.pending
+                if pending > bound:
+                    return  # the next consumer begins with the last message of each subject
+                if not pending or time.monotonic() > handled_at + RECEIVE_SECONDS:
+                    handled_at = time.monotonic()
+                    with suppress(BusError):  # the shared consumer delivers these messages, too
+                        await self._handler(held.take())
+                    await asyncio.sleep(0)  # lets the client receive
+                if len(held):
+                    self._idle.clear()
+                elif not pending:
+                    self._idle.set()
+        finally:
+            await pull.close()
+            await self._delete(name)
+
+    async def _create(self, name: str) -> int:
+        """Creates the consumer; returns how many messages it may be behind. Raises BusError."""
+        (subject,) = self._stream.subjects
+        config: dict[str, Any] = {
+            "name": name,
+            "filter_subject": subject,
+            "deliver_policy": "last_per_subject",
+            "ack_policy": "none",
+            "inactive_threshold": INACTIVE_SECONDS * NANOSECONDS,
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        last = self._last
+        if last is not None and last.pending <= FAR_BEHIND_MESSAGES:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": last.sequence + 1}
+        created = await self._bus.api(
+            f"CONSUMER.CREATE.{self._stream.stream}.{name}.{subject}",
+            {"stream_name": self._stream.stream, "config": config},
+        )
+        return int(created["num_pending"]) + FAR_BEHIND_MESSAGES
+
+    async def _delete(self, name: str) -> None:
+        with suppress(BusError):  # the server deletes it after a while
+            await self._bus.link.api(f"CONSUMER.DELETE.{self._stream.stream}.{name}", seconds=CALL_SECONDS)
+
+
+def is_overtaken(messages: Sequence[Message]) -> bool:
+    """Whether the backlog behind these messages delays others."""
+    pending = messages[-1].pending
+    few = 2 * len({message.subject for message in messages}) <= len(messages)
+    large = sum(len(message.data) for message in messages) > LARGE_BYTES * len(messages)
+    return pending > FAR_BEHIND_MESSAGES or (pending > BEHIND_MESSAGES and (few or large))
+
+
+class HeldMessages:
+    """Messages that wait, to be taken with the smallest first; of one size, the oldest first."""
+
+    def __init__(self) -> None:
+        self._messages: dict[int, Message] = {}
+        self._subjects: dict[str, deque[int]] = {}
+        self._order: list[tuple[int, int]] = []  # also of messages that have been left out since
+        self._bytes: dict[str, int] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, message: Message) -> None:
+        """Adds a message, and leaves out older ones of its subject or the largest ones, if they are too many."""
+        subject, size = message.subject, len(message.data)
+        self._messages[message.sequence] = message
+        heapq.heappush(self._order, (size, message.sequence))
+        sequences = self._subjects.setdefault(subject, deque())
+        sequences.append(message.sequence)
+        self._bytes[subject] = self._bytes.get(subject, 0) + size
+        self.bytes += size
+        while self._bytes[subject] > SUBJECT_BYTES and len(sequences) > 1:
+            self._remove(sequences[0])
+        if self.bytes > HELD_BYTES:
+            self._order = sorted((len(each.data), sequence) for sequence, each in self._messages.items())
+            while self.bytes > HELD_BYTES // 2 and len(self._order) > 1:
+                self._remove(self._order.pop()[1])
+
+    def take(self) -> list[Message]:
+        """Removes and returns the smallest messages, as many as are handled at once."""
+        taken: list[Message] = []
+        size = 0
+        while self._order and len(taken) < CHUNK_MESSAGES and size < CHUNK_BYTES:
+            message = self._messages.get(heapq.heappop(self._order)[1])
+            if message is not None:
+                self._remove(message.sequence)
+                taken.append(message)
+                size += len(message.data)
+        return taken
+
+    def _remove(self, sequence: int) -> None:
+        message = self._messages.pop(sequence)
+        subject, size = message.subject, len(message.data)
+        self._subjects[subject].remove(sequence)
+        self._bytes[subject] -= size
+        self.bytes -= size
+        if not self._subjects[subject]:
+            del self._subjects[subject], self._bytes[subject]

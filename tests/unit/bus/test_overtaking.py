@@ -1,0 +1,88 @@
+"""Which backlogs are overtaken, and which messages wait meanwhile."""
+
+import pytest
+
+from bus import overtaking
+from bus.overtaking import (
+    BEHIND_MESSAGES,
+    CHUNK_BYTES,
+    CHUNK_MESSAGES,
+    FAR_BEHIND_MESSAGES,
+    LARGE_BYTES,
+    HeldMessages,
+    is_overtaken,
+)
+from bus.pull import Message
+
+
+def message(sequence: int, size: int, subject: str = "", *, pending: int = 0) -> Message:
+    name = subject or f"s{sequence}"
+    return Message(
+        subject=name, data=b"x" * size, sequence=sequence, arrived=0.0, deliveries=1, reply="", pending=pending
+    )
+
+
+def taken(held: HeldMessages) -> list[int]:
+    """The sequences of all messages that wait, in their order."""
+    found: list[int] = []
+    while len(held):
+        found += (each.sequence for each in held.take())
+    assert held.bytes == 0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "subjects", "pending", "expected"),
+    [
+        (100, 20, BEHIND_MESSAGES + 1, False),
+        (100, 20, FAR_BEHIND_MESSAGES + 1, True),
+        (LARGE_BYTES + 1, 20, BEHIND_MESSAGES + 1, True),
+        (LARGE_BYTES + 1, 20, BEHIND_MESSAGES, False),
+        (100, 10, BEHIND_MESSAGES + 1, True),
+        (100, 11, BEHIND_MESSAGES + 1, False),
+    ],
+    ids=["a whole cluster", "far behind", "large", "large, but few", "one of two on a subject", "on most subjects"],
+)
+def test_a_backlog_of_large_messages_or_of_few_subjects_is_overtaken(
+    size: int, subjects: int, pending: int, *, expected: bool
+) -> None:
+    batch = [message(number, size, f"s{number % subjects}", pending=pending) for number in range(20)]
+    assert is_overtaken(batch) is expected
+
+
+def test_the_smallest_messages_are_taken_first_and_the_oldest_of_equal_size() -> None:
+    held = HeldMessages()
+    for sequence, size in ((1, 500), (2, 20), (3, 500), (4, 10)):
+        held.add(message(sequence, size))
+    assert taken(held) == [4, 2, 1, 3]
+
+
+def test_a_chunk_has_a_limited_number_of_messages_and_of_bytes() -> None:
+    held = HeldMessages()
+    for sequence in range(CHUNK_MESSAGES + 1):
+        held.add(message(sequence, 1))
+    for sequence in range(1000, 1010):
+        held.add(message(sequence, CHUNK_BYTES // 2))
+    assert len(held.take()) == CHUNK_MESSAGES
+    assert [len(held.take()) for _ in range(5)] == [3, 2, 2, 2, 2]
+    assert len(held) == 0
+
+
+def test_of_one_subject_only_the_newest_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overtaking, "SUBJECT_BYTES", 100)
+    held = HeldMessages()
+    for sequence in range(10):
+        held.add(message(sequence, 40, "burst"))
+    held.add(message(10, 70, "other"))
+    held.add(message(11, 500, "large"))
+    assert held.bytes == 40 + 40 + 70 + 500
+    assert taken(held) == [8, 9, 10, 11]
+
+
+def test_beyond_the_limit_the_largest_messages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overtaking, "HELD_BYTES", 1000)
+    held = HeldMessages()
+    for sequence in range(100):
+        held.add(message(sequence, 16 if sequence % 10 == 5 else 160))
+        assert held.bytes <= 1000
+    assert {sequence for sequence in range(100) if sequence % 10 == 5} <= set(taken(held))
