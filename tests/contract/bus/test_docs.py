@@ -15,7 +15,7 @@ from typing import Any
 import nats
 import pytest
 
-from bus.buckets import ALL, POLICIES, SAMPLES, SYNCED
+from bus.buckets import ALL, POLICIES, SAMPLES, SYNCED, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.errors import RefusedError
 from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples
@@ -29,7 +29,7 @@ from tests.integration.servers import eventually
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "contract" / "golden" / "bus"
 PAGE = (ROOT / "docs" / "bus.md").read_text()
-PUBLISH, WATCH = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+PUBLISH, WATCH, LOG = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ async def bus(server: EmbeddedServer) -> AsyncIterator[Bus]:
 
 
 @asynccontextmanager
-async def running(program: str, url: str) -> AsyncIterator[asyncio.StreamReader]:
+async def running(program: str, *arguments: str) -> AsyncIterator[asyncio.StreamReader]:
     """The program's output, as long as the body reads it."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        sys.executable, "-c", program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     assert process.stdout is not None
     try:
@@ -90,6 +90,35 @@ async def test_the_program_that_watches_prints_created_and_deleted_policies(serv
         assert await line(output) == "the list is complete"
         await bus.delete(POLICIES, key, revision=revision, read_at=time.monotonic())
         assert await line(output) == "default.demo_v2 is gone"
+
+
+async def test_the_program_that_reads_the_log_continues_and_notices_missing_verdicts(
+    server: EmbeddedServer, bus: Bus
+) -> None:
+    value = (GOLDEN / "verdict.json").read_bytes()
+
+    async def put(node: str) -> int:
+        revision = await bus.put(VERDICTS, node, value, revision=0, read_at=time.monotonic())
+
+        async def is_copied() -> bool:
+            return bool(await bus.last_messages(VERDICT_LOG, f"$KV.VERDICTS.{node}"))
+
+        await eventually(is_copied)
+        return revision
+
+    first, second = await put("a"), await put("b_example")
+    async with running(LOG, server.url) as output:
+        assert [await line(output) for _ in "ab"] == [f"{first} a", f"{second} b_example"]
+    third = await put("c")
+    async with running(LOG, server.url, str(second)) as output:
+        assert await line(output) == f"{third} c"
+    await put("d")
+    fifth = await put("e")
+    (kept,) = await bus.last_messages(VERDICT_LOG, "$KV.VERDICTS.e")
+    await bus.api("STREAM.PURGE.VERDICT_LOG", {"seq": kept.sequence})
+    async with running(LOG, server.url, str(third)) as output:
+        assert await line(output) == f"verdicts are missing after {third}"
+        assert await line(output) == f"{fifth} e"
 
 
 @pytest.fixture
