@@ -58,13 +58,16 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A condition of a pod or a node; `status` is `True`, `False` or `Unknown`."""
+    """A condition of a pod or a node; `status` is `True`, `False` or `Unknown`.
+
+    The time is text: a kubelet may write one of the year 0 or 10000, and one such object must not spoil a whole list.
+    """
 
     type: str = ""
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: Time | None = None
+    last_transition_time: str | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,10 +79,18 @@ def pod_record(found: PodObject) -> tuple[PodKey, PodRecord]:
 
 def _refusal(found: PodObject) -> Refusal | None:
     for condition in found.status.conditions:
-        since = condition.last_transition_time or found.metadata.creation_timestamp
-        if (condition.type, condition.status) == ("PodScheduled", "False") and since is not None:
-            return Refusal(condition.reason, condition.message, since.timestamp())
+        if (condition.type, condition.status) == ("PodScheduled", "False"):
+            since = _time(condition.last_transition_time) or found.metadata.creation_timestamp
+            return None if since is None else Refusal(condition.reason, condition.message, since.timestamp())
     return None
+
+
+def _time(text: str | None) -> datetime | None:
+    """A time in UTC; None if there is none, or none from the year 1 to 9999."""
+    try:
+        return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 class WatchWorker:

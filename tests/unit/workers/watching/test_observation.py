@@ -65,3 +65,8 @@ def test_an_equal_record_is_not_written_again(stored: Stored[NodeFacts]) -> None
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("4711", 4711), ("", 0), ("x1", 0), ("-1", 0), ("²", 0)])
 def test_versions_are_compared_as_numbers(text: str, number: int) -> None:
     assert version_number(text) == number
+
+
+def test_a_record_with_a_version_of_any_length_is_replaced() -> None:
+    endless = Stored(50, NodeFacts(uid="a", labels={}, resource_version="9" * 5000), present=True)
+    assert next_step(observed("a", 7), endless, same=False) is Step.WRITE

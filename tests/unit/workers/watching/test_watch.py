@@ -126,8 +126,12 @@ def test_a_pod_waits_since_its_policy_has_kept_it_away() -> None:
     assert record.waiting_since == SINCE
 
 
-def test_a_condition_without_a_time_counts_from_the_creation_on() -> None:
-    _, record = pod_record(pod(REFUSED | {"lastTransitionTime": None}))
+@pytest.mark.parametrize(
+    "time",
+    [None, "", "yesterday", "0000-12-31T10:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"],
+)
+def test_a_condition_without_a_readable_time_counts_from_the_creation_on(time: str | None) -> None:
+    _, record = pod_record(pod(REFUSED | {"lastTransitionTime": time}))
     assert record.waiting_since == CREATED
 
 
