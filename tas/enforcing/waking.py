@@ -125,7 +125,8 @@ class Wakes:
         waited = self._pods.pop(pod, None)
         if waited is not None:
             self._awaited[waited[0]] -= 1
-            self._awaited += Counter()  # without the policies that nobody waits for
+            if not self._awaited[waited[0]]:
+                del self._awaited[waited[0]]  # nobody waits for this policy
 
     def drop_pods(self) -> None:
         """Forgets all pods."""

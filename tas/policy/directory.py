@@ -8,7 +8,7 @@ import hashlib
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -170,23 +170,31 @@ def plan(files: Iterable[PolicyFile], stored: Mapping[PolicyKey, str], *, comple
                 holder.setdefault(key, file.origin)
     remove = frozenset(key for key, origin in stored.items() if complete and origin and key not in holder)
     kept = {key: origin for key, origin in holder.items() if key not in desired}
+    # Sets of names, since a file can have thousands of problems, and the directory as many policies.
+    in_force = _InForce(
+        others=frozenset(map(str, desired)), kept=frozenset(map(str, kept)), files=frozenset(kept.values())
+    )
     unreadable = {
-        origin: tuple(
-            msgspec.structs.replace(problem, in_force=_in_force(problem, kept, desired)) for problem in problems
-        )
+        origin: tuple(msgspec.structs.replace(problem, in_force=in_force.instead_of(problem)) for problem in problems)
         for origin, problems in unreadable.items()
     }
     return DirectoryPlan(desired=desired, remove=remove, unreadable=unreadable, duplicates=tuple(duplicates))
 
 
-def _in_force(problem: FileProblem, kept: Mapping[PolicyKey, str], desired: Collection[PolicyKey]) -> str:
-    """What is in force instead of an unreadable part; `kept` maps the policies of earlier versions to their files."""
-    if problem.subject.startswith(_POLICY):
-        name = problem.subject.removeprefix(_POLICY)
-        if any(str(key) == name for key in desired):
-            return OTHER
-        return LAST_GOOD if any(str(key) == name for key in kept) else NOTHING
-    return LAST_GOOD if problem.origin in kept.values() else NOTHING
+class _InForce(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in force: the policies of readable parts, and those of earlier versions with their files."""
+
+    others: frozenset[str]
+    kept: frozenset[str]
+    files: frozenset[str]
+
+    def instead_of(self, problem: FileProblem) -> str:
+        if problem.subject.startswith(_POLICY):
+            name = problem.subject.removeprefix(_POLICY)
+            if name in self.others:
+                return OTHER
+            return LAST_GOOD if name in self.kept else NOTHING
+        return LAST_GOOD if problem.origin in self.files else NOTHING
 
 
 def _duplicate(file_policy: FilePolicy, holder: str) -> FileProblem:

@@ -10,7 +10,7 @@ For `evaluate`, which stores a verdict of every policy for every node, the view 
 and nodes a change affects, so that only these are evaluated again.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
@@ -37,35 +37,39 @@ class MetricKey(NamedTuple):
 class MetricIndex:
     """The fresh values of one metric by node, and the strategies whose state depends on them."""
 
-    __slots__ = ("dependents", "key", "targets", "users", "values", "watches")
+    __slots__ = ("dependents", "key", "target_counts", "targets", "users", "values", "watches")
 
     def __init__(self, key: MetricKey) -> None:
         self.key = key
         self.values: dict[str, Quantity] = {}
-        self.dependents: list[StrategyIndex] = []
-        self.watches: list[RuleWatch] = []
-        self.targets: list[Quantity] = []  # of the dependents' rules, sorted
+        self.dependents: dict[StrategyIndex, None] = {}
+        self.watches: dict[PolicyKey, list[RuleWatch]] = {}
+        self.targets: list[Quantity] = []  # of the dependents' rules, sorted, each once
+        self.target_counts: Counter[Quantity] = Counter()
         self.users = 0
 
     def add_dependent(self, strategy: "StrategyIndex") -> None:
         """Adds a strategy that is evaluated again when a value crosses one of its targets."""
-        self.dependents.append(strategy)
-        self._update_targets()
+        self.dependents[strategy] = None
+        for target in self._targets_of(strategy):
+            self.target_counts[target] += 1
+            if self.target_counts[target] == 1:
+                insort(self.targets, target)
 
     def remove_dependent(self, strategy: "StrategyIndex") -> None:
         """Removes a strategy added before."""
-        self.dependents.remove(strategy)
-        self._update_targets()
+        del self.dependents[strategy]
+        for target in self._targets_of(strategy):
+            self.target_counts[target] -= 1
+            if not self.target_counts[target]:
+                del self.target_counts[target]
+                del self.targets[bisect_left(self.targets, target)]
 
-    def _update_targets(self) -> None:
-        self.targets = sorted(
-            {
-                rule.target
-                for strategy in self.dependents
-                for rule, index in zip(strategy.strategy.rules, strategy.indices, strict=True)
-                if index is self and rule.target is not None
-            }
-        )
+    def _targets_of(self, strategy: "StrategyIndex") -> Iterator[Quantity]:
+        """The targets of a strategy's rules for this metric."""
+        for rule, index in zip(strategy.strategy.rules, strategy.indices, strict=True):
+            if index is self and rule.target is not None:
+                yield rule.target
 
     def crosses_target(self, before: Quantity | None, after: Quantity | None) -> bool:
         """Whether a target lies between two values, or at one of them: only then a rule can change its state."""
@@ -282,7 +286,8 @@ class View:
         self._policies[policy.key] = PolicyIndex(policy, dontschedule, indices.get(StrategyType.SCHEDULEONMETRIC))
         if self._verdicts:
             for watch in _watches(policy):
-                self._indices[self._metric_key(policy, watch.rule)].watches.append(watch)
+                index = self._indices[self._metric_key(policy, watch.rule)]
+                index.watches.setdefault(policy.key, []).append(watch)
             self.touch_policy(policy.key)
 
     def drop_policy(self, key: PolicyKey) -> None:
@@ -344,7 +349,7 @@ class View:
                 index.remove_dependent(policy.dontschedule)
         if self._verdicts:
             for watch in _watches(policy.policy):
-                self._indices[self._metric_key(policy.policy, watch.rule)].watches.remove(watch)
+                self._indices[self._metric_key(policy.policy, watch.rule)].watches.pop(watch.policy, None)
         for kind, strategy in policy.policy.strategies.items():
             if kind in self._indexed:
                 for rule in strategy.rules:
@@ -384,9 +389,9 @@ class View:
 
     def _touch_watching(self, node: str, index: MetricIndex, before: Quantity | None, after: Quantity | None) -> None:
         """Marks the policies whose verdict may change with this change of a fresh value."""
-        for watch in index.watches:
-            if watch.is_touched(before, after):
-                self.touched.setdefault(node, set()).add(watch.policy)
+        for policy, watches in index.watches.items():
+            if any(watch.is_touched(before, after) for watch in watches):
+                self.touched.setdefault(node, set()).add(policy)
 
     def _touch(self, node: str, policies: Iterable[PolicyKey]) -> None:
         if self._verdicts:

@@ -23,7 +23,7 @@ from bus.watch import Watch
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
-from tas.verdict.ownership import Claim, claim_of
+from tas.verdict.ownership import Claim, Claims, claim_of
 from tas.verdict.size import PolicySize, left_out, no_room, policy_size
 from tas.verdict.status import (
     MetricUse,
@@ -122,7 +122,7 @@ class PolicyStatus:
         """Patches a policy's status if it differs. Returns whether something was sent."""
         read_at = time.monotonic()
         metadata, policy = written.metadata, written.policy
-        claims = {key: each.claim for key, each in following.policies.items() if key.name == policy.key.name}
+        claims = {key: following.policies[key].claim for key in following.claims.named(policy.key.name)}
         states = following.book.states(policy.key, metadata.uid)
         violated = states.get(StrategyType.DESCHEDULE, NodeStates()).violated
         foreign = foreign_values(policy, following.labels_of(violated, policy.key.name))
@@ -169,6 +169,7 @@ class _Following:
     def __init__(self, writer: PolicyStatus, *, patch_after: float) -> None:
         bus, client = writer._bus, writer._client
         self.policies: dict[PolicyKey, _Written] = {}
+        self.claims = Claims()
         self.book = StateBook()
         self.changed: set[PolicyKey] = set()
         self._left_out: frozenset[PolicyKey] = frozenset()
@@ -266,9 +267,11 @@ class _Following:
         """Stores the current state of a policy."""
         written = _Written(found)
         self.policies[written.policy.key] = written
+        self.claims.set(written.policy.key, written.claim)
 
     def _listed(self, listing: Listing[PolicyObject]) -> None:
         self.policies.clear()
+        self.claims.clear()
         for found in listing.items:
             self.take(found)
         self.changed.update(self.policies)
@@ -278,10 +281,11 @@ class _Following:
         key = PolicyKey(metadata.namespace, metadata.name)
         if change.type is ChangeType.DELETED:
             self.policies.pop(key, None)
+            self.claims.drop(key)
             self._patched.pop(key, None)
         else:
             self.take(change.object)
-        self.changed.update(each for each in self.policies if each.name == key.name)  # they share labels
+        self.changed.update(self.claims.named(key.name))  # they share labels
 
     def _verdict(self, entry: Entry[str, NodeVerdict]) -> None:
         verdict = entry.read()

@@ -1,6 +1,6 @@
 """When a node is annotated so that the scheduler tries rejected pods again, and which node."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from tas.enforcing.waking import LAST, LATER, QUICK, SOON, SPACING, Wake, Wakes,
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.verdict.verdict import PolicyVerdict, StrategyVerdict
+from tests.unit.growth import grows_linearly
 
 A, B = PolicyKey("default", "a"), PolicyKey("default", "b")
 POD, OTHER = PodKey("default", "web"), PodKey("default", "other")
@@ -215,6 +216,21 @@ class TestTheNode:
         wakes.set_pod(POD, B, 1.0, at=0.0)
         assert wakes.waiting == 1
         assert [at for at, _ in taken(wakes, 5.0, since=0.0)] == [5.0]
+
+    def test_the_time_grows_with_the_pods_and_not_with_their_square(self) -> None:
+        def waited(size: int) -> Callable[[], object]:
+            pods = [(PodKey("default", f"p{number}"), PolicyKey("default", f"q{number}")) for number in range(size)]
+
+            def work() -> None:
+                wakes = Wakes()
+                for pod, policy in pods:
+                    wakes.set_pod(pod, policy, 1.0, at=0.0)
+                for pod, _ in pods:
+                    wakes.drop_pod(pod)
+
+            return work
+
+        assert grows_linearly(waited, 4000)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Which policies are in force when files are added, deleted, broken or contradict each other."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from tas.policy.directory import (
     unreadable_file,
 )
 from tas.policy.policy import Policy, PolicyKey
+from tests.unit.growth import grows_linearly
 
 PROBLEM = FileProblem(origin="x.yaml", subject="policy default/one", field="spec", value="?", reason="cannot be read")
 
@@ -167,6 +168,16 @@ def test_a_part_that_names_no_policy_has_no_last_good_version_in_what_is_read_be
     beside = msgspec.structs.replace(file("x.yaml", "one"), problems=(nameless,))
     planned = plan([beside], stored(one="x.yaml"), complete=True)
     assert [problem.in_force for problem in planned.unreadable["x.yaml"]] == ["nothing"]
+
+
+def test_the_time_of_a_plan_grows_with_the_problems_and_not_with_their_square() -> None:
+    def planned(size: int) -> Callable[[], object]:
+        names = [f"n{number}" for number in range(size)]
+        problems = tuple(msgspec.structs.replace(PROBLEM, subject=f"policy default/x{name}") for name in names)
+        files = [file("a.yaml", *names), PolicyFile(origin="x.yaml", problems=problems)]
+        return lambda: plan(files, {}, complete=True)
+
+    assert grows_linearly(planned, 2000)
 
 
 # What one file says

@@ -1,7 +1,7 @@
 """The view against a second evaluation of the same facts: after any history, its answers are those of the present."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,6 +23,7 @@ from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.knowledge import same_meaning
 from tas.verdict.verdict import PolicyVerdict
 from tas.view.view import MetricKey, View
+from tests.unit.growth import grows_linearly
 
 NODES = ("a", "b", "c.d")
 METRICS = ("m", "k")
@@ -37,6 +38,9 @@ def scrape(time: float, sequence: int = 1, source: str = "s1", **metrics: str) -
         sequence=sequence,
         metrics={name: parse_quantity(value) for name, value in metrics.items()},
     )
+
+
+DESCHEDULE = {"deschedule": {"rules": [{"metricname": "m", "operator": "Equals", "target": 1}]}}
 
 
 def pod_of(policy: str = "p", namespace: str = "default") -> Pod:
@@ -491,7 +495,9 @@ class VerdictsByTouch(Histories):
             for rule in strategy.rules
         }
         assert set(self.view._indices) == used
-        watched = [watch for index in self.view._indices.values() for watch in index.watches]
+        watched = [
+            watch for index in self.view._indices.values() for watches in index.watches.values() for watch in watches
+        ]
         assert len(watched) == sum(
             len(strategy.rules)
             for entry in self.view.policies.values()
@@ -826,3 +832,24 @@ class TestMetricsInUse:
 
         assert set(decider.filter(pod_of(), {"a": None}, 119.0).rejected) == {"a"}
         assert not decider.filter(pod_of(), {"a": None}, 121.0).rejected
+
+
+@pytest.mark.parametrize("verdicts", [False, True])
+def test_the_time_of_edits_grows_with_the_rules_and_not_with_their_square(verdicts: bool) -> None:
+    """A user with the rights of one namespace can create thousands of policies that use the same metric."""
+
+    def edited(size: int) -> Callable[[], object]:
+        specs = [
+            dontschedule(*[("m", "GreaterThan", 4 * number + each) for each in range(4)]) for number in range(size)
+        ]
+        policies = [policy_of({"strategies": spec["strategies"] | DESCHEDULE}, f"p{n}") for n, spec in enumerate(specs)]
+        view = View(verdicts=verdicts)
+
+        def work() -> None:
+            view.set_policies(policies, 0.0)
+            for policy in policies:
+                view.drop_policy(policy.key)
+
+        return work
+
+    assert grows_linearly(edited, 1600)
