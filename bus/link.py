@@ -26,6 +26,9 @@ PING_SECONDS = 1
 UNANSWERED_PINGS = 2
 """After this many unanswered pings the connection is lost: a server that hangs is detected within 3 s."""
 
+DROP_SECONDS = 0.5
+"""How long closing may take: after a failed TLS handshake the client waits for ever for the end of the connection."""
+
 HEADER_BYTES = 1024
 """Space reserved for headers, which count towards the server's `max_payload`."""
 
@@ -83,8 +86,9 @@ class _OneLife(Client):
         if writer is not None:
             writer.transport.abort()
         if self._flush_queue is not None:  # otherwise it never started to connect
-            with suppress(OSError, errors.Error):
-                await self.close()
+            with suppress(OSError, TimeoutError, errors.Error):
+                async with asyncio.timeout(DROP_SECONDS):
+                    await self.close()
 
 
 class Delivery(NamedTuple):

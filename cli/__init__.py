@@ -26,6 +26,7 @@ COMMANDS = {
     "get": _Command("queries.get", "Show nodes, policies, verdicts or sources as stored on the bus."),
     "explain": _Command("queries.explain", "Show why: each rule with its value, age, source and state."),
     "trace": _Command("queries.trace", "Follow METRIC of NODE: source, sample, view, verdict, label."),
+    "top": _Command("top", "Show the live view of a running installation."),
     "policy": _Command("policy", "Check manifests of TASPolicy."),
     "crd": _Command("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "docs": _Command("docs", "Write the documentation of the settings."),

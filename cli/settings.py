@@ -127,7 +127,7 @@ _RUNS_COLLECT = ("run all", "run collect")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
 _SERVES_HTTPS = ("run all", "run extender")
 _EVALUATES = ("run evaluate", "run labels", "run watch")
-_QUERIES = ("explain", "get", "publish", "trace")
+_QUERIES = ("explain", "get", "publish", "top", "trace")
 _PROCESSES = (*RUN, "up")
 _LOGS = ("demo", *_PROCESSES)
 _CONNECTS = tuple(command for command in _PROCESSES if command != "run bus")
@@ -360,7 +360,7 @@ class Settings:
         group="The extender",
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
-        commands=tuple(sorted((*_RUNS_EXTENDER, *_EVALUATES, "explain", "run collect", "trace"))),
+        commands=tuple(sorted((*_RUNS_EXTENDER, *_EVALUATES, "explain", "run collect", "top", "trace"))),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )
@@ -411,7 +411,7 @@ class Settings:
         group="The extender",
         form="HOST:PORT",
         help="The --health-listen address of a running extender, which reports its last answers.",
-        commands=("demo", "explain"),
+        commands=("demo", "explain", "top"),
         parse=Address.parse,
         default="127.0.0.1:9002",
     )

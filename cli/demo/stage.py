@@ -19,7 +19,6 @@ from tas.enforcing.waking import ANNOTATION
 from tas.policy.policy import API_VERSION, LABEL_PREFIX, POD_LABEL
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
-from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
 from workers.kubernetes.resources import NAMESPACES, NODES, PODS, POLICIES, PodObject
@@ -291,11 +290,6 @@ class Stage:
             return await request
         except KubernetesError as error:
             raise self._narration.failed(str(error)) from error
-
-
-def is_own_label(key: str, value: str) -> bool:
-    """Whether a node's label has the form of the product's labels."""
-    return key.startswith(LABEL_PREFIX) or value == VIOLATING
 
 
 def scheduler_message(pod: PodObject) -> str:

@@ -37,7 +37,11 @@ def nodes(settings: Settings, *, as_json: bool) -> int:
 
 @settings_command("policies", settings_as="get", params=[JSON_OPTION])
 def policies(settings: Settings, *, as_json: bool) -> int:
-    """Each policy, with its strategies and problems."""
+    """Each policy, with its strategies and problems.
+
+    A file that cannot be read is not on the bus, and its last good version stays: see `GET /problems` of `tas run
+    policies`, or the screen of `tas up`.
+    """
     return ask(settings, lambda bus, _: _policies(bus, as_json=as_json))
 
 

@@ -1,4 +1,4 @@
-"""The live view of `tas up`: nodes, cluster, policies, the extender's answers, and log events.
+"""The live view of `tas up` and `tas top`: nodes, cluster, policies, the extender's answers, and log events.
 
 The view follows the bus, and reads the last answers from the extender's health port. On a terminal the view is redrawn;
 otherwise a line is printed for each change. The log of this process is a section of the view.
@@ -8,7 +8,7 @@ import asyncio
 import io
 import textwrap
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from tas.enforcing.labels import is_in_our_form
 from tas.explain.explain import explain_node
 from tas.policy.directory import FileProblem
 from tas.policy.policy import PolicyKey, StrategyType
@@ -180,6 +181,7 @@ class LiveView:
 
     def _cluster_lines(self, width: int) -> list[Text]:
         rows = [(Text(name), Text(text)) for name, text in self._cluster().items()]
+        rows = rows or [(Text("none", style="dim"), Text())]
         return aligned([(Text("cluster"), Text()), *rows], width, flexible=1)
 
     def _policy_lines(self, now: float, width: int) -> list[Text]:
@@ -305,6 +307,22 @@ class _Lines(io.StringIO):
             if line.strip():
                 self._add(line)
         return len(text)
+
+
+def cluster_rows(nodes: Mapping[str, Mapping[str, str]], pods: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
+    """The labels of TAS on each node, its pods, and the waiting pods: each as text, by the name of the row.
+
+    `nodes` has the labels of each node. A pod is its name, its policy, and its node if it has one.
+    """
+    placed: defaultdict[str, list[str]] = defaultdict(list)
+    for pod, policy, node in pods:
+        placed[node or ""].append(f"{pod} ({policy})")
+    rows: dict[str, str] = {}
+    for name, labels in nodes.items():
+        ours = [f"{key}={value}" for key, value in sorted(labels.items()) if is_in_our_form(key, value)]
+        rows[name] = f"labels: {' '.join(ours) or '–'}; pods: {', '.join(placed.pop(name, [])) or '–'}"
+    waiting = [pod for node in sorted(placed) for pod in placed[node]]
+    return rows | {"waiting": ", ".join(waiting) or "–"}
 
 
 def answer_cells(answer: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:

@@ -6,18 +6,16 @@ import os
 import shlex
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from cli.console import SafeConsole
-from cli.demo.stage import is_own_label
 from cli.discovery import bus_url, running_bus
 from cli.options import settings_command
 from cli.settings import EMBEDDED, Settings
 from cli.up.applied import AppliedPolicies
-from cli.up.live import LiveView
+from cli.up.live import LiveView, cluster_rows
 from cli.up.simulated import SimulatedNodes, SimulatedPods
 from cli.wiring import all_workers, process, run_process
 from sandbox import Sandbox, extender_entry
@@ -81,20 +79,13 @@ async def _up(settings: Settings) -> int:
 
 
 def _cluster(cluster: Cluster) -> dict[str, str]:
-    """The labels of policies on each node, its pods, and the waiting pods: each as text, by the name of the row."""
-    pods: defaultdict[str, list[str]] = defaultdict(list)
-    for pod in cluster.store.items(PODS):
-        metadata = pod["metadata"]
-        pods[pod["spec"].get("nodeName", "")].append(
-            f"{metadata['name']} ({metadata.get('labels', {}).get(POD_LABEL, '–')})"
-        )
-    rows: dict[str, str] = {}
-    for node in cluster.store.items(NODES):
-        name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
-        policy_labels = [f"{key}={value}" for key, value in sorted(labels.items()) if is_own_label(key, value)]
-        rows[name] = f"labels: {' '.join(policy_labels) or '–'}; pods: {', '.join(pods.pop(name, [])) or '–'}"
-    waiting = [pod for name in sorted(pods) for pod in pods[name]]
-    return rows | {"waiting": ", ".join(waiting) or "–"}
+    """The rows of the section `cluster`: each node's labels of policies and pods, and the waiting pods."""
+    nodes = {node["metadata"]["name"]: node["metadata"].get("labels", {}) for node in cluster.store.items(NODES)}
+    pods = [
+        (pod["metadata"]["name"], pod["metadata"].get("labels", {}).get(POD_LABEL, "–"), pod["spec"].get("nodeName"))
+        for pod in cluster.store.items(PODS)
+    ]
+    return cluster_rows(nodes, pods)
 
 
 def _hints(settings: Settings, bus: str, request: Path, directory: Path) -> list[str]:

@@ -286,6 +286,7 @@ OTHERS = {
     "--syncPeriod",
     "--kubeConfig",
     "--v",
+    "--validate",
 }
 
 

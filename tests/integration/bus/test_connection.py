@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from bus.buckets import ALL, LEASES, NODES, SAMPLES, Bucket, Stream
 from bus.connection import WRITE_SECONDS, Bus
 from bus.errors import ConflictError, ExpiredError, MisconfiguredError, RefusedError, UnavailableError
 from bus.link import Link
+from bus.server import find_binary
 from bus.streams import StreamsState, ensure
+from tests.certificates import Authority
+from tests.e2e.processes import free_ports
 from tests.integration.bus.limits import LONG_LIMITS
 from tests.integration.servers import Server, eventually
 
@@ -193,6 +197,42 @@ async def test_an_invalid_address_is_refused_without_its_password(url: str) -> N
         async with Bus.connect(url, name="test"):
             pass
     assert "secret" not in str(caught.value)
+
+
+async def test_credentials_of_the_address_and_the_authority_of_the_environment_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/bus.md says."""
+    authority = Authority("of the bus")
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    pair = authority.server("127.0.0.1")
+    (tmp_path / "server.crt").write_bytes(pair.certificate)
+    (tmp_path / "server.key").write_bytes(pair.key)
+    (port,) = free_ports(1)
+    (tmp_path / "nats.conf").write_text(
+        f'listen: "127.0.0.1:{port}"\n'
+        f'jetstream {{ store_dir: "{tmp_path}/store" }}\n'
+        f'tls {{ cert_file: "{tmp_path}/server.crt", key_file: "{tmp_path}/server.key" }}\n'
+        'authorization { user: "agent", password: "p@ss%40" }\n'
+    )
+    silent = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        await find_binary(), "--config", str(tmp_path / "nats.conf"), stdout=silent, stderr=silent
+    )
+    try:
+        url = f"nats://agent:p@ss%40@127.0.0.1:{port}"
+        async with Bus.connect(url, name="test") as bus:
+            await eventually(lambda: "certificate verify failed" in bus.last_error)
+            assert "p@ss" not in bus.address + bus.last_error
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+        for address in (url, url.replace("nats://", "tls://")):
+            async with Bus.connect(address, name="test", streams=()) as bus:
+                await bus.wait_connected()
+        async with Bus.connect(url.replace("agent", "other"), name="test", streams=()) as bus:
+            await eventually(lambda: "Authorization Violation" in bus.last_error)
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 async def test_without_a_server_every_call_is_unavailable_at_once() -> None:

@@ -76,6 +76,10 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
             assert done.code == 0, done.err
         await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text)
         await eventually(lambda: "simulated_pod_evicted" in screen.text)
+        top = Screen(await tas.start("top", "--extender-health", f"127.0.0.1:{health}"))
+        await top.shows("cluster: node-3: labels: demo-policy=violating", "answer: ")
+        os.kill(top.process.pid, signal.SIGINT)
+        assert await top.ended() == 0
         # No source is polled for metrics that it does not have: a new user would see only its warnings.
         assert (await tas("get", "sources", "--json")).out.strip() == "[]"
         replace_file(policies / "demo.yaml", POLICY.replace("target: 2", "target: 3"))

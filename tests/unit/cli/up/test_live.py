@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from cli.up.live import LiveView, answer_cells, event_line, fit, shares
+from cli.up.live import LiveView, answer_cells, cluster_rows, event_line, fit, shares
 from tas.policy.directory import FileProblem
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
@@ -184,6 +184,15 @@ def test_all_times_are_local_time(indian_time: None) -> None:
     piped._print_event(BROKEN)
     assert "15:30:00 warning policy_file_invalid" in written.getvalue()
     assert "10:00:0" not in written.getvalue()
+
+
+def test_the_rows_of_the_cluster_have_labels_pods_and_waiting_pods() -> None:
+    nodes = {"node-1": {"p": "violating", "zone": "a"}, "node-2": {}}
+    assert cluster_rows(nodes, [("a", "p", "node-1"), ("b", "p", None)]) == {
+        "node-1": "labels: p=violating; pods: a (p)",
+        "node-2": "labels: –; pods: –",
+        "waiting": "b (p)",
+    }
 
 
 def test_pieces_are_not_cut() -> None:
