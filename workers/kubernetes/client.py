@@ -22,6 +22,7 @@ from workers.kubernetes.errors import (
     KubernetesError,
     RejectedError,
     SilentError,
+    TooLargeResponseError,
     UnavailableError,
     decode_status,
     error_of,
@@ -42,6 +43,9 @@ WRITE_SECONDS = READ_AGE_SECONDS
 """Maximum age of the reads of a conditional patch when it is sent (monotonic seconds)."""
 
 PAGE_OBJECTS = 500
+
+SMALLER_PAGES = 16
+"""The pages of a list are smaller by this factor if one had too many bytes: 31 of the largest objects, 47 MiB."""
 
 WATCH_SECONDS = 300.0
 """The requested duration of a watch, each time up to a tenth less, so that watches end at different times."""
@@ -201,6 +205,9 @@ class KubernetesClient:
                 except GoneError:
                     # The continue token has expired, on a slow network or a busy server: list again without pages.
                     return await self._list(resource, label_selector, limit=0)
+                except TooLargeResponseError:
+                    # 500 objects of a megabyte, as any user may create them: the list must still become complete.
+                    return await self._list(resource, label_selector, limit=max(1, page_objects // SMALLER_PAGES))
         except GoneError as error:
             raise UnavailableError(str(error), code=error.code, status=error.status) from error
         except TimeoutError as error:
@@ -409,7 +416,7 @@ class KubernetesClient:
                         )
                 yield response
             except TooLargeError as error:
-                raise RejectedError(f"{what}: {error}", code=response.status) from error
+                raise TooLargeResponseError(f"{what}: {error}", code=response.status) from error
             except TimeoutError as error:
                 is_silent = verb == "watch" and code.startswith("2")
                 kind, seconds = (SilentError, silent_seconds) if is_silent else (UnavailableError, CALL_SECONDS)

@@ -108,6 +108,10 @@ class RejectedError(KubernetesError):
     """Refused for another reason; a retry alone does not help."""
 
 
+class TooLargeResponseError(RejectedError):
+    """The response has more bytes than are read."""
+
+
 class ExpiredError(KubernetesError):
     """The read that the patch is based on is too old: read again. Nothing was sent."""
 
@@ -124,6 +128,9 @@ _BY_CODE: Mapping[int, type[KubernetesError]] = {
 
 RETRY_AFTER_SECONDS = 1.0
 """The wait after a 429 without a time."""
+
+MAX_RETRY_AFTER_SECONDS = 60.0
+"""The longest wait after a 429: what answers need not be the API server, and nothing else ends the wait."""
 
 _decoder = msgspec.json.Decoder(Status)
 
@@ -143,7 +150,8 @@ def error_of(what: str, *, code: int, body: bytes, retry_after: str | None = Non
     message = f"{what}: {line_of(text)} ({code})"
     if code == 429:
         seconds = _seconds(retry_after) or (status.details.retry_after_seconds if status.details else 0)
-        return ThrottledError(message, code=code, status=status, retry_after=seconds or RETRY_AFTER_SECONDS)
+        seconds = min(seconds or RETRY_AFTER_SECONDS, MAX_RETRY_AFTER_SECONDS)
+        return ThrottledError(message, code=code, status=status, retry_after=seconds)
     kind = _BY_CODE.get(code, UnavailableError if code >= 500 else RejectedError)
     return kind(message, code=code, status=status)
 

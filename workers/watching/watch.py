@@ -7,6 +7,7 @@ A record is deleted only if the API server reports a deletion, or sends a comple
 import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import accumulate
 
 import structlog
 from aiohttp import web
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS, POD_RECORDS, POLICY_RECORDS
+from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
@@ -48,11 +50,21 @@ def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
     )
 
 
+MAX_LABELS_BYTES = 512 << 10
+"""The most bytes of a node's labels in its record: half of a message. A node has about 5 KiB of labels.
+
+A kubelet may set more than a message holds, and then no list of nodes would be complete.
+"""
+
+
 def node_facts(found: Object) -> tuple[str, NodeFacts]:
-    """The record of a node for the bus."""
+    """The record of a node for the bus; of more than `MAX_LABELS_BYTES` of labels it has the first ones by key."""
     metadata = found.metadata
-    facts = NodeFacts(uid=metadata.uid, labels=metadata.labels, resource_version=metadata.resource_version)
-    return metadata.name, facts
+    labels = metadata.labels
+    if len(encode(labels)) > MAX_LABELS_BYTES:
+        sizes = accumulate(len(encode(label)) for label in sorted(labels.items()))
+        labels = {key: labels[key] for key, size in zip(sorted(labels), sizes, strict=True) if size < MAX_LABELS_BYTES}
+    return metadata.name, NodeFacts(uid=metadata.uid, labels=labels, resource_version=metadata.resource_version)
 
 
 def pod_record(found: PodObject) -> tuple[PodKey, PodRecord]:

@@ -167,6 +167,32 @@ async def test_a_too_large_response_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("bytes_each", "pages"),
+    [
+        pytest.param(100, [(50, 0), (50, 50)], id="small objects"),
+        pytest.param(4000, [(50, 0), *((3, start) for start in range(0, 60, 3))], id="large objects"),
+    ],
+)
+async def test_a_list_of_large_objects_is_read_in_smaller_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_each: int, pages: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr("workers.kubernetes.client.MAX_LIST_BYTES", 64 << 10)
+    found = [{"metadata": {"name": f"n{number}", "annotations": {"a": "x" * bytes_each}}} for number in range(60)]
+    asked: list[tuple[int, int]] = []
+
+    async def page(request: web.Request) -> web.Response:
+        limit, start = int(request.query["limit"]), int(request.query.get("continue", "0"))
+        asked.append((limit, start))
+        metadata = {"resourceVersion": "1", "continue": str(start + limit) if start + limit < len(found) else ""}
+        return web.json_response({"kind": "NodeList", "metadata": metadata, "items": found[start : start + limit]})
+
+    async with served(page, tmp_path) as client:
+        listing = await client.list(NODES, page_objects=50)
+    assert [each.metadata.name for each in listing.items] == [each["metadata"]["name"] for each in found]
+    assert asked == pages
+
+
+@pytest.mark.parametrize(
     ("status", "kind"),
     [
         ({"code": 410, "reason": "Expired", "message": "too old resource version"}, GoneError),

@@ -76,7 +76,14 @@ def test_only_a_status_with_the_name_of_the_object_confirms_that_it_is_missing()
 
 @pytest.mark.parametrize(
     ("header", "details", "seconds"),
-    [("3", {"retryAfterSeconds": 9}, 3), (None, {"retryAfterSeconds": 9}, 9), ("soon", None, 1), (None, None, 1)],
+    [
+        ("3", {"retryAfterSeconds": 9}, 3),
+        (None, {"retryAfterSeconds": 9}, 9),
+        ("soon", None, 1),
+        (None, None, 1),
+        ("86400", None, 60),
+        (None, {"retryAfterSeconds": 1e12}, 60),
+    ],
 )
 def test_a_throttled_error_has_the_time_to_wait(header: str | None, details: object, seconds: float) -> None:
     error = error_for(429, {"details": details}, header)

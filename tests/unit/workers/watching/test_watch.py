@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bus.kinds import POLICY_RECORDS
+from bus.kinds import NODE_FACTS, POLICY_RECORDS
+from bus.records.nodes import NodeFacts
 from tas.enforcing.pod import PodKey
 from tas.policy.manifest import MAX_PROBLEMS
 from tas.policy.policy import PolicyKey, StrategyType
@@ -91,6 +92,15 @@ def test_the_record_of_a_node() -> None:
     }
     node, facts = node_facts(msgspec.convert({"metadata": metadata}, Object))
     assert (node, facts.uid, facts.labels, facts.resource_version) == ("n.example", "u", {"a": "b"}, "5")
+
+
+def test_the_labels_of_a_node_fit_a_message() -> None:
+    labels = {f"{number:05}{'k' * 58}": "v" * 63 for number in range(9000)}
+    _, facts = node_facts(msgspec.convert({"metadata": {"name": "n", "uid": "u", "labels": labels}}, Object))
+    assert NODE_FACTS.size(NodeFacts(uid="u", labels=labels)) > 1 << 20
+    assert 500_000 < NODE_FACTS.size(facts) < 600_000
+    assert facts.labels.items() <= labels.items()
+    assert max(facts.labels) < min(labels.keys() - facts.labels.keys())
 
 
 REFUSED = {
