@@ -10,8 +10,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bus.buckets import Bucket, Stream
-from bus.connection import Bus, RawEntry
 from bus.errors import ConflictError, ExpiredError, UnavailableError
 from bus.server import STORE_BYTES, EmbeddedServer
 from tests.e2e.processes import free_ports
@@ -114,19 +112,6 @@ async def all_answered(calls: Iterable[Callable[[], Awaitable[object]]], *, at_o
             await answered(call)
 
     await asyncio.gather(*map(one, calls))
-
-
-class PatientBus(Bus):
-    """A connection of a test, not of a worker: reads and publishes are `answered`."""
-
-    async def api(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await answered(lambda: super(PatientBus, self).api(verb, body))
-
-    async def entries(self, bucket: Bucket) -> list[RawEntry]:
-        return await answered(lambda: super(PatientBus, self).entries(bucket))
-
-    async def publish(self, stream: Stream, subject: str, payload: bytes) -> int:
-        return await answered(lambda: super(PatientBus, self).publish(stream, subject, payload))
 
 
 async def eventually(

@@ -45,7 +45,7 @@ from tas.verdict.verdict import (
 )
 from tests.integration.proxy import Proxy
 from tests.integration.replicas import replica, tas
-from tests.integration.servers import PatientBus, Server, all_answered, eventually
+from tests.integration.servers import Server, all_answered, answered, eventually
 from tests.integration.workers.running import put, running
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.node_evaluation import NodeEvaluation
@@ -74,7 +74,7 @@ class World:
         now = round(time.time() - age, 6)
         values = {name: parse_quantity(str(value)) for name, value in metrics.items()}
         news = Scrape(source=source, measured=now, arrived=now, sequence=self.sequence, metrics=values)
-        stored = await self.bus.get(NODES, node_metrics_key(node))
+        stored = await answered(partial(self.bus.get, NODES, node_metrics_key(node)))
         known = () if stored is None or stored.value is None else decode_node_samples(stored.value)
         await self.put(NODES, node_metrics_key(node), encode_node_samples(merge(known, [news])))
 
@@ -101,12 +101,12 @@ class World:
 
     async def synced(self, *, cluster: bool = True) -> None:
         for bucket in (POLICIES, NODES):
-            epoch = (await self.bus.epoch(bucket)).created
+            epoch = (await answered(partial(self.bus.epoch, bucket))).created
             synced = Synced(epoch=epoch, count=1, time=datetime.now(UTC), writer="test", cluster=cluster)
             await self.put(bucket, SYNCED, encode(synced))
 
     async def verdict(self, node: str = NODE) -> NodeVerdict | None:
-        entry = await self.bus.get(VERDICTS, verdict_key(node))
+        entry = await answered(partial(self.bus.get, VERDICTS, verdict_key(node)))
         return None if entry is None or entry.value is None else decode_verdict(entry.value)
 
     async def strategy(self, node: str = NODE, name: str = "p") -> StrategyVerdict | None:
@@ -122,9 +122,11 @@ class World:
     async def log(self) -> list[NodeVerdict | None]:
         """Every verdict that was written in this epoch, None for a removal."""
         entries: list[NodeVerdict | None] = []
-        state = (await self.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]
+        state = (await answered(partial(self.bus.api, f"STREAM.INFO.{VERDICTS.stream}")))["state"]
         for sequence in range(state["first_seq"], state["last_seq"] + 1):
-            message = (await self.bus.api(f"STREAM.MSG.GET.{VERDICTS.stream}", {"seq": sequence}))["message"]
+            message = (await answered(partial(self.bus.api, f"STREAM.MSG.GET.{VERDICTS.stream}", {"seq": sequence})))[
+                "message"
+            ]
             value = base64.b64decode(message.get("data", ""))
             entries.append(decode_verdict(value) if value else None)
         return entries
@@ -155,10 +157,10 @@ class World:
 
     async def quiet(self) -> None:
         """Fails if a verdict is written within a short time."""
-        before = (await self.bus.epoch(VERDICTS)).last_sequence
+        before = (await answered(partial(self.bus.epoch, VERDICTS))).last_sequence
         began = time.monotonic()
         while time.monotonic() - began < QUIET_SECONDS:
-            assert (await self.bus.epoch(VERDICTS)).last_sequence == before
+            assert (await answered(partial(self.bus.epoch, VERDICTS))).last_sequence == before
 
 
 def deschedule(over: int = 1, /, **extra: Any) -> dict[str, Any]:
@@ -240,7 +242,7 @@ async def test_a_sample_that_violates_sets_the_desired_label_and_one_that_meets_
     assert verdict.node_uid == "uid-1"
     assert verdict.policies[PolicyKey("default", "p")].uid == "u"
     metrics, policy = [
-        await world.bus.get(*place)
+        await answered(partial(world.bus.get, *place))
         for place in ((NODES, node_metrics_key(NODE)), (POLICIES, policy_key(PolicyKey("default", "p"))))
     ]
     assert metrics is not None
@@ -873,7 +875,7 @@ async def test_no_verdict_is_written_from_a_list_of_an_earlier_epoch(server: Ser
             await server.restart(wiped=True)
             await eventually(lambda: world.bus.connected)
             await fill()
-            lives = {of.name: (await world.bus.epoch(of)).created for of in (NODES, VERDICTS)}
+            lives = {of.name: (await answered(partial(world.bus.epoch, of))).created for of in (NODES, VERDICTS)}
 
             def followed() -> bool:
                 nodes, verdicts = evaluate._followed.watches[NODES.name].epoch, evaluate._verdicts.epoch
@@ -914,7 +916,7 @@ async def test_a_replica_that_lags_does_not_replace_a_verdict_of_newer_policies(
             await server.restart()
             await eventually(lambda: world.bus.connected)
             await world.policy("other", **deschedule())
-            later = (await world.bus.epoch(POLICIES)).last_sequence
+            later = (await answered(partial(world.bus.epoch, POLICIES))).last_sequence
             stored = NodeVerdict(node_uid="uid-1", nodes_revision=1, policies_revision=later, policies={})
             await world.put(VERDICTS, verdict_key(NODE), encode_verdict(stored))
             await eventually(lambda: len(compared) >= 2)
@@ -1000,7 +1002,7 @@ async def test_an_unreadable_or_deleted_verdict_is_written_again(server: Server,
             await world.put(VERDICTS, verdict_key(NODE), value)
 
             async def again() -> bool:
-                entry = await world.bus.get(VERDICTS, verdict_key(NODE))
+                entry = await answered(partial(world.bus.get, VERDICTS, verdict_key(NODE)))
                 return entry is not None and bool(entry.value) and entry.value != b"{}"
 
             await eventually(again)
@@ -1150,7 +1152,7 @@ async def small_bucket(server: Server, size: int) -> AsyncIterator[World]:
     small = replace(VERDICTS, max_bytes=size)
     async with Bus.connect(server.url, name="creator", streams=(small,)) as creator:
         await creator.wait_connected()
-    async with PatientBus.connect(server.url, name="test") as bus:
+    async with Bus.connect(server.url, name="test") as bus:
         await bus.wait_connected()
         yield World(bus)
 
@@ -1170,7 +1172,7 @@ async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
             async with evaluating(server, replicas=2):
                 for node in (NODE, "calm.example"):
                     await world.eventually(VIOLATED, SET, node=node)
-                calm = await world.bus.get(VERDICTS, verdict_key("calm.example"))
+                calm = await answered(partial(world.bus.get, VERDICTS, verdict_key("calm.example")))
                 written = 0
                 while not any(line["event"] == "verdicts_full" for line in logs) or written % 4:
                     written += 1
@@ -1181,8 +1183,8 @@ async def test_a_full_bucket_loses_its_history_and_no_current_verdict(
         full = [line for line in logs if line["event"] == "verdicts_full"]
         assert sum(line["forgotten"] for line in full) > 10  # one of two replicas may have been first
         assert "(10077)" in full[0]["error"]
-        assert await world.bus.get(VERDICTS, verdict_key("calm.example")) == calm
-        state = (await world.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["state"]
+        assert await answered(partial(world.bus.get, VERDICTS, verdict_key("calm.example"))) == calm
+        state = (await answered(partial(world.bus.api, f"STREAM.INFO.{VERDICTS.stream}")))["state"]
         assert state["bytes"] <= 32 << 10
 
 
@@ -1204,13 +1206,15 @@ async def test_a_bucket_that_is_too_small_is_logged_and_keeps_the_stored_verdict
                     return any(line["event"] == "verdicts_full" and line["forgotten"] == 0 for line in logs)
 
                 await eventually(is_logged)
-                before = {entry.key: entry for entry in await world.bus.entries(VERDICTS)}
+                before = {entry.key: entry for entry in await answered(partial(world.bus.entries, VERDICTS))}
                 assert 0 < len(before) < len(nodes)
-                config = (await world.bus.api(f"STREAM.INFO.{VERDICTS.stream}"))["config"]
-                await world.bus.api(f"STREAM.UPDATE.{VERDICTS.stream}", config | {"max_bytes": 1 << 20})
+                config = (await answered(partial(world.bus.api, f"STREAM.INFO.{VERDICTS.stream}")))["config"]
+                await answered(
+                    partial(world.bus.api, f"STREAM.UPDATE.{VERDICTS.stream}", config | {"max_bytes": 1 << 20})
+                )
                 for node in nodes:
                     await world.eventually(VIOLATED, SET, node=node)
-        after = {entry.key: entry.revision for entry in await world.bus.entries(VERDICTS)}
+        after = {entry.key: entry.revision for entry in await answered(partial(world.bus.entries, VERDICTS))}
         assert {key: entry.revision for key, entry in before.items()}.items() <= after.items()
 
 
@@ -1225,7 +1229,9 @@ async def test_every_verdict_is_copied_to_the_verdict_log(server: Server, world:
         await world.eventually(MET, ABSENT)
 
     async def copied() -> bool:
-        state: Mapping[str, Any] = (await world.bus.api(f"STREAM.INFO.{VERDICT_LOG.stream}"))["state"]
+        state: Mapping[str, Any] = (await answered(partial(world.bus.api, f"STREAM.INFO.{VERDICT_LOG.stream}")))[
+            "state"
+        ]
         return bool(state["messages"] == 2)
 
     await eventually(copied)

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from sandbox.resources import NODES
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import DesiredKind, DesiredLabel
 from tests.integration.replicas import replica
-from tests.integration.servers import Server, eventually
+from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.halting_labels import SIGNALS
 from tests.kubernetes.fixtures import admin, client
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
@@ -269,7 +270,7 @@ async def test_no_node_is_read_or_patched_before_all_lists_are_complete(
 
 
 async def write_synced(world: World, bucket: Bucket, **otherwise: Any) -> None:
-    epoch = (await world.bus.epoch(bucket)).created
+    epoch = (await answered(partial(world.bus.epoch, bucket))).created
     fields: dict[str, Any] = {"epoch": epoch, "count": 0, "time": datetime.now(UTC), "writer": "test"}
     await world.put(bucket, SYNCED, encode(Synced(**{"cluster": True} | fields | otherwise)))
 
@@ -357,7 +358,7 @@ async def test_a_list_that_is_answered_after_the_deletion_of_a_policy_keeps_its_
         if resource is POLICY_OBJECTS and not deleted.is_set():
             deleted.set()
             await world.delete_policy(key)
-            last = (await world.bus.epoch(POLICIES)).last_sequence
+            last = (await answered(partial(world.bus.epoch, POLICIES))).last_sequence
             await eventually(lambda: labels.worker._policy_watch.status.applied >= last)
         return listing
 
