@@ -275,7 +275,6 @@ class Labels:
             self._drop_node(name)
         for each in listing.items:
             self._take_in_node(each.metadata)
-        self._kept.clear()  # so kept orphans are checked again after each complete list
         self._start_if_ready()
 
     def _take_in_change(self, change: Change[Object]) -> None:
@@ -303,14 +302,11 @@ class Labels:
         self._started = False
 
     def _take_in_verdict(self, entry: Entry[str, NodeVerdict]) -> None:
-        name, verdict = entry.key, entry.read()
-        if isinstance(verdict, Unreadable):
-            return
-        if verdict is None:
-            self._verdicts.pop(name, None)
+        if entry.present:
+            self._verdicts[entry.key] = entry
         else:
-            self._verdicts[name] = entry
-        self._add(name)
+            self._verdicts.pop(entry.key, None)
+        self._add(entry.key)
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         if self._confirmation.take_in_policy(entry):

@@ -177,6 +177,17 @@ async def test_after_a_lost_answer_the_label_is_set(
     assert (await world.labels(node))[name] == VIOLATING
 
 
+async def test_a_label_that_the_api_server_refused_is_tried_again_later(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.enforcing.labels.RESYNC_SECONDS", 0.5)
+    async with labels_running(kubeconfig, server.url) as labels:
+        sandbox.faults.answer(422, which=ours("patch"))
+        node, name = await violating(world)
+        await eventually(has(world, node, name, VIOLATING))
+        assert labels.count("tas_labels_refused_total") == 1
+
+
 async def test_a_node_deleted_between_its_verdict_and_the_patch_is_not_created(
     sandbox: Sandbox, world: World, labels: Running
 ) -> None:
@@ -205,6 +216,50 @@ async def test_a_node_replaced_between_its_verdict_and_the_patch_is_not_labelled
     await eventually(lambda: {409, 422} & {call.status for call in sandbox.calls if ours("patch")(call)} != set())
     await settled(world, labels)
     assert policy not in await world.labels(node)
+
+
+async def test_a_node_created_again_while_the_answer_says_that_it_is_missing_is_labelled(
+    sandbox: Sandbox, world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await settled(world, labels)
+    name, get, created = f"node-{world.number}.example.com", KubernetesClient.get, asyncio.Event()
+
+    async def answered_late(self: KubernetesClient, resource: Resource[Any], of: str, **more: Any) -> Any:
+        try:
+            return await get(self, resource, of, **more)
+        finally:
+            if of == name and not created.is_set():
+                sandbox.add_node(name)
+                await received(world, labels)
+                created.set()
+
+    monkeypatch.setattr(KubernetesClient, "get", answered_late)
+    sandbox.faults.answer(500, which=at("patch", lambda: sandbox.cluster.delete(NODES, "", name)))
+    node, policy = await violating(world)
+    await eventually(created.is_set)
+    assert ("get", 404) in {(call.verb, call.status) for call in sandbox.calls if call.name == name}
+    await labels.idle()
+    await world.evaluate(node)
+    await eventually(has(world, node, policy, VIOLATING))
+
+
+async def test_a_node_that_is_missing_in_a_list_causes_no_request(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, _ = await violating(world, labelled=True)
+    uid = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]["uid"]
+    await settled(world, labels)
+    before = len(sandbox.calls)
+    sandbox.cluster.delete(NODES, "", node)
+    sandbox.forget_history()
+    sandbox.cut_watches()  # before it delivers the deletion
+    await eventually(lambda: sandbox.count(since=before, which=ours("list"))["list", "nodes"] > 0)
+    await settled(world, labels)
+    other = PolicyKey("a", world.name("other"))
+    await world.claim(other)
+    await world.verdict(node, uid, {other: desired_by(other.name, DesiredLabel(DesiredKind.SET, VIOLATING))})
+    await settled(world, labels)
+    assert not sandbox.count(since=before, which=lambda call: call.name == node)
 
 
 async def test_a_node_changed_between_its_reading_and_the_patch_is_read_again(
@@ -253,7 +308,7 @@ async def test_no_node_is_read_or_patched_before_all_lists_are_complete(
     await server.restart(wiped=True)
     await world.bus.wait_connected()
     async with labels_running(kubeconfig, server.url, wait=False) as worker:
-        await eventually(lambda: worker.worker.unready() is not None)
+        assert "VERDICTS: not caught up" in (worker.worker.unready() or "")
         before = len(sandbox.calls)
         metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
         await world.verdict(node, metadata["uid"], {})
@@ -307,12 +362,65 @@ async def test_no_node_is_patched_without_lists_of_a_cluster_in_the_current_epoc
         await eventually(has(world, node, name, VIOLATING))
 
 
+async def delete_stream(world: World, bucket: Bucket) -> None:
+    """Deletes a bucket with its content; connections create it again."""
+    await answered(partial(world.bus.api, f"STREAM.DELETE.{bucket.stream}"))
+
+
+async def test_after_a_loss_of_the_verdicts_the_label_of_a_deleted_policy_is_removed(
+    world: World, labels: Running
+) -> None:
+    node, name = await violating(world, labelled=True)
+    await world.delete_policy(PolicyKey(f"a-{world.number}", name))
+    await settled(world, labels)
+    assert (await world.labels(node))[name] == VIOLATING  # as in the verdict
+    await delete_stream(world, VERDICTS)
+    await eventually(has(world, node, name, None))
+
+
+async def test_after_a_loss_of_the_policies_a_deleted_policy_keeps_no_orphan(world: World, labels: Running) -> None:
+    node, name = await violating(world, labelled=True)
+    await world.remove(VERDICTS, verdict_key(node))
+    await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)
+    await settled(world, labels)
+    await world.admin.delete_policy(f"a-{world.number}", name)
+    await delete_stream(world, POLICIES)
+    await write_synced(world, POLICIES)
+    await eventually(has(world, node, name, None))
+
+
+async def test_after_a_loss_of_the_policies_a_deleted_policy_owns_no_label(world: World, labels: Running) -> None:
+    node, name = await violating(world, labelled=True)
+    key = PolicyKey(f"a-{world.number}", name)
+    stored = await world.admin.get(f"{world.admin.policies(key.namespace)}/{name}")
+    older = {"uid": "older", "generation": 1, "creationTimestamp": "2020-01-01T00:00:00Z"}
+    await world.record(PolicyKey("b", name), {"metadata": older, "spec": {"strategies": deschedule()}})
+    await labels.caught_up()
+    await delete_stream(world, POLICIES)
+    await world.record(key, stored)
+    await write_synced(world, POLICIES)
+    await world.sample(node, health=0)
+    await world.evaluate(node)
+    await eventually(has(world, node, name, None))
+
+
+async def test_an_unreadable_verdict_removes_nothing_and_is_reported(world: World, labels: Running) -> None:
+    node, name = await violating(world, labelled=True)
+    await world.delete_policy(PolicyKey(f"a-{world.number}", name))
+    await world.put(VERDICTS, verdict_key(node), b"garbage")
+    await eventually(lambda: labels.count("tas_label_patches_total", result="failed") >= 1)
+    await settled(world, labels)
+    assert (await world.labels(node))[name] == VIOLATING
+    await world.remove(VERDICTS, verdict_key(node))  # then the label is an orphan that no policy keeps
+    await eventually(has(world, node, name, None))
+
+
 async def test_an_orphan_is_not_removed_by_a_list_of_policies_that_is_too_old_for_a_write(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.enforcing.confirmation.LIST_SECONDS", 600.0)  # shared for longer than a write may wait
     monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.5)
-    node, name = await violating(world, labelled=True)
+    node, _ = await violating(world, labelled=True)
     await world.remove(VERDICTS, verdict_key(node))
     await eventually(lambda: labels.count("tas_label_orphans_kept_total") >= 1)  # by a list of now
     listed = time.monotonic()
@@ -322,7 +430,7 @@ async def test_an_orphan_is_not_removed_by_a_list_of_policies_that_is_too_old_fo
     await world.admin.patch(f"/api/v1/nodes/{later}?fieldManager=tas-on-nats", patch)
     await eventually(lambda: labels.count("tas_label_patches_total", result="expired") > 0)
     assert (await world.labels(later))[orphan] == VIOLATING
-    await world.policy(f"a-{world.number}", name, deschedule(), suspend=True)  # so policies are listed again
+    monkeypatch.setattr("workers.enforcing.confirmation.LIST_SECONDS", 0.1)  # so policies are listed again
     await eventually(has(world, later, orphan, None))
 
 
@@ -502,8 +610,9 @@ async def test_an_older_policy_of_the_same_name_that_no_verdict_has_yet_keeps_th
     await eventually(has(world, node, name, None))
 
 
-async def test_an_older_policy_that_the_watch_has_not_delivered_yet_confirms_no_removal(
-    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_readable", [True, False], ids=["older", "unreadable"])
+async def test_another_policy_that_the_watch_has_not_delivered_yet_confirms_no_removal(
+    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch, *, is_readable: bool
 ) -> None:
     node, name = await violating(world, labelled=True)
     key, other = PolicyKey(f"a-{world.number}", name), PolicyKey("b", name)
@@ -515,11 +624,16 @@ async def test_an_older_policy_that_the_watch_has_not_delivered_yet_confirms_no_
     known = dict(claims._names[name])
     older = younger | {"uid": "older", "creationTimestamp": "2020-01-01T00:00:00Z"}
     monkeypatch.setattr(claims, "set", lambda *_: False)
-    await world.record(other, {"metadata": older, "spec": {"strategies": deschedule()}})
+    if is_readable:
+        await world.record(other, {"metadata": older, "spec": {"strategies": deschedule()}})
+    else:
+        await world.put(POLICIES, policy_key(other), b"garbage")
     await labels.caught_up()
     assert claims._names[name] == known
     await world.sample(node, health=0)
-    await world.evaluate(node)
+    absent = desired_by(name, DesiredLabel(DesiredKind.ABSENT), uid=stored["metadata"]["uid"])
+    uid = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]["uid"]
+    await world.verdict(node, uid, {key: absent})
     await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 0)
     assert (await world.labels(node))[name] == VIOLATING
     monkeypatch.undo()
