@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.integration.removal.cases import REAL, REMOVALS
+from tests.integration.removal.clocks import clocks_may_be_wrong  # noqa: F401  # a fixture
 from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, played
 from tests.integration.removal.tally import RecordProperty, record
 
@@ -31,6 +32,7 @@ EVERY = {ON_ONE_LOOP: seeds(), AS_PROCESSES: seeds()[:1]}
 
 # A worker that is killed by cancellation while it connects may leave an open socket; a process would not.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("clocks_may_be_wrong")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds(), ids="seed-{}".format)
 async def test_every_removal_of_a_label_has_a_reason(

@@ -20,6 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.integration.removal.cases import REMOVALS, SANDBOX, Case, added, late
+from tests.integration.removal.clocks import clocks_may_be_wrong  # noqa: F401  # a fixture
 from tests.integration.removal.play import AS_PROCESSES, ON_ONE_LOOP, played
 from tests.integration.removal.tally import RecordProperty, record
 
@@ -102,7 +103,10 @@ def leftovers_collected() -> Iterator[None]:
 
 
 # A worker that is killed by cancellation may leave a socket open.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.usefixtures("clocks_may_be_wrong"),
+]
 
 
 @pytest.mark.timeout(MOST_SECONDS)

@@ -20,6 +20,11 @@ class Case(StrEnum):
     WIPED = "bus wiped while labels were set"
     UNJUDGED = "bus wiped, and no verdicts for a while"
     CONTRADICTED = "labelled by a user against an old verdict"
+    TWIN = "removed although another policy of the name claims the label"
+    EQUALS = "removed by rules with Equals"
+    SOURCES = "removed while the sources of the node contradicted each other"
+    AHEAD = "removed by a sample from a clock that was ahead"
+    CLOCK = "removed by a replica whose clock was wrong"
 
 
 REMOVALS = (Case.SAMPLE, Case.SELECTOR, Case.CLEAR, Case.ORPHAN)
@@ -38,7 +43,17 @@ Least = Mapping[int, Mapping[Case, int]]
 
 LEAST: Mapping[str, Least] = {
     SANDBOX: {
-        8: {Case.SAMPLE: 6, Case.ORPHAN: 2, Case.SLEPT: 4, Case.WIPED: 2},
+        8: {
+            Case.SAMPLE: 4,
+            Case.ORPHAN: 2,
+            Case.SLEPT: 4,
+            Case.WIPED: 2,
+            Case.TWIN: 8,
+            Case.EQUALS: 3,
+            Case.SOURCES: 8,
+            Case.AHEAD: 2,
+            Case.CLOCK: 4,
+        },
         200: {
             Case.SAMPLE: 300,
             Case.SELECTOR: 30,
@@ -52,9 +67,24 @@ LEAST: Mapping[str, Least] = {
             Case.WIPED: 50,
             Case.UNJUDGED: 30,
             Case.CONTRADICTED: 12,
+            Case.TWIN: 150,
+            Case.EQUALS: 200,
+            Case.SOURCES: 300,
+            Case.AHEAD: 50,
+            Case.CLOCK: 150,
         },
     },
-    REAL: {3: {Case.SAMPLE: 6, Case.ORPHAN: 8, Case.WIPED: 1}},
+    REAL: {
+        3: {
+            Case.SAMPLE: 6,
+            Case.ORPHAN: 8,
+            Case.WIPED: 1,
+            Case.TWIN: 4,
+            Case.EQUALS: 3,
+            Case.SOURCES: 5,
+            Case.AHEAD: 2,
+        }
+    },
 }
 """At most half of the numbers of a busy machine; docs/law-of-removal.md has both.
 

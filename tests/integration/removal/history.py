@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import product
 
 from bus.buckets import SAMPLES
 from bus.connection import Bus
@@ -16,6 +17,7 @@ from tests.integration.removal.cases import Case
 from tests.integration.removal.model import (
     PREFIX,
     REPLACEABLE,
+    SOURCES,
     VIOLATING,
     Expected,
     Key,
@@ -25,15 +27,21 @@ from tests.integration.removal.model import (
     labels_of,
 )
 from tests.integration.removal.observed import NodeState, Observed
-from tests.integration.removal.specs import METRICS
+from tests.integration.removal.specs import HIGHEST, LOWEST, METRICS, some_value
 from tests.integration.removal.users import NAMES, Users
 from tests.integration.removal.workers import One
 from tests.integration.servers import Server
 
-Contradiction = tuple[str, str, Mapping[str, int], Mapping[str, int]]
+Values = Mapping[str, int]
+"""By metric."""
+
+Contradiction = tuple[str, str, Values, Values]
 WELL_SECONDS = 0.5
 CONTRADICT_SECONDS = 3.5
 """Longer than the reads of a removal may be old, with the allowance for lateness on an idle machine."""
+
+MOST_AHEAD_SECONDS = 5.0
+"""By how much the clock of a source is ahead: less than would be refused."""
 
 HALTING_CHANCE = 0.4
 """The probability that a replica is chosen that can stop itself between check and sending, if there is one."""
@@ -89,10 +97,11 @@ class History:
             if node == self._contradicted:
                 await asyncio.sleep(0.02)
                 continue
-            metrics = {metric: chance.randint(0, 10) for metric in METRICS if chance.random() < 0.8}
-            age = chance.choice((0.0, 0.0, 0.0, chance.uniform(0, 2.5)))
+            metrics = {metric: some_value(chance) for metric in METRICS if chance.random() < 0.8}
+            error = chance.choice((0.0, 0.0, 0.0, chance.uniform(-2.5, 0), chance.uniform(0, MOST_AHEAD_SECONDS)))
+            source = chance.choice(SOURCES)
             if metrics:
-                await self._sample(node, metrics, age=age)
+                await self._sample(node, metrics, source=source, measured=time.time() + error)
             await asyncio.sleep(chance.choice((0.02, 0.1, 0.2, 0.2, chance.uniform(0.5, 1.5))))
 
     async def edit(self, seconds: float) -> None:
@@ -184,11 +193,14 @@ class History:
 
     def _contradiction(self, chance: random.Random) -> Contradiction | None:
         """A label that is not set, with values that do not set the label, and values that set it."""
-        every = [{"m1": one, "m2": other} for one in (0, 10) for other in (0, 10)]
+        every = [dict(zip(METRICS, each, strict=True)) for each in product((LOWEST, HIGHEST), repeat=len(METRICS))]
         found: list[Contradiction] = []
         created = self._created()
         for node, state in sorted(self.nodes.items()):
-            desired_by_values = [expected(self._users.policies, created, state.labels, values) for values in every]
+            desired_by_values = [
+                expected(self._users.policies, created, state.labels, _by_series([values] * len(SOURCES)))
+                for values in every
+            ]
             for label in sorted(desired_by_values[0].keys() - state.labels.keys()):
                 well = [
                     values
@@ -222,7 +234,8 @@ class History:
         self._log(f"{node} reports nothing but {dict(values)}")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            await self._sample(node, values)
+            for source in SOURCES:
+                await self._sample(node, values, source=source, measured=time.time())
             await asyncio.sleep(0.1)
 
     async def break_bus(self, seconds: float) -> None:
@@ -268,21 +281,34 @@ class History:
     # Quiet
 
     async def settle(self, is_done: Callable[[Sequence[str]], Awaitable[bool]], *, what: str) -> None:
-        """Ends all faults and publishes the same values of every node until `is_done`, called with the differences."""
+        """Ends all faults and publishes the same values of every node until `is_done`, called with the differences.
+
+        Each source has its own values. The samples of the first source are always the newest.
+        """
         self._api.calm()
         chance = random.Random(f"{self._seed} {what}")
-        values = {node: {metric: chance.randint(0, 10) for metric in METRICS} for node in self._names}
+        values = {node: [{metric: some_value(chance) for metric in METRICS} for _ in SOURCES] for node in self._names}
+        before: dict[str, float] = {}
         for node in self._names:
             if node not in self.nodes:
                 await self._users.add_node(node)
         self._log(f"{what}: {values}")
         while True:
-            await asyncio.gather(*(self._sample(node, values[node]) for node in self._names))
-            if await is_done(self.differences(values)):
+            await asyncio.gather(*(self._round(node, values[node], before) for node in self._names))
+            if await is_done(self.differences({node: _by_series(each) for node, each in values.items()})):
                 return
 
+    async def _round(self, node: str, values: Sequence[Values], before: dict[str, float]) -> None:
+        """A sample of each source: of the first now, of the others before its last one, whose time is in `before`."""
+        now = time.time()
+        for source, each in list(zip(SOURCES, values, strict=True))[1:]:
+            if node in before:
+                await self._sample(node, each, source=source, measured=before[node] - 1e-3)
+        await self._sample(node, values[0], source=SOURCES[0], measured=now)
+        before[node] = now
+
     def differences(self, values: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """The labels that differ from the model."""
+        """The labels that differ from the model; `values` by node and series."""
         found: list[str] = []
         created = self._created()
         for node, state in self.nodes.items():
@@ -327,16 +353,30 @@ class History:
 
     # Samples
 
-    async def _sample(self, node: str, metrics: Mapping[str, int], *, age: float = 0.0) -> None:
-        now = time.time()
-        microseconds = round((now - age) * 1e6)
-        for metric, value in metrics.items():
-            self._observed.samples.sending(node, metric, Sample(value, microseconds / 1e6, now))
+    async def _sample(self, node: str, metrics: Values, *, source: str, measured: float) -> None:
+        now, microseconds = time.time(), round(measured * 1e6)
+        samples = {metric: Sample(value, microseconds / 1e6, now, source) for metric, value in metrics.items()}
+        for metric, sample in samples.items():
+            self._observed.samples.sending(node, metric, sample)
         body = {"metrics": {metric: str(value) for metric, value in metrics.items()}, "measured": text_of(microseconds)}
+        subject = f"tas.samples.{node.replace('.', '_')}.{source}"
         try:
-            await self._bus.publish(SAMPLES, f"tas.samples.{node.replace('.', '_')}.agent", json.dumps(body).encode())
+            await self._bus.publish(SAMPLES, subject, json.dumps(body).encode())
         except BusError:
             await asyncio.sleep(0.02)  # as a source without a bus
+        else:
+            for sample in samples.values():
+                sample.acked = time.time()
+
+
+def _by_series(values: Sequence[Values]) -> Mapping[str, int]:
+    """The value of each series, by the values of each source; the samples of the first are the newest."""
+    of_sources = {
+        f"{metric}@{source}": value
+        for source, each in zip(SOURCES, values, strict=True)
+        for metric, value in each.items()
+    }
+    return {**values[0], **of_sources}
 
 
 def _is_foreign_value(label: str, current: str | None) -> bool:

@@ -5,17 +5,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from tests.integration.removal.cases import Case, late
 from tests.integration.removal.model import (
     PREFIX,
     REPLACEABLE,
+    SOURCES,
     VIOLATING,
     Key,
+    Sample,
     Spec,
     claims,
     clear_for,
     is_silent,
+    is_violated,
     keeps,
     labels_of,
     met,
@@ -45,6 +49,9 @@ SHARP_SECONDS = 1.0
 
 JUDGE_SECONDS = 0.2
 
+PRODUCT = "tas-on-nats/"
+"""The user agent of a replica, before its name."""
+
 GROUNDS = (Case.SAMPLE, Case.SELECTOR, Case.CLEAR)
 """The reasons of a policy to remove a label. A removal is counted by the last one that it needs, in this order."""
 
@@ -72,6 +79,14 @@ class Removal:
         return f"{self.label}={self.before[self.label]} from {self.node}"
 
 
+class Reason(NamedTuple):
+    """Why a label may be removed; with the policy, if the policy is the reason."""
+
+    case: Case
+    key: Key | None = None
+    spec: Spec | None = None
+
+
 @dataclass
 class Judge:
     """Compares each removal with the log.
@@ -79,7 +94,9 @@ class Judge:
     Attributes:
         late: The recent lateness of this process, in seconds.
         stopped: For how long the sender of a patch at this time may have been stopped just before.
+        clocks: By how many seconds the clocks of replicas are wrong; below 0 they are behind.
         verdicts: The number of removals by reason; under another name if they were judged late.
+        met: The hard cases of all removals.
         faults: Removals without a reason.
     """
 
@@ -88,7 +105,9 @@ class Judge:
     log: Callable[[str], None]
     late: Callable[[], float]
     stopped: Callable[[float], float]
+    clocks: Mapping[str, float] = field(default_factory=dict)
     verdicts: Counter[str] = field(default_factory=Counter)
+    met: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     _waiting: list[Removal] = field(default_factory=list)
 
@@ -163,13 +182,15 @@ class Judge:
             return
         allowed = FRESH_SECONDS + SLACK_SECONDS + removal.stopped + removal.late
         reason = self._reason(removal, sent, allowed)
-        self.log(f"{removal} was removed {time.time() - removal.at:.2f} s ago: {reason}")
+        self.log(f"{removal} was removed {time.time() - removal.at:.2f} s ago: {reason and reason.case}")
         if reason is None:
             self.faults.append(f"{removal} was removed without a reason; {self._known(removal)}")
         else:
-            self.verdicts[reason if removal.late <= SHARP_SECONDS else late(reason)] += 1
+            self.verdicts[reason.case if removal.late <= SHARP_SECONDS else late(reason.case)] += 1
+            if reason.key is not None:
+                self.met.update(self._hard_cases(removal, sent[-1], reason.key, reason.spec))
 
-    def _reason(self, removal: Removal, sent: Sequence[Request], allowed: float) -> Case | None:
+    def _reason(self, removal: Removal, sent: Sequence[Request], allowed: float) -> Reason | None:
         """The reason of a removal by one of the patches `sent`, with reads of at most `allowed` seconds before."""
         bare = not removal.label.startswith(PREFIX)
         if bare and removal.before[removal.label] != VIOLATING:
@@ -178,30 +199,65 @@ class Judge:
         window = (min(patch.at for patch in sent) - allowed, removal.at)
         for number, ground in enumerate(GROUNDS):
             for key in keys:
-                for created in self._confirming(key, removal, window, GROUNDS[: number + 1]):
-                    age = (created, key)
+                for version in self._confirming(key, removal, window, GROUNDS[: number + 1]):
+                    age = (version.created, key)
                     if all(other == key or self._gives_way(other, age, removal, window) for other in keys):
-                        return ground
-        ours = not bare or removal.ours
-        return Case.ORPHAN if ours and any(self._was_listed(patch, allowed, keys, removal) for patch in sent) else None
+                        return Reason(ground, key, version.spec)
+        listed = (not bare or removal.ours) and any(self._was_listed(each, allowed, keys, removal) for each in sent)
+        return Reason(Case.ORPHAN) if listed else None
 
-    def _confirming(self, key: Key, removal: Removal, window: Span, grounds: Collection[Case]) -> set[str]:
-        """Which policies of this key, by their time of creation, gave in `window` one of these `grounds`."""
+    def _hard_cases(self, removal: Removal, patch: Request, key: Key, spec: Spec | None) -> set[Case]:
+        """What made a removal hard that this policy confirmed, when the patch was sent."""
+        assert spec is not None
+        rules = labels_of(removal.policy_name, spec)[removal.label].counting
+        now = [self._newest(rule, removal.node, patch.at) for rule in rules]
+        twins = [
+            version
+            for other in self.observed.policies
+            if other != key and other[1] == key[1]
+            for version in self.observed.policies[other]
+            if version.spec is not None and claims(version.spec, removal.label)
+        ]
+        is_hard = {
+            Case.TWIN: any(twin.since <= patch.at <= twin.until for twin in twins),
+            Case.EQUALS: any(rule["operator"] == "Equals" for rule in rules),
+            Case.SOURCES: any(len(self._states(rule, removal.node, patch.at)) > 1 for rule in rules),
+            Case.AHEAD: any(sample is not None and sample.is_ahead for sample in now),
+            Case.CLOCK: bool(self.clocks.get(patch.call.user_agent.removeprefix(PRODUCT))),
+        }
+        return {case for case, hard in is_hard.items() if hard}
+
+    def _states(self, rule: Mapping[str, Any], node: str, at: float) -> set[bool]:
+        """Whether the newest sample of each source violates the rule."""
+        each = (self._newest({**rule, "source": source}, node, at) for source in SOURCES)
+        return {is_violated(rule, sample.value) for sample in each if sample is not None}
+
+    def _newest(self, rule: Mapping[str, Any], node: str, at: float) -> Sample | None:
+        """The newest sample for a rule that may have been stored at this time."""
+        found = self.observed.samples.readable(node, rule["metricname"], rule.get("source"))
+        return max(
+            (sample for sample, (start, end) in found if start <= at <= end),
+            key=lambda sample: sample.earliest,
+            default=None,
+        )
+
+    def _confirming(self, key: Key, removal: Removal, window: Span, grounds: Collection[Case]) -> list[Version]:
+        """Which versions of the policy of this key gave in `window` one of these `grounds`."""
         versions = self.observed.policies[key]
-        found: set[str] = set()
+        found: list[Version] = []
         for number, version in enumerate(versions):
             spec = version.spec
             if spec is None or is_silent(spec) or removal.label not in labels_of(removal.policy_name, spec):
                 continue
             readable = intersection(self._readable(key, number), [window])
             if not readable or not selects(spec, removal.before):
-                found |= {version.created} if readable and Case.SELECTOR in grounds else set()
+                found += [version] if readable and Case.SELECTOR in grounds else []
                 continue
             spans = intersection(self._met(spec, removal, grounds), readable)
             seconds = clear_for(spec, removal.policy_name, removal.label)
             if seconds and spans and not removal.set_by_user:
                 spans = intersection(lasting(self._unbroken(key, version, removal, grounds), seconds), spans)
-            found |= {version.created} if spans else set()
+            found += [version] if spans else []
         return found
 
     def _readable(self, key: Key, number: int) -> list[Span]:
@@ -216,6 +272,7 @@ class Judge:
             samples=self.observed.samples,
             default_stale_after=self.default_stale_after,
             stale_counts=Case.CLEAR in grounds,
+            clocks=(min((0.0, *self.clocks.values())), max((0.0, *self.clocks.values()))),
         )
 
     def _unbroken(self, key: Key, version: Version, removal: Removal, grounds: Collection[Case]) -> list[Span]:

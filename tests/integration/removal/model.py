@@ -1,7 +1,7 @@
 """The labels that policies mean for a node, from the published samples and the objects of the API server.
 
 Nothing here uses the rules of the product. A policy is its raw `spec`, samples are those that the test sent, times are
-seconds since 1970. The model has only what the histories use: `GreaterThan` and `LessThan`, whole targets, one source.
+seconds since 1970. The model has only what the histories use, for example whole targets.
 """
 
 from bisect import bisect_right
@@ -19,18 +19,43 @@ VIOLATING = "violating"
 REPLACEABLE = (VIOLATING, "", "null")
 """The values of a label without prefix that the product may replace; any other value belongs to somebody else."""
 
+SOURCES = ("agent", "probe")
+"""The sources of every node."""
+
 Spec = Mapping[str, Any]
 Key = tuple[str, str]
 """A policy's namespace and name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sample:
-    """A sample that was sent at `sent`, and has perhaps not arrived."""
+    """A sample that was sent at `sent`, and has perhaps not arrived.
+
+    Attributes:
+        measured: The time in the message, by the clock of the source.
+        acked: When the bus had acknowledged the message.
+    """
 
     value: int
     measured: float
     sent: float
+    source: str = SOURCES[0]
+    acked: float = inf
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the source's clock was ahead: then the time of arrival counts, between `sent` and `acked`."""
+        return self.measured > self.sent
+
+    @property
+    def earliest(self) -> float:
+        """The earliest time that may count."""
+        return min(self.measured, self.sent)
+
+    @property
+    def latest(self) -> float:
+        """The latest time that may count."""
+        return min(self.measured, self.acked)
 
 
 @dataclass
@@ -39,11 +64,14 @@ class Samples:
 
     Attributes:
         sent: By node and metric.
-        lives: The start of each epoch, and when a sample of this time was first seen in it, by node and metric.
+        lives: The start of each epoch, and when a sample of this source and time was first seen in it, by node and
+            metric.
     """
 
     sent: dict[tuple[str, str], list[Sample]] = field(default_factory=dict)
-    lives: list[tuple[float, dict[tuple[str, str], dict[int, float]]]] = field(default_factory=lambda: [(-inf, {})])
+    lives: list[tuple[float, dict[tuple[str, str], dict[tuple[str, int], float]]]] = field(
+        default_factory=lambda: [(-inf, {})]
+    )
 
     def sending(self, node: str, metric: str, sample: Sample) -> None:
         self.sent.setdefault((node, metric), []).append(sample)
@@ -51,21 +79,28 @@ class Samples:
     def wiped(self, at: float) -> None:
         self.lives.append((at, {}))
 
-    def seen(self, life: int, node: str, metric: str, measured: float, at: float) -> None:
-        self.lives[life][1].setdefault((node, metric), {}).setdefault(_microseconds(measured), at)
+    def seen(self, life: int, node: str, metric: str, *, source: str, measured: float, at: float) -> None:
+        self.lives[life][1].setdefault((node, metric), {}).setdefault((source, _microseconds(measured)), at)
 
-    def readable(self, node: str, metric: str) -> Iterator[tuple[Sample, Span]]:
-        """Each sample, with the time in which it may have been stored: until a newer one is known to be stored.
+    def readable(self, node: str, metric: str, source: str | None = None) -> Iterator[tuple[Sample, Span]]:
+        """Each sample, with the time in which it may have been the newest: until a newer one is known to be stored.
 
-        A sample of an earlier epoch may or may not be stored in the next one.
+        With `source`, only samples of this source count. A sample of an earlier epoch may or may not be stored in the
+        next one.
         """
+        sent = [sample for sample in self.sent.get((node, metric), []) if source in (None, sample.source)]
         for number, (began, stored) in enumerate(self.lives):
             ended = self.lives[number + 1][0] if number + 1 < len(self.lives) else inf
-            seen = sorted(stored.get((node, metric), {}).items())
-            times = [measured for measured, _ in seen]
+            here = stored.get((node, metric), {})
+            seen = sorted(
+                (sample.earliest, here[name])
+                for sample in sent
+                if (name := (sample.source, _microseconds(sample.measured))) in here
+            )
+            times = [earliest for earliest, _ in seen]
             first = list(accumulate((at for _, at in reversed(seen)), min, initial=inf))[::-1]
-            for sample in self.sent.get((node, metric), []):
-                replaced = first[bisect_right(times, _microseconds(sample.measured))]
+            for sample in sent:
+                replaced = first[bisect_right(times, sample.latest)]
                 span = (max(began, sample.sent), min(ended, replaced))
                 if span[0] <= span[1]:
                     yield sample, span
@@ -82,7 +117,12 @@ def seconds(text: str) -> float:
 
 def is_violated(rule: Mapping[str, Any], value: int) -> bool:
     target = int(rule["target"])
-    return value > target if rule["operator"] == "GreaterThan" else value < target
+    return {"GreaterThan": value > target, "LessThan": value < target, "Equals": value == target}[rule["operator"]]
+
+
+def series(rule: Mapping[str, Any]) -> str:
+    """The metric of a rule, with its source if the rule names one."""
+    return f"{rule['metricname']}@{rule['source']}" if "source" in rule else str(rule["metricname"])
 
 
 def is_silent(spec: Spec) -> bool:
@@ -146,18 +186,29 @@ def clear_for(spec: Spec, name: str, label: str) -> float:
 
 
 def met(
-    spec: Spec, name: str, label: str, *, node: str, samples: Samples, default_stale_after: float, stale_counts: bool
+    spec: Spec,
+    name: str,
+    label: str,
+    *,
+    node: str,
+    samples: Samples,
+    default_stale_after: float,
+    stale_counts: bool,
+    clocks: Span = (0.0, 0.0),
 ) -> list[Span]:
     """When a read may have given samples that meet the rules of a label, without regard to `nodeSelector`.
 
-    A stale sample counts as met if the policy has `onStale: clear`, and with `stale_counts`.
+    A stale sample counts as met if the policy has `onStale: clear`, and with `stale_counts`. `clocks` are the lowest
+    and the highest error of the replicas' clocks in seconds: for a replica whose clock is behind, a sample is fresh for
+    longer.
     """
     found = labels_of(name, spec).get(label)
     if found is None:
         return []
     stale_after = seconds(spec["staleAfter"]) if "staleAfter" in spec else default_stale_after
     clears = stale_counts and found.on_stale == "clear"
-    spans = [_met(rule, clears, node=node, samples=samples, stale_after=stale_after) for rule in found.counting]
+    fresh = (stale_after - clocks[1], stale_after - clocks[0])
+    spans = [_met(rule, clears, node=node, samples=samples, fresh=fresh) for rule in found.counting]
     if not found.any_of:
         return union(span for each in spans for span in each)
     together = [ALWAYS]
@@ -166,14 +217,14 @@ def met(
     return together
 
 
-def _met(rule: Mapping[str, Any], stale_clears: bool, *, node: str, samples: Samples, stale_after: float) -> list[Span]:
+def _met(rule: Mapping[str, Any], stale_clears: bool, *, node: str, samples: Samples, fresh: Span) -> list[Span]:
+    """`fresh` has the shortest and the longest time in seconds for which a sample is fresh for some replica."""
     spans: list[Span] = []
-    for sample, (start, end) in samples.readable(node, rule["metricname"]):
-        stale = sample.measured + stale_after
+    for sample, (start, end) in samples.readable(node, rule["metricname"], rule.get("source")):
         if not is_violated(rule, sample.value):
-            spans.append((start, min(stale, end)))
+            spans.append((start, min(sample.latest + fresh[1], end)))
         if stale_clears:
-            spans.append((max(stale, start), end))
+            spans.append((max(sample.earliest + fresh[0], start), end))
     return union(spans)
 
 
@@ -188,8 +239,9 @@ class Expected:
 def expected(
     policies: Mapping[Key, Spec], created: Mapping[Key, str], labels: Mapping[str, str], values: Mapping[str, int]
 ) -> dict[str, Expected]:
-    """All labels that policies name, if all metrics are known and fresh. `created` is of each policy, as RFC 3339.
+    """All labels that policies name, if all series are known and fresh. `created` is of each policy, as RFC 3339.
 
+    `values` are those of each series: of each metric of each source, and of the newest sample of each metric.
     The oldest policy of a name that claims a label decides; of equally old ones, that of the first namespace. A label
     that only others name stays as it is, and so does one without an owner.
     """
@@ -211,12 +263,12 @@ def expected(
 
 
 def _value(label: str, each: Label, values: Mapping[str, int]) -> str | None:
-    violated = [is_violated(rule, values[rule["metricname"]]) for rule in each.counting]
+    violated = [is_violated(rule, values[series(rule)]) for rule in each.counting]
     if not (any(violated) if each.any_of else all(violated)):
         return None
     if "/" not in label:
         return VIOLATING
-    # The histories give the rules of one label one metric and one operator, so the first one that is violated wins.
-    winner = next(rule for rule in each.carrying if is_violated(rule, values[rule["metricname"]]))
+    # The histories give the rules of one label one series and one operator, so the first one that is violated wins.
+    winner = next(rule for rule in each.carrying if is_violated(rule, values[series(rule)]))
     key = label.rpartition("/")[2]
     return str(dict(text.split("=") for text in winner["labels"])[key])

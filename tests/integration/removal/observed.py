@@ -150,8 +150,8 @@ class Observed:
         for scrape in json.loads(entry.value)["scrapes"]:
             for metric in scrape["metrics"]:
                 measured = microseconds_of(scrape["measured"]) / SECOND
-                life = self._watched[NODES.name]
-                self.samples.seen(life, token.replace("_", "."), metric, measured, time.time())
+                life, node = self._watched[NODES.name], token.replace("_", ".")
+                self.samples.seen(life, node, metric, source=scrape["source"], measured=measured, at=time.time())
 
     def _note_stored_policy(self, entry: RawEntry) -> None:
         life, now = self.lives[self._watched[POLICIES.name]], time.time()

@@ -2,20 +2,22 @@
 
 import asyncio
 import gc
+import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from bus.connection import Bus
 from sandbox import Sandbox
+from tests.integration.lateness import Lateness
 from tests.integration.removal.api import Api, SandboxApi
 from tests.integration.removal.cases import added
+from tests.integration.removal.clocks import some_errors
 from tests.integration.removal.history import History
 from tests.integration.removal.judge import SLACK_SECONDS, Judge
-from tests.integration.removal.lateness import Lateness
 from tests.integration.removal.observed import Observed
 from tests.integration.removal.workers import STALE_AFTER, One, Process, Task
 from tests.integration.replicas import Replica, replica, tas
@@ -35,6 +37,9 @@ Comparisons are counted, not seconds: on a busy machine test and workers are equ
 STEADY_SECONDS = 0.5
 """How long they must stay equal."""
 
+WITH_CLOCKS = ("evaluate-1", "evaluate-2", "labels-1", "labels-2")
+"""The replicas that compare times."""
+
 PAUSES_SECONDS = (0.5, 5.0)
 
 ON_ONE_LOOP, AS_PROCESSES = "on one loop", "as processes"
@@ -53,10 +58,12 @@ class Journal:
 
 
 @asynccontextmanager
-async def tasks(url: str, kubeconfig: Path) -> AsyncIterator[list[One]]:
-    """Every worker on this loop."""
-    names = ("watch", "materialize", "evaluate-1", "evaluate-2", "labels-1", "labels-2")
-    workers: list[One] = [Task(name, url=url, kubeconfig=kubeconfig) for name in names]
+async def tasks(url: str, kubeconfig: Path, clocks: Mapping[str, float]) -> AsyncIterator[list[One]]:
+    """Every worker on this loop; `clocks` has the errors of wrong clocks."""
+    workers: list[One] = [
+        Task(name, url=url, kubeconfig=kubeconfig, clock_error=clocks.get(name, 0.0))
+        for name in ("watch", "materialize", *WITH_CLOCKS)
+    ]
     async with AsyncExitStack() as stack:
         for worker in workers:
             stack.push_async_callback(worker.kill)
@@ -121,6 +128,9 @@ async def play(
         workers: list[One] = []
         lateness = Lateness()
         judge = Judge(Observed(), STALE_AFTER, journal.log, lateness, lambda at: stopped(workers, at, lateness()))
+        if not as_processes:
+            judge.clocks = some_errors(random.Random(f"{seed} clocks"), WITH_CLOCKS)
+            journal.log(f"wrong clocks: {judge.clocks}")
         api, kubeconfig = await stack.enter_async_context(stage(judge, folder, journal.log))
         bus = await stack.enter_async_context(Bus.connect(server.url, name="test"))
         for work in (
@@ -129,7 +139,9 @@ async def play(
             lateness.run(),
         ):
             await stack.enter_async_context(meanwhile(work))
-        running = processes(server.url, kubeconfig, folder) if as_processes else tasks(server.url, kubeconfig)
+        running = (
+            processes(server.url, kubeconfig, folder) if as_processes else tasks(server.url, kubeconfig, judge.clocks)
+        )
         workers += await stack.enter_async_context(running)
         history = History(
             seed,
@@ -144,7 +156,9 @@ async def play(
         await live(history, judge, journal, seconds=seconds, pause_seconds=pause_seconds)
         for worker in workers:
             worker.must_run()
-        met = added([judge.verdicts, history.met, *(each.halts for each in workers if isinstance(each, Process))])
+        met = added(
+            [judge.verdicts, judge.met, history.met, *(each.halts for each in workers if isinstance(each, Process))]
+        )
         journal.log(f"late by up to {lateness.worst:.2f} s; {dict(met)}")
         return met
 

@@ -4,9 +4,19 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.integration.removal.model import Spec
+from tests.integration.removal.model import SOURCES, Spec
 
 METRICS = ("m1", "m2")
+LOWEST, HIGHEST = 0, 10
+"""Of a metric. Many samples have one of these values, which are the targets of rules with `Equals`."""
+
+LEVELS = {"GreaterThan": (7, 4), "Equals": (HIGHEST, LOWEST)}
+"""The targets of rules that give one label several values, by their operator."""
+
+
+def some_value(chance: random.Random) -> int:
+    """The value of a sample."""
+    return chance.choice((LOWEST, HIGHEST)) if chance.random() < 0.3 else chance.randint(LOWEST, HIGHEST)
 
 
 def some_spec(chance: random.Random) -> Spec:
@@ -15,10 +25,12 @@ def some_spec(chance: random.Random) -> Spec:
     if chance.random() < 0.75:
         strategies["deschedule"] = _strategy(chance, [_rule(chance) for _ in range(chance.randint(1, 2))])
     if chance.random() < 0.65 or not strategies:
-        metric = chance.choice(METRICS)
+        operator = chance.choice(("GreaterThan", "GreaterThan", "Equals"))
+        series = _series(chance)
+        levels = list(zip(LEVELS[operator], ("high", "middle"), strict=True))
         rules: list[dict[str, Any]] = [
-            {"metricname": metric, "operator": "GreaterThan", "target": target, "labels": [f"level={value}"]}
-            for target, value in ((7, "high"), (4, "middle"))[: chance.randint(1, 2)]
+            {**series, "operator": operator, "target": target, "labels": [f"level={value}"]}
+            for target, value in levels[: chance.randint(1, 2)]
         ]
         if chance.random() < 0.5:
             rules.append(_rule(chance) | {"labels": ["other=yes", "third=no"][: chance.randint(1, 2)]})
@@ -36,8 +48,14 @@ def some_spec(chance: random.Random) -> Spec:
 
 
 def _rule(chance: random.Random) -> dict[str, Any]:
-    operator = chance.choice(("GreaterThan", "GreaterThan", "LessThan"))
-    return {"metricname": chance.choice(METRICS), "operator": operator, "target": chance.randint(2, 8)}
+    operator = chance.choice(("GreaterThan", "GreaterThan", "LessThan", "Equals"))
+    target = chance.choice((LOWEST, HIGHEST)) if operator == "Equals" else chance.randint(2, 8)
+    return {**_series(chance), "operator": operator, "target": target}
+
+
+def _series(chance: random.Random) -> dict[str, str]:
+    source = {"source": chance.choice(SOURCES)} if chance.random() < 0.3 else {}
+    return {"metricname": chance.choice(METRICS), **source}
 
 
 def _strategy(chance: random.Random, rules: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

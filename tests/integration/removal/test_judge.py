@@ -1,6 +1,6 @@
 """When a list of policies is a reason for a removal: cases with fixed times, without a running worker."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from sandbox.faults import Call
 from tests.integration.removal.cases import Case
 from tests.integration.removal.judge import Judge
-from tests.integration.removal.model import PREFIX, Sample
+from tests.integration.removal.model import PREFIX, SOURCES, Sample
 from tests.integration.removal.observed import Observed, Request, Written
 
 NODE, POLICY = ("", "n"), ("default", "red")
@@ -132,17 +132,102 @@ WITHOUT_LABELING = {"strategies": {"deschedule": {"rules": [RULE]}}}
     ],
 )
 def test_only_the_owner_of_a_label_is_a_reason(other: Mapping[str, Any], *, is_fault: bool) -> None:
-    judge = Judge(Observed(), 1.5, lambda _: None, lambda: 0.0, lambda _: 0.0)
+    judge = judged_by_samples(Sample(0, SENT - 0.5, SENT - 0.5), other=other)
+    assert bool(judge.faults) is is_fault
+    assert judge.verdicts == ({} if is_fault else {Case.SAMPLE: 1})
+
+
+AGENT, PROBE = SOURCES
+
+
+def sample(value: int, *, age: float, source: str = AGENT, ahead: float = 0.0) -> Sample:
+    """A sample that was sent and acknowledged `age` seconds before the patch."""
+    return Sample(value, SENT - age + ahead, SENT - age, source, acked=SENT - age + 0.01)
+
+
+def judged_by_samples(
+    *samples: Sample,
+    spec: Mapping[str, Any] = SPEC,
+    other: Mapping[str, Any] | None = None,
+    clock_error: float = 0.0,
+) -> Judge:
+    """The judge after replica `ONE` removed a label at `SENT`, when all these samples were stored.
+
+    `other` is a policy of the same name in a later namespace.
+    """
+    judge = Judge(Observed(), 1.5, lambda _: None, lambda: 0.0, lambda _: 0.0, clocks={"labels-1": clock_error})
     life = judge.observed.lives[-1]
     life.synced = 5.0
-    for key, found in ((POLICY, policy("first")), (("kube-system", POLICY[1]), other)):
-        judge.take(Written(0, 10.0, "policy", key, found, None, True))
-        life.policies[key] = [(10.0, (found["metadata"]["uid"], 1))]
+    twins = {POLICY: policy("first", spec=spec), ("kube-system", POLICY[1]): other}
+    for key, found in twins.items():
+        if found is not None:
+            judge.take(Written(0, 10.0, "policy", key, found, None, True))
+            life.policies[key] = [(10.0, (found["metadata"]["uid"], 1))]
     judge.take(written("node", 11.0, now=node(1, {LABEL: "high"}), by_test=False))
-    judge.observed.samples.sending("n", "m1", Sample(0, SENT - 0.5, SENT - 0.5))
+    for each in samples:
+        judge.observed.samples.sending("n", "m1", each)
+        judge.observed.samples.seen(0, "n", "m1", source=each.source, measured=each.measured, at=each.sent + 0.02)
     patch = Call(verb="patch", path="", name="n", user_agent=ONE, status=200, answered=SENT)
     judge.observed.patches["n"] = [Request(SENT, 1, patch)]
     judge.take(written("node", SENT, now=node(2, {}), before=node(1, {LABEL: "high"}), by_test=False))
     judge.judge(all_of_them=True)
-    assert bool(judge.faults) is is_fault
-    assert judge.verdicts == ({} if is_fault else {Case.SAMPLE: 1})
+    return judge
+
+
+def labeling(**rule: Any) -> Mapping[str, Any]:
+    return {"strategies": {"labeling": {"rules": [RULE | rule]}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "samples", "hard"),
+    [
+        pytest.param(SPEC, [sample(9, age=0.6), sample(0, age=0.5)], set(), id="newest"),
+        pytest.param(
+            SPEC, [sample(0, age=0.5, source=PROBE), sample(9, age=3)], {Case.SOURCES}, id="newest of all sources"
+        ),
+        pytest.param(
+            labeling(source=PROBE),
+            [sample(0, age=0.5, source=PROBE), sample(9, age=0.1)],
+            {Case.SOURCES},
+            id="of the rule's source",
+        ),
+        pytest.param(SPEC, [sample(0, age=0.5, ahead=5)], {Case.AHEAD}, id="from a clock that is ahead"),
+        pytest.param(labeling(operator="Equals"), [sample(6, age=0.5)], {Case.EQUALS}, id="Equals"),
+    ],
+)
+def test_a_removal_by_samples_counts_what_made_it_hard(
+    spec: Mapping[str, Any], samples: Sequence[Sample], hard: Collection[Case]
+) -> None:
+    judge = judged_by_samples(*samples, spec=spec)
+    judge.must_have_no_faults()
+    assert judge.verdicts == {Case.SAMPLE: 1}
+    assert judge.met == dict.fromkeys(hard, 1)
+
+
+# A read that is 2.5 s old is allowed, and a sample is fresh for 1.5 s.
+@pytest.mark.parametrize(
+    ("spec", "samples"),
+    [
+        pytest.param(SPEC, [sample(0, age=4.1)], id="stale"),
+        pytest.param(SPEC, [sample(0, age=4.1, ahead=5)], id="stale, from a clock that was ahead"),
+        pytest.param(SPEC, [sample(0, age=3.2), sample(9, age=3.1, source=PROBE)], id="replaced by another source"),
+        pytest.param(
+            SPEC, [sample(0, age=3.2, ahead=5), sample(9, age=3.1, source=PROBE)], id="replaced, from a clock ahead"
+        ),
+        pytest.param(labeling(source=PROBE), [sample(0, age=0.5), sample(9, age=3, source=PROBE)], id="other source"),
+        pytest.param(labeling(source=PROBE), [sample(0, age=0.5)], id="only another source"),
+        pytest.param(labeling(operator="Equals"), [sample(5, age=0.5)], id="Equals"),
+    ],
+)
+def test_a_sample_that_does_not_count_is_no_reason(spec: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+    assert judged_by_samples(*samples, spec=spec).faults
+
+
+def test_for_a_clock_that_is_behind_a_sample_is_fresh_for_longer() -> None:
+    judge = judged_by_samples(sample(0, age=4.1), clock_error=-0.3)
+    judge.must_have_no_faults()
+    assert judge.met == {Case.CLOCK: 1}
+
+
+def test_a_removal_beside_a_younger_policy_of_the_name_is_counted() -> None:
+    assert judged_by_samples(sample(0, age=0.5), other=policy("o", created=LATER)).met == {Case.TWIN: 1}

@@ -29,6 +29,7 @@ class Users:
             await self.add_node(node)
         for name in NAMES:
             await self._put_policy((NAMESPACES[0], name))
+        await self._put_policy((NAMESPACES[1], NAMES[0]))
         left = {"original-policy": VIOLATING, f"{PREFIX}gone/left": "x"}
         await self.label(self._nodes[0], left, manager="extender")
         await self.label(self._nodes[0], {FOREIGN: VIOLATING})

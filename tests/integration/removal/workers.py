@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
 from tests.integration.removal.cases import Case
+from tests.integration.removal.clocks import set_error
 from tests.integration.replicas import Replica
 from tests.integration.servers import eventually
 from tests.integration.workers.halting_labels import LINES, SIGNALS
@@ -56,8 +57,9 @@ class One(Protocol):
 class Task:
     """A worker as a task with its own connections."""
 
-    def __init__(self, name: str, *, url: str, kubeconfig: Path) -> None:
+    def __init__(self, name: str, *, url: str, kubeconfig: Path, clock_error: float = 0.0) -> None:
         self.name = name
+        self._clock_error = clock_error
         self.can_halt = False
         self._url = url
         self._kubeconfig = kubeconfig
@@ -67,6 +69,7 @@ class Task:
         self._task = asyncio.create_task(self._live(), name=self.name)
 
     async def _live(self) -> None:
+        set_error(self._clock_error)
         kind = self.name.partition("-")[0]
         async with (
             Bus.connect(self._url, name=self.name) as bus,

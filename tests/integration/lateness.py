@@ -46,3 +46,4 @@ class Lateness:
             now = time.monotonic()
             if (late := now - self._due) > LOOK_SECONDS:
                 self._late.append((now, late))
+                self()
