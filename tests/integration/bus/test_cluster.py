@@ -15,11 +15,10 @@ from bus.connection import CALL_SECONDS, Bus
 from bus.errors import ConflictError, MisconfiguredError, UnavailableError
 from tests.e2e.processes import free_ports
 from tests.integration.bus.followers import following
+from tests.integration.bus.limits import WORK_SECONDS
 from tests.integration.bus.load import load, write_eventually
+from tests.integration.lateness import Lateness
 from tests.integration.servers import answered, eventually
-
-NOISE_SECONDS = 15.0
-"""What a busy machine may add to the time limit of a call."""
 
 now = time.monotonic
 
@@ -86,7 +85,7 @@ async def leader(bus: Bus) -> int:
 
 
 @pytest.mark.timeout(300)
-async def test_the_loss_of_the_leader_loses_nothing(cluster: Cluster) -> None:
+async def test_the_loss_of_the_leader_loses_nothing(cluster: Cluster, lateness: Lateness) -> None:
     async with Bus.connect(cluster.url, name="test", replicas=3) as bus:
         await eventually(lambda: bus.connected and bus.problem is None)
         async with load(bus) as running:
@@ -103,7 +102,7 @@ async def test_the_loss_of_the_leader_loses_nothing(cluster: Cluster) -> None:
             assert len(running.follower.epochs) == 1
             revisions = [entry.revision for entry in running.follower.entries]
             assert revisions == sorted(set(revisions))
-            assert running.longest < CALL_SECONDS + NOISE_SECONDS
+            assert running.longest < CALL_SECONDS + WORK_SECONDS + lateness.worst
 
 
 @pytest.mark.timeout(300)
