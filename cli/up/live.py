@@ -206,8 +206,8 @@ class LiveView:
     def _problems(self) -> list[str]:
         """What is wrong with files and with policies, the reason before the value: that may be long."""
         of_files = [
-            f"{each.origin}: in force: {each.in_force}; "
-            f"{each.subject}: {each.field}: {each.reason}; value: {each.value}"
+            f"{each.origin}: in force: {each.in_force}; {each.reason}"
+            + ("" if each.subject == "file" else f"; {each.subject}: {each.field} = {each.value}")
             for each in self._file_problems()
         ]
         return of_files + [

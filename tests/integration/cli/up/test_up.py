@@ -68,7 +68,7 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
         screen = Screen(process)
         await screen.shows("node node-1: violates", "(demo-policy)")
         (policies / "bad.yaml").write_text("broken: [")
-        await screen.shows("policies: bad.yaml: in force: nothing; file: content: no YAML")
+        await screen.shows("policies: bad.yaml: in force: nothing; no YAML")
         (problem,) = await _json(f"http://127.0.0.1:{health}/problems/files")
         assert (problem["origin"], problem["in_force"]) == ("bad.yaml", "nothing")
         for node in ("node-1", "node-2", "node-3"):
