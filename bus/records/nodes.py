@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bus.records.codec import Time, encode, quantity_texts, reader, time_of
+from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, quantity_texts, reader, time_of
 from tas.errors import InvalidInputError
 from tas.samples.sample import NodeSamples, Scrape
 from tas.values.quantity import Quantity, QuantityError, parse_quantity
@@ -27,6 +27,7 @@ class _Scrape(msgspec.Struct, kw_only=True, omit_defaults=True):
     sequence: int
     metrics: dict[str, str]
     window: float | None = None
+    ends: Time | None = None
 
 
 class _NodeSamples(msgspec.Struct, kw_only=True):
@@ -49,6 +50,7 @@ def encode_node_samples(samples: NodeSamples) -> bytes:
                     arrived=time_of(scrape.arrived),
                     sequence=scrape.sequence,
                     window=scrape.window,
+                    ends=optional_time_of(scrape.ends),
                     metrics=quantity_texts(scrape.metrics),
                 )
                 for scrape in samples
@@ -66,6 +68,7 @@ def decode_node_samples(data: bytes) -> NodeSamples:
             arrived=scrape.arrived.timestamp(),
             sequence=scrape.sequence,
             window=scrape.window,
+            ends=optional_seconds_of(scrape.ends),
             metrics=_quantities(scrape),
         )
         for scrape in _read_samples(data).scrapes

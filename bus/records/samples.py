@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from bus.records.codec import UNREADABLE, Time, decoded, encode, quantity_texts, time_of
+from bus.records.codec import UNREADABLE, Time, decoded, encode, optional_time_of, quantity_texts, time_of
 from bus.subjects import parse_samples_subject
 from tas.errors import InvalidInputError
 from tas.samples.freshness import time_fault
@@ -31,6 +31,7 @@ class _Samples(msgspec.Struct, kw_only=True):
     metrics: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     measured: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     window: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    ends: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     source: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -39,6 +40,7 @@ class _WrittenSamples(msgspec.Struct, kw_only=True, omit_defaults=True):
     metrics: dict[str, str]
     measured: datetime
     window: float | None = None
+    ends: datetime | None = None
 
 
 _samples_decoder = msgspec.json.Decoder(_Samples)
@@ -132,6 +134,7 @@ def _scrape(head: _Head, replaced: Collection[str]) -> tuple[Scrape | None, tupl
         return None, (head.body,)
     try:
         window = _window(sample, head.body)
+        ends = _ends(sample, head.body)
         written = _metrics(sample, head.body)
     except InvalidInputError as error:
         return None, (error,)
@@ -152,6 +155,7 @@ def _scrape(head: _Head, replaced: Collection[str]) -> tuple[Scrape | None, tupl
         arrived=head.arrived,
         sequence=head.sequence,
         window=window,
+        ends=ends,
         metrics=metrics,
     )
     return scrape, tuple(refused)
@@ -160,7 +164,12 @@ def _scrape(head: _Head, replaced: Collection[str]) -> tuple[Scrape | None, tupl
 def encode_samples(scrape: Scrape) -> bytes:
     """The body of a message on SAMPLES, without `arrived` and `sequence`, which the server sets."""
     return encode(
-        _WrittenSamples(metrics=quantity_texts(scrape.metrics), measured=time_of(scrape.measured), window=scrape.window)
+        _WrittenSamples(
+            metrics=quantity_texts(scrape.metrics),
+            measured=time_of(scrape.measured),
+            window=scrape.window,
+            ends=optional_time_of(scrape.ends),
+        )
     )
 
 
@@ -202,6 +211,10 @@ def _window(sample: str, body: _Samples) -> float | None:
     if body.window is msgspec.UNSET:
         return None
     return _field(sample, "window", body.window, _window_decoder)
+
+
+def _ends(sample: str, body: _Samples) -> float | None:
+    return None if body.ends is msgspec.UNSET else _field(sample, "ends", body.ends, _time_decoder).timestamp()
 
 
 def _metrics(sample: str, body: _Samples) -> dict[str, msgspec.Raw]:

@@ -217,7 +217,11 @@ async def _sources(bus: Bus, *, as_json: bool) -> int:
             "-" if state.period is None else f"{state.period:g}s",
             "never" if state.last_success is None else f"{age_text(now - state.last_success)} ago",
             Text(
-                "\n".join(f"{metric}: {counted(each.nodes, 'node')}" for metric, each in state.metrics.items()) or "-"
+                "\n".join(
+                    f"{metric}: {counted(each.nodes, 'node')}" + (f", {each.ended} ended" if each.ended else "")
+                    for metric, each in state.metrics.items()
+                )
+                or "-"
             ),
             Text("\n".join(_problems(state, now)) or "-"),
         )

@@ -171,7 +171,7 @@ class LiveView:
             scrape = newest(samples, metric)
             assert scrape is not None
             age = max(0.0, now - scrape.time)
-            fresh = is_fresh(scrape.time, self._view.default_stale_after, now)
+            fresh = is_fresh(scrape, self._view.default_stale_after, now)
             text = Text()
             text.append(f"{metric} ", style="dim")
             text.append(short_text(scrape.metrics[metric]), style="bold" if fresh else "dim strike")

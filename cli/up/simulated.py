@@ -86,7 +86,7 @@ def unclaimed(
     published: dict[str, Quantity] = {}
     for name, value in metrics.items():
         last, other = newest(samples, name), newest(others, name)
-        if other is None or not is_fresh(other.time, stale_after, now):
+        if other is None or not is_fresh(other, stale_after, now):
             published[name] = value
         elif last is not other:
             published[name] = other.metrics[name]

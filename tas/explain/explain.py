@@ -184,7 +184,7 @@ def _explain_strategy(
     for rule, text in zip(strategy.rules, strategy.rule_texts, strict=True):
         scrape = newest(view.samples(node), rule.metric, rule.source)
         value = None if scrape is None else scrape.metrics[rule.metric]
-        fresh = scrape is not None and is_fresh(scrape.time, stale_after, now)
+        fresh = scrape is not None and is_fresh(scrape, stale_after, now)
         states.append(rule_state(rule, value if fresh else None))
         rules.append(
             RuleExplanation(

@@ -117,6 +117,7 @@ def _source(metric: str, _node: str, evidence: Evidence, now: float) -> StageRes
         else:
             details.append(
                 f"{name} ({state.holder}): a value for {known.nodes} {'node' if known.nodes == 1 else 'nodes'}"
+                + (f", {known.ended} of them ended by a stale marker" if known.ended else "")
             )
             has_values = has_values or known.nodes > 0
             since = state.last_success
@@ -146,9 +147,12 @@ def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
         return StageResult(stage=Stage.SAMPLE, passed=False, since=since, details=(detail,))
     text = f"{short_text(last.metrics[metric])} from {last.source}, sequence {last.sequence} of SAMPLES"
     limit = _longest_limit(metric, evidence)
-    if not is_fresh(last.time, limit, now):
-        detail = f"stale: older than {limit:g} s"
-        return StageResult(stage=Stage.SAMPLE, passed=False, since=stale_at(last.time, limit), details=(text, detail))
+    ended = last.ends is not None and last.ends <= stale_at(last, limit)
+    if not is_fresh(last, limit, now):
+        detail = "stale: its series has ended, by a stale marker" if ended else f"stale: older than {limit:g} s"
+        return StageResult(stage=Stage.SAMPLE, passed=False, since=stale_at(last, limit), details=(text, detail))
+    if last.ends is not None:
+        text += f"; its series has ended, by a stale marker: stale in {stale_at(last, limit) - now:.0f} s"
     return StageResult(stage=Stage.SAMPLE, passed=True, since=last.time, details=(text,))
 
 
@@ -266,7 +270,7 @@ def _expected(named: PolicyVersion, evidence: Evidence, before: PolicyVerdict | 
 
 def _rule_state(rule: Rule, policy: Policy, evidence: Evidence, now: float) -> State:
     scrape = newest(evidence.known, rule.metric, rule.source)
-    fresh = scrape is not None and is_fresh(scrape.time, _limit(policy, evidence), now)
+    fresh = scrape is not None and is_fresh(scrape, _limit(policy, evidence), now)
     return rule_state(rule, scrape.metrics[rule.metric] if scrape is not None and fresh else None)
 
 

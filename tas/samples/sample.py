@@ -6,6 +6,7 @@ twice, in any order and through any worker.
 """
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 import msgspec
 
@@ -22,7 +23,8 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     """Values of one node from one source, measured at one time.
 
     `sequence` is the sequence number of the message in the stream SAMPLES: of two scrapes of the same time the higher
-    one counts. `window` is the span in seconds over which each value was measured, if the source reported it.
+    one counts. `window` is the span in seconds over which each value was measured, if the source reported it. `ends` is
+    when the values become stale even for a longer `staleAfter`, if the source has reported that their series has ended.
     """
 
     source: str
@@ -31,6 +33,7 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     metrics: Mapping[str, Quantity]
     window: float | None = None
+    ends: float | None = None
 
     @property
     def time(self) -> float:
@@ -46,7 +49,7 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
 NodeSamples = tuple[Scrape, ...]
 """The newest samples of one node: scrapes sorted by source, then order, with each metric of a source once."""
 
-_Rank = tuple[float, int, float, float, float]
+_Rank = tuple[float, int, float, float, float, float]
 
 
 def merge(known: NodeSamples, incoming: Iterable[Scrape]) -> NodeSamples:
@@ -85,7 +88,8 @@ def merge(known: NodeSamples, incoming: Iterable[Scrape]) -> NodeSamples:
 def _rank(scrape: Scrape) -> _Rank:
     """A total order: scrapes with equal ranks are parts of one scrape, so the order of merging never matters."""
     window = -1.0 if scrape.window is None else scrape.window
-    return (scrape.time, scrape.sequence, scrape.measured, scrape.arrived, window)
+    ends = inf if scrape.ends is None else scrape.ends
+    return (scrape.time, scrape.sequence, scrape.measured, scrape.arrived, window, ends)
 
 
 def _replaced(known: NodeSamples, incoming: Scrape) -> NodeSamples | None:

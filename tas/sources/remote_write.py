@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tas.errors import shortened
 from tas.samples.freshness import time_fault
+from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult
 from tas.sources.series import (
     LOOKBACK,
@@ -54,25 +55,56 @@ class _SeriesUse(NamedTuple):
 
 
 class _StoredSeries:
-    """The newest sample of a series; `value` is None after a stale marker, which ends the series."""
+    """The newest sample of a series: its value and when it was measured, and the newest time of a sample or marker.
 
-    __slots__ = ("arrived", "rank", "sampled_again", "time", "value")
+    A stale marker sets `ends`: until then the last value counts. One failed scrape marks every series of its target,
+    and the next scrape continues them.
+    """
+
+    __slots__ = ("_gaps", "arrived", "ends", "measured", "rank", "time", "value")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.time = -math.inf
+        self.measured = -math.inf
         self.value: Quantity | None = None
-        self.sampled_again = False  # whether a second sample of another time has arrived
+        self.ends: float | None = None
         self.arrived = 0.0
+        self._gaps = (0.0, 0.0)  # between the last samples, in seconds
+
+    @property
+    def sampled_again(self) -> bool:
+        """Whether a second sample of another time has arrived."""
+        return self._gaps[1] > 0
 
     def add(self, samples: Sequence[tuple[float, Quantity | None]], now: float) -> bool:
-        """Stores the newest of `samples`; returns whether it is not older than the stored one, and a value."""
-        time, value = samples[0] if len(samples) == 1 else max(samples, key=_time)
-        if time < self.time:  # an equal time counts: the sender repeats a sample that was not published
-            return False
-        self.sampled_again = self.sampled_again or -math.inf < self.time < time
-        self.time, self.value, self.arrived = time, value, now
-        return value is not None
+        """Stores the newest of `samples`; returns whether the series has a value, and none of them is too old."""
+        added = False
+        for time, value in samples if len(samples) == 1 else sorted(samples, key=_time):
+            if time >= self.time:  # an equal time counts: the sender repeats a sample that was not published
+                added = True
+                self._add(time, value, now)
+        return added and self.value is not None
+
+    def _add(self, time: float, value: Quantity | None, now: float) -> None:
+        if value is None:
+            self.ends = now + 2 * self._interval() if self.ends is None else self.ends
+        else:
+            if time > self.measured > -math.inf:
+                self._gaps = (self._gaps[1], time - self.measured)
+            self.measured, self.value, self.ends = time, value, None
+        self.time, self.arrived = time, now
+
+    def _interval(self) -> float:
+        """Seconds between two samples. Two senders of one series alternate: so the longer of two gaps.
+
+        After a single sample not known: then `staleAfter` alone decides, which is at most `MAX_SAMPLE_AGE`.
+        """
+        return max(self._gaps) or MAX_SAMPLE_AGE / 2
+
+    def counts(self, horizon: float, now: float) -> bool:
+        """Whether the series has a value that was measured after `horizon`, and has not ended by `now`."""
+        return self.value is not None and self.measured > horizon and (self.ends is None or self.ends > now)
 
 
 def _time(sample: tuple[float, Quantity | None]) -> float:
@@ -146,7 +178,7 @@ class SeriesStore:
                 break
             self._add_series(data, context)
         for node_metric in context.updated:
-            self._add_node_sample(node_metric, context.builder)
+            self._add_node_sample(node_metric, context)
         return context.builder.result(), context.invalid
 
     def _set_metrics(self, metrics: frozenset[str]) -> None:
@@ -200,7 +232,7 @@ class SeriesStore:
         self._bytes += _bytes_of(series_id)
         return stored
 
-    def _add_node_sample(self, node_metric: _NodeMetric, builder: ResultBuilder) -> None:
+    def _add_node_sample(self, node_metric: _NodeMetric, context: _RequestContext) -> None:
         metric, node = node_metric
         series = self._stored[node_metric]
         aggregate = self._mappings.of(metric).aggregate
@@ -209,13 +241,20 @@ class SeriesStore:
             # arrives for the second time, all have arrived.
             return
         horizon = max(stored.time for stored in series.values()) - LOOKBACK
+        counting = {series_id: stored for series_id, stored in series.items() if stored.counts(horizon, context.now)}
+        alive = {series_id: stored for series_id, stored in counting.items() if stored.ends is None}
+        if alive and aggregate is None:  # a series that has ended is no second series of the node
+            counting = alive
         samples = [
-            SeriesSample(labels=partial(_labels, series_id), rank=stored.rank, value=stored.value, measured=stored.time)
-            for series_id, stored in series.items()
-            if stored.value is not None and stored.time > horizon
+            SeriesSample(
+                labels=partial(_labels, series_id), rank=stored.rank, value=stored.value, measured=stored.measured
+            )
+            for series_id, stored in counting.items()
+            if stored.value is not None
         ]
+        ends = None if alive else max((stored.ends or 0.0 for stored in counting.values()), default=None)
         if samples:  # none if the new sample is older than a series that has ended since
-            add_node_sample(builder, metric, node, samples, aggregate)
+            add_node_sample(context.builder, metric, node, samples, aggregate, ends=ends)
 
     def _sweep(self, now: float) -> None:
         """Deletes the series without a recent sample, at most once in `LOOKBACK` seconds."""

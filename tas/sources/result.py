@@ -47,7 +47,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The value of one metric of one node.
 
     `metric` is the name that policies use. `measured` is in seconds since 1970; None if the source gives no time: then
-    the time of the request counts. `window` is the span in seconds over which the value was measured, if known.
+    the time of the request counts. `window` is the span in seconds over which the value was measured, if known. `ends`
+    is when the value becomes stale because its series has ended (`Scrape.ends`).
     """
 
     node: str
@@ -55,6 +56,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     value: Quantity
     measured: float | None = None
     window: float | None = None
+    ends: float | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,19 +195,27 @@ def _time_fault(sample: Sample, now: float) -> str | None:
 
 
 def scrapes(samples: Iterable[Sample], *, source: str, requested_at: float) -> Iterator[tuple[str, Scrape]]:
-    """Each node's samples as scrapes: one scrape for all samples of the same time and window.
+    """Each node's samples as scrapes: one scrape for all samples of the same time, window and end.
 
     `requested_at` is when the request was sent, in seconds since 1970: the time of samples without a time of their own.
     """
-    together: dict[tuple[str, float, float | None], dict[str, Quantity]] = {}
+    together: dict[tuple[str, float, float | None, float | None], dict[str, Quantity]] = {}
     for sample in samples:
         measured = requested_at if sample.measured is None else sample.measured
-        together.setdefault((sample.node, measured, sample.window), {})[sample.metric] = sample.value
-    for (node, measured, window), metrics in together.items():
+        together.setdefault((sample.node, measured, sample.window, sample.ends), {})[sample.metric] = sample.value
+    for (node, measured, window, ends), metrics in together.items():
         names = list(metrics)
         for start in range(0, len(names), MAX_METRICS_PER_SCRAPE):
             some = {name: metrics[name] for name in names[start : start + MAX_METRICS_PER_SCRAPE]}
             yield (
                 node,
-                Scrape(source=source, measured=measured, arrived=measured, sequence=0, window=window, metrics=some),
+                Scrape(
+                    source=source,
+                    measured=measured,
+                    arrived=measured,
+                    sequence=0,
+                    window=window,
+                    ends=ends,
+                    metrics=some,
+                ),
             )

@@ -138,12 +138,21 @@ class SeriesSample(NamedTuple):
 
 
 def add_node_sample(
-    builder: ResultBuilder, metric: str, node: str, samples: Sequence[SeriesSample], aggregate: Aggregate | None
+    builder: ResultBuilder,
+    metric: str,
+    node: str,
+    samples: Sequence[SeriesSample],
+    aggregate: Aggregate | None,
+    *,
+    ends: float | None = None,
 ) -> None:
-    """Adds the value of one node, from its series; several series without an aggregate are refused, naming two."""
+    """Adds the value of one node, from its series; several series without an aggregate are refused, naming two.
+
+    `ends`: when the value becomes stale, if all these series have ended.
+    """
     if len(samples) == 1:  # as nearly always
         sample = samples[0]
-        builder.add_sample(Sample(node=node, metric=metric, value=sample.value, measured=sample.measured))
+        builder.add_sample(Sample(node=node, metric=metric, value=sample.value, measured=sample.measured, ends=ends))
         return
     best = min(sample.rank for sample in samples)
     counting = [sample for sample in samples if sample.rank == best]
@@ -159,7 +168,7 @@ def add_node_sample(
         builder.refuse(RefusalReason.VALUE, subject, str(aggregate), format_quantity(value), "is beyond 10^40")
         return
     measured = max(sample.measured for sample in counting)
-    builder.add_sample(Sample(node=node, metric=metric, value=value, measured=measured))
+    builder.add_sample(Sample(node=node, metric=metric, value=value, measured=measured, ends=ends))
 
 
 def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from math import inf
 import msgspec
 
 from tas.errors import line_of
-from tas.samples.freshness import stale_at
+from tas.samples.freshness import stale_time
 from tas.sources.result import Refusal, RefusalReason, Sample, SourceResult
 
 MIN_WRITE_INTERVAL_SECONDS = 1.0
@@ -54,9 +54,13 @@ class PollResult(StrEnum):
 
 
 class SourceMetric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A metric that policies use: how many nodes have a fresh sample from the source, or why none has (`missing`)."""
+    """A metric that policies use: how many nodes have a fresh sample from the source, or why none has (`missing`).
+
+    `ended` is the number of these nodes whose series has ended: their samples soon become stale.
+    """
 
     nodes: int = 0
+    ended: int = 0
     missing: str = ""
 
 
@@ -113,15 +117,25 @@ class _FreshNodes:
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
+        self._ended: set[str] = set()
         self._earliest = inf
+        self.last_has_ended = False
 
-    def add(self, node: str, until: float) -> None:
+    @property
+    def ended(self) -> int:
+        """How many of the nodes have a sample whose series has ended."""
+        return len(self._ended)
+
+    def add(self, node: str, until: float, *, ended: bool) -> None:
         self._until[node] = until
         self._earliest = min(self._earliest, until)
+        (self._ended.add if ended else self._ended.discard)(node)
+        self.last_has_ended = ended
 
     def count(self, now: float) -> int:
         if self._earliest <= now:  # seldom: a state is read every second, for a whole cluster
             self._until = {node: until for node, until in self._until.items() if until > now}
+            self._ended &= self._until.keys()
             self._earliest = min(self._until.values(), default=inf)
         return len(self._until)
 
@@ -202,10 +216,12 @@ class SourceTracker:
         stale_after = self._metrics.get(sample.metric)
         if stale_after is None:
             return False
-        until = stale_at(now if sample.measured is None else min(sample.measured, now), stale_after)
+        measured = now if sample.measured is None else min(sample.measured, now)
+        until = stale_time(measured, stale_after, sample.ends)
         self._missing.pop(sample.metric, None)
-        self._fresh.setdefault(sample.metric, _FreshNodes()).add(sample.node, until)
-        return until > now
+        nodes = self._fresh.setdefault(sample.metric, _FreshNodes())
+        nodes.add(sample.node, until, ended=sample.ends is not None)
+        return until > now and sample.ends is None
 
     def record_failure(self, problem: str, *, now: float) -> None:
         """Counts a poll that failed as a whole."""
@@ -239,9 +255,11 @@ class SourceTracker:
         fresh = self._fresh.get(metric)
         nodes = 0 if fresh is None else fresh.count(now)
         if nodes or metric not in self._requested:
-            return SourceMetric(nodes=nodes)
+            return SourceMetric(nodes=nodes, ended=0 if fresh is None else fresh.ended)
         if metric in self._missing:
             reason = self._missing[metric]
+        elif fresh is not None and fresh.last_has_ended:
+            reason = "no fresh sample: the series has ended, by a stale marker of Prometheus"
         elif fresh is not None:
             reason = f"no fresh sample: the newest is older than {self._metrics[metric]:g} s"
         elif self._period is None:
@@ -265,5 +283,5 @@ def is_write_due(written: SourceState | None, state: SourceState) -> bool:
 
 def _significant_fields(state: SourceState) -> tuple[object, ...]:
     """The fields whose change a user waits for; all others are growing numbers."""
-    metrics = {name: (metric.missing, metric.nodes > 0) for name, metric in state.metrics.items()}
+    metrics = {name: (metric.missing, metric.nodes > 0, metric.ended > 0) for name, metric in state.metrics.items()}
     return (state.holder, state.since, state.period, state.problem, metrics, state.refused.keys())

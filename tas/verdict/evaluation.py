@@ -186,8 +186,8 @@ def _rule_results(strategy: Strategy, context: _Context, *, sampled: Collection[
     for rule in strategy.rules:
         scrape = newest(context.samples, rule.metric, rule.source)
         value = fresh_until = None
-        if scrape is not None and is_fresh(scrape.time, context.stale_after, context.now):
-            value, fresh_until = scrape.metrics[rule.metric], stale_at(scrape.time, context.stale_after)
+        if scrape is not None and is_fresh(scrape, context.stale_after, context.now):
+            value, fresh_until = scrape.metrics[rule.metric], stale_at(scrape, context.stale_after)
         state = rule_state(rule, value)
         was_sampled = scrape is not None or _series(rule) in sampled
         counts_as = _counted(state, strategy.on_stale, sampled=was_sampled)

@@ -337,9 +337,9 @@ class View:
             earliest = inf
             for (metric, source, stale_after), index in missing.items():
                 scrape = newest(samples, metric, source)
-                if scrape is not None and is_fresh(scrape.time, stale_after, now):
+                if scrape is not None and is_fresh(scrape, stale_after, now):
                     index.values[node] = scrape.metrics[metric]
-                    earliest = min(earliest, stale_at(scrape.time, stale_after))
+                    earliest = min(earliest, stale_at(scrape, stale_after))
             if earliest < inf:
                 self._set_deadline_at_latest(node, earliest)
 
@@ -362,17 +362,16 @@ class View:
     def _refresh(self, node: str, now: float) -> None:
         """Updates the indices for one node at `now`, then the strategies that depend on a changed value."""
         samples = self._samples[node]
-        latest = max(scrape.time for scrape in samples)
-        if not is_fresh(latest, MAX_SAMPLE_AGE, now):  # stale for every policy
+        due = max(scrape.time for scrape in samples) + MAX_SAMPLE_AGE
+        if due <= now:  # stale for every policy
             self.drop_samples(node)
             return
-        due = stale_at(latest, MAX_SAMPLE_AGE)
         touched: dict[StrategyIndex, None] = {}
         for (metric, source, stale_after), index in self._indices.items():
             scrape = newest(samples, metric, source)
-            if scrape is not None and is_fresh(scrape.time, stale_after, now):
+            if scrape is not None and is_fresh(scrape, stale_after, now):
                 value: Quantity | None = scrape.metrics[metric]
-                due = min(due, stale_at(scrape.time, stale_after))
+                due = min(due, stale_at(scrape, stale_after))
             else:
                 value = None
             if (before := index.values.get(node)) != value:

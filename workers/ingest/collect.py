@@ -77,6 +77,7 @@ class SourceMetrics:
         self.missing = gauge(
             "tas_source_metrics_missing", "Metrics of policies without a fresh sample from the source."
         )
+        self.ended = gauge("tas_source_samples_ended", "Fresh samples whose series has ended, by a stale marker.")
         self.lease_held = gauge(
             "tas_source_lease_held", "1 while this replica has the source, 0 while it is on standby."
         )
@@ -140,6 +141,7 @@ class _CollectedSource:
         self._start_tracking()
         metrics.lease_held.labels(self.name).set(0)
         metrics.missing.labels(self.name).set(0)
+        metrics.ended.labels(self.name).set(0)
         metrics.last_success.labels(self.name).set(0)
 
     def _start_tracking(self) -> None:
@@ -205,6 +207,7 @@ class _CollectedSource:
                 self._missing_log.warning("source_metric_missing", metric, metric=metric, reason=reason)
         self._missing = missing
         self._metrics.missing.labels(self.name).set(sum(not each.nodes for each in state.metrics.values()))
+        self._metrics.ended.labels(self.name).set(sum(each.ended for each in state.metrics.values()))
         return state
 
 

@@ -59,6 +59,7 @@ _REASONS = {
     "source": "names",
     "measured": "time",
     "window": "window",
+    "ends": "time",
     "metrics": "metrics",
 }
 

@@ -11,7 +11,7 @@ from math import inf
 
 from bus.record_kind import Entry
 from tas.samples.freshness import is_fresh
-from tas.samples.sample import NodeSamples, newest
+from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.verdict.status import MetricUse
 
 NODE_BATCH = 32
@@ -23,7 +23,7 @@ class SeenMetrics:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Entry[str, NodeSamples]] = {}
-        self._newest: dict[MetricUse, float] = {}
+        self._newest: dict[MetricUse, Scrape] = {}
         self._at = -inf
 
     def take(self, entry: Entry[str, NodeSamples]) -> None:
@@ -58,7 +58,8 @@ class SeenMetrics:
         return {use: stale_after for use, stale_after in uses.items() if not self._is_fresh(use, stale_after)}
 
     def _is_fresh(self, use: MetricUse, stale_after: float) -> bool:
-        return is_fresh(self._newest.get(use, -inf), stale_after, self._at)
+        scrape = self._newest.get(use)
+        return scrape is not None and is_fresh(scrape, stale_after, self._at)
 
     def _find(self, uses: Iterable[MetricUse], entry: Entry[str, NodeSamples]) -> bool:
         """Notes the node's samples of `uses`; returns whether the node has any."""
@@ -69,5 +70,10 @@ class SeenMetrics:
         for use in named:
             scrape = newest(samples, use.metric, use.source or None)
             if scrape is not None:
-                self._newest[use] = max(scrape.time, self._newest.get(use, -inf))
+                self._newest[use] = max(scrape, self._newest.get(use, scrape), key=_preference)
         return True
+
+
+def _preference(scrape: Scrape) -> tuple[bool, float]:
+    """The newest sample is fresh for the longest time, if its series has not ended."""
+    return (scrape.ends is None, scrape.time)

@@ -65,6 +65,7 @@ def scrapes(draw: st.DrawFn) -> Scrape:
         sequence=draw(st.integers(1, 2**63 - 1)),
         metrics=draw(metrics),
         window=draw(windows),
+        ends=draw(st.none() | times),
     )
 
 
@@ -98,9 +99,11 @@ def refused_whole(body: Any, *, arrived: float = ARRIVED) -> InvalidInputError:
 
 
 class TestSamples:
-    @given(metrics, windows, st.floats(-MAX_SAMPLE_AGE + 1, FUTURE_TOLERANCE - 1))
-    @example(values={"a": parse_quantity("1")}, window=86400.0, age=0.0)
-    def test_encoded_reads_back(self, values: dict[str, Quantity], window: float | None, age: float) -> None:
+    @given(metrics, windows, st.none() | times, st.floats(-MAX_SAMPLE_AGE + 1, FUTURE_TOLERANCE - 1))
+    @example(values={"a": parse_quantity("1")}, window=86400.0, ends=None, age=0.0)
+    def test_encoded_reads_back(
+        self, values: dict[str, Quantity], window: float | None, ends: float | None, age: float
+    ) -> None:
         scrape = Scrape(
             source="machine",
             measured=round(ARRIVED + age, 6),
@@ -108,6 +111,7 @@ class TestSamples:
             sequence=SEQUENCE,
             metrics=values,
             window=window,
+            ends=ends,
         )
         assert accepted(encode_samples(scrape)) == scrape
 
@@ -243,6 +247,10 @@ class TestSamples:
             assert error.field == "measured"
         for text in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
             assert refused_whole({"metrics": {"a": 1}, "measured": text}).field == "measured"
+
+    @pytest.mark.parametrize("ends", ["1", '"2027-01-15T08:00:00"', '"soon"', "null"])
+    def test_an_invalid_end_is_refused(self, ends: str) -> None:
+        assert refused_whole(f'{{"metrics": {{"a": 1}}, "ends": {ends}}}'.encode()).field == "ends"
 
     @pytest.mark.parametrize("window", ["-1", "0", "86400.1", "1e400", '"60"', "null", "true"])
     def test_an_invalid_window_is_refused(self, window: str) -> None:

@@ -21,11 +21,18 @@ DESCHEDULE = {"deschedule": {"rules": [RULE]}}
 
 
 def scrape(
-    value: str = "7", *, ago: float = 1.0, sequence: int = 10, source: str = "push", metric: str = "load"
+    value: str = "7",
+    *,
+    ago: float = 1.0,
+    sequence: int = 10,
+    source: str = "push",
+    metric: str = "load",
+    ends_in: float | None = None,
 ) -> Scrape:
     time = NOW - ago
+    ends = None if ends_in is None else NOW + ends_in
     metrics = {metric: parse_quantity(value)}
-    return Scrape(source=source, measured=time, arrived=time, sequence=sequence, metrics=metrics)
+    return Scrape(source=source, measured=time, arrived=time, sequence=sequence, metrics=metrics, ends=ends)
 
 
 def named(strategies: Mapping[str, Any] = DESCHEDULE, **spec: Any) -> PolicyVersion:
@@ -124,6 +131,11 @@ def test_a_value_passes_all_stages_if_all_workers_run() -> None:
         ),
         ({"published": {"push": scrape(ago=61)}}, Stage.SAMPLE, "stale: older than 60 s"),
         (
+            {"published": {"push": scrape(ago=20, ends_in=-1)}},
+            Stage.SAMPLE,
+            "stale: its series has ended, by a stale marker",
+        ),
+        (
             {"known": (), "labels": None},
             Stage.VIEW,
             "Kubernetes has no node node-1: its samples are refused",
@@ -154,6 +166,15 @@ def test_a_value_stops_at_the_first_stage_without_it(changes: Mapping[str, Any],
     assert (found.stopped_at, found.stages[-1].details[-1]) == (stage, detail)
     assert found.stages[-1].passed is False
     assert all(result.passed for result in found.stages[:-1])
+
+
+def test_a_stale_marker_is_visible_while_the_value_still_counts() -> None:
+    ended = scrape(ago=20, ends_in=10)
+    states = {"push": state(metrics={"load": SourceMetric(nodes=2, ended=1)})}
+    found = traced(whole(published={"push": ended}, known=(ended,), sources=states, held_sources=("push",)))
+    assert found.stopped_at is None
+    assert "2 nodes, 1 of them ended by a stale marker" in found.stages[0].details[0]
+    assert found.stages[1].details[0].endswith("; its series has ended, by a stale marker: stale in 10 s")
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,14 @@
 import pytest
 
 from tas.samples.freshness import is_fresh, stale_at, time_fault
+from tas.samples.sample import Scrape
 
 NOW = 1_800_000_000.0
 MICROSECOND = 1e-6
+
+
+def scrape(time: float, ends: float | None = None) -> Scrape:
+    return Scrape(source="s", measured=time, arrived=time, sequence=1, metrics={}, ends=ends)
 
 
 @pytest.mark.parametrize(
@@ -20,14 +25,28 @@ MICROSECOND = 1e-6
     ],
 )
 def test_a_sample_is_fresh_until_it_is_as_old_as_stale_after(age: float, fresh: bool) -> None:
-    assert is_fresh(NOW - age, 30.0, NOW) is fresh
+    assert is_fresh(scrape(NOW - age), 30.0, NOW) is fresh
 
 
 def test_a_sample_is_stale_from_the_time_of_stale_at() -> None:
-    deadline = stale_at(NOW, 0.1)
-    assert is_fresh(NOW, 0.1, deadline - MICROSECOND)
-    assert not is_fresh(NOW, 0.1, deadline)
-    assert not is_fresh(NOW, 0.1, deadline + MICROSECOND)
+    sample = scrape(NOW)
+    deadline = stale_at(sample, 0.1)
+    assert is_fresh(sample, 0.1, deadline - MICROSECOND)
+    assert not is_fresh(sample, 0.1, deadline)
+    assert not is_fresh(sample, 0.1, deadline + MICROSECOND)
+
+
+@pytest.mark.parametrize(
+    ("ends", "stale_after", "stale"),
+    [(10.0, 30.0, 10.0), (40.0, 30.0, 30.0), (-5.0, 30.0, -5.0), (None, 30.0, 30.0)],
+)
+def test_the_end_of_a_series_makes_its_samples_stale_before_stale_after_does(
+    ends: float | None, stale_after: float, stale: float
+) -> None:
+    sample = scrape(NOW, ends=None if ends is None else NOW + ends)
+    assert stale_at(sample, stale_after) == NOW + stale
+    assert not is_fresh(sample, stale_after, NOW + stale)
+    assert is_fresh(sample, stale_after, NOW + stale - MICROSECOND)
 
 
 @pytest.mark.parametrize(

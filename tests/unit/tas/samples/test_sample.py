@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ scrapes = st.builds(
     arrived=st.sampled_from([0.5, 2.0, 3600.0, 3601.0, 7300.0]),
     sequence=st.integers(0, 3),
     window=st.sampled_from([None, 0.0, 60.0]),
+    ends=st.sampled_from([None, 3600.0]),
     metrics=st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3).map(Quantity)),
 )
 
@@ -42,6 +44,7 @@ ties = st.builds(
     arrived=st.sampled_from([1.0, 2.0]),
     sequence=st.just(1),
     window=st.sampled_from([None, 0.0]),
+    ends=st.sampled_from([None, 5.0]),
     metrics=st.dictionaries(st.sampled_from("ab"), st.integers(0, 1).map(Quantity), min_size=1),
 )
 several_scrapes = st.lists(scrapes, max_size=8) | st.lists(ties, max_size=5)
@@ -55,7 +58,8 @@ def naive(several: Sequence[Scrape]) -> dict[tuple[str, str], tuple[Any, ...]]:
         for metric, value in each.metrics.items():
             if latest - each.time <= MAX_SAMPLE_AGE:
                 window = -1.0 if each.window is None else each.window
-                account = (each.order, each.measured, each.arrived, window, value)
+                ends = inf if each.ends is None else each.ends
+                account = (each.order, each.measured, each.arrived, window, ends, value)
                 found[each.source, metric] = max(found.get((each.source, metric), account), account)
     return found
 

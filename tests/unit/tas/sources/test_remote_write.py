@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
+import msgspec
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.samples.sample import NodeSamples, Scrape, merge, newest
+from tas.samples.freshness import is_fresh, stale_at
+from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
 from tas.sources.remote_write import MAX_LABELS, InvalidSeries, SeriesStore
 from tas.sources.result import RefusalReason, SourceResult, scrapes
 from tas.sources.series import LOOKBACK, Aggregate, Mappings, MetricMapping
@@ -43,6 +45,41 @@ class Sender:
             assert each.measured is not None
             got[each.metric, each.node] = (format_quantity(each.value), round(NOW - each.measured, 3))
         return got
+
+
+class Target:
+    """A scraped target with a series for each processor, whose sum is the metric of a node."""
+
+    def __init__(self, *, interval: float, delay: float) -> None:
+        self.now = NOW + delay - interval
+        self.samples: NodeSamples = ()
+        self.sums: list[str] = []
+        self._sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
+        self._interval = interval
+        self._delay = delay
+        self._stored: list[tuple[float, NodeSamples]] = []
+
+    def scrape(self, *values: float) -> None:
+        """The next scrape: it arrives `delay` seconds later, at `now`, each series in a request of its own."""
+        self.now += self._interval
+        measured = MS + round((self.now - self._delay - NOW) * 1000)
+        for number, value in enumerate(values):
+            result = self._sender.send(series("load", (value, measured), node="a", cpu=str(number)), now=self.now)
+            for _, scrape in scrapes(result.samples, source="s", requested_at=self.now):
+                arrived = msgspec.structs.replace(scrape, sequence=len(self._stored) + 1)
+                self.samples = merge(self.samples, [arrived])
+                self._stored.append((self.now, self.samples))
+                self.sums.append(format_quantity(scrape.metrics["load"]))
+
+    def has_always_been_fresh(self, *, stale_after: float, until: float) -> bool:
+        """Whether the value was fresh in every second from its first sample on."""
+        second = self._stored[0][0]
+        while second < until:
+            (current,) = [samples for time, samples in self._stored if time <= second][-1]
+            if not is_fresh(current, stale_after, second):
+                return False
+            second += 1
+        return True
 
 
 def test_series_with_the_name_of_a_metric_are_that_metric() -> None:
@@ -126,9 +163,54 @@ class TestStaleMarkers:
 
     def test_a_sample_older_than_the_stale_marker_does_not_count(self) -> None:
         sender = Sender()
-        assert sender.send(series("load", (1.0, MS - 10), (STALE, MS), node="a")) == SourceResult()
+        assert sender.values(series("load", (1.0, MS - 10), (STALE, MS), node="a")) == {("load", "a"): ("1", 0.01)}
         assert sender.values(series("load", (2.0, MS - 5), node="a")) == {}
         assert sender.values(series("load", (3.0, MS + 5), node="a")) == {("load", "a"): ("3", -0.005)}
+
+    def test_one_failed_scrape_changes_no_value(self) -> None:
+        """Scrapes every 15 s arrive 5 s later; the third one fails, the fourth one continues the series."""
+        target = Target(interval=15, delay=5)
+        for values in ((1.0, 2.0), (1.0, 2.0), (STALE, STALE)):
+            target.scrape(*values)
+        assert [each.ends for each in target.samples] == [target.now + 30]
+        target.scrape(1.0, 2.0)
+        assert [each.ends for each in target.samples] == [None]
+        assert target.has_always_been_fresh(stale_after=120, until=target.now + 100)
+        assert set(target.sums) == {"3"}  # never a sum of some of the series: each is in another request
+
+    def test_a_series_without_a_sample_for_two_intervals_is_stale(self) -> None:
+        target = Target(interval=15, delay=5)
+        for values in ((1.0, 2.0), (1.0, 2.0), (STALE, STALE)):
+            target.scrape(*values)
+        ends = target.now + 30
+        (last,) = target.samples
+        assert is_fresh(last, 120, ends - 0.001)
+        assert not is_fresh(last, 120, ends)
+        assert stale_at(last, 20) == last.time + 20 < ends  # at most `staleAfter`
+
+    def test_without_a_known_interval_stale_after_alone_counts(self) -> None:
+        sender = Sender()
+        sender.send(series("load", (1.0, MS), node="a"))
+        (sample,) = sender.send(series("load", (STALE, MS + 15_000), node="a"), now=NOW + 15).samples
+        assert sample.ends == NOW + 15 + MAX_SAMPLE_AGE
+
+    def test_two_senders_of_one_series_alternate_and_the_longer_gap_counts(self) -> None:
+        sender = Sender()
+        for second in (0, 1, 15, 16):
+            sender.send(series("load", (1.0, MS + second * 1000), node="a"), now=NOW + second)
+        (sample,) = sender.send(series("load", (STALE, MS + 30_000), node="a"), now=NOW + 30).samples
+        assert sample.ends == NOW + 30 + 2 * 14
+
+    def test_a_repeated_stale_marker_does_not_move_the_end(self) -> None:
+        sender = Sender()
+        for second in (0, 10):
+            sender.send(series("load", (1.0, MS + second * 1000), node="a"), now=NOW + second)
+        ends = [
+            sample.ends
+            for later in (20, 25)  # the first request was not published, so the sender repeats it
+            for sample in sender.send(series("load", (STALE, MS + 20_000), node="a"), now=NOW + later).samples
+        ]
+        assert ends == [NOW + 40, NOW + 40]
 
     def test_an_ended_series_does_not_count_as_a_second_series(self) -> None:
         sender = Sender()
@@ -136,13 +218,17 @@ class TestStaleMarkers:
         sender.send(series("load", (STALE, MS - 5), node="a", pod="x"))
         assert sender.values(series("load", (2.0, MS), node="a", pod="y")) == {("load", "a"): ("2", 0.0)}
 
-    def test_an_ended_series_is_in_no_aggregate(self) -> None:
+    def test_an_ended_series_is_in_an_aggregate_for_two_intervals(self) -> None:
         sender = Sender(load=MetricMapping(aggregate=Aggregate.SUM))
-        sender.send(
-            series("load", (1.0, MS - 20), node="a", cpu="0"), series("load", (2.0, MS - 20), node="a", cpu="1")
-        )
-        sender.send(series("load", (STALE, MS - 10), node="a", cpu="0"))
-        assert sender.values(series("load", (4.0, MS), node="a", cpu="1")) == {("load", "a"): ("4", 0.0)}
+        for second in (0, 10):
+            for cpu in "01":
+                sender.send(series("load", (1.0, MS + second * 1000), node="a", cpu=cpu), now=NOW + second)
+        sender.send(series("load", (STALE, MS + 20_000), node="a", cpu="0"), now=NOW + 20)
+        sums = []
+        for second in (20, 30, 40, 50):
+            found = sender.values(series("load", (4.0, MS + second * 1000), node="a", cpu="1"), now=NOW + second)
+            sums.append(found["load", "a"][0])
+        assert sums == ["5", "5", "4", "4"]
 
     def test_a_sample_much_older_than_the_end_of_another_series_does_not_count(self) -> None:
         sender = Sender()

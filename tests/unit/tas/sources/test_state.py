@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -100,6 +101,30 @@ class TestHealth:
         tracker.record_result(result(("a", "m")), published=1, now=501.0)
         assert tracker.state(now=501.0).last_success == 501.0
         assert health_of(tracker, 501.0) is Health.PARTIAL
+
+    def test_a_stale_marker_is_visible_at_once_and_is_no_success(self) -> None:
+        tracker = make_tracker(period=None)
+        tracker.set_metrics({"m": STALE_AFTER})
+        tracker.record_result(result(("a", "m"), ("b", "m")), published=2, now=100.0)
+        (sample, _) = result(("a", "m"), ("b", "m"), measured=100.0).samples
+        ended = SourceResult(samples=(msgspec.structs.replace(sample, ends=130.0),))
+        tracker.record_result(ended, published=1, now=110.0)
+        state = tracker.state(now=110.0)
+        assert (state.metrics["m"], state.last_success) == (SourceMetric(nodes=2, ended=1), 100.0)
+        assert tracker.state(now=130.0).metrics["m"] == SourceMetric(nodes=1)
+        tracker.record_result(ended, published=1, now=110.0)
+        tracker.record_result(result(("a", "m")), published=1, now=125.0)  # only one scrape had failed
+        assert tracker.state(now=130.0).metrics["m"] == SourceMetric(nodes=2)
+
+    def test_a_source_whose_series_have_ended_is_failing_and_says_so(self) -> None:
+        tracker = make_tracker(period=None)
+        tracker.set_metrics({"m": STALE_AFTER})
+        (sample,) = result(("a", "m"), measured=100.0).samples
+        ended = SourceResult(samples=(msgspec.structs.replace(sample, ends=130.0),))
+        tracker.record_result(ended, published=1, now=110.0)
+        assert health_of(tracker, 129.0) is Health.HEALTHY
+        assert health_of(tracker, 130.0) is Health.FAILING
+        assert "has ended, by a stale marker" in tracker.state(now=130.0).metrics["m"].missing
 
     def test_a_request_of_remote_write_with_only_refused_values_is_a_failure(self) -> None:
         tracker = make_tracker(period=None)

@@ -2,12 +2,14 @@
 
 import operator
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from msgspec import structs
 
 from tas.enforcing.pod import PodKey
 from tas.enforcing.waking import Wakes, rejecting
@@ -109,6 +111,7 @@ class ReportedValue(NamedTuple):
     time: float
     sequence: int
     value: int
+    ends: float = inf
 
 
 COMPARE = {"GreaterThan": operator.gt, "LessThan": operator.lt, "Equals": operator.eq}
@@ -137,7 +140,8 @@ class Facts:
         found = [known[source, rule["metricname"]] for source in sources if (source, rule["metricname"]) in known]
         newest = max(found, key=lambda reported: reported.time, default=None)
         stale_after = {"5s": 5.0, "30s": 30.0, None: self.default_stale_after}[spec.get("staleAfter")]
-        return None if newest is None or newest.time + stale_after <= now else newest.value
+        is_stale = newest is None or min(newest.time + stale_after, newest.ends) <= now
+        return None if newest is None or is_stale else newest.value
 
     def selects(self, node: str, spec: Mapping[str, Any]) -> bool | None:
         """Whether a policy concerns a node; None if its labels are not known."""
@@ -181,11 +185,12 @@ class Histories(RuleBasedStateMachine):
         source=st.sampled_from(SOURCES),
         age=st.floats(-5, 40),
         values=st.dictionaries(st.sampled_from(METRICS), st.integers(0, 3), min_size=1),
+        ends_in=st.sampled_from([inf, 0.0, 7.5, 30.0]),
     )
-    def sample(self, node: str, source: str, age: float, values: dict[str, int]) -> None:
-        self.add(node, source, age, values)
+    def sample(self, node: str, source: str, age: float, values: dict[str, int], ends_in: float) -> None:
+        self.add(node, source, age, values, ends_in)
 
-    def add(self, node: str, source: str, age: float, values: Mapping[str, int]) -> None:
+    def add(self, node: str, source: str, age: float, values: Mapping[str, int], ends_in: float = inf) -> None:
         self.sequence += 1
         incoming = Scrape(
             source=source,
@@ -193,11 +198,14 @@ class Histories(RuleBasedStateMachine):
             arrived=self.now,
             sequence=self.sequence,
             metrics={name: parse_quantity(str(value)) for name, value in values.items()},
+            ends=None if ends_in == inf else self.now + ends_in,
         )
         self.view.add_samples(node, [incoming], self.now)
         time = self.now - max(age, 0.0)
         self.facts.add(
-            node, source, {name: ReportedValue(time, self.sequence, value) for name, value in values.items()}
+            node,
+            source,
+            {name: ReportedValue(time, self.sequence, value, self.now + ends_in) for name, value in values.items()},
         )
 
     @rule(
@@ -271,9 +279,9 @@ class ViewAgainstFacts(Histories):
     def begins_with_a_policy(self, rules: list[dict[str, Any]]) -> None:
         self.policy("p", {"strategies": {"dontschedule": {"rules": rules}}})
 
-    def add(self, node: str, source: str, age: float, values: Mapping[str, int]) -> None:
+    def add(self, node: str, source: str, age: float, values: Mapping[str, int], ends_in: float = inf) -> None:
         before = self.values(node)
-        super().add(node, source, age, values)
+        super().add(node, source, age, values, ends_in)
         for (target, one), (_, other) in zip(before, self.values(node), strict=True):
             ViewAgainstFacts.reached += None not in (one, other) and one != other and target in (one, other)
 
@@ -587,6 +595,19 @@ class TestStaleness:
         after = decider.filter(pod_of(), {"a": None}, 110.0)
         assert after.rejected == {}
         assert after.unknown == 1
+
+    def test_the_end_of_a_series_makes_its_node_unknown_and_its_next_sample_known_again(self) -> None:
+        view = View(default_stale_after=120)
+        view.set_policy(policy_of(dontschedule(("m", "GreaterThan", 40))), 0.0)
+        decider = TelemetryDecider(view)
+        first, again = scrape(100.0, m="50"), scrape(100.0, sequence=2, m="50")
+        view.add_samples("a", [first], 100.0)
+        view.add_samples("a", [structs.replace(again, ends=145.0)], 115.0)  # the marker of a failed scrape
+        assert set(decider.filter(pod_of(), {"a": None}, 144.9).rejected) == {"a"}
+        after = decider.filter(pod_of(), {"a": None}, 145.0)
+        assert (after.rejected, after.unknown) == ({}, 1)
+        view.add_samples("a", [scrape(146.0, sequence=3, m="50")], 146.0)
+        assert set(decider.filter(pod_of(), {"a": None}, 146.0).rejected) == {"a"}
 
     def test_an_unknown_node_is_rejected_with_on_stale_fail(self) -> None:
         view = View(default_stale_after=10)

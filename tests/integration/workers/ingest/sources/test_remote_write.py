@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from bus.connection import Bus
 from bus.errors import UnavailableError
 from tas.sources.result import RefusalReason, SourceResult
+from tas.sources.state import SourceMetric
 from tas.values.quantity import format_quantity
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.collecting import World, collecting, polled
@@ -343,21 +344,30 @@ class TestOnTheBus:
         source = RemoteWrite("remote-write", ANY_PORT, ConfigFile.load(None))
         materialize = Materialize(bus, registry=CollectorRegistry())
         at = now()
-        async with running(materialize), collecting(bus, source, kind=SourceKind.REMOTE_WRITE):
+        async with running(materialize), collecting(bus, source, kind=SourceKind.REMOTE_WRITE) as registry:
             await eventually(lambda: bool(source.url))
-            await self.sent(source, [series("load", (1.0, at - 5000), node="a")])
+            await self.sent(source, [series("load", (1.0, at - 60_000), node="a")])
             await self.sent(source, [series("load", (3.0, at), node="a"), series("load", (7.0, at), node="b")])
             await self.sent(source, [series("load", (2.0, at - 2000), node="a")])  # too late: out of order
             await self.known(bus, {"a": "3", "b": "7"})
 
-            # A stale marker removes nothing: the value counts until it is stale.
+            # A stale marker is visible, and the value counts for two intervals more, of 60 s.
+            marked = time.time()
             await self.sent(source, [series("load", (STALE, at + 1), node="a")])
 
-            async def both_nodes_have_a_value() -> bool:
+            async def one_of_two_has_ended() -> bool:
                 state = await world.state("remote-write")
-                return state is not None and "load" in state.metrics and state.metrics["load"].nodes == 2
+                return state is not None and state.metrics.get("load") == SourceMetric(nodes=2, ended=1)
 
-            await polled(both_nodes_have_a_value)
+            await polled(one_of_two_has_ended)
+            ended = {"source": "remote-write"}
+            await eventually(lambda: registry.get_sample_value("tas_source_samples_ended", ended) == 1)
+
+            async def end_is_stored() -> bool:
+                (scrape,) = await samples_on(bus, "a") or ()
+                return scrape.ends is not None and marked + 120 <= scrape.ends < time.time() + 120
+
+            await polled(end_is_stored)
 
             # Without the bus the answer is 503, so the sender retries and no sample is lost.
             newer = [series("load", (4.0, at + 1000), node="b")]
