@@ -7,7 +7,7 @@ writes to `collect`. SOURCES has the state of each source.
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -109,6 +109,8 @@ class Collect:
             else _PolledSource(bus, spec, source, self._wanted, metrics, period=period)
             for spec, source in sources.items()
         ]
+        for run in self._runs:
+            run.others = [other for other in self._runs if other is not run]
 
     def unready(self) -> str | None:
         """Why the metrics of policies are not known yet. Failing sources do not change readiness."""
@@ -123,7 +125,11 @@ class Collect:
 
 
 class _CollectedSource:
-    """A source with its publisher, its state and its metrics; base of polled and receiving sources."""
+    """A source with its publisher, its state and its metrics; base of polled and receiving sources.
+
+    Attributes:
+        others: The other sources of this process.
+    """
 
     def __init__(
         self, bus: Bus, spec: SourceSpec, wanted: WantedMetrics, metrics: SourceMetrics, *, period: float | None
@@ -138,6 +144,7 @@ class _CollectedSource:
         self._publisher = SamplePublisher(bus, spec.name)
         self._throttled = ThrottledLog(log, source=spec.name)
         self._missing_log = ThrottledLog(log, keys=MAX_MISSING_LOGGED, source=spec.name)
+        self.others: Sequence[_CollectedSource] = ()
         self._start_tracking()
         metrics.lease_held.labels(self.name).set(0)
         metrics.missing.labels(self.name).set(0)
@@ -149,6 +156,7 @@ class _CollectedSource:
         self._tracker = SourceTracker(kind=self._kind, holder=self._holder, period=self._period, now=time.time())
         self._states = SourceStates(self._bus, self.name)
         self._missing: Mapping[str, str] = {}
+        self._missing_logged: dict[str, str] = {}
 
     async def _publish(self, result: SourceResult, metrics: Collection[str], *, requested_at: float) -> None:
         """Publishes the values of `metrics` in a result. Raises BusError."""
@@ -202,13 +210,31 @@ class _CollectedSource:
         """The state now. Logs and counts the metrics without a fresh sample: they may have become stale since."""
         state = self._tracker.state(now=time.time())
         missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing}
-        for metric, reason in missing.items():
-            if reason != self._missing.get(metric):
-                self._missing_log.warning("source_metric_missing", metric, metric=metric, reason=reason)
+        self._log_missing(missing)
         self._missing = missing
         self._metrics.missing.labels(self.name).set(sum(not each.nodes for each in state.metrics.values()))
         self._metrics.ended.labels(self.name).set(sum(each.ended for each in state.metrics.values()))
         return state
+
+    def _log_missing(self, missing: Mapping[str, str]) -> None:
+        """Logs metrics that were missing at the last check, too, and that no other source of this process brings.
+
+        At the start, the first values of another source may come a moment later.
+        """
+        self._missing_logged = {
+            metric: self._missing_logged[metric] for metric in missing.keys() & self._missing_logged
+        }
+        steady = {metric: why for metric, why in missing.items() if metric in self._missing}
+        due = {metric: why for metric, why in steady.items() if self._missing_logged.get(metric) != why}
+        brought = {metric for other in self.others for metric in other.brought()} if due else set()
+        for metric in sorted(due.keys() - brought):
+            self._missing_log.warning("source_metric_missing", metric, metric=metric, reason=due[metric])
+            self._missing_logged[metric] = due[metric]
+
+    def brought(self) -> frozenset[str]:
+        """The metrics of which this source brings fresh samples to this process."""
+        metrics = self._tracker.state(now=time.time()).metrics
+        return frozenset(metric for metric, each in metrics.items() if each.nodes)
 
 
 class _PolledSource(_CollectedSource):

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -241,6 +242,32 @@ async def test_a_retry_after_of_days_is_cut_short(bus: Bus, world: World, monkey
     fake.problem = SourceError("too many requests", retry_after=1e6)
     async with collecting(bus, fake):
         await eventually(lambda: len(fake.asked) == 2)
+
+
+def _without(names: Sequence[str], builder: ResultBuilder) -> None:
+    for name in names:
+        builder.add_missing(name, "not here")
+
+
+async def test_a_metric_that_another_source_brings_is_no_warning(bus: Bus, world: World) -> None:
+    first, second = Fake("first"), Fake("second")
+    for fake, missing in ((first, ("heat", "load")), (second, ("heat",))):
+        fake.without = frozenset(missing)
+        fake.add_more = partial(_without, missing)
+    first.problem = SourceError("not yet")
+    await world.use("heat", "load")
+    with capture_logs() as logs:
+        async with collecting(bus, first, second):
+            await world.misses("second", "load", "")
+            first.problem = None
+            await world.misses("first", "load", "not here")
+
+            def warned() -> set[tuple[str, str]]:
+                return {(log["source"], log["metric"]) for log in logs if log["event"] == "source_metric_missing"}
+
+            # Both metrics of `first` are missing since the same poll.
+            await eventually(lambda: {("first", "heat"), ("second", "heat")} <= warned())
+    assert warned() == {("first", "heat"), ("second", "heat")}
 
 
 async def test_refused_and_missing_values_are_reported_and_the_rest_is_published(bus: Bus, world: World) -> None:
