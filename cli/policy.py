@@ -9,7 +9,7 @@ import msgspec
 
 from cli.as_json import JSON_OPTION, print_json
 from cli.output import counted, echo
-from workers.process.manifests import SUFFIXES
+from workers.process.manifests import MAX_BYTES, SUFFIXES
 from workers.watching.policy_lint import Finding, Linted, Severity, lint, same_names
 
 STDIN = "-"
@@ -70,8 +70,12 @@ def _files(name: str) -> Iterator[str]:
 
 
 def _content(file: str) -> bytes:
+    """The bytes of a file, at most one more than a manifest may have."""
     try:
-        return sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        if file == STDIN:
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with Path(file).open("rb") as opened:
+            return opened.read(MAX_BYTES + 1)
     except OSError as error:
         raise click.UsageError(f"FILE = {file}: {error.strerror}") from error
 

@@ -34,6 +34,9 @@ class FilePolicy(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
+MAX_FILE_PROBLEMS = 100
+"""The most problems of a file that are reported: each is a log line, and a file of 1 MiB can have 90,000."""
+
 _POLICY = "policy "
 
 LAST_GOOD = "last good version"
@@ -81,6 +84,11 @@ def policy_file(origin: str, manifests: Sequence[object]) -> PolicyFile:
             policies.append(parsed)
         else:
             problems += parsed
+    if len(problems) > MAX_FILE_PROBLEMS:
+        further = unreadable_file(
+            origin, "content", f"{len(problems)} problems", f"only the first {MAX_FILE_PROBLEMS} are listed"
+        )
+        problems[MAX_FILE_PROBLEMS:] = further.problems
     return PolicyFile(origin=origin, policies=tuple(policies), problems=tuple(problems))
 
 

@@ -112,3 +112,12 @@ def test_docs_writes_the_page_and_checks_it(tmp_path: Path) -> None:
     assert "run `tas docs`" in tas("docs", "--check", "--page", str(page)).stderr
     assert tas("docs", "--check").exit_code == 0
     assert tas("docs", "--page", str(tmp_path / "no" / "page.md")).exit_code == 1
+
+
+def test_of_a_huge_file_lint_reads_no_more_than_a_manifest_may_have(tmp_path: Path) -> None:
+    huge = tmp_path / "huge.yaml"
+    with huge.open("wb") as file:
+        file.truncate(1 << 40)  # a hole: it takes no space
+    linted = tas("policy", "lint", str(huge))
+    assert linted.exit_code == 1
+    assert "more than 1048576 bytes" in linted.output

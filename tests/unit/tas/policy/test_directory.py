@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tas.policy.directory import (
+    MAX_FILE_PROBLEMS,
     FilePolicy,
     FileProblem,
     PolicyFile,
@@ -210,6 +211,16 @@ def test_an_unreadable_part_is_reported_and_the_rest_counts() -> None:
     first, second = read.problems
     assert (first.origin, first.subject, first.field) == ("a.yaml", "policy default/two", "spec.staleAfter")
     assert second.origin == "a.yaml"
+
+
+def test_of_many_problems_the_first_are_reported_and_the_rest_counted() -> None:
+    read = file_of(*[manifest(f"p{number}", staleAfter="soon") for number in range(MAX_FILE_PROBLEMS + 20)])
+    *first, last = read.problems
+    assert [each.subject for each in first] == [f"policy default/p{number}" for number in range(MAX_FILE_PROBLEMS)]
+    assert (last.subject, last.value) == ("file", f"'{MAX_FILE_PROBLEMS + 20} problems'")
+    kept = plan([read], {key("p0"): "a.yaml", key("p110"): "a.yaml"}, complete=True)
+    assert not kept.remove
+    assert {each.in_force for each in kept.unreadable["a.yaml"]} == {"last good version", "nothing"}
 
 
 def test_a_file_without_a_policy_is_unreadable_and_deletes_nothing() -> None:
