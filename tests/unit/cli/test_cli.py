@@ -118,6 +118,4 @@ def test_of_a_huge_file_lint_reads_no_more_than_a_manifest_may_have(tmp_path: Pa
     huge = tmp_path / "huge.yaml"
     with huge.open("wb") as file:
         file.truncate(1 << 40)  # a hole: it takes no space
-    linted = tas("policy", "lint", str(huge))
-    assert linted.exit_code == 1
-    assert "more than 1048576 bytes" in linted.output
+    assert "more than 1048576 bytes" in tas("policy", "lint", str(huge)).output
