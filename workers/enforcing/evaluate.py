@@ -221,7 +221,7 @@ class Evaluate:
                 await self._purge_history(error)
             elif not isinstance(error, ExpiredError):
                 self._throttled.warning("verdict_not_written", node=node, error=str(error))
-            raise RequeueError(str(error)) from error
+            raise RequeueError(str(error), too_slow=isinstance(error, ExpiredError)) from error
         self._pending.set_due(node, due)
         return None if due == inf else max(0.0, due - time.time())
 

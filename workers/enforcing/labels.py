@@ -134,7 +134,7 @@ class Labels:
         except (ConflictError, ExpiredError) as error:
             self._reports.attempted("conflict" if isinstance(error, ConflictError) else "expired")
             log.debug("node_patch_retried", node=name, error=str(error))
-            raise RequeueError(str(error)) from error
+            raise RequeueError(str(error), too_slow=isinstance(error, ExpiredError)) from error
         except (KubernetesError, BusError, InvalidInputError) as error:
             self._reports.failed(name, error)
             pause = error.retry_after if isinstance(error, ThrottledError) else 0.0

@@ -17,12 +17,14 @@ RETRY = Backoff(first=0.1, longest=5.0)
 class RequeueError(Exception):
     """Raised by a handler to have the key handled again. The handler logs the cause, if necessary.
 
-    `pause` stops the whole queue for so many seconds, for example when the API server throttles.
+    `pause` stops the whole queue for so many seconds, for example when the API server throttles. `too_slow` means that
+    the key took too long: then the queue handles half as many keys at once.
     """
 
-    def __init__(self, message: str, *, pause: float = 0.0) -> None:
+    def __init__(self, message: str, *, pause: float = 0.0, too_slow: bool = False) -> None:
         super().__init__(message)
         self.pause = pause
+        self.too_slow = too_slow
 
 
 class WorkQueue:
@@ -30,12 +32,14 @@ class WorkQueue:
 
     `handle` returns the seconds after which the key is added again (None: never), and raises RequeueError after a
     failure; any other error is a bug and ends `run`. A key that failed is not handled before its backoff has ended,
-    even if it is added meanwhile.
+    even if it is added meanwhile. At most `max_concurrent` keys are handled at once: fewer after keys that took too
+    long, and one more after each success.
     """
 
     def __init__(self, handle: Callable[[str], Awaitable[float | None]], *, max_concurrent: int) -> None:
         self._handle = handle
         self._max_concurrent = max_concurrent
+        self._at_once = max_concurrent
         self._due: Deadlines[str] = Deadlines()
         self._busy: dict[str, float | None] = {}  # the time of the next turn, if the key was added meanwhile
         self._failures: dict[str, int] = {}
@@ -76,7 +80,7 @@ class WorkQueue:
             while True:
                 await self._until_due(loop)
                 # Only as many as can run: it costs much to take all due keys and put the rest back.
-                for key in self._due.pop_due(loop.time(), limit=self._max_concurrent - len(self._busy)):
+                for key in self._due.pop_due(loop.time(), limit=self._at_once - len(self._busy)):
                     self._busy[key] = None
                     tasks.create_task(self._handle_key(key), name=key)
 
@@ -86,7 +90,7 @@ class WorkQueue:
             self._changed.clear()
             next_due = self._due.next()
             wait: float | None = None
-            if next_due is not None and len(self._busy) < self._max_concurrent:
+            if next_due is not None and len(self._busy) < self._at_once:
                 wait = max(next_due, self._paused_until) - loop.time()
                 if wait <= 0:
                     return
@@ -104,6 +108,7 @@ class WorkQueue:
             retry_at = None if after is None else loop.time() + after
             self._failures.pop(key, None)
             self._not_before.pop(key, None)
+            self._at_once = min(self._max_concurrent, self._at_once + 1)
         except RequeueError as error:
             retry_at = self._failed(key, error, loop.time())
         finally:
@@ -116,6 +121,8 @@ class WorkQueue:
     def _failed(self, key: str, error: RequeueError, now: float) -> float:
         self._failures[key] = self._failures.get(key, 0) + 1
         self._paused_until = max(self._paused_until, now + error.pause)
+        if error.too_slow:
+            self._at_once = max(1, self._at_once // 2)
         self._not_before[key] = now + RETRY.after(self._failures[key])
         return self._not_before[key]
 

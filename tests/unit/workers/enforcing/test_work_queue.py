@@ -285,3 +285,34 @@ async def test_a_bug_ends_the_queue() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await queue.run()
     assert raised.group_contains(ValueError)
+
+
+async def test_keys_that_take_too_long_together_are_handled_fewer_at_once_and_more_again_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work_queue, "RETRY", Backoff(first=0.001, longest=0.001))
+    busy, most, failed, limit = 0, 0, 0, 2
+    handled: list[str] = []
+
+    async def handle(key: str) -> None:
+        nonlocal busy, most, failed
+        busy += 1
+        most = max(most, busy)
+        is_too_slow = busy > limit
+        await asyncio.sleep(0.001)
+        busy -= 1
+        if is_too_slow:
+            failed += 1
+            raise RequeueError("too slow", too_slow=True)
+        handled.append(key)
+
+    async with running(handle, max_concurrent=16) as queue:
+        for number in range(64):
+            queue.add(f"a{number}")
+        await eventually(lambda: len(queue) == 0)
+        assert failed < 200
+        most, limit = 0, 16
+        for number in range(64):
+            queue.add(f"b{number}")
+        await eventually(lambda: len(queue) == 0)
+    assert (len(set(handled)), most) == (128, 16)
