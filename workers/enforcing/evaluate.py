@@ -55,7 +55,12 @@ class Evaluate:
             bus, default_stale_after=default_stale_after, verdicts=True, on_change=self._wake_up
         )
         self._verdicts = Records(
-            bus, NODE_VERDICTS, on_epoch=self._end_readiness, on_entry=self._check_stored, on_batch=self._wake_up
+            bus,
+            NODE_VERDICTS,
+            on_epoch=self._end_readiness,
+            on_entry=self._check_stored,
+            on_batch=self._wake_up,
+            packed=True,
         )
         self._metrics = Metrics(registry)
         self._nodes = NodeEvaluation(bus, self._followed, self._verdicts, self._metrics)
@@ -70,7 +75,7 @@ class Evaluate:
         self._throttled = ThrottledLog(log)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
         self._metrics.verdicts.set_function(
-            lambda: float(sum(stored.record is not None for stored in self._verdicts.stored.values()))
+            lambda: float(sum(stored.content is not None for stored in self._verdicts.stored.values()))
         )
         self._metrics.pending.set_function(lambda: float(len(self._pending) + self._unqueued))
 

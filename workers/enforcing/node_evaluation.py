@@ -21,7 +21,7 @@ from bus.record_kind import Unreadable
 from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
-from tas.verdict.evaluation import evaluate_policy, met_labels
+from tas.verdict.evaluation import evaluate_policy, met_labels, needs_past
 from tas.verdict.knowledge import (
     Action,
     Known,
@@ -105,10 +105,12 @@ class NodeEvaluation:
 
     def note_unmet(self, node: str, key: PolicyKey, *, missed: bool) -> None:
         """Notes which labels of a policy with `clearFor` have rules that are not met now; `missed` as `UnmetLabels`."""
-        view, record, stored = self._followed.view, self._followed.records.get(key), self._verdicts.get(node).record
+        view, record = self._followed.view, self._followed.records.get(key)
         met: dict[str, bool] = {}
         now = time.time()
         if record is not None:
+            # Only if necessary: a new policy concerns all nodes at once, and each verdict would be decoded.
+            stored = self._verdicts.get(node).record if needs_past(record.policy) else None
             met = met_labels(
                 record.policy,
                 uid=record.uid,

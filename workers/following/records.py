@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bus.connection import Bus, Epoch
 from bus.errors import BusError, ConflictError
 from bus.history import purge_tombstone
-from bus.record_kind import Entry, RecordKind
+from bus.record_kind import Entry, Packed, RecordKind
 from bus.watch import Watch
 
 WRITES_AT_ONCE = 64
@@ -27,13 +27,19 @@ R = TypeVar("R")
 class Stored(Generic[R]):
     """A key at `revision` (0: no such key). `present` without a record means an invalid value.
 
-    `known_since` is when this process read or wrote the revision, in seconds since 1970.
+    `content` is the record, possibly packed. `known_since` is when this process read or wrote the revision, in seconds
+    since 1970.
     """
 
     revision: int
-    record: R | None = None
+    content: R | Packed[Any, R] | None = None
     present: bool = False
     known_since: float = 0.0
+
+    @property
+    def record(self) -> R | None:
+        """The record, if any."""
+        return self.content.read() if isinstance(self.content, Packed) else self.content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +75,14 @@ class Records(Generic[K, R]):
         on_entry: Callable[[K], None] = lambda _: None,
         on_batch: Callable[[], None] = lambda: None,
         on_written: Callable[[K, R | None, R | None], None] = lambda *_: None,
+        packed: bool = False,
     ) -> None:
+        """With `packed`, the records take little memory, but are decoded when they are read."""
         self.stored: dict[K, Stored[R]] = {}
         self.epoch: Epoch | None = None
         self._bus = bus
         self._kind = kind
+        self._packed = packed
         self._on_epoch = on_epoch
         self._on_entry = on_entry
         self._on_written = on_written
@@ -124,7 +133,8 @@ class Records(Generic[K, R]):
             revision = await self._kind.delete(self._bus, key, revision=what.revision, read_at=what.read_at)
         else:
             revision = await self._kind.put(self._bus, key, what.record, revision=what.revision, read_at=what.read_at)
-        self._remember(key, Stored(revision, what.record, what.record is not None, time.time()), epoch)
+        content = self._kind.packed(key, what.record) if self._packed and what.record is not None else what.record
+        self._remember(key, Stored(revision, content, what.record is not None, time.time()), epoch)
         self._on_written(key, what.record, before)
         return revision
 
@@ -136,7 +146,7 @@ class Records(Generic[K, R]):
             return self._never
         if epoch is self.epoch and entry.revision == self.get(key).revision:
             return self.get(key)
-        stored = _stored(entry)
+        stored = self._stored(entry)
         self._remember(key, stored, epoch)
         return stored
 
@@ -174,9 +184,10 @@ class Records(Generic[K, R]):
     def _apply(self, entry: Entry[K, R]) -> None:
         if self.get(entry.key).revision >= entry.revision:
             return  # our own write
-        self.stored[entry.key] = _stored(entry)
+        self.stored[entry.key] = self._stored(entry)
         self._on_entry(entry.key)
 
-
-def _stored(entry: Entry[K, R]) -> Stored[R]:
-    return Stored(entry.revision, entry.readable(), entry.present, time.time())
+    def _stored(self, entry: Entry[K, R]) -> Stored[R]:
+        record = entry.readable()
+        content = entry.packed() if self._packed and record is not None else record
+        return Stored(entry.revision, content, entry.present, time.time())

@@ -1,5 +1,6 @@
 """Records of a kind: which handler gets an entry, and that an unreadable record never counts as absent."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, POD_RECORDS, POLI
 from bus.record_kind import Entry, Unreadable, hand_on
 from bus.records.nodes import NodeFacts
 from tas.errors import InvalidInputError
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.rules import State
+from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 from workers.process.runtime import invalid_entries
 
 FACTS = NodeFacts(uid="u", labels={"zone": "a"})
@@ -126,3 +130,32 @@ def test_an_invalid_entry_is_counted_each_time_and_logged_once() -> None:
         return registry.get_sample_value("tas_bus_entries_invalid_total", {"bucket": bucket})
 
     assert (count("POLICIES"), count("NODES")) == (4, 0)
+
+
+def verdict(policies: int, time: float = 1_795_000_000.0) -> NodeVerdict:
+    states = {StrategyType.DONTSCHEDULE: StrategyVerdict(state=State.VIOLATED, changed=time, value="2", rejects=True)}
+    verdicts = {
+        PolicyKey("default", f"policy-{number}"): PolicyVerdict(uid=f"uid-{number}", generation=1, strategies=states)
+        for number in range(policies)
+    }
+    return NodeVerdict(node_uid="u", nodes_revision=1, policies_revision=2, time=time, policies=verdicts)
+
+
+def test_packed_records_read_back_in_any_order_and_take_little_memory() -> None:
+    records = {f"node-{number}": verdict(50, 1_795_000_000.0 + number) for number in range(100)}
+    tracemalloc.start()
+    try:
+        packed = {node: NODE_VERDICTS.packed(node, record) for node, record in records.items()}
+        bytes_of_all, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bytes_of_all < 100 * 2000
+    assert len(NODE_VERDICTS.encode(records["node-0"])) > 4 * 2000
+    for node in (*records, *reversed(records)):
+        assert packed[node].read() == records[node]
+
+
+def test_an_entry_that_was_read_can_be_packed() -> None:
+    raw = RawEntry("node-1", NODE_VERDICTS.encode(verdict(1)), 1, 5.0)
+    entry = Entry(NODE_VERDICTS, "node-1", raw, Taken().report)
+    assert entry.packed().read() == entry.read() == verdict(1)
