@@ -210,10 +210,14 @@ class Labels:
         policies = _policies_of(_verdict_of(entry), node.uid)
         changes = self._changes(name, policies, node)
         confirmed = await self._confirmation.confirmed(name, changes.removals, policies, node.labels)
-        orphans, listed_at = await self._confirmation.orphans_that_may_go(changes.orphans)
-        read_at = min(read_at, listed_at)
-        self._keep(name, changes.orphans - orphans, listed_at)
-        values = changes.allowed(confirmed | orphans)
+        orphans: frozenset[str] = frozenset()
+        if (values := changes.allowed(confirmed)) and changes.orphans:
+            self._add(name)  # the orphans wait: the list of policies may take longer than the other reads are valid
+        else:
+            orphans, listed_at = await self._confirmation.orphans_that_may_go(changes.orphans)
+            read_at = min(read_at, listed_at)
+            self._keep(name, changes.orphans - orphans, listed_at)
+            values = changes.allowed(confirmed | orphans)
         if values:
             await self._send(name, node, values, read_at=read_at)
             self._reports.patched(

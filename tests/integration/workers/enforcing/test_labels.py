@@ -677,3 +677,21 @@ async def test_an_unreadable_policy_confirms_no_removal_and_delays_no_other_labe
     assert (await world.labels(node))[name] == VIOLATING
     await world.record(key, stored)
     await eventually(has(world, node, name, None))
+
+
+async def test_an_orphan_whose_list_of_policies_is_too_slow_delays_no_other_label(
+    sandbox: Sandbox, world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 1.0)
+    sandbox.faults.delay(1.2, which=ours("list", "taspolicies"), times=10**6)
+    orphan = f"telemetry.aware.scheduling.{world.name('gone')}/card"
+    node, name = await world.node(**{orphan: "card0"}), world.name()
+    await eventually(lambda: labels.count("tas_label_patches_total", result="expired") > 0)
+    await world.policy(await world.namespace(), name, deschedule())
+    await world.sample(node, health=1)
+    await world.evaluate(node)
+    await eventually(has(world, node, name, VIOLATING))
+    assert (await world.labels(node))[orphan] == "card0"
+    sandbox.faults.clear()
+    await eventually(has(world, node, orphan, None))
+    assert (await world.labels(node))[name] == VIOLATING
