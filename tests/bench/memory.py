@@ -31,7 +31,7 @@ async def measure(stand: Stand) -> Results:
     for name, megabytes, sizes in (
         ("extender", _extender, SIZES),
         ("materialize", _materialize, SIZES[:2]),
-        ("evaluate", _evaluate, SIZES[:2]),
+        ("evaluate", _evaluate, SIZES),
     ):
         empty = await megabytes(stand, 0)
         rows += [_row(name, size, await megabytes(stand, size), empty) for size in sizes]
