@@ -142,15 +142,19 @@ async def test_an_idle_connection_is_closed() -> None:
 
 
 async def test_a_response_that_is_not_read_closes_the_connection() -> None:
-    async with serving(answer_seconds=1.0) as served:
+    async with serving(answer_seconds=1.0) as served, served.connect() as reading:
+        await reading.send(request("/large"))
+        assert len((await reading.receive()).body) == LARGE
         with socket.socket() as greedy:
             greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             greedy.setblocking(False)
             await asyncio.get_running_loop().sock_connect(greedy, (served.address.host, served.address.port))
             await asyncio.get_running_loop().sock_sendall(greedy, request("/large"))
             await eventually(lambda: served.closed("answer_time") == 1)
-            await served.still_answers()
-            await served.has_open(0)
+            # The limit has passed for both, but the first response was read.
+            await reading.send(request("/quick"))
+            assert (await reading.receive()).status == 200
+            await served.has_open(1)
 
 
 async def test_a_large_response_that_is_read_is_complete() -> None:

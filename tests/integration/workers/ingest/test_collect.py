@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -316,6 +317,27 @@ async def test_polls_longer_than_the_period_are_logged_and_never_overlap(bus: Bu
     assert fake.most_at_once == 1
     late = [line for line in logs if line["event"] == "source_poll_late"]
     assert (late[0]["source"], late[0]["period"], late[0]["suppressed"]) == ("fake", 1e-6, 0)
+
+
+async def test_a_period_counts_from_the_start_of_a_poll(bus: Bus, world: World) -> None:
+    await world.use("load")
+    period, duration = 0.6, 0.3
+
+    class Slow(Fake):
+        def __init__(self) -> None:
+            super().__init__()
+            self.starts: list[float] = []
+
+        async def read(self, metrics: frozenset[str]) -> SourceResult:
+            self.starts.append(time.monotonic())
+            await asyncio.sleep(duration)
+            return await super().read(metrics)
+
+    slow = Slow()
+    async with collecting(bus, slow, period=period):
+        # Counted from the end of a poll, two polls would never begin within the period and the duration.
+        await eventually(lambda: any(after - before < period + duration for before, after in pairwise(slow.starts)))
+    assert min(after - before for before, after in pairwise(slow.starts)) > duration
 
 
 async def test_a_poll_within_the_period_is_not_late(bus: Bus, world: World) -> None:
