@@ -80,12 +80,11 @@ class _OneLife(Client):
 
     async def drop(self) -> None:
         """Closes at once, and discards unsent data: a server that hangs must not receive it later."""
-        self._pending.clear()
-        self._pending_data_size = 0
-        writer = getattr(self._transport, "_io_writer", None)
-        if writer is not None:
-            writer.transport.abort()
-        if self._flush_queue is not None:  # otherwise it never started to connect
+        with suppress(AttributeError):  # without a transport, and if nats-py has other names inside
+            self._pending.clear()
+            self._pending_data_size = 0
+            self._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+        if getattr(self, "_flush_queue", self) is not None:  # otherwise it never started to connect
             with suppress(OSError, TimeoutError, errors.Error):
                 async with asyncio.timeout(DROP_SECONDS):
                     await self.close()
@@ -147,6 +146,7 @@ class Link:
                     list(servers),
                     name=name,
                     error_cb=_quiet,
+                    closed_cb=link._on_closed,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
@@ -289,6 +289,10 @@ class Link:
                     await self._client.flush()
             self._lose(errors.ConnectionClosedError())
         await self._client.drop()
+
+    async def _on_closed(self) -> None:
+        """The client has closed itself: so a link also ends if nats-py no longer calls the methods of `_OneLife`."""
+        self._lose(errors.ConnectionClosedError())
 
     def _lose(self, error: Exception) -> None:
         if self.lost.is_set():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
@@ -152,6 +152,12 @@ class Process:
         self._buses: list[Bus] = []
         self._invalid = invalid_entries(self.registry)
         self._requests = RequestMetrics(self.registry)
+        self._connected = Gauge(
+            "tas_bus_connected",
+            "1 while a connection to the bus is open, else 0.",
+            ["connection"],
+            registry=self.registry,
+        )
 
     async def start_bus(self, *, announce: bool = True) -> str:
         """Starts the embedded server and returns its address; with `announce`, other commands of this user find it."""
@@ -168,6 +174,7 @@ class Process:
         except MisconfiguredError as error:
             raise StartError(str(error)) from error
         self._buses.append(bus)
+        self._connected.labels(bus.name).set_function(lambda: float(bus.connected))
         return bus
 
     async def connect_kubernetes(self, name: str) -> KubernetesClient:

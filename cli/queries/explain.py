@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 import aiohttp
 import click
@@ -19,7 +20,7 @@ from cli.queries.query import ask, readable
 from cli.settings import Settings, flag, variable
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
-from tas.explain.explain import explain_node, explain_pod, explain_policy
+from tas.explain.explain import PodExplanation, explain_node, explain_pod, explain_policy
 from tas.extender.decision import Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import Answer
@@ -29,8 +30,13 @@ from tas.view.view import View
 from workers.process.address import Address
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 
+T = TypeVar("T")
+
 ANSWERS_SECONDS = 3.0
 """How long the extender may take to return its last answers."""
+
+EXTENDER_ERRORS = (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE)
+"""The errors of a request to the extender's health port."""
 
 
 @click.group("explain", no_args_is_help=True)
@@ -78,7 +84,11 @@ def pod(settings: Settings, *, name: str, policy: str | None, as_json: bool) -> 
     key = PodKey(*_pair(name))
     if policy is not None and not is_label_value(policy):
         raise click.ClickException(f"--policy = {shortened(policy)}: must be a valid value of a label")
-    return ask(settings, lambda bus, _: _explain_pod(bus, key, policy, settings, as_json=as_json))
+    return ask(
+        settings,
+        lambda bus, _: _explain_pod(bus, key, policy, settings, as_json=as_json),
+        without_bus=lambda problem: _explain_pod_by_extender(problem, key, policy, settings, as_json=as_json),
+    )
 
 
 for _command in (node, policy, pod):
@@ -133,21 +143,45 @@ async def _explain_pod(bus: Bus, key: PodKey, policy: str | None, settings: Sett
         policy = await _policy_of(bus, key, answered or [])
     view = await _view(bus, settings.stale_after, now)
     pod = Pod(namespace=key.namespace, name=key.name, uid="", labels={POD_LABEL: policy})
-    explanation = explain_pod(view, TelemetryDecider(view), pod, sorted(view.nodes), now)
+    _print_pod(explain_pod(view, TelemetryDecider(view), pod, sorted(view.nodes), now), answered, now, as_json=as_json)
+    return 0
+
+
+async def _explain_pod_by_extender(
+    problem: str, key: PodKey, policy: str | None, settings: Settings, *, as_json: bool
+) -> int | None:
+    """Explains from the view of the extender, which keeps it without the bus; None if the extender does not answer."""
+    answered = await _answered(key, settings.extender_health)
+    if answered is None:
+        return None
+    policy = policy or _answered_policy(key, answered)
+    if policy is None:
+        raise click.ClickException(
+            f"{problem}. The extender's last answers contain none for pod {key}: give --policy NAME"
+        )
+    try:
+        query = {"pod": str(key), "policy": policy}
+        found = await _of_extender(settings.extender_health, "/debug/explain", PodExplanation, **query)
+    except EXTENDER_ERRORS as error:
+        raise click.ClickException(f"{problem}. The extender: {error or type(error).__name__}") from error
+    echo(f"{problem}. The extender at {settings.extender_health} answers; this is from its view", err=True)
+    _print_pod(found, answered, time.time(), as_json=as_json)
+    return 0
+
+
+def _print_pod(explanation: PodExplanation, answered: list[Answer] | None, now: float, *, as_json: bool) -> None:
     if as_json:
         print_json({"now": msgspec.to_builtins(explanation), "answered": msgspec.to_builtins(answered)})
     else:
         print_pod(explanation, answered, now)
-    return 0
 
 
 async def _policy_of(bus: Bus, key: PodKey, answered: Sequence[Answer]) -> str:
     """The name of the pod's policy: as stored on the bus; for a deleted pod, that of the extender's last answer."""
     pod = (await POD_RECORDS.get(bus, key)).read()
     if pod is None:
-        last = next((each.policy for each in answered if each.policy), None)
-        if last is not None:
-            return last.removeprefix(f"{key.namespace}/")
+        if (last := _answered_policy(key, answered)) is not None:
+            return last
         raise click.ClickException(
             f"pod {key}: not known. Known are the pods of a cluster with the label {POD_LABEL}, and the pods in the "
             "extender's last answers. For another pod, give --policy NAME"
@@ -157,20 +191,31 @@ async def _policy_of(bus: Bus, key: PodKey, answered: Sequence[Answer]) -> str:
     return pod.policy
 
 
+def _answered_policy(key: PodKey, answered: Sequence[Answer]) -> str | None:
+    """The name of the policy in the extender's last answer about the pod that has one."""
+    last = next((each.policy for each in answered if each.policy), None)
+    return None if last is None else last.removeprefix(f"{key.namespace}/")
+
+
 async def _answered(key: PodKey, health: Address) -> list[Answer] | None:
     """The extender's last answers about the pod, newest first; None, with a message, if it does not answer."""
     try:
-        timeout = aiohttp.ClientTimeout(total=ANSWERS_SECONDS)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"http://{health}/answers", raise_for_status=True) as response,
-        ):
-            answers = msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES), type=list[Answer])
-    except (aiohttp.ClientError, TimeoutError, TooLargeError, *UNREADABLE) as error:
+        answers = await _of_extender(health, "/answers", list[Answer])
+    except EXTENDER_ERRORS as error:
         setting = f"{flag('extender_health')}, {variable('extender_health')}"
         echo(f"no last answers: {health} ({setting}): {failed_request(error)}", err=True)
         return None
     return [each for each in reversed(answers) if (each.namespace, each.pod) == (key.namespace, key.name)]
+
+
+async def _of_extender(health: Address, path: str, kind: type[T], **query: str) -> T:
+    """What the extender returns at a path of its health port. Raises one of `EXTENDER_ERRORS`."""
+    timeout = aiohttp.ClientTimeout(total=ANSWERS_SECONDS)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(f"http://{health}{path}", params=query, raise_for_status=True) as response,
+    ):
+        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES), type=kind)
 
 
 async def _policies(bus: Bus, default_stale_after: float, now: float) -> View:

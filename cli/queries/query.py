@@ -38,26 +38,48 @@ CONNECT_SECONDS = 3.0
 """How long a command tries to connect to the bus."""
 
 
-def ask(settings: Settings, question: Callable[[Bus, str], Awaitable[int]]) -> int:
+def ask(
+    settings: Settings,
+    question: Callable[[Bus, str], Awaitable[int]],
+    *,
+    without_bus: Callable[[str], Awaitable[int | None]] | None = None,
+) -> int:
     """Connects, runs `question` and returns the exit code. An error is one line.
 
-    `question` gets the connection and its address.
+    `question` gets the connection and its address. If no bus answers, `without_bus` gets the reason, and returns an
+    exit code if it knows the answer from elsewhere.
     """
     configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
     try:
-        return run_to_end(_asked(settings, question))
+        return run_to_end(_asked(settings, question, without_bus))
     except (BusError, WorkerError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _asked(settings: Settings, question: Callable[[Bus, str], Awaitable[int]]) -> int:
-    async with _connected(bus_url(settings)) as (bus, url):
-        try:
-            return await question(bus, url)
-        except UnavailableError as error:
-            if isinstance(error, NobodyListensError) or error.code in (STREAM_NOT_FOUND, *NO_JETSTREAM):
-                raise click.ClickException(f"{await _what_is_missing(bus)} ({error})") from error
-            raise
+async def _asked(
+    settings: Settings,
+    question: Callable[[Bus, str], Awaitable[int]],
+    without_bus: Callable[[str], Awaitable[int | None]] | None,
+) -> int:
+    try:
+        async with _connected(bus_url(settings)) as (bus, url):
+            try:
+                return await question(bus, url)
+            except UnavailableError as error:
+                if isinstance(error, NobodyListensError) or error.code in (STREAM_NOT_FOUND, *NO_JETSTREAM):
+                    raise click.ClickException(f"{await _what_is_missing(bus)} ({error})") from error
+                raise
+    except _NoBusError as error:
+        code = None if without_bus is None else await without_bus(str(error))
+        if code is not None:
+            return code
+        raise click.ClickException(
+            f"{error}. Start one (tas run all), or give its address with {flag('bus')} or {variable('bus')}"
+        ) from None
+
+
+class _NoBusError(Exception):
+    """No server answers in time."""
 
 
 async def _what_is_missing(bus: Bus) -> str:
@@ -80,9 +102,8 @@ async def _connected(url: str) -> AsyncIterator[tuple[Bus, str]]:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await bus.wait_connected()
             except TimeoutError:
-                raise click.ClickException(
-                    f"no bus answers at {bus.address} within {CONNECT_SECONDS:g} s: {bus.last_error}. Start one "
-                    f"(tas run all), or give its address with {flag('bus')} or {variable('bus')}"
+                raise _NoBusError(
+                    f"no bus answers at {bus.address} within {CONNECT_SECONDS:g} s: {bus.last_error}"
                 ) from None
             yield bus, bus.address
     except MisconfiguredError as error:

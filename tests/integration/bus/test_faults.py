@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from bus.buckets import LEASES, NODES, POLICIES, SAMPLES, Bucket, Stream
+from bus.client import Client
 from bus.connection import CALL_SECONDS, Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, ConflictError, RefusedError, UnavailableError
 from bus.feed import Feed
+from bus.link import _OneLife
 from tests.integration.bus.followers import Follower, consumers, following
 from tests.integration.bus.limits import WORK_SECONDS
 from tests.integration.bus.load import Load, load, write_eventually
@@ -432,6 +434,22 @@ async def test_a_call_ends_at_once_when_the_connection_is_lost(
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [UnavailableError] * 3
     server.resume()
+
+
+async def test_a_link_ends_also_if_the_client_calls_none_of_our_private_methods(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_process_op_err", "_process_err"):
+        assert hasattr(Client, name), "else the client has no such name any more, and this test takes nothing away"
+        monkeypatch.delattr(_OneLife, name)
+    async with Bus.connect(server.url, name="test") as bus:
+        for fault in (killed_and_started, connection_closed_with_an_error, connection_reset):
+            await bus.wait_connected()
+            link = bus.link
+            await fault(server, bus)
+            async with asyncio.timeout(60):
+                await link.lost.wait()
+            await write_eventually(bus, f"{fault.__name__}")
 
 
 async def test_without_a_server_a_watch_knows_no_lag_and_may_miss_changes(server: Server, bus: Bus) -> None:

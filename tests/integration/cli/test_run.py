@@ -255,9 +255,12 @@ async def test_a_worker_waits_for_a_bus_that_starts_later(tas: Tas, server: Serv
         status, text = await running.health("/readyz")
         assert status == 503
         assert "not connected" in json.loads(text)["bus"]
+        connected = 'tas_bus_connected{connection="tas-materialize"}'
+        assert f"{connected} 0.0" in (await running.health("/metrics"))[1].splitlines()
         assert (await running.health("/healthz"))[0] == 200
         await server.start()
         await running.ready()
+        assert f"{connected} 1.0" in (await running.health("/metrics"))[1].splitlines()
         assert await running.end() == 0
 
 

@@ -99,6 +99,25 @@ async def test_a_pod_is_explained_as_it_is_answered(tas: Tas, everything: Runnin
 
 async def test_a_pod_without_requests_of_the_scheduler_has_no_answers(tas: Tas, everything: Running) -> None:
     health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
+async def test_without_the_bus_a_pod_is_explained_from_the_view_of_the_extender(tas: Tas, everything: Running) -> None:
+    await answer(everything, "filter")
+    health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
+    away = ("--bus", "nats://127.0.0.1:1", "--extender-health", health)
+
+    done = await tas("explain", "pod", "p", *away)
+
+    assert done.code == 0
+    assert "no bus answers at nats://127.0.0.1:1" in done.err
+    assert f"The extender at {health} answers; this is from its view" in done.err
+    assert "Start one" not in done.err
+    assert re.search(r"^node-1 +Node violates demo-policy: health_metric Equals 2 +- ", done.out, re.MULTILINE)
+    assert re.search(r"filter +200 +decided +3 +2 ", done.out)
+
+    done = await tas("explain", "pod", "q", *away)
+    assert (done.code, done.out) == (1, "")
+    assert "last answers contain none for pod default/q: give --policy NAME" in done.err
+
+
     done = await tas("explain", "pod", "other/q", "--policy", "demo-policy", "--extender-health", health)
     assert done.code == 0
     assert "pod other/q, policy other/demo-policy: policy_not_found" in done.out
