@@ -34,7 +34,6 @@ class Running:
         worker = self.worker
         for bucket, watch in (
             (VERDICTS, worker._verdict_watch),
-            (VERDICTS, worker._waking._verdict_watch),
             (POLICIES, worker._policy_watch),
             (PODS, worker._waking._pod_watch),
         ):

@@ -311,6 +311,7 @@ class Labels:
         else:
             self._verdicts.pop(entry.key, None)
         self._add(entry.key)
+        self._waking.take_in_verdict(entry)
 
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         if self._confirmation.take_in_policy(entry):

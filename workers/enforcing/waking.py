@@ -1,7 +1,7 @@
 """Waking: annotates nodes so that the scheduler tries the pods again that policies kept away (`tas.enforcing.waking`).
 
-It follows verdicts and waiting pods, and needs no list of nodes: a verdict has the uid of its node, and the patch has
-this uid, so the patch cannot create a node or change another node of the same name.
+It follows waiting pods, gets the verdicts that `Labels` follows, and needs no list of nodes: a verdict has the uid of
+its node, and the patch has this uid, so the patch cannot create a node or change another node of the same name.
 """
 
 import asyncio
@@ -15,10 +15,9 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
-from bus.kinds import NODE_VERDICTS, POD_RECORDS
+from bus.kinds import POD_RECORDS
 from bus.record_kind import Entry, Unreadable
 from bus.records.pods import PodRecord
-from bus.watch import Watch
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.pod import PodKey
 from tas.enforcing.waking import ANNOTATION, Wake, Wakes
@@ -51,7 +50,6 @@ class Waking:
         self._wakes = Wakes()  # outlives a wiped bus: the next verdict of a node is compared with the last
         self._changed = asyncio.Event()
         self._throttled = ThrottledLog(log)
-        self._verdict_watch = Watch(bus, NODE_VERDICTS.to(self._take_in_verdict), on_epoch=lambda _: None)
         self._pod_watch = SyncedWatch(
             bus,
             POD_RECORDS.to(self._take_in_pod),
@@ -67,8 +65,19 @@ class Waking:
     async def run(self) -> None:
         """Follows until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for part in (self._verdict_watch.run(), self._pod_watch.run(), self._wake_when_due()):
+            for part in (self._pod_watch.run(), self._wake_when_due()):
                 tasks.create_task(part)
+
+    def take_in_verdict(self, entry: Entry[str, NodeVerdict]) -> None:
+        """Applies a change of the verdict of a node; an unreadable verdict changes nothing."""
+        verdict = entry.read()
+        if isinstance(verdict, Unreadable):
+            return
+        if verdict is None:
+            self._wakes.drop_node(entry.key)
+        else:
+            self._wakes.set_node(entry.key, verdict.node_uid, verdict.policies, at=time.monotonic())
+        self._changed.set()
 
     async def _wake_when_due(self) -> None:
         while True:
@@ -103,16 +112,6 @@ class Waking:
             return
         self._sent.inc()
         log.info("node_woken", node=wake.node, waiting=self._wakes.waiting)
-
-    def _take_in_verdict(self, entry: Entry[str, NodeVerdict]) -> None:
-        verdict = entry.read()
-        if isinstance(verdict, Unreadable):
-            return
-        if verdict is None:
-            self._wakes.drop_node(entry.key)
-        else:
-            self._wakes.set_node(entry.key, verdict.node_uid, verdict.policies, at=time.monotonic())
-        self._changed.set()
 
     def _take_in_pod(self, entry: Entry[PodKey, PodRecord]) -> None:
         pod = entry.readable()
