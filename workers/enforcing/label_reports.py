@@ -14,7 +14,7 @@ from workers.enforcing.events import LABEL_OVERWRITTEN, record_event
 from workers.enforcing.node_patches import NodeLabels
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import KubernetesError
-from workers.process.logs import ThrottledLog
+from workers.process.logs import GroupedLog, ThrottledLog
 
 log = structlog.get_logger("labels")
 
@@ -34,6 +34,7 @@ class LabelReports:
     ) -> None:
         self._client = client
         self._throttled = ThrottledLog(log)
+        self._grouped = GroupedLog(log, kind="node")
         self._foreign: dict[str, frozenset[str]] = {}
         self._foreign_values: dict[str, frozenset[tuple[str, str]]] = {}
         self._dropped: dict[str, frozenset[DroppedLabel]] = {}
@@ -82,12 +83,13 @@ class LabelReports:
     def failed(self, node: str, error: Exception) -> None:
         """Reports a node that could not be patched."""
         self._patches.labels("failed").inc()
-        self.warning("node_patch_failed", node, error=str(error))
+        self._grouped.warning("node_patch_failed", _cause(node, error), node, error=str(error))
 
-    def refused(self, node: str, label: str, value: str | None, reason: str) -> None:
+    def refused(self, node: str, label: str, value: str | None, error: Exception) -> None:
         """Reports a label that is not set."""
         self._refused.inc()
-        self.warning("label_refused", node, label=label, value=value, reason=reason)
+        cause = label, value, _cause(node, error)
+        self._grouped.warning("label_refused", cause, node, label=label, value=value, reason=str(error))
 
     def unconfirmed(self, node: str, labels: Collection[str]) -> None:
         """Reports requested removals that were not confirmed."""
@@ -170,6 +172,11 @@ class LabelReports:
                 await record_event(self._client, node=name, uid=node.uid, reason=LABEL_OVERWRITTEN, message=message)
             except KubernetesError as error:
                 self.warning("event_not_recorded", name, reason=LABEL_OVERWRITTEN, error=str(error))
+
+
+def _cause(node: str, error: Exception) -> str:
+    """The text of an error without the node, so that an error of many nodes is one cause."""
+    return str(error).replace(node, "NODE")
 
 
 def _noted(known: dict[str, frozenset[T]], node: str, labels: frozenset[T]) -> frozenset[T]:

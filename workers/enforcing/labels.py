@@ -220,6 +220,7 @@ class Labels:
             values = changes.allowed(confirmed | orphans)
         if values:
             await self._send(name, node, values, read_at=read_at)
+        if values:  # else nothing was to be written, or everything was refused
             self._reports.patched(
                 name,
                 values,
@@ -242,7 +243,7 @@ class Labels:
             self._nodes[name] = NodeLabels.of(patched)
         self._limit.patched(name, at=time.monotonic())
         for label, error in refused.items():
-            self._refuse(name, label, values.pop(label), str(error))
+            self._refuse(name, label, values.pop(label), error)
 
     def _keep(self, name: str, orphans: frozenset[str], listed_at: float) -> None:
         """Remembers orphans that policies keep, unless a policy has changed since the list was requested."""
@@ -255,9 +256,9 @@ class Labels:
         for label in orphans:
             self._kept.add(name, label, None, at=time.monotonic())
 
-    def _refuse(self, name: str, label: str, value: str | None, reason: str) -> None:
+    def _refuse(self, name: str, label: str, value: str | None, error: KubernetesError) -> None:
         self._refused.add(name, label, value, at=time.monotonic())
-        self._reports.refused(name, label, value, reason)
+        self._reports.refused(name, label, value, error)
 
     def _add(self, name: str) -> None:
         self._queue.add(name, after=self._lease.delay)

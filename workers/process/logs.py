@@ -4,6 +4,7 @@ Every event is a `snake_case` name and keyword fields. Log lines of libraries, f
 form and go to the same stream. Logs go to standard error: standard output is for results.
 """
 
+import asyncio
 import logging
 import sys
 import time
@@ -26,6 +27,9 @@ _LIBRARIES = ("nats", "aiohttp", "asyncio", "kubernetes_asyncio", "watchfiles")
 
 MAX_LIST = 100
 """The most items of a list in a log line, and the most lines of a traceback at each of its ends."""
+
+MAX_NAMES = 10
+"""The most objects that a line about several objects names."""
 
 _SHARED: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -156,3 +160,46 @@ class ThrottledLog:
         suppressed = self._throttle.admit((event, about), time.monotonic())
         if suppressed is not None:
             log(event, **self._fields, **fields, suppressed=suppressed)
+
+
+class GroupedLog:
+    """Warnings about objects of one kind that fail for few causes: not one line for each object, but for each cause.
+
+    The first line of an event and cause is written at once. The objects that follow within `seconds` are written
+    together, in one line at the end of that time: with their number (`count`) and some of their names (`names`).
+    Causes beyond `causes` share one line. The log needs a running event loop.
+    """
+
+    def __init__(
+        self, log: structlog.stdlib.BoundLogger, *, kind: str, seconds: float = 10.0, causes: int = 64
+    ) -> None:
+        """`kind` is the field with the name of the object: `node`."""
+        self._log = log
+        self._kind = kind
+        self._seconds = seconds
+        self._causes = causes
+        self._names: dict[Hashable, set[str]] = {}
+        self._last: dict[Hashable, Mapping[str, object]] = {}
+
+    def warning(self, event: str, cause: Hashable, name: str, /, **fields: object) -> None:
+        """Logs at level warning that the object `name` fails for this cause."""
+        key = (event, cause)
+        if key not in self._names and len(self._names) >= self._causes:
+            key = (event, None)
+        if key in self._names:
+            self._names[key].add(name)
+            self._last[key] = fields
+        else:
+            self._log.warning(event, **{self._kind: name}, **fields, count=1)
+            self._wait(key)
+
+    def _wait(self, key: tuple[str, Hashable]) -> None:
+        self._names[key] = set()
+        asyncio.get_running_loop().call_later(self._seconds, self._end, key)
+
+    def _end(self, key: tuple[str, Hashable]) -> None:
+        names, fields = sorted(self._names.pop(key)), self._last.pop(key, {})
+        if names:
+            line = {self._kind: names[0], **fields, "count": len(names), "names": names[:MAX_NAMES]}
+            self._log.warning(key[0], **line)
+            self._wait(key)

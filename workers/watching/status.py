@@ -41,7 +41,7 @@ from workers.kubernetes.client import Change, ChangeType, KubernetesClient, List
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import POLICIES, Metadata, PolicyObject
-from workers.process.logs import ThrottledLog
+from workers.process.logs import GroupedLog
 from workers.watching.seen_metrics import SeenMetrics
 
 log = structlog.get_logger("status")
@@ -90,7 +90,7 @@ class PolicyStatus:
         self._client = client
         self._default_stale_after = default_stale_after
         self._lease = Lease(bus, LEASE_KEY)
-        self.throttled = ThrottledLog(log)
+        self._grouped = GroupedLog(log, kind="policy")
         self._patches = Counter(
             "tas_policy_status_patches",
             "Attempts to patch a policy's status, by result.",
@@ -156,7 +156,8 @@ class PolicyStatus:
         except KubernetesError as error:
             self._patches.labels("failed").inc()
             following.changed.add(policy.key)
-            self.throttled.warning("policy_status_failed", policy.key, policy=str(policy.key), error=str(error))
+            cause = str(error).replace(str(policy.key), "POLICY")
+            self._grouped.warning("policy_status_failed", cause, str(policy.key), error=str(error))
         else:
             self._patches.labels("patched").inc()
             following.patched(written, after)

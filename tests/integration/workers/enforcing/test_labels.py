@@ -22,6 +22,7 @@ from sandbox.faults import Call, Drop, Which
 from sandbox.resources import NODES
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import DesiredKind, DesiredLabel
+from tests.integration.bus.followers import consumers
 from tests.integration.replicas import replica
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.halting_labels import SIGNALS
@@ -115,6 +116,24 @@ async def test_facts_S7_a_node_that_cannot_be_patched_is_logged_and_delays_no_ot
     assert name not in await world.labels(bad)
     sandbox.faults.clear()
     await eventually(has(world, bad, name, VIOLATING))
+
+
+async def test_a_patch_of_which_every_label_is_refused_is_no_patch(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    sandbox.faults.answer(422, times=10**6, which=ours("patch"))
+    node, name = await world.node("bad"), world.name()
+    await world.policy(await world.namespace(), name, deschedule())
+    await world.sample(node, health=1)
+    with capture_logs() as logs:
+        await world.evaluate(node)
+        await eventually(lambda: labels.count("tas_labels_refused_total") == 1)
+        await labels.idle()
+    (refused,) = [line for line in logs if line["event"] == "label_refused"]
+    assert (refused["node"], refused["label"], refused["value"]) == (node, name, VIOLATING)
+    assert "node_patched" not in {line["event"] for line in logs}
+    assert labels.count("tas_label_patches_total", result="patched") == 0
+    assert await consumers(world.bus, VERDICTS) == 1, "verdicts are followed once"
 
 
 async def test_after_a_429_no_patch_is_sent_before_retry_after_has_passed(

@@ -9,8 +9,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from tests.integration.servers import eventually
 from workers.process.log_form import LogFormat, LogLevel
-from workers.process.logs import ThrottledLog, configure_logging, logging_to
+from workers.process.logs import GroupedLog, ThrottledLog, configure_logging, logging_to
 
 
 @pytest.fixture(autouse=True)
@@ -138,3 +139,26 @@ def test_a_throttled_log_writes_one_line_for_each_event_and_key() -> None:
         {"event": "failed", "log_level": "warning", "source": "mine", "node": "node-2", "suppressed": 0},
         {"event": "ended", "log_level": "error", "source": "mine", "suppressed": 0},
     ]
+
+
+async def test_objects_that_fail_for_one_cause_are_two_lines() -> None:
+    with capture_logs() as logs:
+        grouped = GroupedLog(structlog.get_logger("x"), kind="node", seconds=0.01)
+        for number in range(5000):
+            grouped.warning("failed", "cause", f"n{number:04}", error=f"the same of {number}")
+        grouped.warning("failed", "another cause", "n0000", error="other")
+        assert len(logs) == 2  # the first of each cause, at once
+        await eventually(lambda: len(logs) == 3)
+    first, other, rest = ({name: each for name, each in line.items() if name != "log_level"} for line in logs)
+    assert first == {"event": "failed", "node": "n0000", "error": "the same of 0", "count": 1}
+    assert other == {"event": "failed", "node": "n0000", "error": "other", "count": 1}
+    assert (rest["count"], rest["names"]) == (4999, [f"n{number:04}" for number in range(1, 11)])
+    assert rest["error"] == "the same of 4999"
+
+
+async def test_many_causes_share_a_line() -> None:
+    with capture_logs() as logs:
+        grouped = GroupedLog(structlog.get_logger("x"), kind="node", causes=2)
+        for number in range(100):
+            grouped.warning("failed", number, f"n{number}")
+    assert [line["node"] for line in logs] == ["n0", "n1", "n2"]
