@@ -109,6 +109,19 @@ def _print_answers(answered: Sequence[Answer], now: float) -> None:
             Text(answer.error or "; ".join(reasons) or " ".join(best) or "-"),
         )
     print_table(table)
+    _print_values(answered[:SHOWN], now)
+
+
+def _print_values(answered: Sequence[Answer], now: float) -> None:
+    """Prints the values for which nodes were rejected; their ages are those at the time of the answer."""
+    table = new_table("AGE", "REJECTED NODE", "RULE", "VALUE THEN", "AGE THEN", "SOURCE")
+    rows = [(answer, each) for answer in answered for each in answer.values]
+    for answer, each in rows[:SHOWN]:
+        age = "-" if each.age_seconds is None else age_text(each.age_seconds)
+        table.add_row(age_text(now - answer.time), each.node, each.rule, each.value or "-", age, each.source or "-")
+    if rows:
+        echo("values at the time of these answers:")
+        print_table(table)
 
 
 def _add_rules(table: Table, lead: str, explanation: PolicyExplanation) -> None:

@@ -4,7 +4,7 @@ They are independent of the formats of requests and responses. A `Decider` decid
 `tas.extender.telemetry` for policies, and extensions under their own paths.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -31,14 +31,37 @@ class Outcome(StrEnum):
     DRY_RUN = "dry_run"
 
 
+class RejectingValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A value for which a node was rejected, as it was at the time of the answer.
+
+    Attributes:
+        node: The rejected node.
+        rule: The violated rule; without a violated rule, a rule without a fresh value.
+        value: The newest value of the rule's metric; None if there was no sample.
+        age_seconds: The age of the sample.
+        source: The source of the sample.
+    """
+
+    node: str
+    rule: str
+    value: str | None = None
+    age_seconds: float | None = None
+    source: str | None = None
+
+
+def _no_values(_: Iterable[str]) -> Iterable[RejectingValue]:
+    return ()
+
+
 class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The rejected candidates, with reasons.
 
     `rejected` maps candidate to reason; all others pass. There are few different reasons, because the scheduler groups
     equal ones (facts.md c20). `count_unknown` counts the candidates that pass although their state is unknown; it is
-    called after the answer was sent, so that the scheduler does not wait for it. `unknown_rejected` counts the
-    candidates that are rejected because their state is unknown. `unresolvable`: evicting pods cannot
-    help (FailedAndUnresolvableNodes, facts.md c19). `error` becomes the answer's `Error`.
+    called after the answer was sent, so that the scheduler does not wait for it. `values_of` gives the values for which
+    some of the nodes were rejected, and is called at the same time. `unknown_rejected` counts the candidates that are
+    rejected because their state is unknown. `unresolvable`: evicting pods cannot help (FailedAndUnresolvableNodes,
+    facts.md c19). `error` becomes the answer's `Error`.
     """
 
     outcome: Outcome = Outcome.DECIDED
@@ -46,6 +69,7 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     rejected: Mapping[str, str] = {}
     count_unknown: Callable[[], int] = int
     unknown_rejected: int = 0
+    values_of: Callable[[Iterable[str]], Iterable[RejectingValue]] = _no_values
     unresolvable: bool = True
     error: str = ""
 

@@ -1,13 +1,15 @@
 """The decisions of telemetry: `dontschedule` filters and `scheduleonmetric` scores, from the view only."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from tas.extender.decision import FilterDecision, Outcome, Pod, ScoreDecision
-from tas.policy.policy import POD_LABEL, PolicyKey, Strategy, StrategyType
-from tas.policy.rules import State, rejecting_states
+from tas.extender.decision import FilterDecision, Outcome, Pod, RejectingValue, ScoreDecision
+from tas.policy.policy import POD_LABEL, Policy, PolicyKey, Strategy, StrategyType
+from tas.policy.rules import State, rejecting_states, rule_state
+from tas.samples.freshness import is_fresh
+from tas.samples.sample import newest
 from tas.scoring.score import Ranking, strategy_scores
-from tas.values.quantity import Quantity
+from tas.values.quantity import Quantity, format_quantity
 from tas.view.view import PolicyIndex, StrategyIndex, View
 
 
@@ -56,6 +58,7 @@ class TelemetryDecider:
             rejected=rejected,
             count_unknown=count_unknown,
             unknown_rejected=unknown_rejected,
+            values_of=partial(_rejecting_values, self._view, found.policy, strategy.strategy, now),
             unresolvable=self._unresolvable,
         )
 
@@ -98,6 +101,28 @@ class TelemetryDecider:
             return policy
         error = f"policy {key} not found" if self._unknown_policy_fails else ""
         return FilterDecision(outcome=Outcome.POLICY_NOT_FOUND, policy=str(key), error=error)
+
+
+def _rejecting_values(
+    view: View, policy: Policy, strategy: Strategy, now: float, nodes: Iterable[str]
+) -> Iterator[RejectingValue]:
+    """The values of the violated rules of each node; without a violated rule, those of the unknown rules."""
+    stale_after = view.stale_after(policy)
+    for node in nodes:
+        found: dict[State, list[RejectingValue]] = {state: [] for state in State}
+        for rule, text in zip(strategy.rules, strategy.rule_texts, strict=True):
+            scrape = newest(view.samples(node), rule.metric, rule.source)
+            if scrape is None:
+                found[State.UNKNOWN].append(RejectingValue(node=node, rule=text))
+                continue
+            value, age = scrape.metrics[rule.metric], max(0.0, now - scrape.time)
+            state = rule_state(rule, value if is_fresh(scrape, stale_after, now) else None)
+            found[state].append(
+                RejectingValue(
+                    node=node, rule=text, value=format_quantity(value), age_seconds=age, source=scrape.source
+                )
+            )
+        yield from found[State.VIOLATED] or found[State.UNKNOWN]
 
 
 def _count_unknown(strategy: StrategyIndex, candidates: Collection[str], violating: int) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from tas.errors import line_of
 from tas.extender.answers import filter_result, host_priorities
-from tas.extender.decision import Decider, FilterDecision, Outcome, PreemptDecision, ScoreDecision
+from tas.extender.decision import Decider, FilterDecision, Outcome, PreemptDecision, RejectingValue, ScoreDecision
 from tas.extender.preemption import PreemptionArgs, decode_preemption_args, preempt_decision, preemption_result
 from tas.extender.wire import ExtenderArgs, decode_args
 from tas.scoring.score import MAX_SCORE, Ranking
@@ -24,6 +24,7 @@ D = TypeVar("D")
 MAX_REJECTED = 10
 MAX_REASONS = 20
 MAX_BEST = 5
+MAX_VALUES = 20
 
 
 MAX_NAME = 253
@@ -50,6 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         unknown_rejected: The number of nodes that are rejected because they have no fresh value.
         reasons: The most frequent reasons of a rejection, with the number of nodes.
         rejected: Some of the nodes that are rejected, or not offered.
+        values: Some of the values for which filter rejected these nodes, as they were at `time`.
         best: Some of the best hosts with their scores, best first.
     """
 
@@ -69,6 +71,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     unknown_rejected: int = 0
     reasons: Mapping[str, int] = {}
     rejected: tuple[str, ...] = ()
+    values: tuple[RejectingValue, ...] = ()
     best: tuple[tuple[str, int], ...] = ()
 
 
@@ -85,6 +88,16 @@ def within_limits(answer: Answer) -> Answer:
         policy=line_of(answer.policy, 2 * MAX_NAME),
         reasons={line_of(reason): count for reason, count in reasons},
         rejected=tuple(line_of(name, MAX_NAME) for name in answer.rejected),
+        values=tuple(
+            RejectingValue(
+                node=line_of(each.node, MAX_NAME),
+                rule=line_of(each.rule),
+                value=None if each.value is None else line_of(each.value, MAX_NAME),
+                age_seconds=each.age_seconds,
+                source=None if each.source is None else line_of(each.source, MAX_NAME),
+            )
+            for each in answer.values
+        ),
         best=tuple((line_of(name, MAX_NAME), score) for name, score in answer.best),
     )
 
@@ -126,6 +139,7 @@ def _respond_filter(args: ExtenderArgs, decision: FilterDecision, now: float) ->
 def _record_filter(args: ExtenderArgs, decision: FilterDecision, now: float) -> Answer:
     candidates = args.candidates
     rejected = decision.rejected
+    recorded = tuple(islice(rejected, MAX_REJECTED))
     return Answer(
         time=now,
         verb="filter",
@@ -139,7 +153,8 @@ def _record_filter(args: ExtenderArgs, decision: FilterDecision, now: float) -> 
         unknown=decision.unknown,
         unknown_rejected=decision.unknown_rejected,
         reasons=Counter(rejected.values()) if rejected else {},
-        rejected=tuple(islice(rejected, MAX_REJECTED)),
+        rejected=recorded,
+        values=tuple(islice(decision.values_of(recorded), MAX_VALUES)),
     )
 
 

@@ -45,7 +45,7 @@ Raises InvalidInputError for an invalid request, RefusedError for one that is re
 
 
 MAX_ANSWERS_BYTES = 4 << 20
-"""Limit of all kept answers: an answer usually takes less than 1 kB."""
+"""Limit of all kept answers: an answer usually takes less than 2 kB."""
 
 
 class AnswerRing:

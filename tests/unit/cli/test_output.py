@@ -13,7 +13,7 @@ from cli.console import new_console
 from cli.output import echo
 from cli.queries.explain_tables import print_pod
 from tas.explain.explain import PodExplanation
-from tas.extender.decision import Outcome
+from tas.extender.decision import Outcome, RejectingValue
 from tas.extender.verbs import Answer
 from tests.fuzz.decoders import ROOT
 
@@ -64,11 +64,12 @@ def test_an_explained_pod_is_escaped(capsys: pytest.CaptureFixture[str]) -> None
         Answer(time=1.0, verb="filter", status=400, error=HOSTILE),
         Answer(time=1.0, verb=HOSTILE, reasons={HOSTILE: 1}),
         Answer(time=1.0, verb="prioritize", best=((HOSTILE, 1),)),
+        Answer(time=1.0, verb="x", values=(RejectingValue(node=HOSTILE, rule=HOSTILE, value=HOSTILE, source=HOSTILE),)),
     ]
     print_pod(explanation, answers, 2.0)
     text = capsys.readouterr().out
     assert is_safe(text)
-    assert text.count("owned") == 6
+    assert text.count("owned") == 10
 
 
 def test_no_other_module_writes_to_the_terminal() -> None:

@@ -91,14 +91,14 @@ async def test_a_pod_is_explained_as_it_is_answered(tas: Tas, everything: Runnin
     assert re.search(r"^node-1 +Node violates demo-policy: health_metric Equals 2 +- ", done.out, re.MULTILINE)
     assert re.search(r"filter +200 +decided +3 +2 +0 +1 × Node violates demo-policy", done.out)
 
+    assert re.search(r"node-1 +health_metric Equals 2 +2 +[0-9.]+s +cli *$", done.out, re.MULTILINE)
+
     # Without a cluster the policy of the pod is known from the last answers.
     done = await tas("explain", "pod", "p", "--extender-health", health)
     assert (done.code, done.err) == (0, "")
     assert "pod default/p, policy default/demo-policy: decided" in done.out
 
 
-async def test_a_pod_without_requests_of_the_scheduler_has_no_answers(tas: Tas, everything: Running) -> None:
-    health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
 async def test_without_the_bus_a_pod_is_explained_from_the_view_of_the_extender(tas: Tas, everything: Running) -> None:
     await answer(everything, "filter")
     health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
@@ -118,6 +118,8 @@ async def test_without_the_bus_a_pod_is_explained_from_the_view_of_the_extender(
     assert "last answers contain none for pod default/q: give --policy NAME" in done.err
 
 
+async def test_a_pod_without_requests_of_the_scheduler_has_no_answers(tas: Tas, everything: Running) -> None:
+    health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
     done = await tas("explain", "pod", "other/q", "--policy", "demo-policy", "--extender-health", health)
     assert done.code == 0
     assert "pod other/q, policy other/demo-policy: policy_not_found" in done.out

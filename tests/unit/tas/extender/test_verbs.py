@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.errors import MAX_TEXT, InvalidInputError
-from tas.extender.decision import Outcome, Pod
+from tas.extender.decision import Outcome, Pod, RejectingValue
 from tas.extender.verbs import (
     MAX_NAME,
     MAX_REASONS,
@@ -156,6 +156,7 @@ def test_a_record_has_at_most_so_many_reasons_and_no_longer_texts() -> None:
             policy=large,
             reasons=many,
             rejected=(large,) * MAX_REJECTED,
+            values=(RejectingValue(node=large, rule=large, value=large, source=large),),
             best=((large, 1),),
         )
     )
@@ -166,3 +167,6 @@ def test_a_record_has_at_most_so_many_reasons_and_no_longer_texts() -> None:
     names = (answer.namespace, answer.pod, *answer.rejected, *(name for name, _ in answer.best))
     assert max(map(len, names)) <= MAX_NAME
     assert len(answer.policy) <= 2 * MAX_NAME
+    (value,) = answer.values
+    assert max(map(len, (value.node, value.value or "", value.source or ""))) <= MAX_NAME
+    assert len(value.rule) <= MAX_TEXT
