@@ -4,7 +4,7 @@
 (https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +12,8 @@ import msgspec
 
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
-from tas.verdict.ownership import LABEL_STRATEGIES, Claim, owner_of
-from tas.verdict.verdict import REPLACEABLE, VERDICT_STRATEGIES, deschedule_label
+from tas.verdict.ownership import LABEL_STRATEGIES, Claim, owner_of, strategy_of
+from tas.verdict.verdict import REPLACEABLE, VERDICT_STRATEGIES, DesiredKind, PolicyVerdict, deschedule_label
 
 MAX_NAMES = 10
 """The maximum of nodes, metrics and problems that are named; the rest is counted."""
@@ -83,6 +83,88 @@ def foreign_values(policy: Policy, violated: Mapping[str, Mapping[str, str]]) ->
         return ()
     reason = f"somebody else has set the label {label}, and this value stays: {_first(foreign)}"
     return (Problem(field="metadata.name", value=repr(policy.key.name), reason=reason, refused=False),)
+
+
+PolicyUid = tuple[PolicyKey, str]
+"""A policy and its uid: a later policy of the same name is another one."""
+
+
+class UnsetLabels:
+    """The labels that verdicts desire to be set and that nodes do not have, for each policy, and since when.
+
+    `labels` needs an instant to set a label. If a label is missing for `seconds`, then the API server refuses the
+    label, or `labels` cannot work.
+    """
+
+    def __init__(self, *, seconds: float) -> None:
+        self._seconds = seconds
+        self._of_node: dict[str, dict[PolicyUid, Mapping[str, str]]] = {}
+        self._nodes: dict[PolicyUid, set[str]] = {}
+        self._since: dict[PolicyUid, dict[tuple[str, str], float]] = {}
+
+    def take(self, node: str, policies: Mapping[PolicyUid, PolicyVerdict]) -> None:
+        """Applies the verdict of a node; without policies the node was deleted."""
+        for policy in self._of_node.pop(node, {}):
+            self._nodes[policy].discard(node)
+            if not self._nodes[policy]:
+                del self._nodes[policy]
+                self._since.pop(policy, None)
+        desired = {policy: labels for policy, verdict in policies.items() if (labels := _labels_to_set(verdict))}
+        if desired:
+            self._of_node[node] = desired
+        for policy in desired:
+            self._nodes.setdefault(policy, set()).add(node)
+
+    def clear(self) -> None:
+        """Forgets everything, for a new epoch."""
+        self._of_node.clear()
+        self._nodes.clear()
+        self._since.clear()
+
+    def problems(
+        self,
+        policy: PolicyUid,
+        has_label: Callable[[str, str], bool | None],
+        *,
+        owned: Collection[StrategyType],
+        at: float,
+    ) -> tuple[Problem, ...]:
+        """The labels of the `owned` strategies that nodes lack for too long, with these nodes.
+
+        `has_label` is whether a node has a label with any value; None if that is not known. `at` is a monotonic time,
+        in seconds: call this often enough to notice a label that comes and goes.
+        """
+        missing = {
+            (label, node)
+            for node in self._nodes.get(policy, ())
+            for label in self._of_node[node][policy]
+            if strategy_of(label) in owned and has_label(node, label) is False
+        }
+        before = self._since.get(policy, {})
+        self._since[policy] = since = {each: before.get(each, at) for each in missing}
+        nodes: dict[tuple[str, str], list[str]] = {}
+        for label, node in sorted(missing):
+            if at - since[label, node] >= self._seconds:
+                nodes.setdefault((label, self._of_node[node][policy][label]), []).append(node)
+        return tuple(
+            Problem(
+                field=f"spec.strategies.{strategy_of(label).value}",
+                value=f"{label}={value}",
+                reason=f"nodes without the label for at least {self._seconds:g} s: {len(names)} ({_first(names)}). "
+                "Either the API server refuses it, or `tas run labels` does not work: see its log",
+                refused=False,
+            )
+            for (label, value), names in nodes.items()
+        )
+
+
+def _labels_to_set(verdict: PolicyVerdict) -> Mapping[str, str]:
+    return {
+        label: each.desired.value
+        for strategy in verdict.strategies.values()
+        for label, each in strategy.labels.items()
+        if each.desired.kind in (DesiredKind.SET, DesiredKind.SET_IF_ABSENT)
+    }
 
 
 def policy_status(

@@ -139,6 +139,21 @@ class StatusScenarios:
         assert f"{node} ({name}=ssd)" in problem["reason"]
         assert other not in problem["reason"]
 
+    async def test_a_label_that_is_never_set_is_reported(
+        self, world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No worker labels these nodes."""
+        monkeypatch.setattr(module, "UNSET_SECONDS", 0.1)
+        name, node = world.name(), await world.node()
+        key = await world.policy(await world.namespace(), name, deschedule())
+        await world.sample(node, health=1)
+        await world.evaluate(node)
+        async with status_running(kubeconfig, server.url):
+            found = await wait_for_status(world, key, Ready=("True", "PartlyIgnored"))
+        (problem,) = found["problems"]
+        assert (problem["field"], problem["value"]) == ("spec.strategies.deschedule", f"{name}=violating")
+        assert f"nodes without the label for at least 0.1 s: 1 ({node})" in problem["reason"]
+
     async def test_an_unchanged_status_is_not_patched(self, world: World, status: Checking) -> None:
         node = await world.node()
         key = await world.policy(await world.namespace(), world.name(), deschedule())

@@ -23,12 +23,13 @@ from bus.watch import Watch
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
-from tas.verdict.ownership import Claim, Claims, claim_of
+from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims, claim_of, owner_of
 from tas.verdict.size import PolicySize, left_out, no_room, policy_size
 from tas.verdict.status import (
     MetricUse,
     NodeStates,
     StateBook,
+    UnsetLabels,
     differs,
     foreign_values,
     labels_of_others,
@@ -57,6 +58,9 @@ CHECK_ALL_SECONDS = 5.0
 
 MAX_CONCURRENT = 4
 """Statuses that are patched at the same time."""
+
+UNSET_SECONDS = 60.0
+"""After this time the status reports a desired label that a node does not have."""
 
 LEASE_KEY = "status"
 
@@ -126,10 +130,22 @@ class PolicyStatus:
         states = following.book.states(policy.key, metadata.uid)
         violated = states.get(StrategyType.DESCHEDULE, NodeStates()).violated
         foreign = foreign_values(policy, following.labels_of(violated, policy.key.name))
+        unset = following.unset.problems(
+            (policy.key, metadata.uid),
+            following.has_label,
+            owned=[kind for kind in LABEL_STRATEGIES if owner_of(kind, claims) == policy.key],
+            at=read_at,
+        )
         status = policy_status(
             policy,
             generation=metadata.generation,
-            problems=(*written.problems, *labels_of_others(policy, claims), *foreign, *following.no_room(written)),
+            problems=(
+                *written.problems,
+                *labels_of_others(policy, claims),
+                *foreign,
+                *unset,
+                *following.no_room(written),
+            ),
             states=states,
             unseen=following.unseen(policy),
             before=written.status,
@@ -172,6 +188,7 @@ class _Following:
         self.policies: dict[PolicyKey, _Written] = {}
         self.claims = Claims()
         self.book = StateBook()
+        self.unset = UnsetLabels(seconds=UNSET_SECONDS)
         self.changed: set[PolicyKey] = set()
         self._left_out: frozenset[PolicyKey] = frozenset()
         self._writer = writer
@@ -181,7 +198,7 @@ class _Following:
         self._start_at = time.monotonic() + patch_after
         self._patched: dict[PolicyKey, float] = {}
         self._reflector = Reflector(client, POLICIES, on_list=self._listed, on_change=self._change)
-        self._verdicts = Watch(bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self.book.clear())
+        self._verdicts = Watch(bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self._verdicts_epoch_began())
         self._nodes = SyncedWatch(
             bus,
             NODE_SAMPLES.to(self._seen.take),
@@ -214,6 +231,14 @@ class _Following:
         if written.policy.key not in self._left_out:
             return []
         return [no_room(written.size, self._writer._bus.max_value_bytes)]
+
+    def has_label(self, node: str, label: str) -> bool | None:
+        """Whether a node has a label; None if the node is not known."""
+        entry = self._facts.get(node)
+        if entry is None or not entry.mentions(label):  # most nodes with a desired label mention it
+            return None if entry is None else False
+        facts = entry.readable()
+        return None if facts is None else label in facts.labels
 
     @property
     def _ready(self) -> bool:
@@ -293,6 +318,7 @@ class _Following:
         if isinstance(verdict, Unreadable):
             return
         policies = {} if verdict is None else verdict.policies
+        self.unset.take(entry.key, {(key, policy.uid): policy for key, policy in policies.items()})
         states = {
             (key, policy.uid): {kind: strategy.state for kind, strategy in policy.strategies.items()}
             for key, policy in policies.items()
@@ -304,6 +330,10 @@ class _Following:
             self._facts[entry.key] = entry
         else:
             self._facts.pop(entry.key, None)
+
+    def _verdicts_epoch_began(self) -> None:
+        self.book.clear()
+        self.unset.clear()
 
     def _nodes_epoch_began(self) -> None:
         self._seen.clear()

@@ -13,12 +13,14 @@ from tas.verdict.status import (
     MetricUse,
     NodeStates,
     StateBook,
+    UnsetLabels,
     differs,
     foreign_values,
     labels_of_others,
     metrics_of,
     policy_status,
 )
+from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, PolicyVerdict, StrategyVerdict
 
 KEY = PolicyKey("default", "demo")
 RULE = {"metricname": "m", "operator": "Equals", "target": 1}
@@ -245,6 +247,60 @@ def test_facts_D45_a_name_that_is_no_label_key_has_no_foreign_value() -> None:
     long = "x" * 64
     policy, _ = parse_policy(PolicyKey("default", long), {"strategies": {"deschedule": rules()}})
     assert foreign_values(policy, {"n1": {long: "ssd"}}) == ()
+
+
+def desires(*labels: str, kind: DesiredKind = DesiredKind.SET) -> dict[tuple[PolicyKey, str], PolicyVerdict]:
+    """A verdict in which the policy desires these labels with the value `violating`."""
+    desired = DesiredLabel(kind, "violating")
+    verdicts = {label: LabelVerdict(state=State.VIOLATED, desired=desired) for label in labels}
+    strategy = StrategyVerdict(state=State.VIOLATED, changed=0.0, labels=verdicts)
+    return {(KEY, "u"): PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})}
+
+
+class TestUnsetLabels:
+    OWNED = (StrategyType.DESCHEDULE,)
+
+    def problems(self, unset: UnsetLabels, have: dict[str, bool | None], at: float) -> list[str]:
+        found = unset.problems((KEY, "u"), lambda node, _: have.get(node, False), owned=self.OWNED, at=at)
+        assert not any(each.refused for each in found)
+        return [f"{each.field} {each.value} {each.reason}" for each in found]
+
+    def test_a_label_that_nodes_lack_for_long_is_reported_with_the_nodes(self) -> None:
+        unset = UnsetLabels(seconds=60)
+        for number in range(12):
+            unset.take(f"n{number:02}", desires("demo"))
+        have: dict[str, bool | None] = {"n00": True, "n01": None}
+        assert self.problems(unset, have, 100.0) == self.problems(unset, have, 159.0) == []
+        (problem,) = self.problems(unset, have, 160.0)
+        assert problem.startswith("spec.strategies.deschedule demo=violating ")
+        assert "nodes without the label for at least 60 s: 10 (" in problem
+        assert "n02, n03" in problem
+        assert "n01" not in problem
+
+    def test_the_time_begins_again_when_the_label_was_there(self) -> None:
+        unset = UnsetLabels(seconds=60)
+        unset.take("n", desires("demo"))
+        assert not self.problems(unset, {}, 0.0)
+        assert not self.problems(unset, {"n": True}, 50.0)
+        assert not self.problems(unset, {}, 70.0)
+        assert self.problems(unset, {}, 130.0)
+
+    @pytest.mark.parametrize("after", [{}, desires("demo", kind=DesiredKind.HOLD), desires("other/card")])
+    def test_a_label_that_is_no_longer_desired_is_not_missing(self, after: Any) -> None:
+        unset = UnsetLabels(seconds=60)
+        unset.take("n", desires("demo"))
+        assert not self.problems(unset, {}, 0.0)
+        unset.take("n", after)
+        assert not [each for each in self.problems(unset, {}, 100.0) if "demo=" in each]
+
+    def test_labels_of_another_owner_and_of_an_earlier_epoch_are_not_reported(self) -> None:
+        unset = UnsetLabels(seconds=0)
+        unset.take("n", desires("demo"))
+        assert unset.problems((KEY, "u"), lambda *_: False, owned=(), at=0.0) == ()
+        assert unset.problems((KEY, "later"), lambda *_: False, owned=self.OWNED, at=0.0) == ()
+        assert self.problems(unset, {}, 0.0)
+        unset.clear()
+        assert not self.problems(unset, {}, 0.0)
 
 
 def test_the_book_counts_each_node_once() -> None:
