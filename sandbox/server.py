@@ -32,7 +32,7 @@ def extender_entry(url: str, **overrides: object) -> dict[str, Any]:
         "urlPrefix": f"{url}/scheduler",
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
-        "weight": 10,
+        "weight": 5,
         "nodeCacheCapable": True,
         "httpTimeout": "10s",
         "ignorable": False,
