@@ -98,8 +98,8 @@ async def test_run_all_goes_from_a_published_sample_to_an_answer_and_ends_withou
     assert done.code == 0, done.err
     url = (await everything.logged("bus_started"))["bus"]
     assert re.fullmatch(
-        rf"health_metric=2 load1=1\.5 of node-1 published on tas\.samples\.node-1\.cli at {url} "
-        r"\(SAMPLES sequence \d+\)\n",
+        r"health_metric=2 load1=1\.5 of node-1 published and stored "
+        rf"\(tas\.samples\.node-1\.cli at {url}, SAMPLES sequence \d+\)\n",
         done.out,
     )
 
