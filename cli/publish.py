@@ -78,6 +78,7 @@ def publish(
 
     The command waits until the samples are stored, for 3 s at most. The exit code is 1 if they are refused.
     """
+    from bus.errors import BusError
     from bus.scrapes import publish_scrape, refusals
     from cli.queries.query import ask
 
@@ -106,9 +107,13 @@ def publish(
 
     async def send(bus: "Bus", url: str) -> int:
         sequence = await publish_scrape(bus, node, scrape)
-        outcome = await _outcome(bus, node, scrape, sequence)
+        unknown = ""
+        try:
+            outcome = await _outcome(bus, node, scrape, sequence)
+        except BusError as error:  # an account that may publish need not have the permission to read
+            outcome, unknown = Outcome.PENDING, str(error)
         subject = samples_subject(node, source)
-        _print(scrape, outcome, node=node, subject=subject, url=url, sequence=sequence, as_json=as_json)
+        _print(scrape, outcome, unknown, node=node, subject=subject, url=url, sequence=sequence, as_json=as_json)
         return int(outcome is Outcome.REFUSED)
 
     return ask(settings, send)
@@ -136,9 +141,9 @@ async def _outcome(bus: "Bus", node: str, scrape: Scrape, sequence: int) -> Outc
 
 
 def _print(
-    scrape: Scrape, outcome: Outcome, *, node: str, subject: str, url: str, sequence: int, as_json: bool
+    scrape: Scrape, outcome: Outcome, unknown: str, *, node: str, subject: str, url: str, sequence: int, as_json: bool
 ) -> None:
-    """Prints the outcome: a refusal is an error, everything else a result."""
+    """Prints the outcome: a refusal is an error, everything else a result. `unknown`: why the outcome is not known."""
     if as_json:
         values = {metric: format_quantity(value) for metric, value in scrape.metrics.items()}
         message = {"subject": subject, "stream": SAMPLES.name, "sequence": sequence, "node": node, "metrics": values}
@@ -151,6 +156,8 @@ def _print(
             echo(f"{samples} of {node} published and stored ({where})")
         case Outcome.REFUSED:
             echo(f"Error: {samples} of {node} refused: Kubernetes has no node {node} ({where})", err=True)
+        case Outcome.PENDING if unknown:
+            echo(f"{samples} of {node} published ({where}); whether they are stored is not known: {unknown}")
         case Outcome.PENDING:
             metric = next(iter(scrape.metrics))
             echo(

@@ -201,10 +201,13 @@ async def test_tas_publish_needs_the_inbox_of_the_page(tmp_path: Path, allowed: 
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cli", "publish", "node-1", "load1=1", "--source", "my-agent"),
             *("--bus", f"nats://agent:secret@{address}"),
-            stdout=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        assert (await asyncio.wait_for(process.wait(), 60) == 0) is allowed
+        out, _ = await asyncio.wait_for(process.communicate(), 60)
+        assert (process.returncode == 0) is allowed
+        # The account of the page cannot read what became of the samples.
+        assert (b"whether they are stored is not known" in out) is allowed
 
 
 def test_every_message_on_the_page_is_a_sample_file() -> None:
