@@ -144,7 +144,7 @@ class Records(Generic[K, R]):
         entry = await self._kind.get(self._bus, key)
         if entry.revision == 0:
             return self._never
-        if epoch is self.epoch and entry.revision == self.get(key).revision:
+        if entry.revision == self.get(key).revision:
             return self.get(key)
         stored = self._stored(entry)
         self._remember(key, stored, epoch)
@@ -156,11 +156,10 @@ class Records(Generic[K, R]):
             self.stored[key] = stored
 
     async def forget(self, key: K) -> None:
-        """Purges the tombstone of a key, here and in the bucket. Raises BusError."""
+        """Purges the tombstone of a deleted key, here and in the bucket. Raises BusError."""
         deleted = self.get(key)
-        if not deleted.present:
-            await purge_tombstone(self._bus, self._kind.bucket, self._kind.key(key), revision=deleted.revision)
-            self._drop(key, deleted)
+        await purge_tombstone(self._bus, self._kind.bucket, self._kind.key(key), revision=deleted.revision)
+        self._drop(key, deleted)
 
     async def _drop_forgotten(self, key: K) -> None:
         """After a conflict: another replica may have purged the tombstone, which no watch delivers."""

@@ -235,6 +235,7 @@ async def test_a_node_replaced_between_its_verdict_and_the_patch_is_not_labelled
     await eventually(lambda: {409, 422} & {call.status for call in sandbox.calls if ours("patch")(call)} != set())
     await settled(world, labels)
     assert policy not in await world.labels(node)
+    assert labels.count("tas_labels_refused_total") == 0
 
 
 async def test_a_node_created_again_while_the_answer_says_that_it_is_missing_is_labelled(

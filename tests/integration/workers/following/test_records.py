@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from bus.buckets import NODES, Bucket
-from bus.connection import Bus
+from bus.connection import Bus, RawEntry
 from bus.kinds import NODE_FACTS
+from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
+from bus.subjects import node_facts_key
 from tests.integration.servers import answered, eventually
-from workers.following.records import Records, Write
+from tests.integration.workers.running import put
+from workers.following.records import Records, Stored, Write
 
 FACTS = NodeFacts(uid="u", labels={})
 
@@ -40,3 +43,20 @@ async def test_a_write_before_a_wipe_does_not_count_as_stored_after_it(
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following
+
+
+async def test_a_read_that_is_answered_late_replaces_no_later_revision(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revision = await put(bus, NODES, node_facts_key("node-1"), encode(FACTS))
+    records, get = Records(bus, NODE_FACTS), Bus.get
+    later = Stored(revision + 1, NodeFacts(uid="later", labels={}), present=True)
+
+    async def answered_late(self: Bus, bucket: Bucket, key: str) -> RawEntry | None:
+        entry = await get(self, bucket, key)
+        records.stored["node-1"] = later  # as by the watch
+        return entry
+
+    monkeypatch.setattr(Bus, "get", answered_late)
+    assert (await answered(lambda: records.read("node-1"))).record == FACTS
+    assert records.get("node-1") is later
