@@ -39,3 +39,29 @@ async def test_a_policy_with_another_uid_or_generation_is_evaluated_again_althou
         record = PolicyRecord(policy=policy, uid=uid, generation=generation)
         await put(bus, POLICIES, policy_key(KEY), encode_policy(record))
         await eventually(lambda: KEY in followed.view.touched.get("node-1", ()))
+
+
+async def test_only_a_complete_list_of_a_new_epoch_drops_what_it_lacks(bus: Bus) -> None:
+    policy, _ = parse_policy(KEY, {"strategies": {"deschedule": {"rules": []}}})
+    await put(bus, POLICIES, policy_key(KEY), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
+    await put(bus, NODES, node_facts_key("node-1"), encode(NodeFacts(uid="n", labels={})))
+    followed = FollowedView(bus, default_stale_after=60.0)
+
+    async def complete(count: int) -> None:
+        for bucket in (NODES, POLICIES):
+            epoch = await epoch_on(bus, bucket)
+            await answered(partial(write_synced, bus, bucket, epoch, count=count, writer="test", cluster=True))
+        await eventually(lambda: followed.unready() is None)
+
+    async with running(followed):
+        await complete(1)
+        for bucket in (NODES, POLICIES):
+            before = followed.watches[bucket.name].epoch
+            await answered(partial(bus.api, f"STREAM.DELETE.{bucket.stream}"))
+            await eventually(lambda name=bucket.name, before=before: followed.watches[name].epoch is not before)  # type: ignore[misc]
+        assert (list(followed.records), list(followed.node_uids)) == ([KEY], ["node-1"])
+        assert not followed.node_revisions
+        await complete(0)
+        assert not followed.records
+        assert not followed.view.policies
+        assert not followed.node_uids
