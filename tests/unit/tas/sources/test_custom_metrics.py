@@ -47,6 +47,13 @@ def test_facts_C10_an_empty_list_means_that_the_metric_is_missing() -> None:
         assert result.missing == {"m": "the custom metrics API has no value of it for any node"}
 
 
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_values_of_another_metric_are_refused_and_counted(version: str) -> None:
+    result = decode_metric_values(golden(f"custom-metrics-{version}.json"), "other_metric")
+    assert not result.samples
+    assert [(each, found.count) for each, found in result.refusals.items()] == [(RefusalReason.METRIC, 2)]
+
+
 def test_values_of_pods_are_refused_and_counted() -> None:
     document = json.loads(golden("custom-metrics-v1beta1.json"))
     for item in document["items"]:
