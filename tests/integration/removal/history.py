@@ -98,7 +98,8 @@ class History:
                 await asyncio.sleep(0.02)
                 continue
             metrics = {metric: some_value(chance) for metric in METRICS if chance.random() < 0.8}
-            error = chance.choice((0.0, 0.0, 0.0, chance.uniform(-2.5, 0), chance.uniform(0, MOST_AHEAD_SECONDS)))
+            ahead = chance.uniform(0, MOST_AHEAD_SECONDS)
+            error = chance.choice((0.0, 0.0, ahead, ahead, chance.uniform(-2.5, 0)))
             source = chance.choice(SOURCES)
             if metrics:
                 await self._sample(node, metrics, source=source, measured=time.time() + error)
