@@ -32,7 +32,7 @@ def _values(metric: str, nodes: list[str]) -> object:
             "describedObject": {"kind": "Node", "name": node, "apiVersion": "/v1"},
             "metricName": metric,
             "timestamp": MEASURED,
-            "value": f"{random.randrange(100_000)}m",
+            "value": f"{random.randrange(10**9)}m",  # so many that no node gets the same value twice
             "selector": None,
         }
         for node in nodes
