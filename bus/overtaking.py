@@ -185,10 +185,12 @@ class HeldMessages:
         self.bytes += size
         while self._bytes[subject] > SUBJECT_BYTES and len(sequences) > 1:
             self._remove(sequences[0])
-        if self.bytes > HELD_BYTES:
+        too_many = self.bytes > HELD_BYTES
+        # The order must not grow with the messages of a burst: it forgets those that are left out.
+        if too_many or len(self._order) > 2 * len(self._messages) + CHUNK_MESSAGES:
             self._order = sorted((len(each.data), sequence) for sequence, each in self._messages.items())
-            while self.bytes > HELD_BYTES // 2 and len(self._order) > 1:
-                self._remove(self._order.pop()[1])
+        while too_many and self.bytes > HELD_BYTES // 2 and len(self._order) > 1:
+            self._remove(self._order.pop()[1])
 
     def take(self) -> list[Message]:
         """Removes and returns the smallest messages, as many as are handled at once."""

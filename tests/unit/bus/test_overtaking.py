@@ -86,3 +86,14 @@ def test_beyond_the_limit_the_largest_messages_are_left_out(monkeypatch: pytest.
         held.add(message(sequence, 16 if sequence % 10 == 5 else 160))
         assert held.bytes <= 1000
     assert {sequence for sequence in range(100) if sequence % 10 == 5} <= set(taken(held))
+
+
+def test_memory_does_not_grow_with_the_messages_that_are_left_out() -> None:
+    held = HeldMessages()
+    for sequence in range(5_000):
+        held.add(message(sequence, overtaking.SUBJECT_BYTES // 2, "one"))
+        held.add(message(10_000 + sequence, 1, f"s{sequence}"))
+        if sequence % CHUNK_MESSAGES == 0:
+            held.take()
+    assert len(held._order) <= 2 * len(held) + CHUNK_MESSAGES
+    assert taken(held)[-2:] == [4_998, 4_999]
