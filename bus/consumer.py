@@ -86,7 +86,7 @@ class SharedConsumer:
             while True:
                 await self._finish(await pull.next())
         finally:
-            for message in await pull.close():
+            for message in await pull.drain():
                 await self._acknowledge(message, _NAK)  # another replica can have it at once
 
     async def _finish(self, messages: Sequence[Message]) -> None:

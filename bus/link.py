@@ -281,6 +281,21 @@ class Link:
         with suppress(errors.Error, OSError):
             await subscription.unsubscribe()
 
+    async def drain(self, subscription: Subscription, *, seconds: float) -> None:
+        """Ends a subscription, after `handle` was awaited for all messages that the server has already sent to it.
+
+        Waits at most `seconds`; then the remaining messages are lost, as by `unsubscribe`.
+        """
+        # A task of its own: `drain` waits with `asyncio.wait_for`, which in Python 3.11 can swallow a cancellation.
+        draining = asyncio.ensure_future(subscription.drain())  # type: ignore[no-untyped-call]
+        try:
+            await asyncio.wait([draining], timeout=seconds)
+        finally:
+            draining.cancel()
+            await asyncio.wait([draining])
+            with suppress(errors.Error, OSError, asyncio.CancelledError):
+                draining.result()
+
     async def close(self, seconds: float) -> None:
         """Sends pending data within `seconds`, and closes."""
         if not self.lost.is_set():

@@ -14,7 +14,7 @@ import msgspec
 from bus.buckets import NANOSECONDS
 from bus.client import Msg, Subscription
 from bus.errors import UnavailableError
-from bus.link import NO_RESPONDERS, Delivery, Link, status
+from bus.link import CALL_SECONDS, NO_RESPONDERS, Delivery, Link, status
 from bus.pulse import HEARTBEAT_SECONDS, Pulse
 
 EXPIRES_SECONDS = 3.0
@@ -61,6 +61,7 @@ class Pull:
         self._waiting: deque[Message] = deque()
         self._requested = 0
         self._arrival: asyncio.Future[None] | None = None
+        self._closing = False
 
     async def open(self) -> None:
         """Sends the first request for messages. Raises UnavailableError."""
@@ -89,29 +90,39 @@ class Pull:
             self._pulse.end(error)  # the next call raises this; these messages must still be handled
         return messages
 
-    async def close(self) -> list[Message]:
-        """Ends the subscription, and returns the messages that `next` has not returned."""
+    async def close(self) -> None:
+        """Ends the subscription; messages that `next` has not returned are lost."""
+        self._closing = True
         if self._subscription is not None and not self._link.lost.is_set():
             await self._link.unsubscribe(self._subscription)
+
+    async def drain(self) -> list[Message]:
+        """Ends the subscription, and returns the messages that `next` has not returned.
+
+        Also those that were still under way: the server would not deliver them again before their acknowledgement is
+        overdue.
+        """
+        self._closing = True
+        if self._subscription is not None and not self._link.lost.is_set():
+            await self._link.drain(self._subscription, seconds=CALL_SECONDS)
         rest = list(self._waiting)
         self._waiting.clear()
         return rest
 
     async def _request_batch(self) -> None:
-        if self._requested == 0 and len(self._waiting) < self._batch:
+        if self._requested == 0 and len(self._waiting) < self._batch and not self._closing:
             self._requested = self._batch
             await self._link.send(self._request_subject, self._body, reply=self._inbox)
 
     async def _on_message(self, message: Msg) -> None:
-        if self._pulse.ended:
-            return
         self._pulse.received()
         try:
-            if status(message):
-                self._check_status(message)
-            else:
+            if not status(message):
                 self._add(message)
-            await self._request_batch()
+            elif not self._pulse.ended:
+                self._check_status(message)
+            if not self._pulse.ended:
+                await self._request_batch()
         except Exception as error:  # noqa: BLE001 - `next` raises it
             self._pulse.end(error)
 

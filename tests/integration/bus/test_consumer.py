@@ -16,6 +16,7 @@ from bus.errors import ConflictError, MisconfiguredError, RefusedError, Unavaila
 from bus.link import Link
 from bus.pull import EXPIRES_SECONDS
 from tas.values.backoff import Backoff
+from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
 
 pytestmark = pytest.mark.usefixtures("long_limits", "late_pulse")
@@ -86,8 +87,12 @@ async def attached(bus: Bus, replicas: int) -> bool:
         return False
 
 
+async def pending_is(bus: Bus, expected: tuple[int, int]) -> bool:
+    return await pending(bus) == expected
+
+
 async def nothing_pending(bus: Bus) -> bool:
-    return await pending(bus) == (0, 0)
+    return await pending_is(bus, (0, 0))
 
 
 async def test_each_message_is_delivered_once_in_order_and_acknowledged(bus: Bus) -> None:
@@ -222,6 +227,23 @@ async def test_when_cancelled_the_current_batch_is_finished_and_the_rest_is_deli
         await eventually(lambda: sorted(set(handler.sequences + other.sequences)) == sent)
         await eventually(lambda: nothing_pending(bus))
     assert len(handler.sequences) + len(other.sequences) == 20
+
+
+async def test_when_cancelled_messages_under_way_are_delivered_to_others(server: Server, bus: Bus) -> None:
+    slow, other = Handler(), Handler()
+    async with Proxy.before(server.url) as proxy, Bus.connect(proxy.url, name="far") as far:
+        async with consuming(far, slow, batch=5, ack_wait_seconds=600) as task:
+            await eventually(lambda: attached(bus, 1))
+            proxy.delay = 0.5
+            sent = await publish(bus, 5)
+            await eventually(lambda: pending_is(bus, (5, 0)))  # the server has sent all of them
+            assert slow.begun == 0
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert slow.begun == 0
+        async with consuming(bus, other, ack_wait_seconds=600):
+            await eventually(lambda: sorted(other.sequences) == sent, within=60)
 
 
 async def test_a_handler_that_does_not_return_is_cancelled_after_the_time_to_acknowledge(bus: Bus) -> None:
