@@ -12,12 +12,19 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     """Value of `<node>.facts` in NODES: the node as reported by the API server.
 
     `resource_version`, here and in other records, is the API server's resource version at which these values were
-    first read: of two writers, the one with the later version is right.
+    first read: of two writers, the one with the later version is right. `labels_left_out` counts the labels of the
+    node for which the record had no room; `labels` are then not complete.
     """
 
     uid: str
     labels: dict[str, str]
     resource_version: str = ""
+    labels_left_out: int = 0
+
+    @property
+    def complete_labels(self) -> dict[str, str] | None:
+        """All labels of the node, for a `nodeSelector`; None if some were left out."""
+        return None if self.labels_left_out else self.labels
 
 
 class _Scrape(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -112,7 +112,7 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     if samples is not None:
         view.add_samples(name, samples, now)
     if facts is not None:
-        view.set_labels(name, facts.labels)
+        view.set_labels(name, facts.complete_labels)
     view.advance(now)
     explanation = explain_node(view, name, now)
     if as_json:
@@ -230,6 +230,6 @@ async def _view(bus: Bus, default_stale_after: float, now: float) -> View:
     for name, samples in (await readable(bus, NODE_SAMPLES)).items():
         view.add_samples(name, samples, now)
     for name, facts in (await readable(bus, NODE_FACTS)).items():
-        view.set_labels(name, facts.labels)
+        view.set_labels(name, facts.complete_labels)
     view.advance(now)
     return view

@@ -44,12 +44,14 @@ def trace(settings: Settings, *, metric: str, node: str, as_json: bool) -> int:
 
 async def _trace(bus: Bus, metric: str, node: str, default_stale_after: float, *, as_json: bool) -> int:
     # In the direction of the flow: a value that moves on meanwhile is found at a later stage and never seems lost.
+    facts = (await NODE_FACTS.get(bus, node)).readable()
     evidence = Evidence(
         held_sources=frozenset(entry.key.removeprefix("collect.") for entry in await LEASE_RECORDS.entries(bus)),
         sources=await readable(bus, SOURCE_STATES),
         published=await _published(bus, node),
         known=(await NODE_SAMPLES.get(bus, node)).readable() or (),
-        labels=None if (facts := (await NODE_FACTS.get(bus, node)).readable()) is None else facts.labels,
+        labels=None if facts is None else facts.labels,
+        are_labels_complete=facts is None or facts.complete_labels is not None,
         cluster=None if (synced := (await synced_of(NODES).get(bus, SYNCED)).readable()) is None else synced.cluster,
         policies=[
             PolicyVersion(record.policy, record.uid, record.generation)

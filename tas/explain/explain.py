@@ -66,7 +66,7 @@ def explain_node(view: View, node: str, now: float) -> NodeExplanation:
     policies = [view.policies[key].policy for key in sorted(view.policies)]
     return NodeExplanation(
         node=node,
-        known=bool(view.samples(node)) or view.labels(node) is not None,
+        known=bool(view.samples(node)) or node in view.labelled_nodes,
         policies=[_explain_policy(view, policy, node, now) for policy in policies],
     )
 

@@ -68,6 +68,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         published: The last scrape of each source that is still on SAMPLES.
         known: The samples that materialize has stored.
         labels: The node's labels, as the API server reported them; None if they are not stored.
+        are_labels_complete: Whether `labels` are all labels of the node.
         cluster: Whether nodes come from an API server; None if no complete list of nodes is stored.
         policies: All policies.
         verdict: The verdict that evaluate has stored; None if there is none.
@@ -85,6 +86,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     sources: Mapping[str, SourceState]
     held_sources: Collection[str]
     default_stale_after: float
+    are_labels_complete: bool = True
 
 
 def trace(metric: str, node: str, evidence: Evidence, now: float) -> Trace:
@@ -260,7 +262,7 @@ def _expected(named: PolicyVersion, evidence: Evidence, before: PolicyVerdict | 
         uid=named.uid,
         generation=named.generation,
         samples=evidence.known,
-        labels=evidence.labels,
+        labels=evidence.labels if evidence.are_labels_complete else None,
         default_stale_after=evidence.default_stale_after,
         before=before,
         now=now,

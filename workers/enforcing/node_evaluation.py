@@ -258,7 +258,7 @@ class NodeEvaluation:
         if isinstance(known, Unreadable):
             uid, labels = self._followed.node_uids.get(node, ""), self._followed.view.labels(node)
         elif known is not None:
-            uid, labels = known.uid, known.labels
+            uid, labels = known.uid, known.complete_labels
         revision = max(metrics.revision, facts.revision)
         return _Node(uid=uid, revision=revision, samples=samples or (), labels=labels)
 

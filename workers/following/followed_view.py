@@ -175,7 +175,7 @@ class FollowedView:
         self.node_revisions[entry.key] = entry.revision
 
     def _set_facts(self, node: str, facts: NodeFacts) -> None:
-        self.view.set_labels(node, facts.labels)
+        self.view.set_labels(node, facts.complete_labels)
         if self.node_uids.get(node) != facts.uid:
             self.node_uids[node] = facts.uid
             self.view.touch_node(node)

@@ -58,13 +58,21 @@ A kubelet may set more than a message holds, and then no list of nodes would be 
 
 
 def node_facts(found: Object) -> tuple[str, NodeFacts]:
-    """The record of a node for the bus; of more than `MAX_LABELS_BYTES` of labels it has the first ones by key."""
+    """The record of a node for the bus; of more than `MAX_LABELS_BYTES` of labels it has the first ones by key.
+
+    Then it is unknown whether a `nodeSelector` selects the node.
+    """
     metadata = found.metadata
     labels = metadata.labels
     if len(encode(labels)) > MAX_LABELS_BYTES:
         sizes = accumulate(len(encode(label)) for label in sorted(labels.items()))
         labels = {key: labels[key] for key, size in zip(sorted(labels), sizes, strict=True) if size < MAX_LABELS_BYTES}
-    return metadata.name, NodeFacts(uid=metadata.uid, labels=labels, resource_version=metadata.resource_version)
+    return metadata.name, NodeFacts(
+        uid=metadata.uid,
+        labels=labels,
+        resource_version=metadata.resource_version,
+        labels_left_out=len(metadata.labels) - len(labels),
+    )
 
 
 def pod_record(found: PodObject) -> tuple[PodKey, PodRecord]:

@@ -123,7 +123,7 @@ class Facts:
     def __init__(self, default_stale_after: float) -> None:
         self.default_stale_after = default_stale_after
         self.reported: dict[str, dict[tuple[str, str], ReportedValue]] = {}  # by node, then by source and metric
-        self.labels: dict[str, dict[str, str]] = {}
+        self.labels: dict[str, dict[str, str] | None] = {}
         self.specs: dict[str, dict[str, Any]] = {}
 
     def add(self, node: str, source: str, reported: Mapping[str, ReportedValue]) -> None:
@@ -147,10 +147,11 @@ class Facts:
         """Whether a policy concerns a node; None if its labels are not known."""
         if "nodeSelector" not in spec:
             return True
-        if node not in self.labels:
+        labels = self.labels.get(node)
+        if labels is None:
             return None
         wanted = spec["nodeSelector"].get("matchLabels", {})
-        return all(self.labels[node].get(name) == value for name, value in wanted.items())
+        return all(labels.get(name) == value for name, value in wanted.items())
 
     def state(self, node: str, spec: Mapping[str, Any], kind: str, now: float) -> State:
         """The state of a strategy with rules: unknown exactly where it depends on an unknown value or label."""
@@ -236,8 +237,8 @@ class Histories(RuleBasedStateMachine):
         self.view.drop_samples(node)
         self.facts.reported.pop(node, None)
 
-    @rule(node=st.sampled_from(NODES), labels=st.sampled_from([{}, {"pool": "x"}, {"pool": "y"}]))
-    def labelled(self, node: str, labels: dict[str, str]) -> None:
+    @rule(node=st.sampled_from(NODES), labels=st.sampled_from([{}, {"pool": "x"}, {"pool": "y"}, None]))
+    def labelled(self, node: str, labels: dict[str, str] | None) -> None:
         self.view.set_labels(node, labels)
         self.facts.labels[node] = labels
 

@@ -92,6 +92,7 @@ def test_the_record_of_a_node() -> None:
     }
     node, facts = node_facts(msgspec.convert({"metadata": metadata}, Object))
     assert (node, facts.uid, facts.labels, facts.resource_version) == ("n.example", "u", {"a": "b"}, "5")
+    assert facts.complete_labels == {"a": "b"}
 
 
 def test_the_labels_of_a_node_fit_a_message() -> None:
@@ -101,6 +102,7 @@ def test_the_labels_of_a_node_fit_a_message() -> None:
     assert 500_000 < NODE_FACTS.size(facts) < 600_000
     assert facts.labels.items() <= labels.items()
     assert max(facts.labels) < min(labels.keys() - facts.labels.keys())
+    assert (facts.labels_left_out, facts.complete_labels) == (9000 - len(facts.labels), None)
 
 
 REFUSED = {
