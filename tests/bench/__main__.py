@@ -11,7 +11,21 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from tests.bench import change, enforcement, load, machine, memory, names, nodes, sources, stages, start, verdicts, view
+from tests.bench import (
+    burst,
+    change,
+    enforcement,
+    load,
+    machine,
+    memory,
+    names,
+    nodes,
+    sources,
+    stages,
+    start,
+    verdicts,
+    view,
+)
 from tests.bench.machine import Noise, NoiseMeter
 from tests.bench.report import print_results, write_docs, write_json
 from tests.bench.rows import Results
@@ -26,7 +40,7 @@ WIDTH = 160
 
 FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
     family.NAME: family.measure
-    for family in (names, stages, nodes, load, change, enforcement, sources, view, verdicts, memory, start)
+    for family in (names, stages, nodes, load, change, enforcement, burst, sources, view, verdicts, memory, start)
 }
 
 
