@@ -25,10 +25,13 @@ from bus.pull import Message, Pull
 log = structlog.get_logger(__name__)
 
 BEHIND_MESSAGES = 500
-"""A backlog of more messages is overtaken if it is one of large messages, or of many messages on few subjects."""
+"""A backlog of more messages is overtaken if there are many of each subject."""
 
 LARGE_BYTES = 2 << 10
 """The mean size of large messages."""
+
+BEHIND_BYTES = 2 << 20
+"""A backlog of more bytes is overtaken if its messages are large."""
 
 FAR_BEHIND_MESSAGES = 20_000
 """A larger backlog is overtaken whatever it is, beginning with the last message of each subject."""
@@ -39,6 +42,9 @@ BATCH = 512
 CHUNK_BYTES = 64 << 10
 CHUNK_MESSAGES = 64
 """After so much is handled, it is checked whether new messages have arrived."""
+
+SMALL_CHUNK_BYTES = 8 << 10
+"""The same while messages arrive: small messages are handled at once, and receiving continues."""
 
 HELD_BYTES = 32 << 20
 """The most bytes that wait: beyond this, the largest messages are left out."""
@@ -117,7 +123,7 @@ class Overtaking:
                 if not pending or time.monotonic() > handled_at + RECEIVE_SECONDS:
                     handled_at = time.monotonic()
                     with suppress(BusError):  # the shared consumer delivers these messages, too
-                        await self._handler(held.take())
+                        await self._handler(held.take(SMALL_CHUNK_BYTES if pending else CHUNK_BYTES))
                     await asyncio.sleep(0)  # lets the client receive
                 if len(held):
                     self._idle.clear()
@@ -157,8 +163,12 @@ def is_overtaken(messages: Sequence[Message]) -> bool:
     """Whether the backlog behind these messages delays others."""
     pending = messages[-1].pending
     few = 2 * len({message.subject for message in messages}) <= len(messages)
-    large = sum(len(message.data) for message in messages) > LARGE_BYTES * len(messages)
-    return pending > FAR_BEHIND_MESSAGES or (pending > BEHIND_MESSAGES and (few or large))
+    mean = sum(len(message.data) for message in messages) / len(messages)
+    return (
+        pending > FAR_BEHIND_MESSAGES
+        or (few and pending > BEHIND_MESSAGES)
+        or (mean > LARGE_BYTES and pending * mean > BEHIND_BYTES)
+    )
 
 
 class HeldMessages:
@@ -192,11 +202,11 @@ class HeldMessages:
         while too_many and self.bytes > HELD_BYTES // 2 and len(self._order) > 1:
             self._remove(self._order.pop()[1])
 
-    def take(self) -> list[Message]:
-        """Removes and returns the smallest messages, as many as are handled at once."""
+    def take(self, limit: int = CHUNK_BYTES) -> list[Message]:
+        """Removes and returns the smallest messages, as many as are handled at once, of about `limit` bytes."""
         taken: list[Message] = []
         size = 0
-        while self._order and len(taken) < CHUNK_MESSAGES and size < CHUNK_BYTES:
+        while self._order and len(taken) < CHUNK_MESSAGES and size < limit:
             message = self._messages.get(heapq.heappop(self._order)[1])
             if message is not None:
                 self._remove(message.sequence)

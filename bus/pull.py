@@ -7,7 +7,7 @@ batch, or does not return.
 import asyncio
 import secrets
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -23,13 +23,16 @@ EXPIRES_SECONDS = 3.0
 Short, because a paused replica with a pending request gets messages, which wait until their acknowledgement is overdue.
 """
 
+BATCH_BYTES = 256 << 10
+"""A batch ends with the message that exceeds this size."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a stream. `arrived` is when the server stored it, seconds since 1970.
 
-    `deliveries` counts the deliveries, this one included; `pending` counts the messages that the consumer has not
-    delivered yet; `reply` is the subject for the acknowledgement.
+    `deliveries` counts the deliveries, this one included; `pending` counts the messages behind this one, and is new in
+    the last message of a batch; `reply` is the subject for the acknowledgement.
     """
 
     subject: str
@@ -42,7 +45,11 @@ class Message:
 
 
 class Pull:
-    """One attachment to a durable: at most `batch` messages wait here, while as many are being handled."""
+    """One attachment to a durable: at most `batch` messages wait here, while as many are being handled.
+
+    A batch of large messages ends after `BATCH_BYTES`: handling is proportional to bytes, and between two batches the
+    caller learns how many messages are behind them.
+    """
 
     def __init__(self, link: Link, stream: str, durable: str, *, batch: int) -> None:
         self._link = link
@@ -83,7 +90,13 @@ class Pull:
 
     async def take(self) -> list[Message]:
         """The messages that have arrived, at most a batch."""
-        messages = [self._waiting.popleft() for _ in range(min(self._batch, len(self._waiting)))]
+        messages: list[Message] = []
+        size = 0
+        while self._waiting and len(messages) < self._batch and size < BATCH_BYTES:
+            messages.append(self._waiting.popleft())
+            size += len(messages[-1].data)
+        if self._waiting:
+            messages[-1] = replace(messages[-1], pending=len(self._waiting) + self._waiting[-1].pending)
         try:
             await self._request_batch()
         except UnavailableError as error:

@@ -85,6 +85,20 @@ class _Usages:
         self.of(source).add(size)
 
 
+def refusal_of_new_source(
+    node: str, source: str, known: NodeSamples, *, node_limit: Limit = NODE_LIMIT
+) -> InvalidInputError | None:
+    """An error if a node with the samples `known` has no room for any metric of a source that is not in `known`.
+
+    So the samples of such a source need not be decoded: a node with room for three sources may get ten thousand.
+    """
+    count = metric_count(known)
+    if count < node_limit.pairs or any(scrape.source == source for scrape in known):
+        return None
+    reason = f"the node has {count} metrics, at most {node_limit.pairs}"
+    return InvalidInputError(f"samples {node}/{source}", "metrics", "all", reason)
+
+
 def within_capacity(
     node: str,
     known: NodeSamples,

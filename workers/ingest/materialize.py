@@ -8,7 +8,7 @@ changes nothing, and a replica that was paused for a minute can only add newer s
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -25,7 +25,7 @@ from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.scrapes import by_source
 from tas.errors import InvalidInputError
-from tas.samples.capacity import within_capacity
+from tas.samples.capacity import refusal_of_new_source, within_capacity
 from tas.samples.sample import NodeSamples, Scrape, merge
 from tas.samples.unknown_node import is_unknown_node
 from workers.following.synced import SyncedWatch
@@ -39,9 +39,6 @@ BATCH_SECONDS = 5.0
 """How long a node's write is retried after conflicts: well below the consumer's ack wait."""
 
 MAX_CONCURRENT_WRITES = 32
-
-PART_BYTES = 256 << 10
-"""Messages of so many bytes are merged together; usually this is the whole batch."""
 
 DECODED_AT_ONCE = 8
 """After so many messages the event loop runs: an extender may answer in the same process."""
@@ -146,15 +143,7 @@ class Materialize:
         Raises BusError if a write failed temporarily: the batch can be delivered again.
         """
         await self._overtaking.give_way(messages)
-        refused: list[_Refusal] = []
-        failure: BusError | None = None
-        for part in _parts(messages):
-            try:
-                refused += await self._merge(part)
-            except BusError as unavailable:
-                failure = failure or unavailable
-        if failure is not None:
-            raise failure
+        refused = await self._merge(messages)
         self._metrics.messages.inc(len(messages))
         for reason, error in refused:
             self._refuse(reason, error)
@@ -187,6 +176,9 @@ class Materialize:
                 refused += [("unknown_node", _unknown(each.node, each.source))] * len(each.messages)
                 continue
             stored = self._nodes.get(each.node) or _StoredSamples(0)
+            if (refusal := refusal_of_new_source(each.node, each.source, stored.samples)) is not None:
+                refused += [("capacity", refusal)] * len(each.messages)
+                continue
             for scrape, errors in each.newest(stored.samples):
                 refused += ((refusal_reason(error), error) for error in errors)
                 if scrape is not None:
@@ -323,20 +315,6 @@ class Materialize:
             value=error.value,
             reason=error.reason,
         )
-
-
-def _parts(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """The messages in parts of about `PART_BYTES`, the newest first: then they replace values of the older parts."""
-    part: list[Message] = []
-    size = 0
-    for message in reversed(messages):
-        part.append(message)
-        size += len(message.data)
-        if size > PART_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 def _unknown(node: str, source: str) -> InvalidInputError:

@@ -14,7 +14,7 @@ from bus.connection import Bus
 from bus.consumer import REDELIVERY, Message, SharedConsumer
 from bus.errors import ConflictError, MisconfiguredError, RefusedError, UnavailableError
 from bus.link import Link
-from bus.pull import EXPIRES_SECONDS
+from bus.pull import BATCH_BYTES, EXPIRES_SECONDS
 from tas.values.backoff import Backoff
 from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
@@ -107,6 +107,19 @@ async def test_each_message_is_delivered_once_in_order_and_acknowledged(bus: Bus
         assert (first.subject, first.data, first.deliveries) == ("tas.samples.n0.machine", b"{}", 1)
         assert abs(first.arrived - time.time()) < 60
         await eventually(lambda: nothing_pending(bus))
+
+
+async def test_a_batch_of_large_messages_is_short_and_knows_how_many_are_behind_it(bus: Bus) -> None:
+    body = b"x" * (BATCH_BYTES // 10)
+    await bus.publish_all(SAMPLES, [(f"tas.samples.n{number}.machine", body) for number in range(60)])
+    handler = Handler()
+    async with consuming(bus, handler, ack_wait_seconds=600):
+        await eventually(lambda: len(handler.sequences) == 60)
+    assert max(map(len, handler.batches)) == 11  # the last one exceeds the size
+    behind = 60
+    for batch in handler.batches:
+        behind -= len(batch)
+        assert batch[-1].pending == behind
 
 
 async def test_a_message_is_delivered_at_once(bus: Bus) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from bus import overtaking
 from bus.overtaking import (
+    BEHIND_BYTES,
     BEHIND_MESSAGES,
     CHUNK_BYTES,
     CHUNK_MESSAGES,
@@ -36,12 +37,21 @@ def taken(held: HeldMessages) -> list[int]:
     [
         (100, 20, BEHIND_MESSAGES + 1, False),
         (100, 20, FAR_BEHIND_MESSAGES + 1, True),
-        (LARGE_BYTES + 1, 20, BEHIND_MESSAGES + 1, True),
-        (LARGE_BYTES + 1, 20, BEHIND_MESSAGES, False),
+        (LARGE_BYTES + 1, 20, BEHIND_BYTES // LARGE_BYTES, True),
+        (LARGE_BYTES + 1, 20, BEHIND_BYTES // LARGE_BYTES // 2, False),
+        (LARGE_BYTES, 20, BEHIND_BYTES // LARGE_BYTES + 1, False),
         (100, 10, BEHIND_MESSAGES + 1, True),
         (100, 11, BEHIND_MESSAGES + 1, False),
     ],
-    ids=["a whole cluster", "far behind", "large", "large, but few", "one of two on a subject", "on most subjects"],
+    ids=[
+        "a whole cluster",
+        "far behind",
+        "large",
+        "large, but few",
+        "not large",
+        "one of two on a subject",
+        "on most subjects",
+    ],
 )
 def test_a_backlog_of_large_messages_or_of_few_subjects_is_overtaken(
     size: int, subjects: int, pending: int, *, expected: bool

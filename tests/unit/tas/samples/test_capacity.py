@@ -7,6 +7,7 @@ from tas.samples.capacity import (
     PAIR_BYTES,
     SOURCE_LIMIT,
     Limit,
+    refusal_of_new_source,
     reserved_bytes,
     within_capacity,
 )
@@ -57,6 +58,17 @@ def test_all_sources_together_are_limited() -> None:
     taken, refused = within_capacity("n", (), many)
     assert metric_count(tuple(taken)) == NODE_LIMIT.pairs
     assert [error.subject for error in refused] == ["samples n/s4"]
+
+
+def test_a_full_node_has_no_room_for_any_metric_of_a_new_source() -> None:
+    full = (scrape("a", "x", "y"), scrape("b", "x"))
+    limit = Limit(3, 10_000)
+    assert within_capacity("n", full, [scrape("c", "z")], node_limit=limit, source_limit=limit)[0] == []
+    assert str(refusal_of_new_source("n", "c", full, node_limit=limit)) == (
+        "samples n/c: metrics = 'all': the node has 3 metrics, at most 3"
+    )
+    assert refusal_of_new_source("n", "b", full, node_limit=limit) is None  # its pair is known
+    assert refusal_of_new_source("n", "c", full[:1], node_limit=limit) is None
 
 
 def test_at_the_limit_known_pairs_are_still_accepted() -> None:
