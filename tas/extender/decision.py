@@ -10,6 +10,9 @@ from typing import Protocol
 
 import msgspec
 
+MAX_REJECTED = 10
+"""The most rejected nodes in the record of an answer: the first of them."""
+
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a pod that a decision may use."""
@@ -49,19 +52,15 @@ class RejectingValue(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
 
 
-def _no_values(_: Iterable[str]) -> Iterable[RejectingValue]:
-    return ()
-
-
 class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The rejected candidates, with reasons.
 
     `rejected` maps candidate to reason; all others pass. There are few different reasons, because the scheduler groups
     equal ones (facts.md c20). `count_unknown` counts the candidates that pass although their state is unknown; it is
-    called after the answer was sent, so that the scheduler does not wait for it. `values_of` gives the values for which
-    some of the nodes were rejected, and is called at the same time. `unknown_rejected` counts the candidates that are
-    rejected because their state is unknown. `unresolvable`: evicting pods cannot help (FailedAndUnresolvableNodes,
-    facts.md c19). `error` becomes the answer's `Error`.
+    called after the answer was sent, so that the scheduler does not wait for it. `list_values` is called at the same
+    time. It lists the values for which the first `MAX_REJECTED` nodes were rejected, as they were at the decision.
+    `unknown_rejected` counts the candidates that are rejected because their state is unknown. `unresolvable`: evicting
+    pods cannot help (FailedAndUnresolvableNodes, facts.md c19). `error` becomes the answer's `Error`.
     """
 
     outcome: Outcome = Outcome.DECIDED
@@ -69,7 +68,7 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     rejected: Mapping[str, str] = {}
     count_unknown: Callable[[], int] = int
     unknown_rejected: int = 0
-    values_of: Callable[[Iterable[str]], Iterable[RejectingValue]] = _no_values
+    list_values: Callable[[], Iterable[RejectingValue]] = tuple
     unresolvable: bool = True
     error: str = ""
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import filterfalse, islice
 
-from tas.extender.decision import FilterDecision, Outcome, Pod, RejectingValue, ScoreDecision
-from tas.policy.policy import POD_LABEL, Policy, PolicyKey, Strategy, StrategyType
+from tas.extender.decision import MAX_REJECTED, FilterDecision, Outcome, Pod, RejectingValue, ScoreDecision
+from tas.policy.policy import POD_LABEL, PolicyKey, Rule, Strategy, StrategyType
 from tas.policy.rules import State, rejecting_states, rule_state
 from tas.samples.freshness import is_fresh
-from tas.samples.sample import newest
+from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.scoring.score import Ranking, strategy_scores
 from tas.values.quantity import Quantity, format_quantity
 from tas.view.view import PolicyIndex, StrategyIndex, View
@@ -58,7 +59,13 @@ class TelemetryDecider:
             rejected=rejected,
             count_unknown=count_unknown,
             unknown_rejected=unknown_rejected,
-            values_of=partial(_rejecting_values, self._view, found.policy, strategy.strategy, now),
+            list_values=partial(
+                _rejecting_values,
+                strategy,
+                [(node, self._view.samples(node)) for node in islice(rejected, MAX_REJECTED)],
+                self._view.stale_after(found.policy),
+                now,
+            ),
             unresolvable=self._unresolvable,
         )
 
@@ -104,29 +111,36 @@ class TelemetryDecider:
 
 
 def _rejecting_values(
-    view: View, policy: Policy, strategy: Strategy, now: float, nodes: Iterable[str]
+    strategy: StrategyIndex, nodes: Iterable[tuple[str, NodeSamples]], stale_after: float, now: float
 ) -> Iterator[RejectingValue]:
-    """The values of the violated rules of each node; without a violated rule, those of the unknown rules."""
-    stale_after = view.stale_after(policy)
-    for node in nodes:
-        found: dict[State, list[RejectingValue]] = {state: [] for state in State}
-        for rule, text in zip(strategy.rules, strategy.rule_texts, strict=True):
-            scrape = newest(view.samples(node), rule.metric, rule.source)
-            if scrape is None:
-                found[State.UNKNOWN].append(RejectingValue(node=node, rule=text))
-                continue
-            value, age = scrape.metrics[rule.metric], max(0.0, now - scrape.time)
-            state = rule_state(rule, value if is_fresh(scrape, stale_after, now) else None)
-            found[state].append(
-                RejectingValue(
-                    node=node, rule=text, value=format_quantity(value), age_seconds=age, source=scrape.source
-                )
+    """The values of the violated rules of each node; without a violated rule, those of the unknown rules.
+
+    `nodes` are the rejected nodes with their samples at the time `now`.
+    """
+    rules = list(zip(strategy.strategy.rules, strategy.rule_texts, strict=True))
+    for node, samples in nodes:
+        violated: list[tuple[Rule, str, Scrape | None]] = []
+        unknown: list[tuple[Rule, str, Scrape | None]] = []
+        for rule, text in rules:
+            scrape = newest(samples, rule.metric, rule.source)
+            is_known = scrape is not None and is_fresh(scrape, stale_after, now)
+            state = rule_state(rule, scrape.metrics[rule.metric] if scrape is not None and is_known else None)
+            if state is State.VIOLATED:
+                violated.append((rule, text, scrape))
+            elif state is State.UNKNOWN:
+                unknown.append((rule, text, scrape))
+        for rule, text, scrape in violated or unknown:
+            yield RejectingValue(
+                node=node,
+                rule=text,
+                value=None if scrape is None else format_quantity(scrape.metrics[rule.metric]),
+                age_seconds=None if scrape is None else max(0.0, now - scrape.time),
+                source=None if scrape is None else scrape.source,
             )
-        yield from found[State.VIOLATED] or found[State.UNKNOWN]
 
 
 def _count_unknown(strategy: StrategyIndex, candidates: Collection[str], violating: int) -> int:
-    return max(0, len(candidates) - violating - sum(map(strategy.met.__contains__, candidates)))
+    return max(0, sum(1 for _ in filterfalse(strategy.met.__contains__, candidates)) - violating)
 
 
 def _count_without_value(strategy: Strategy, values: Sequence[Mapping[str, Quantity]], nodes: Collection[str]) -> int:

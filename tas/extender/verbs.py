@@ -13,7 +13,15 @@ import msgspec
 
 from tas.errors import line_of
 from tas.extender.answers import filter_result, host_priorities
-from tas.extender.decision import Decider, FilterDecision, Outcome, PreemptDecision, RejectingValue, ScoreDecision
+from tas.extender.decision import (
+    MAX_REJECTED,
+    Decider,
+    FilterDecision,
+    Outcome,
+    PreemptDecision,
+    RejectingValue,
+    ScoreDecision,
+)
 from tas.extender.preemption import PreemptionArgs, decode_preemption_args, preempt_decision, preemption_result
 from tas.extender.wire import ExtenderArgs, decode_args
 from tas.scoring.score import MAX_SCORE, Ranking
@@ -21,7 +29,6 @@ from tas.scoring.score import MAX_SCORE, Ranking
 A = TypeVar("A")
 D = TypeVar("D")
 
-MAX_REJECTED = 10
 MAX_REASONS = 20
 MAX_BEST = 5
 MAX_VALUES = 20
@@ -139,7 +146,6 @@ def _respond_filter(args: ExtenderArgs, decision: FilterDecision, now: float) ->
 def _record_filter(args: ExtenderArgs, decision: FilterDecision, now: float) -> Answer:
     candidates = args.candidates
     rejected = decision.rejected
-    recorded = tuple(islice(rejected, MAX_REJECTED))
     return Answer(
         time=now,
         verb="filter",
@@ -153,8 +159,8 @@ def _record_filter(args: ExtenderArgs, decision: FilterDecision, now: float) -> 
         unknown=decision.unknown,
         unknown_rejected=decision.unknown_rejected,
         reasons=Counter(rejected.values()) if rejected else {},
-        rejected=recorded,
-        values=tuple(islice(decision.values_of(recorded), MAX_VALUES)),
+        rejected=tuple(islice(rejected, MAX_REJECTED)),
+        values=tuple(islice(decision.list_values(), MAX_VALUES)),
     )
 
 

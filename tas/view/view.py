@@ -96,7 +96,17 @@ class RuleWatch(NamedTuple):
 class StrategyIndex:
     """One strategy of a policy: the nodes that violate it, with the reason, and the nodes that meet it."""
 
-    __slots__ = ("_rules", "indices", "met", "policy", "strategy", "unknown_reason", "violated", "violated_reasons")
+    __slots__ = (
+        "_rules",
+        "indices",
+        "met",
+        "policy",
+        "rule_texts",
+        "strategy",
+        "unknown_reason",
+        "violated",
+        "violated_reasons",
+    )
 
     def __init__(self, policy: Policy, strategy: Strategy, indices: tuple[MetricIndex, ...]) -> None:
         self.policy = policy
@@ -105,6 +115,7 @@ class StrategyIndex:
         self._rules = [(rule, index.values) for rule, index in zip(strategy.rules, indices, strict=True)]
         self.violated: dict[str, str] = {}
         self.met: set[str] = set()
+        self.rule_texts = strategy.rule_texts
         self.violated_reasons = _violated_reasons(policy, strategy)
         self.unknown_reason = (
             rejection_prefix(policy.key.name)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tas.extender.decision import RejectingValue
+from tas.extender.decision import MAX_REJECTED, RejectingValue
 from tas.extender.telemetry import TelemetryDecider
-from tas.extender.verbs import MAX_REJECTED, MAX_VALUES, Answer, answer_filter
+from tas.extender.verbs import MAX_VALUES, Record, answer_filter
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from tas.samples.sample import Scrape
@@ -28,16 +28,16 @@ def view_of(rules: list[dict[str, Any]], **strategy: Any) -> View:
     return view
 
 
-def publish(view: View, node: str, metrics: Mapping[str, str], *, ago: float = 0.0) -> None:
+def publish(view: View, node: str, metrics: Mapping[str, str], *, ago: float = 0.0, source: str = "agent") -> None:
     values = {name: parse_quantity(text) for name, text in metrics.items()}
     at = NOW - ago
-    view.add_samples(node, [Scrape(source="agent", measured=at, arrived=at, sequence=1, metrics=values)], NOW)
+    view.add_samples(node, [Scrape(source=source, measured=at, arrived=at, sequence=1, metrics=values)], NOW)
 
 
-def answered(view: View, *nodes: str) -> Answer:
+def answered(view: View, *nodes: str) -> Record:
     pod = {"metadata": {"name": "web", "namespace": "default", "labels": {POD_LABEL: "p"}}}
     _, record = answer_filter(TelemetryDecider(view), body(Pod=pod, Nodes=None, NodeNames=nodes), NOW)
-    return record()
+    return record
 
 
 def test_the_violated_rules_of_each_rejected_node_are_recorded() -> None:
@@ -46,7 +46,7 @@ def test_the_violated_rules_of_each_rejected_node_are_recorded() -> None:
     publish(view, "b", {"m": "1", "k": "1500m"}, ago=2)
     publish(view, "c", {"m": "41", "k": "42500m"}, ago=1)
 
-    assert answered(view, "a", "b", "c", "d").values == (
+    assert answered(view, "a", "b", "c", "d")().values == (
         RejectingValue(node="a", rule="m GreaterThan 40", value="50", age_seconds=3.0, source="agent"),
         RejectingValue(node="c", rule="m GreaterThan 40", value="41", age_seconds=1.0, source="agent"),
         RejectingValue(node="c", rule="k GreaterThan 40", value="42.5", age_seconds=1.0, source="agent"),
@@ -57,8 +57,23 @@ def test_a_node_rejected_for_want_of_a_fresh_value_has_its_last_one() -> None:
     view = view_of(RULES[:1], onStale="fail")
     publish(view, "a", {"m": "1"}, ago=12)
 
-    assert answered(view, "a", "b").values == (
+    assert answered(view, "a", "b")().values == (
         RejectingValue(node="a", rule="m GreaterThan 40", value="1", age_seconds=12.0, source="agent"),
+        RejectingValue(node="b", rule="m GreaterThan 40"),
+    )
+
+
+def test_samples_that_arrive_after_the_answer_are_not_recorded() -> None:
+    view = view_of(RULES[:1], onStale="fail")
+    publish(view, "a", {"m": "50"}, ago=3)
+    record = answered(view, "a", "b")
+
+    publish(view, "a", {"m": "1"}, source="other")
+    publish(view, "b", {"m": "60"})
+    view.drop_policy(KEY)
+
+    assert record().values == (
+        RejectingValue(node="a", rule="m GreaterThan 40", value="50", age_seconds=3.0, source="agent"),
         RejectingValue(node="b", rule="m GreaterThan 40"),
     )
 
@@ -71,7 +86,7 @@ def test_a_record_has_a_limited_number_of_values(rules: int, most: int) -> None:
     for node in nodes:
         publish(view, node, dict.fromkeys(metrics, "50"))
 
-    answer = answered(view, *nodes)
+    answer = answered(view, *nodes)()
 
     assert len(answer.values) == most
     assert {each.node for each in answer.values} <= set(answer.rejected)

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.errors import MAX_TEXT, InvalidInputError
-from tas.extender.decision import Outcome, Pod, RejectingValue
+from tas.extender.decision import MAX_REJECTED, Outcome, Pod, RejectingValue
 from tas.extender.verbs import (
     MAX_NAME,
     MAX_REASONS,
-    MAX_REJECTED,
     VERBS,
     Answer,
     answer_filter,
