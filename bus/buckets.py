@@ -14,6 +14,9 @@ NANOSECONDS = 10**9
 TOMBSTONE_SECONDS = 60
 """How long the server keeps the tombstone of an expired key."""
 
+FORGET_SECONDS = 1800.0
+"""How long the tombstone of a deleted key is kept at least, in a bucket whose tombstones are purged."""
+
 FIRST_SEQUENCE_MICROSECONDS = 10**15
 """The first sequence of a stream of TAS is above this (September 2001); of any other stream it is far below."""
 

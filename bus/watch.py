@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus, Epoch
 from bus.errors import BusError, UnavailableError
 from bus.feed import Feed
@@ -23,6 +24,9 @@ WATCHDOG_BEATS = 4
 
 RETRY = Backoff(first=0.1, longest=1.0)
 """The waits after failures to attach."""
+
+AWAY_SECONDS = FORGET_SECONDS / 2
+"""After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged."""
 
 STABLE_SECONDS = 2.0
 """After a feed that lasted this long, the next one is opened without a wait."""
@@ -53,7 +57,8 @@ class Watch:
     Each entry goes to the handler of its kind, tombstones included, in stream order and never twice within an epoch.
     All handlers are of one bucket; entries of other kinds are ignored. Invalid keys are logged and counted here,
     invalid values when they are read. `on_epoch` is called before the first entry of each epoch, also of the first: the
-    caller must keep what it knows until `_synced` of the new epoch is stored. `on_batch` is called after each burst of
+    caller must keep what it knows until `_synced` of the new epoch is stored. The epoch begins again if the watch was
+    away for so long that it may have missed deletions. `on_batch` is called after each burst of
     entries, and when `caught_up` becomes true. An exception of these functions is a bug and ends `run`.
     """
 
@@ -79,6 +84,7 @@ class Watch:
         self._last_sequence: int | None = None
         self._attached = inf
         self._was_behind = False
+        self._present = _Present()
 
     @property
     def status(self) -> WatchStatus:
@@ -117,6 +123,7 @@ class Watch:
                 self._caught_up = False
                 self._applied = 0
                 self._epoch = feed.epoch
+                self._present = _Present()
                 self._on_epoch(feed.epoch)
             self._last_sequence = feed.epoch.last_sequence
             self._attached = time.time()
@@ -134,7 +141,7 @@ class Watch:
 
     def _applied_before(self, now: Epoch) -> int | None:
         """The sequence after which to continue in this epoch of the stream; None if the epoch is another one."""
-        if self._epoch is None or now.created != self._epoch.created:
+        if self._epoch is None or now.created != self._epoch.created or self._present.was_away:
             return None
         if now.last_sequence >= self._applied:
             self._was_behind = False
@@ -153,6 +160,9 @@ class Watch:
         stuck_at: int | None = None
         while True:
             for _ in range(WATCHDOG_BEATS):
+                self._present.note()
+                if self._present.was_away:
+                    raise UnavailableError(f"{self._bucket.stream}: this process did not run for a long time")
                 await feed.beat()
             applied = feed.applied
             try:
@@ -167,3 +177,31 @@ class Watch:
             if applied == stuck_at:
                 raise UnavailableError(f"{self._bucket.stream} is at sequence {last}, the watch still at {applied}")
             stuck_at = applied if applied < last else None
+
+
+class _Present:
+    """Whether a watch has ever been away for `AWAY_SECONDS`, by the clock that has moved further.
+
+    The monotonic clock of Linux stops while the machine sleeps, and the time of day may be set back.
+    """
+
+    def __init__(self) -> None:
+        self._at = _clocks()
+        self._was_away = False
+
+    @property
+    def was_away(self) -> bool:
+        """Whether the watch was away once, or is away since the last `note`."""
+        return self._was_away or self._is_away()
+
+    def note(self) -> None:
+        """Notes that the watch is running now, with a feed."""
+        self._was_away = self.was_away
+        self._at = _clocks()
+
+    def _is_away(self) -> bool:
+        return max(now - at for now, at in zip(_clocks(), self._at, strict=True)) > AWAY_SECONDS
+
+
+def _clocks() -> tuple[float, float]:
+    return time.monotonic(), time.time()

@@ -43,10 +43,6 @@ After the longest wait without such a list, the waits start again with the first
 may encode a record differently, do not overwrite each other all the time.
 """
 
-FORGET_SECONDS = 1800.0
-"""How often tombstones are purged: each exists at least so long, and at most twice as long. A reader without a
-connection for a longer time must read the bucket again."""
-
 KEY_BATCH = 256
 """So many keys are compared before their differences are written.
 

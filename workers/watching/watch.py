@@ -13,6 +13,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS, POD_RECORDS, POLICY_RECORDS
 from bus.records.codec import encode
@@ -25,7 +26,7 @@ from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import NODES, PODS, POLICIES, Object, PodObject, PolicyObject
 from workers.process.runtime import json_response
-from workers.watching.mirror import FORGET_SECONDS, Mirror
+from workers.watching.mirror import Mirror
 
 log = structlog.get_logger("watch")
 
@@ -134,8 +135,10 @@ class WatchWorker:
             POLICY_RECORDS,
             record_of=policy_record,
             on_written=self._policy_written,
+            forget_seconds=forget_seconds,
             writer=WRITER,
         )
+        # Tombstones of nodes stay: `materialize` deletes samples if the facts were deleted, not if they are missing.
         self._nodes = Mirror(
             bus, client, NODES, NODE_FACTS, record_of=node_facts, on_written=self._node_written, writer=WRITER
         )
@@ -147,7 +150,6 @@ class WatchWorker:
             record_of=pod_record,
             on_written=self._pod_written,
             label_selector=POD_LABEL,
-            # Pods come and go all the time. Tombstones of the few nodes stay, for replicas that start later.
             forget_seconds=forget_seconds,
             writer=WRITER,
         )

@@ -265,6 +265,44 @@ async def test_after_a_lost_connection_a_watch_deletes_its_previous_consumer_fac
         await eventually(lambda: has_consumers(bus, 1))
 
 
+def clocks(*, monotonic: float = 0.0, of_day: float = 0.0) -> tuple[float, float]:
+    """Both clocks, moved by seconds."""
+    return time.monotonic() + monotonic, time.time() + of_day
+
+
+@pytest.mark.parametrize("clock", ["monotonic", "of_day"])
+async def test_a_watch_that_was_away_reads_again_and_misses_no_deletion(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    """As after a long interruption, or a sleep of the machine: the tombstones may have been purged meanwhile."""
+    await fill(bus, 2)
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        await bus.api(f"STREAM.PURGE.{NODES.stream}", {"filter": NODES.subject("n0.metrics")})
+        for hours in (0, 1):
+            moved = {clock: hours * 3600.0}
+            monkeypatch.setattr("bus.watch._clocks", lambda moved=moved: clocks(**moved))
+            attached = follower.watch.status.attached
+            bus.link._client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+            await eventually(lambda: attached < follower.watch.status.attached < float("inf"))  # noqa: B023
+            await bus.put(NODES, f"after-{hours}.metrics", b"1", revision=0, read_at=now())
+            await eventually(lambda: f"after-{hours}.metrics" in follower.view)  # noqa: B023
+            assert len(follower.epochs) == 1 + hours
+            assert ("n0.metrics" in follower.view) is (hours == 0)  # without a deletion nothing is read again
+        assert follower.view.keys() == {"n1.metrics", "after-0.metrics", "after-1.metrics"}
+
+
+async def test_a_process_that_did_not_run_for_long_reads_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection may still be open, and deliver later entries."""
+    await fill(bus, 2)
+    async with following(bus, NODES) as follower:
+        await follower.caught_up()
+        await bus.api(f"STREAM.PURGE.{NODES.stream}", {"filter": NODES.subject("n0.metrics")})
+        monkeypatch.setattr("bus.watch._clocks", lambda: clocks(of_day=3600.0))
+        await eventually(lambda: len(follower.epochs) == 2)
+        await eventually(lambda: follower.view.keys() == {"n1.metrics"})
+
+
 async def test_a_leader_that_is_briefly_behind_begins_no_new_epoch(server: Server) -> None:
     """In a cluster a new leader may briefly lack entries that its predecessor has delivered."""
 

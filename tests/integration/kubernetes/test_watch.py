@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, PODS, POLICIES, SYNCED, Bucket
+from bus.buckets import FORGET_SECONDS, NODES, PODS, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
 from bus.records.policies import decode_policy
@@ -29,7 +29,6 @@ from tests.integration.workers.running import running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
 from workers.kubernetes.client import KubernetesClient
-from workers.watching.mirror import FORGET_SECONDS
 from workers.watching.observation import agree
 from workers.watching.watch import WatchWorker
 
@@ -388,17 +387,33 @@ async def in_the_api(admin: Admin) -> dict[str, str]:
     return found
 
 
+async def keys_of(bus: Bus, bucket: Bucket) -> set[str]:
+    """All keys with an entry, tombstones included."""
+    answer = await bus.api(f"STREAM.INFO.{bucket.stream}", {"subjects_filter": bucket.subject(">")})
+    return {bucket.key(subject) for subject in answer["state"].get("subjects") or ()}
+
+
+async def test_deleted_policies_leave_no_entry(admin: Admin, bus: Bus, namespace: str) -> None:
+    async with replica(bus, admin, "watch", forget_seconds=0.05) as watched:
+        await watched.ready()
+
+        async def no_policies() -> bool:
+            return await keys_of(bus, POLICIES) == {SYNCED}
+
+        for _ in range(2):  # the second one has the name of a forgotten one
+            await admin.create_policy(namespace, "one", strategies=strategies())
+            await watched.has_policy(namespace, "one", lambda _: True)
+            await admin.delete_policy(namespace, "one")
+            await eventually(no_policies)
+
+
 async def test_deleted_pods_leave_no_entry(admin: Admin, bus: Bus, namespace: str) -> None:
     """A tombstone for each deleted pod would fill the bus and the memory of every replica within weeks."""
     async with replica(bus, admin, "watch", forget_seconds=0.05) as watched:
         await watched.ready()
 
-        async def stored() -> set[str]:
-            answer = await bus.api(f"STREAM.INFO.{PODS.stream}", {"subjects_filter": PODS.subject(">")})
-            return {PODS.key(subject) for subject in answer["state"].get("subjects") or ()}
-
         async def only_stays() -> bool:
-            return await stored() == {SYNCED, stays}
+            return await keys_of(bus, PODS) == {SYNCED, stays}
 
         stays = pod_key(PodKey(namespace, "stays"))
         await admin.create_pod(namespace, "stays", "policy")
