@@ -149,9 +149,14 @@ class Judge:
             await asyncio.sleep(JUDGE_SECONDS)
             self.judge()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log may lack what was known at the time of a removal: on a busy machine the watches are late."""
+        return any(removal.at > self.observed.complete_until for removal in self._waiting)
+
     def judge(self, *, all_of_them: bool = False) -> None:
         """Judges the removals that have waited long enough; at the end all, and all policies that were on the bus."""
-        until = time.time() - LATER_SECONDS
+        until = min(time.time() - LATER_SECONDS, self.observed.complete_until)
         while self._waiting and (all_of_them or self._waiting[0].at < until):
             self._judge(self._waiting.pop(0))
         if all_of_them:

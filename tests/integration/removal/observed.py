@@ -1,20 +1,27 @@
 """The log of the API server and the bus, with which every removal is compared."""
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any
 
-from bus.buckets import NODES, POLICIES, SYNCED
+from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
-from bus.watch import Watch
+from bus.errors import BusError
+from bus.watch import Watch, WatchStatus
 from sandbox.faults import Call
 from tests.integration.bus.followers import raw_watch
 from tests.integration.published import SECOND, microseconds_of
 from tests.integration.removal.model import Key, Samples, Spec
 from tests.integration.removal.spans import Span, outside, union
+
+COMPARE_SECONDS = 0.2
+"""After so long the log is compared with the bus."""
 
 Identity = tuple[str, int]
 """A policy's uid and generation."""
@@ -86,6 +93,7 @@ class Observed:
         setters: Whether the product made the last change of a label, by node, uid and label.
         lists: The requests for all policies.
         patches: The patches of each node.
+        complete_until: Up to this time the log has everything that was on the bus.
     """
 
     early: float = 0.0
@@ -96,6 +104,7 @@ class Observed:
     lists: list[Request] = field(default_factory=list)
     patches: dict[str, list[Request]] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=lambda: [Life(-inf)])
+    complete_until: float = -inf
     _watched: dict[str, int] = field(default_factory=dict)
 
     # The API server
@@ -130,18 +139,29 @@ class Observed:
         self.lives.append(Life(at))
         self.samples.wiped(at)
 
-    def watches(self, bus: Bus) -> tuple[Watch, Watch]:
-        """The watches that fill the log; both must run."""
+    async def follow(self, bus: Bus) -> None:
+        """Fills the log until cancelled."""
+        watches = self._watches(bus)
+        async with asyncio.TaskGroup() as tasks:
+            for watch in watches.values():
+                tasks.create_task(watch.run())
+            while True:
+                now = time.time()
+                with suppress(BusError):  # without an answer nothing is known to be complete
+                    epochs = {bucket: await bus.epoch(bucket) for bucket in watches}
+                    if all(_has(watch.status, epochs[bucket]) for bucket, watch in watches.items()):
+                        self.complete_until = now
+                await asyncio.sleep(COMPARE_SECONDS)
 
+    def _watches(self, bus: Bus) -> dict[Bucket, Watch]:
         def began(bucket: str, _: Epoch) -> None:
             self._watched[bucket] = len(self.lives) - 1
 
-        return (
-            raw_watch(bus, NODES, on_entry=self._note_samples, on_epoch=lambda epoch: began(NODES.name, epoch)),
-            raw_watch(
-                bus, POLICIES, on_entry=self._note_stored_policy, on_epoch=lambda epoch: began(POLICIES.name, epoch)
-            ),
-        )
+        noted = {NODES: self._note_samples, POLICIES: self._note_stored_policy}
+        return {
+            bucket: raw_watch(bus, bucket, on_entry=note, on_epoch=partial(began, bucket.name))
+            for bucket, note in noted.items()
+        }
 
     def _note_samples(self, entry: RawEntry) -> None:
         token, _, kind = entry.key.partition(".")
@@ -151,10 +171,10 @@ class Observed:
             for metric in scrape["metrics"]:
                 measured = microseconds_of(scrape["measured"]) / SECOND
                 life, node = self._watched[NODES.name], token.replace("_", ".")
-                self.samples.seen(life, node, metric, source=scrape["source"], measured=measured, at=time.time())
+                self.samples.seen(life, node, metric, source=scrape["source"], measured=measured, at=entry.created)
 
     def _note_stored_policy(self, entry: RawEntry) -> None:
-        life, now = self.lives[self._watched[POLICIES.name]], time.time()
+        life, now = self.lives[self._watched[POLICIES.name]], entry.created
         if entry.key == SYNCED:
             life.synced = min(life.synced, now)
             return
@@ -231,3 +251,9 @@ class Observed:
             for state, end in zip(states, ends, strict=True)
             if state.uid == uid
         ]
+
+
+def _has(status: WatchStatus, epoch: Epoch) -> bool:
+    """Whether a watch has delivered everything up to the last sequence of an epoch."""
+    here = status.epoch is not None and status.epoch.created == epoch.created
+    return here and status.caught_up and status.applied >= epoch.last_sequence

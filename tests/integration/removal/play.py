@@ -21,7 +21,7 @@ from tests.integration.removal.judge import SLACK_SECONDS, Judge
 from tests.integration.removal.observed import Observed
 from tests.integration.removal.workers import STALE_AFTER, One, Process, Task
 from tests.integration.replicas import Replica, replica, tas
-from tests.integration.servers import Server
+from tests.integration.servers import Server, eventually
 from tests.integration.watched import meanwhile
 
 HISTORY_SECONDS = 6.0
@@ -134,7 +134,7 @@ async def play(
         api, kubeconfig = await stack.enter_async_context(stage(judge, folder, journal.log))
         bus = await stack.enter_async_context(Bus.connect(server.url, name="test"))
         for work in (
-            *(watch.run() for watch in judge.observed.watches(bus)),
+            judge.observed.follow(bus),
             judge.run(),
             lateness.run(),
         ):
@@ -174,6 +174,7 @@ async def live(history: History, judge: Judge, journal: Journal, *, seconds: flo
         if pause_seconds:
             happening.create_task(history.sleep(pause_seconds))
     await history.settle(Quiet(journal.log, judge, steady=STEADY_SECONDS), what="quiet")
+    await eventually(lambda: not judge.is_behind)
     judge.judge(all_of_them=True)
     judge.must_have_no_faults()
 
