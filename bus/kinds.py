@@ -11,7 +11,7 @@ from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples,
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.sources import decode_source_state, encode_source_state
-from bus.records.synced import Synced, decode_synced
+from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
 from bus.subjects import (
     NodeKind,
@@ -113,7 +113,7 @@ def synced_of(bucket: Bucket) -> RecordKind[str, Synced]:
         bucket=bucket,
         key=str,
         parse_key=lambda key: key if key == SYNCED else None,
-        encode=encode,
+        encode=encode_synced,
         decode=lambda _, data: decode_synced(data),
         keys=SYNCED,
     )

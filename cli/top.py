@@ -41,6 +41,7 @@ async def _top(bus: Bus, url: str, settings: Settings) -> int:
         hints=[f"Ctrl-C ends the view      # {url}   http://{settings.extender_health}/answers"],
         console=new_console(),
         cluster=lambda: pods.rows(followed),
+        file_problems=lambda: followed.file_problems,
     )
     async with stop_signals() as stop:
         tasks = [asyncio.create_task(part.run()) for part in (followed, pods, live)]

@@ -8,14 +8,24 @@ import click
 import msgspec
 from rich.text import Text
 
+from bus.buckets import POLICIES, SYNCED
 from bus.connection import Bus
-from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, POLICY_RECORDS, SOURCE_STATES
+from bus.kinds import (
+    LEASE_RECORDS,
+    NODE_FACTS,
+    NODE_SAMPLES,
+    NODE_VERDICTS,
+    POLICY_RECORDS,
+    SOURCE_STATES,
+    synced_of,
+)
 from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
-from cli.output import counted
+from cli.output import counted, echo
 from cli.queries.query import age_text, ask, new_table, print_table, readable, value_text
 from cli.settings import Settings
+from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import StrategyType
 from tas.samples.sample import NodeSamples
@@ -39,8 +49,7 @@ def nodes(settings: Settings, *, as_json: bool) -> int:
 def policies(settings: Settings, *, as_json: bool) -> int:
     """Each policy, with its strategies and problems.
 
-    A file that cannot be read is not on the bus, and its last good version stays: see `GET /problems` of `tas run
-    policies`, or the screen of `tas up`.
+    Also each policy file with a part that is not in force, with the reason and with what is in force instead.
     """
     return ask(settings, lambda bus, _: _policies(bus, as_json=as_json))
 
@@ -148,6 +157,14 @@ def _sample_rows(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
 
 async def _policies(bus: Bus, *, as_json: bool) -> int:
     records = [record for _, record in sorted((await readable(bus, POLICY_RECORDS)).items())]
+    synced = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
+    problems = FileProblems() if synced is None else synced.file_problems
+    files: dict[str, list[FileProblem]] = {}
+    for problem in problems.listed:
+        files.setdefault(problem.origin, []).append(problem)
+    if problems.others:
+        more = counted(problems.others, "more problem")
+        echo(f"{more} of policy files: GET /problems of tas run policies, or /problems/files of tas up", err=True)
     if as_json:
         print_json(
             [
@@ -162,16 +179,25 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
                 }
                 for record in records
             ]
+            + [
+                dict.fromkeys(("namespace", "name", "uid", "generation"))
+                | {"origin": origin, "problems": [msgspec.to_builtins(each) for each in of_file], "spec": None}
+                for origin, of_file in files.items()
+            ]
         )
         return 0
     # Only policies from a directory have a file.
     columns = ["POLICY", "STRATEGY", "RULES", "OPTIONS", "FILE", "PROBLEMS"]
-    if not any(record.origin for record in records):
+    if not files and not any(record.origin for record in records):
         columns.remove("FILE")
     table = new_table(*columns)
-    for record in records:
-        for row in _policy_rows(record):
-            table.add_row(*(row.get(column, Text("-")) for column in columns))
+    rows = [row for record in records for row in _policy_rows(record)]
+    rows += [
+        {"FILE": Text(origin), "PROBLEMS": Text("\n".join(map(_file_problem, of_file)))}
+        for origin, of_file in files.items()
+    ]
+    for row in rows:
+        table.add_row(*(row.get(column, Text("-")) for column in columns))
     print_table(table, empty="no policies: none in --policies DIR, or none in the cluster")
     return 0
 
@@ -192,6 +218,10 @@ def _policy_rows(record: PolicyRecord) -> Iterator[dict[str, Text]]:
         row["FILE"] = record.origin
         row["PROBLEMS"] = "\n".join(map(str, record.problems)) if number == 0 else " "
         yield {column: Text(text) for column, text in row.items() if text}
+
+
+def _file_problem(problem: FileProblem) -> str:
+    return f"{problem.subject}: {problem.field} = {problem.value}: {problem.reason}; in force: {problem.in_force}"
 
 
 def _options(fields: Mapping[str, Any]) -> list[str]:

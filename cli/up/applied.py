@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -10,12 +11,24 @@ import orjson
 import structlog
 from aiohttp import web
 
+from bus.connection import Bus
+from bus.errors import BusError
 from sandbox.cluster import Cluster
 from sandbox.errors import PageNotFoundError, StatusError
 from sandbox.resources import NAMESPACES, TASPOLICIES
-from tas.policy.directory import LAST_GOOD, NOTHING, DirectoryPlan, FilePolicy, FileProblem, plan
+from tas.policy.directory import (
+    LAST_GOOD,
+    NOTHING,
+    DirectoryPlan,
+    FilePolicy,
+    FileProblem,
+    FileProblems,
+    file_problems,
+    plan,
+)
 from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey
+from workers.following.synced import write_file_problems
 from workers.process.runtime import json_response
 from workers.watching.policies import problem_fields
 from workers.watching.policy_files import DirectoryReader
@@ -24,6 +37,8 @@ log = structlog.get_logger("applied")
 
 POLL_INTERVAL_SECONDS = 0.2
 """How often the directory is read. Unchanged files are not parsed again."""
+
+STORE_INTERVAL_SECONDS = 1.0
 
 MANAGER = "tas-up"
 
@@ -36,6 +51,7 @@ class AppliedPolicies:
 
     Attributes:
         problems: The invalid files, and the policies that the cluster refuses.
+        file_problems: The same within limits.
     """
 
     name = "applied-policies"
@@ -48,6 +64,7 @@ class AppliedPolicies:
         self._reported: dict[str, tuple[FileProblem, ...]] = {}
         self._reported_directory: str | None = None
         self.problems: tuple[FileProblem, ...] = ()
+        self.file_problems = FileProblems()
 
     def unready(self) -> str | None:
         """Always ready: the worker `watch` reports when it has the policies."""
@@ -134,8 +151,31 @@ class AppliedPolicies:
                     log.warning("policy_file_invalid", file=origin, **problem_fields(problem))
         for origin in self._reported.keys() - problems.keys():
             log.info("policy_file_valid", file=origin)
+        if self._reported != problems:
+            self.problems = tuple(problem for of_file in problems.values() for problem in of_file)
+            self.file_problems = file_problems(self.problems)
         self._reported = problems
-        self.problems = tuple(problem for of_file in problems.values() for problem in of_file)
+
+
+class StoredProblems:
+    """Stores the problems of files on the bus, for `tas get policies`: the worker `watch` knows only the cluster."""
+
+    name = "stored-problems"
+
+    def __init__(self, bus: Bus, applied: AppliedPolicies) -> None:
+        self._bus = bus
+        self._applied = applied
+
+    def unready(self) -> str | None:
+        """Always ready."""
+        return None
+
+    async def run(self) -> None:
+        """Compares every second until cancelled: each new list of `watch` is stored without problems."""
+        while True:
+            with suppress(BusError):  # the next comparison writes
+                await write_file_problems(self._bus, self._applied.file_problems)
+            await asyncio.sleep(STORE_INTERVAL_SECONDS)
 
 
 def _as_written(filed: FilePolicy) -> object:

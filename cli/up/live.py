@@ -19,9 +19,10 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from cli.output import counted
 from tas.enforcing.labels import is_in_our_form
 from tas.explain.explain import explain_node
-from tas.policy.directory import FileProblem
+from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.freshness import is_fresh
@@ -67,7 +68,7 @@ class LiveView:
         hints: Iterable[str],
         console: Console,
         cluster: Callable[[], Mapping[str, str]],
-        file_problems: Callable[[], Iterable[FileProblem]] = tuple,
+        file_problems: Callable[[], FileProblems],
     ) -> None:
         self._answers_url = answers_url
         self._hints = tuple(hints)
@@ -205,11 +206,14 @@ class LiveView:
 
     def _problems(self) -> list[str]:
         """What is wrong with files and with policies, the reason before the value: that may be long."""
+        found = self._file_problems()
         of_files = [
             f"{each.origin}: in force: {each.in_force}; {each.reason}"
             + ("" if each.subject == "file" else f"; {each.subject}: {each.field} = {each.value}")
-            for each in self._file_problems()
+            for each in found.listed
         ]
+        if found.others:
+            of_files.append(f"{counted(found.others, 'more problem')} of policy files")
         return of_files + [
             f"{str(key).removeprefix('default/')}: {each.field}: {each.reason}; value: {each.value}"
             for key in sorted(self._view.policies)

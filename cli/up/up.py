@@ -14,7 +14,7 @@ from cli.console import SafeConsole
 from cli.discovery import bus_url, running_bus
 from cli.options import settings_command
 from cli.settings import EMBEDDED, Settings
-from cli.up.applied import AppliedPolicies
+from cli.up.applied import AppliedPolicies, StoredProblems
 from cli.up.live import LiveView, cluster_rows
 from cli.up.simulated import SimulatedNodes, SimulatedPods
 from cli.wiring import all_workers, process, run_process
@@ -63,11 +63,12 @@ async def _up(settings: Settings) -> int:
             hints=_hints(settings, bus.address, request, directory),
             console=console,
             cluster=lambda: _cluster(sandbox.cluster),
-            file_problems=lambda: applied.problems,
+            file_problems=lambda: applied.file_problems,
         )
         simulated = SimulatedNodes(await parts.connect(url, "simulated"), followed, SIMULATED_NODES)
         for part in (
             applied,
+            StoredProblems(bus, applied),
             followed,
             simulated,
             SimulatedPods(sandbox.cluster),

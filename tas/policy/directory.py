@@ -7,7 +7,7 @@ again, or deleted. If two files have a policy of one name, the first path counts
 import hashlib
 import json
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -59,6 +59,36 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"file {self.origin}: {self.subject}: {self.field} = {self.value}: {self.reason}"
+
+
+MAX_LISTED_PROBLEMS = 100
+MAX_LISTED_BYTES = 64 << 10
+"""The most problems, and the most bytes of their JSON, that are stored on the bus: a directory may have any number."""
+
+
+class FileProblems(msgspec.Struct, frozen=True, kw_only=True):
+    """The problems of a directory's files that are listed, and the number of all others."""
+
+    listed: tuple[FileProblem, ...] = ()
+    others: int = 0
+
+
+def file_problems(problems: Iterable[FileProblem]) -> FileProblems:
+    """`problems` within the limits. The first problem of each file comes before any second one."""
+    found = list(problems)
+    seen: Counter[str] = Counter()
+    ranks = []
+    for problem in found:
+        ranks.append(seen[problem.origin])
+        seen[problem.origin] += 1
+    listed: list[int] = []
+    free = MAX_LISTED_BYTES
+    for index in sorted(range(len(found)), key=ranks.__getitem__)[:MAX_LISTED_PROBLEMS]:
+        free -= len(msgspec.json.encode(found[index]))
+        if free < 0:
+            break
+        listed.append(index)
+    return FileProblems(listed=tuple(found[index] for index in sorted(listed)), others=len(found) - len(listed))
 
 
 class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):

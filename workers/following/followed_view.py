@@ -18,6 +18,7 @@ from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from bus.watch import WatchStatus
+from tas.policy.directory import FileProblems
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.view.epoch_keys import EpochKeys
@@ -94,6 +95,11 @@ class FollowedView:
     def cluster(self) -> bool:
         """Whether the list of nodes is complete, and comes from a Kubernetes API: then there are no other nodes."""
         return self._nodes.synced is not None and self._nodes.synced.cluster
+
+    @property
+    def file_problems(self) -> FileProblems:
+        """The problems of policy files, as stored with the list of policies."""
+        return FileProblems() if self._policies.synced is None else self._policies.synced.file_problems
 
     @property
     def idle_seconds(self) -> float:

@@ -10,12 +10,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from bus.buckets import SYNCED, Bucket
+import msgspec
+
+from bus.buckets import POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch
 from bus.kinds import synced_of
 from bus.record_kind import Entry, Handler
 from bus.records.synced import Synced
 from bus.watch import Watch, WatchStatus
+from tas.policy.directory import FileProblems
+
+NO_PROBLEMS = FileProblems()
 
 
 class SyncedWatch:
@@ -89,15 +94,43 @@ class SyncedWatch:
         self._on_complete(self._synced)
 
 
-async def write_synced(bus: Bus, bucket: Bucket, epoch: Epoch, *, count: int, writer: str, cluster: bool) -> None:
+async def write_synced(
+    bus: Bus,
+    bucket: Bucket,
+    epoch: Epoch,
+    *,
+    count: int,
+    writer: str,
+    cluster: bool,
+    file_problems: FileProblems = NO_PROBLEMS,
+) -> None:
     """Writes that a complete list of `count` objects is stored in this epoch, unless `_synced` says so already.
 
     Raises BusError if it was not written; ConflictError if another writer was first.
     """
     kind, read_at = synced_of(bucket), time.monotonic()
     stored = await kind.get(bus, SYNCED)
+    synced = Synced(
+        epoch=epoch.created,
+        count=count,
+        time=datetime.now(UTC),
+        writer=writer,
+        cluster=cluster,
+        file_problems=file_problems,
+    )
     current = stored.readable()
-    if current is not None and (current.epoch, current.count, current.cluster) == (epoch.created, count, cluster):
-        return
-    synced = Synced(epoch=epoch.created, count=count, time=datetime.now(UTC), writer=writer, cluster=cluster)
-    await kind.put(bus, SYNCED, synced, revision=stored.revision, read_at=read_at)
+    if current is None or msgspec.structs.replace(current, time=synced.time, writer=writer) != synced:
+        await kind.put(bus, SYNCED, synced, revision=stored.revision, read_at=read_at)
+
+
+async def write_file_problems(bus: Bus, file_problems: FileProblems) -> None:
+    """Writes the problems of files into `_synced` of POLICIES, unless it has them; not before there is a list.
+
+    For files that are applied to a cluster: the writer of the list knows only the cluster. Raises as `write_synced`.
+    """
+    kind, read_at = synced_of(POLICIES), time.monotonic()
+    stored = await kind.get(bus, SYNCED)
+    current = stored.readable()
+    if current is not None and current.file_problems != file_problems:
+        synced = msgspec.structs.replace(current, file_problems=file_problems)
+        await kind.put(bus, SYNCED, synced, revision=stored.revision, read_at=read_at)

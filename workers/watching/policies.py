@@ -22,7 +22,7 @@ from bus.connection import Bus, Epoch
 from bus.errors import BusError
 from bus.kinds import POLICY_RECORDS
 from bus.records.policies import PolicyRecord
-from tas.policy.directory import DirectoryPlan, FileProblem, plan
+from tas.policy.directory import DirectoryPlan, FileProblem, FileProblems, file_problems, plan
 from tas.policy.policy import PolicyKey
 from tas.values.backoff import Backoff
 from workers.following.records import Records, Stored, Write
@@ -75,6 +75,7 @@ class PolicyDirectory:
         self._reported_directory: str | None = None
         self._throttled = ThrottledLog(log)
         self.problems: tuple[FileProblem, ...] = ()
+        self._listed_problems = FileProblems()
         self._metrics = _Metrics(registry)
 
     def unready(self) -> str | None:
@@ -190,7 +191,15 @@ class PolicyDirectory:
     async def _write_synced(self, epoch: Epoch, count: int) -> bool:
         """Writes `_synced` in both buckets. Returns whether it is written."""
         try:
-            await write_synced(self._bus, POLICIES, epoch, count=count, writer="directory", cluster=False)
+            await write_synced(
+                self._bus,
+                POLICIES,
+                epoch,
+                count=count,
+                writer="directory",
+                cluster=False,
+                file_problems=self._listed_problems,
+            )
             # Without a cluster every valid name is a node.
             nodes_epoch = await self._bus.epoch(NODES)
             await write_synced(self._bus, NODES, nodes_epoch, count=0, writer="directory", cluster=False)
@@ -229,8 +238,10 @@ class PolicyDirectory:
                     log.warning("policy_file_invalid", file=origin, **problem_fields(problem))
         for origin in self._reported_files.keys() - reported.keys():
             log.info("policy_file_valid", file=origin)
+        if self._reported_files != reported:
+            self.problems = tuple(problem for problems in reported.values() for problem in problems)
+            self._listed_problems = file_problems(self.problems)
         self._reported_files = reported
-        self.problems = tuple(problem for problems in reported.values() for problem in problems)
         self._metrics.unreadable.set(len(planned.unreadable))
         self._metrics.duplicates.set(len(planned.duplicates))
 

@@ -14,8 +14,9 @@ from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.samples import decode_samples, encode_samples
 from bus.records.sources import decode_source_state, encode_source_state
-from bus.records.synced import Synced, decode_synced
+from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
+from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import Scrape
@@ -80,6 +81,18 @@ SYNCED = Synced(
     time=NEW_YEAR + timedelta(seconds=5),
     writer="directory",
     cluster=False,
+    file_problems=FileProblems(
+        listed=(
+            FileProblem(
+                origin="web.yaml",
+                subject="policy default/web",
+                field="spec.strategies.dontschedule.onStale",
+                value="'hold'",
+                reason="must be one of pass, fail",
+            ),
+        ),
+        others=2,
+    ),
 )
 POLICY = PolicyRecord(
     policy=Policy(
@@ -183,7 +196,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
     ("pod.json", POD, encode, decode_pod),
     ("source.json", SOURCE, encode_source_state, decode_source_state),
-    ("synced.json", SYNCED, encode, decode_synced),
+    ("synced.json", SYNCED, encode_synced, decode_synced),
     ("verdict.json", VERDICT, encode_verdict, decode_verdict),
 ]
 

@@ -19,6 +19,7 @@ from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.verdicts import encode_verdict
 from bus.server import EmbeddedServer, find_binary
 from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
+from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -28,7 +29,7 @@ from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, NodeVer
 from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import COMMAND, HEALTH, SHORT, Tas
 from tests.integration.servers import Server, eventually
-from workers.following.synced import write_synced
+from workers.following.synced import write_file_problems, write_synced
 
 
 @pytest.fixture
@@ -173,6 +174,37 @@ async def test_get_policies_shows_the_options_of_policies_and_strategies(tas: Ta
     options = [line[-1] for line in lines[2:7]]
     assert options == ["dryRun", "nodeSelector zone in (a),!spot", "staleAfter 60s", "onStale clear", "for 90s"]
     assert lines[7][:4] == ["default/p", "labeling", "-", "-"]
+
+
+async def test_get_policies_shows_the_files_that_are_not_in_force(tas: Tas, bus: Bus) -> None:
+    await put_policy(bus, "good", {"strategies": {"dontschedule": rules("m Equals 1")}}, origin="")
+    epoch = await bus.epoch(POLICIES)
+    await write_synced(bus, POLICIES, epoch, count=1, writer="test", cluster=True)
+    problems = (
+        FileProblem(origin="a.yaml", subject="file", field="content", value="9 bytes", reason="no YAML"),
+        FileProblem(
+            origin="b.yaml", subject="policy default/b", field="spec.suspend", value="'x'", reason="no boolean"
+        ),
+        FileProblem(origin="b.yaml", subject="policy default/c", field="spec", value="[]", reason="no object"),
+    )
+    await write_file_problems(bus, FileProblems(listed=problems, others=7))
+    last = (await bus.epoch(POLICIES)).last_sequence
+    await write_file_problems(bus, FileProblems(listed=problems, others=7))
+    assert (await bus.epoch(POLICIES)).last_sequence == last
+    done = await tas("get", "policies")
+    table = [re.split(r" {2,}", line.rstrip()) for line in done.out.splitlines()]
+    assert table == [
+        ["POLICY", "STRATEGY", "RULES", "OPTIONS", "FILE", "PROBLEMS"],
+        ["default/good", "dontschedule", "m Equals 1", "-", "-", "-"],
+        ["-", "-", "-", "-", "a.yaml", "file: content = 9 bytes: no YAML; in force: nothing"],
+        ["-", "-", "-", "-", "b.yaml", "policy default/b: spec.suspend = 'x': no boolean; in force: nothing"],
+        ["", "policy default/c: spec = []: no object; in force: nothing"],
+    ]
+    assert "7 more problems of policy files" in done.err
+    good, first, second = (await tas("get", "policies", "--json")).json
+    assert (good["name"], good["problems"]) == ("good", [])
+    assert (first["name"], first["origin"], second["origin"]) == (None, "a.yaml", "b.yaml")
+    assert [(each["field"], each["value"]) for each in second["problems"]] == [("spec.suspend", "'x'"), ("spec", "[]")]
 
 
 async def test_get_policies_shows_which_rules_of_scheduleonmetric_are_ignored(tas: Tas, bus: Bus) -> None:

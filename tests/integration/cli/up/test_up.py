@@ -71,12 +71,18 @@ async def test_nodes_get_labels_pods_move_an_edit_takes_effect_and_no_file_remai
         await screen.shows("policies: bad.yaml: in force: nothing; no YAML")
         (problem,) = await _json(f"http://127.0.0.1:{health}/problems/files")
         assert (problem["origin"], problem["in_force"]) == ("bad.yaml", "nothing")
+
+        async def stored() -> bool:
+            return "bad.yaml" in (await tas("get", "policies")).out
+
+        await eventually(stored)
         for node in ("node-1", "node-2", "node-3"):
             done = await tas("publish", node, "health_metric=2")
             assert done.code == 0, done.err
         await eventually(lambda: "cluster: node-3: labels: demo-policy=violating; pods: –" in screen.text)
         await eventually(lambda: "simulated_pod_evicted" in screen.text)
         top = Screen(await tas.start("top", "--extender-health", f"127.0.0.1:{health}"))
+        await eventually(lambda: "policies: bad.yaml: in force: nothing; no YAML" in top.text)
         await top.shows("cluster: node-3: labels: demo-policy=violating", "answer: ")
         os.kill(top.process.pid, signal.SIGINT)
         assert await top.ended() == 0

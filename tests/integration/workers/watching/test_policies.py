@@ -17,6 +17,7 @@ from bus.buckets import NODES, POLICIES, SYNCED
 from bus.connection import Bus
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.subjects import policy_key
+from tas.policy.directory import MAX_LISTED_PROBLEMS, FileProblems
 from tas.policy.policy import Policy, PolicyKey, StrategyType
 from tas.values.quantity import NANO
 from tests.integration.servers import Server, eventually
@@ -90,6 +91,19 @@ class Directory:
             )
 
         await eventually(are_reported)
+
+    async def file_problems(self) -> FileProblems:
+        """What `_synced` says about the files."""
+        synced = await synced_on(self.bus, POLICIES)
+        return FileProblems() if synced is None else synced.file_problems
+
+    async def stores_problems_of(self, *origins: str) -> None:
+        """Waits until the problems on the bus are those of these files."""
+
+        async def are_stored() -> bool:
+            return tuple(problem.origin for problem in (await self.file_problems()).listed) == origins
+
+        await eventually(are_stored)
 
     async def pass_ended(self) -> None:
         """Waits until a pass has ended that began after this call: it has written a policy of this call."""
@@ -331,6 +345,29 @@ async def test_an_invalid_edit_keeps_the_last_good_version_and_is_logged_once(di
     assert [line["file"] for line in logs if line["event"] == "policy_file_valid"] == [f"a.{suffix}"]
 
 
+async def test_the_problems_of_files_are_on_the_bus_while_they_exist(directory: Directory) -> None:
+    directory.write("a.yaml", text(manifest("one")))
+    await directory.holds("one")
+    directory.write("b.yaml", text(manifest("two", suspend="perhaps")))
+    await directory.stores_problems_of("b.yaml")
+    (problem,) = (await directory.file_problems()).listed
+    assert (problem.subject, problem.field, problem.value) == ("policy default/two", "spec.suspend", "'perhaps'")
+    assert problem.in_force == "nothing"
+    directory.write("a.yaml", "a: b: c")
+    await directory.stores_problems_of("a.yaml", "b.yaml")
+    assert await policy_names(directory.bus) == {"one"}
+    for file in directory.path.iterdir():
+        file.unlink()
+    await directory.stores_problems_of()
+    for number in range(MAX_LISTED_PROBLEMS + 20):
+        directory.write(f"{number}.yaml", "a: b: c")
+
+    async def all_counted() -> bool:
+        return (await directory.file_problems()).others == 20
+
+    await eventually(all_counted)
+
+
 async def test_the_deletion_of_an_invalid_file_removes_its_policy(directory: Directory) -> None:
     directory.write("a.yaml", text(manifest("one")))
     await directory.holds("one")
@@ -525,6 +562,7 @@ async def test_policies_that_somebody_else_deleted_or_overwrote_are_written_agai
 
 async def test_two_replicas_do_not_write_against_each_other(path: Path, bus: Bus, server: Server) -> None:
     (path / "a.yaml").write_text(text(manifest("one")))
+    (path / "bad.yaml").write_text("a: b: c")
     async with (
         Bus.connect(server.url, name="second") as second_bus,
         following(path, bus) as first,
@@ -552,7 +590,7 @@ async def test_after_a_wipe_everything_is_published_again(directory: Directory, 
     await directory.holds("one", "two")
     # A policy whose file is invalid now is only on the bus and in the memory of the worker.
     directory.write("b.yaml", "a: b: c")
-    await directory.reports("no YAML")
+    await directory.stores_problems_of("b.yaml")
     before = await epoch_on(directory.bus, POLICIES)
     await server.restart(wiped=True)
     await directory.holds("one", "two")
@@ -564,6 +602,7 @@ async def test_after_a_wipe_everything_is_published_again(directory: Directory, 
         synced = await synced_on(directory.bus, bucket)
         assert synced is not None
         assert synced.epoch == (await epoch_on(directory.bus, bucket)).created
+    await directory.stores_problems_of("b.yaml")
 
 
 async def test_changes_during_an_outage_of_the_bus_are_stored_after_it(directory: Directory, server: Server) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.up.live import LiveView, answer_cells, cluster_rows, event_line, fit, shares
-from tas.policy.directory import FileProblem
+from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape
@@ -73,7 +73,7 @@ def live(width: int, height: int, *events: str) -> LiveView:
         hints=HINTS,
         console=Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None),
         cluster=lambda: {f"node-{n}": "labels: –; pods: –" for n in range(1, 5)},
-        file_problems=lambda: [PROBLEM],
+        file_problems=lambda: FileProblems(listed=(PROBLEM,)),
     )
     for line in events:
         shown.add_event(line)

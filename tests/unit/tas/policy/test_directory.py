@@ -7,10 +7,13 @@ import pytest
 
 from tas.policy.directory import (
     MAX_FILE_PROBLEMS,
+    MAX_LISTED_BYTES,
+    MAX_LISTED_PROBLEMS,
     FilePolicy,
     FileProblem,
     PolicyFile,
     file_policy_uid,
+    file_problems,
     generation_of,
     plan,
     policy_file,
@@ -247,3 +250,20 @@ def test_all_problems_of_a_plan_are_reported_by_file() -> None:
     assert planned.problems.keys() == {"x.yaml"}
     assert [each.subject for each in planned.problems["x.yaml"]] == ["policy default/one", "policy default/one"]
     assert [each.field for each in planned.problems["x.yaml"]] == ["spec", "metadata.name"]
+
+
+def test_of_many_problems_the_first_of_each_file_are_listed_and_the_others_counted() -> None:
+    def problem(origin: str, number: int, value: str = "?") -> FileProblem:
+        return FileProblem(origin=origin, subject="file", field=f"f{number}", value=value, reason="cannot be read")
+
+    few = [problem("a.yaml", 0), problem("b.yaml", 0)]
+    assert (file_problems(few).listed, file_problems(few).others) == (tuple(few), 0)
+    many = [problem("a.yaml", number) for number in range(MAX_LISTED_PROBLEMS + 5)]
+    found = file_problems([*many, problem("b.yaml", 0)])
+    assert found.listed == (*many[: MAX_LISTED_PROBLEMS - 1], problem("b.yaml", 0))
+    assert found.others == 6
+    large = [problem(f"{number}.yaml", 0, "\x1b" * 2000) for number in range(10)]
+    found = file_problems(large)
+    assert 0 < len(found.listed) < 10
+    assert found.others == 10 - len(found.listed)
+    assert len(msgspec.json.encode(found.listed)) < MAX_LISTED_BYTES + 10
