@@ -40,6 +40,13 @@ KEPT_EVENTS = 50
 ROOMY_HEIGHT = 40
 """From this many lines on, empty lines separate the sections, and all hints are shown."""
 
+MOST_LINES = 3
+"""For one problem of a policy or a file."""
+
+POLICIES_SECTION = 2
+POLICY_ROWS = 2
+"""How many lines remain for policies below many problems: a row, and the number of the others."""
+
 GAP = 2
 """Spaces between columns."""
 
@@ -119,9 +126,16 @@ class LiveView:
         gap = [Text()] if height >= ROOMY_HEIGHT else []
         lines = list(hints)
         free = height - len(hints) - len(sections) * (1 + len(gap))
-        for (head, *rows), share in zip(
-            sections, shares(free, [len(section) - 1 for section in sections]), strict=True
-        ):
+        wanted = [len(section) - 1 for section in sections]
+        below = min(POLICY_ROWS, wanted[POLICIES_SECTION])
+        problems, others = self._problems(), self._file_problems().others
+        first = min(len(problems) + (others > 0), max(1, free // 3))
+        wanted[POLICIES_SECTION] += sum(len(wrapped(problem, width, MOST_LINES)) for problem in problems[:height])
+        given = shares(free, wanted, {POLICIES_SECTION: first + below if first else 0})
+        sections[POLICIES_SECTION][1:1] = problem_lines(
+            problems, others, width, max(first, given[POLICIES_SECTION] - below)
+        )
+        for (head, *rows), share in zip(sections, given, strict=True):
             head.stylize("bold blue")
             lines += [*gap, head, *cut(rows, share)]
         for line in lines:
@@ -186,10 +200,8 @@ class LiveView:
         return aligned([(Text("cluster"), Text()), *rows], width, flexible=1)
 
     def _policy_lines(self, now: float, width: int) -> list[Text]:
-        # The problems come first, since not all rows may fit. The other rows keep their places.
-        problems = [Text(line, style="yellow") for text in self._problems() for line in wrapped(text, width)]
         if not self._view.policies:
-            return [Text("policies"), *problems, Text(self._followed.unready() or "no policies", style="yellow")]
+            return [Text("policies"), Text(self._followed.unready() or "no policies", style="yellow")]
         rows: list[tuple[Text, ...]] = []
         for key, entry in sorted(self._view.policies.items()):
             name = Text(str(key).removeprefix("default/"))
@@ -201,19 +213,15 @@ class LiveView:
             if not entry.policy.strategies:
                 rows.append((name, Text("–"), Text(), Text("–")))
         titles = (Text("policies"), Text("strategy"), Text("violating, ?unknown"), Text("rules"))
-        head, *lines = aligned([titles, *rows], width, flexible=3)
-        return [head, *problems, *lines]
+        return aligned([titles, *rows], width, flexible=3)
 
     def _problems(self) -> list[str]:
         """What is wrong with files and with policies, the reason before the value: that may be long."""
-        found = self._file_problems()
         of_files = [
             f"{each.origin}: in force: {each.in_force}; {each.reason}"
             + ("" if each.subject == "file" else f"; {each.subject}: {each.field} = {each.value}")
-            for each in found.listed
+            for each in self._file_problems().listed
         ]
-        if found.others:
-            of_files.append(f"{counted(found.others, 'more problem')} of policy files")
         return of_files + [
             f"{str(key).removeprefix('default/')}: {each.field}: {each.reason}; value: {each.value}"
             for key in sorted(self._view.policies)
@@ -276,6 +284,8 @@ class LiveView:
             yield f"node {node}", f"node {node}: violates {violates}, unknown {unknown}", f"; {metrics}"
         for problem in self._problems():
             yield problem, f"policies: {problem}", ""
+        if others := self._file_problems().others:
+            yield "others", f"policies: {counted(others, 'more problem')} of files", ""
         for name, text in self._cluster().items():
             yield f"cluster {name}", f"cluster: {name}: {text}", ""
 
@@ -369,14 +379,22 @@ def aligned(rows: Sequence[Sequence[Text]], width: int, *, flexible: int) -> lis
     return lines
 
 
-def shares(rows: int, wanted: Sequence[int]) -> list[int]:
-    """Divides `rows` among sections that need `wanted` rows each: one row to each section in turn."""
+def shares(rows: int, wanted: Sequence[int], at_least: Mapping[int, int]) -> list[int]:
+    """Divides `rows` among sections that need `wanted` rows each: one row in turn to each that has fewest.
+
+    Before this, sections get their rows of `at_least`, by their index.
+    """
     given = [0] * len(wanted)
-    while rows > 0 and given != list(wanted):
+    for index, needed in at_least.items():
+        given[index] = max(0, min(needed, rows))
+        rows -= given[index]
+    level = 1
+    while rows > 0 and any(has < needed for has, needed in zip(given, wanted, strict=True)):
         for index, needed in enumerate(wanted):
-            if given[index] < needed and rows > 0:
+            if given[index] < min(needed, level) and rows > 0:
                 given[index] += 1
                 rows -= 1
+        level += 1
     return given
 
 
@@ -387,10 +405,22 @@ def cut(rows: Sequence[Text], count: int) -> list[Text]:
     return [*rows[: count - 1], Text(f"… and {len(rows) - count + 1} more", style="dim")]
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """The text in as many lines as it needs, at most three; those after the first are indented."""
+def problem_lines(problems: Sequence[str], others: int, width: int, most: int) -> list[Text]:
+    """The problems in at most `most` lines: first one line for each, then the rest of them; or the number of others."""
+    shown = problems if len(problems) <= most and not others else problems[: most - 1]
+    hidden = others + len(problems) - len(shown)
+    needed = [len(wrapped(problem, width, MOST_LINES)) for problem in shown]
+    given = shares(most - (hidden > 0), needed, {})
+    lines = [line for problem, share in zip(shown, given, strict=True) for line in wrapped(problem, width, share)]
+    if hidden:
+        lines.append(f"… and {counted(hidden, 'more problem')}: tas get policies")
+    return [Text(line, style="yellow") for line in lines]
+
+
+def wrapped(text: str, width: int, most: int) -> list[str]:
+    """The text in as many lines as it needs, at most `most`; those after the first are indented."""
     lines = textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
-    return lines if len(lines) <= 3 else [*lines[:2], lines[2][: width - 1] + "…"]
+    return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][: width - 1] + "…"]
 
 
 def fitting_hints(hints: Sequence[str], width: int, height: int) -> list[Text]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 from rich.console import Console
 from rich.text import Text
@@ -53,7 +54,7 @@ PROBLEM = FileProblem(
 METRICS = ("cpu_percent", "disk_used_percent", "health_metric", "load1", "memory_available_bytes", "swap_used_bytes")
 
 
-def live(width: int, height: int, *events: str) -> LiveView:
+def live(width: int, height: int, *events: str, file_problems: FileProblems | None = None) -> LiveView:
     now = time.time()
     view = View()
     for node in ("node-1", "node-2", "node-3", "node-4"):
@@ -73,7 +74,7 @@ def live(width: int, height: int, *events: str) -> LiveView:
         hints=HINTS,
         console=Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None),
         cluster=lambda: {f"node-{n}": "labels: –; pods: –" for n in range(1, 5)},
-        file_problems=lambda: FileProblems(listed=(PROBLEM,)),
+        file_problems=lambda: file_problems or FileProblems(listed=(PROBLEM,)),
     )
     for line in events:
         shown.add_event(line)
@@ -120,6 +121,34 @@ def test_problems_of_files_and_policies_are_whole_and_come_first(width: int, hei
     text = " ".join(" ".join(lines[first + 1 : first + 5]).split())
     assert text.startswith(f"bad.yaml: in force: nothing; {PROBLEM.reason} strict: ")
     assert "did you mean deschedule" in text
+
+
+SIZES = [(60, 15), (80, 24), (100, 30), (120, 39), (120, 40), (200, 60)]
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_several_problems_are_visible_above_the_rows_of_policies(width: int, height: int) -> None:
+    found = tuple(msgspec.structs.replace(PROBLEM, origin=f"bad-{number}.yaml") for number in range(2))
+    lines = rendered(live(width, height, file_problems=FileProblems(listed=found)))
+    assert len(lines) <= height
+    first = next(index for index, line in enumerate(lines) if line.startswith("policies"))
+    rest = next(index for index, line in enumerate(lines[first + 1 :], first + 1) if line.startswith(("…", "calm")))
+    above = [line for line in lines[first + 1 : rest] if not line.startswith("  ")]
+    shown = [line.partition(" ")[0] for line in above]
+    # "strict" is the policy with a problem. 15 lines have room for one problem and the number of the others.
+    assert shown == ["bad-0.yaml:", "bad-1.yaml:", "strict:"][: 1 if height < 20 else 3]
+    assert lines[rest].startswith("… and 2 more problems: tas get policies" if height < 20 else "calm-1")
+    assert all("in force: nothing" in line or "spec.strategies.deschedul" in line for line in above)
+
+
+def test_of_more_problems_than_lines_the_number_of_the_others_is_shown() -> None:
+    found = tuple(msgspec.structs.replace(PROBLEM, origin=f"bad-{number}.yaml") for number in range(100))
+    lines = rendered(live(100, 30, file_problems=FileProblems(listed=found, others=900)))
+    first = next(index for index, line in enumerate(lines) if line.startswith("policies"))
+    shown = [line for line in lines[first + 1 :] if line.startswith("bad-")]
+    assert len(shown) >= 4
+    assert f"… and {1001 - len(shown)} more problems: tas get policies" in [line.rstrip() for line in lines]
+    assert lines[first + len(shown) + 3].startswith("… and 6 more")
 
 
 def test_a_strategy_is_one_line_at_a_fixed_place() -> None:
@@ -203,6 +232,8 @@ def test_pieces_are_not_cut() -> None:
 
 
 def test_each_section_gets_a_share_of_the_rows() -> None:
-    assert shares(7, [1, 5, 9]) == [1, 3, 3]
-    assert shares(100, [1, 5, 9]) == [1, 5, 9]
-    assert shares(-1, [1]) == [0]
+    assert shares(7, [1, 5, 9], {}) == [1, 3, 3]
+    assert shares(100, [1, 5, 9], {}) == [1, 5, 9]
+    assert shares(-1, [1], {0: 1}) == [0]
+    assert shares(9, [1, 5, 9], {1: 5}) == [1, 5, 3]
+    assert shares(4, [1, 5, 9], {1: 5}) == [0, 4, 0]
