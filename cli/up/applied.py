@@ -32,6 +32,7 @@ from workers.following.synced import write_file_problems
 from workers.process.runtime import json_response
 from workers.watching.policies import problem_fields
 from workers.watching.policy_files import DirectoryReader
+from workers.watching.policy_log import PolicyLog
 
 log = structlog.get_logger("applied")
 
@@ -63,6 +64,7 @@ class AppliedPolicies:
         self._applied: dict[PolicyKey, tuple[str, int]] = {}  # the file and the generation in the file
         self._reported: dict[str, tuple[FileProblem, ...]] = {}
         self._reported_directory: str | None = None
+        self._policy_log = PolicyLog(log)
         self.problems: tuple[FileProblem, ...] = ()
         self.file_problems = FileProblems()
 
@@ -110,18 +112,12 @@ class AppliedPolicies:
                 problems[filed.origin] += (problem,)
                 continue
             self._applied[key] = version
-            log.info(
-                "policy_stored",
-                policy=str(key),
-                file=filed.origin,
-                generation=filed.generation,
-                problems=[str(problem) for problem in filed.problems],
-            )
+            self._policy_log.stored(key, filed.problems, file=filed.origin, generation=filed.generation)
         for key in planned.remove:
             origin, _ = self._applied.pop(key)
             if self._cluster.store.get(TASPOLICIES, key.namespace, key.name) is not None:
                 self._cluster.delete(TASPOLICIES, key.namespace, key.name)
-            log.info("policy_deleted", policy=str(key), file=origin)
+            self._policy_log.deleted(key, file=origin)
         self._log_files(dict(problems))
 
     def _put(self, key: PolicyKey, spec: object) -> None:

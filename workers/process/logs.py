@@ -148,6 +148,10 @@ class ThrottledLog:
         self._fields = fields
         self._throttle = Throttle(keys=keys)
 
+    def info(self, event: str, about: Hashable = None, /, **fields: object) -> None:
+        """Logs at level info, unless suppressed."""
+        self._line(self._log.info, event, about, fields)
+
     def warning(self, event: str, about: Hashable = None, /, **fields: object) -> None:
         """Logs at level warning, unless suppressed."""
         self._line(self._log.warning, event, about, fields)

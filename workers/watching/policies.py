@@ -31,6 +31,7 @@ from workers.process.logs import ThrottledLog
 from workers.process.runtime import json_response
 from workers.watching.directory_changes import DirectoryChanges
 from workers.watching.policy_files import DirectoryReader, Listing, policy_record
+from workers.watching.policy_log import PolicyLog
 
 log = structlog.get_logger("policies")
 
@@ -74,6 +75,7 @@ class PolicyDirectory:
         self._reported_files: Mapping[str, tuple[FileProblem, ...]] = {}
         self._reported_directory: str | None = None
         self._throttled = ThrottledLog(log)
+        self._policy_log = PolicyLog(log)
         self.problems: tuple[FileProblem, ...] = ()
         self._listed_problems = FileProblems()
         self._metrics = _Metrics(registry)
@@ -177,16 +179,10 @@ class PolicyDirectory:
     def _note_written(self, key: PolicyKey, record: PolicyRecord | None, before: PolicyRecord | None) -> None:
         if record is None:
             self._metrics.writes.labels("delete").inc()
-            log.info("policy_deleted", policy=str(key), file=before.origin if before else None)
+            self._policy_log.deleted(key, file=before.origin if before else None)
             return
         self._metrics.writes.labels("put").inc()
-        log.info(
-            "policy_stored",
-            policy=str(key),
-            file=record.origin,
-            generation=record.generation,
-            problems=[str(problem) for problem in record.problems],
-        )
+        self._policy_log.stored(key, record.problems, file=record.origin, generation=record.generation)
 
     async def _write_synced(self, epoch: Epoch, count: int) -> bool:
         """Writes `_synced` in both buckets. Returns whether it is written."""

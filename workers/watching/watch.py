@@ -27,6 +27,7 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.resources import NODES, PODS, POLICIES, Object, PodObject, PolicyObject
 from workers.process.runtime import json_response
 from workers.watching.mirror import Mirror
+from workers.watching.policy_log import PolicyLog
 
 log = structlog.get_logger("watch")
 
@@ -128,6 +129,7 @@ class WatchWorker:
         forget_seconds: float = FORGET_SECONDS,
     ) -> None:
         self._metrics = _Metrics(registry)
+        self._policy_log = PolicyLog(log)
         self._policies = Mirror(
             bus,
             client,
@@ -178,10 +180,9 @@ class WatchWorker:
     def _policy_written(self, key: PolicyKey, record: PolicyRecord | None, _before: PolicyRecord | None) -> None:
         self._count("taspolicies", record)
         if record is None:
-            log.info("policy_deleted", policy=str(key))
+            self._policy_log.deleted(key)
             return
-        problems = [str(problem) for problem in record.problems]
-        log.info("policy_stored", policy=str(key), uid=record.uid, generation=record.generation, problems=problems)
+        self._policy_log.stored(key, record.problems, uid=record.uid, generation=record.generation)
 
     def _node_written(self, node: str, facts: NodeFacts | None, before: NodeFacts | None) -> None:
         self._count("nodes", facts)
