@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,11 @@ from tas.values.duration import format_duration
 SHOWN = 30
 """How many nodes or answers a table has; JSON has all of them."""
 
+SHOWN_RULES = 100
+"""How many rules the table of a node has."""
+
+_WORST_FIRST = (State.VIOLATED, State.UNKNOWN, State.MET)
+
 _STYLE = {State.VIOLATED: "bold red", State.MET: "green", State.UNKNOWN: "yellow"}
 _RULE_COLUMNS = ("STRATEGY", "RULE", "VALUE", "AGE", "SOURCE", "STATE", "VERDICT")
 
@@ -26,11 +32,44 @@ def print_node(explanation: NodeExplanation) -> None:
     if not explanation.policies:
         echo("no policies")
         return
+    rules = [
+        _NodeRule(policy, strategy, number)
+        for policy in explanation.policies
+        for strategy in policy.strategies
+        for number in range(max(1, len(strategy.rules)))
+    ]
+    hidden = len(rules) - SHOWN_RULES
+    if hidden > 0:
+        rules = sorted(rules, key=_NodeRule.rank)[:SHOWN_RULES]
     table = new_table("POLICY", *_RULE_COLUMNS)
-    for each in explanation.policies:
-        _add_rules(table, each.policy + _notes(each), each)
+    shown: dict[str, PolicyExplanation] = {}
+    with_verdict: set[tuple[str, StrategyType]] = set()
+    for policy, strategy, number in rules:
+        first = (policy.policy, strategy.type) not in with_verdict
+        table.add_row(policy.policy + _notes(policy), *_rule_row(strategy, number, first=first))
+        with_verdict.add((policy.policy, strategy.type))
+        shown[policy.policy] = policy
     print_table(table)
-    _print_limits(explanation.policies)
+    if hidden > 0:
+        echo(f"{counted(hidden, 'more rule')}, none of them worse than these: --json has them all")
+    _print_limits(shown.values())
+
+
+class _NodeRule(NamedTuple):
+    """A row: a rule of a strategy, or a strategy without rules."""
+
+    policy: PolicyExplanation
+    strategy: StrategyExplanation
+    number: int
+
+    def rank(self) -> tuple[int, int]:
+        """The sort key: violated rules first, then unknown ones; of equal rules those of violated strategies first."""
+        strategy = _state_rank(self.strategy.state)
+        return (_state_rank(self.strategy.rules[self.number].state) if self.strategy.rules else strategy, strategy)
+
+
+def _state_rank(state: State | None) -> int:
+    return len(_WORST_FIRST) if state is None else _WORST_FIRST.index(state)
 
 
 def print_policy(explanation: PolicyNodes) -> None:
@@ -62,8 +101,7 @@ def print_policy(explanation: PolicyNodes) -> None:
 
 def _rank(explanation: PolicyExplanation) -> int:
     """The sort key of a node: violated first, then unknown, then met."""
-    order = (State.VIOLATED, State.UNKNOWN, State.MET)
-    return min((order.index(each.state) for each in explanation.strategies if each.state is not None), default=0)
+    return min((_state_rank(each.state) for each in explanation.strategies if each.state is not None), default=0)
 
 
 def print_pod(explanation: PodExplanation, answered: Sequence[Answer] | None, now: float) -> None:
@@ -131,24 +169,25 @@ def _add_rules(table: Table, lead: str, explanation: PolicyExplanation) -> None:
 
 
 def _rule_rows(strategy: StrategyExplanation) -> list[tuple[str | Text, ...]]:
-    verdict = _verdict(strategy)
+    return [_rule_row(strategy, number, first=number == 0) for number in range(max(1, len(strategy.rules)))]
+
+
+def _rule_row(strategy: StrategyExplanation, number: int, *, first: bool) -> tuple[str | Text, ...]:
+    """The cells of a rule, those of the strategy's `first` row with the verdict; or of a strategy without rules."""
+    verdict = _verdict(strategy) if first else ""
     if not strategy.rules:
-        return [(strategy.type.value, "-", "-", "-", "-", "-", verdict)]
-    rows: list[tuple[str | Text, ...]] = []
-    for number, rule in enumerate(strategy.rules):
-        age = "-" if rule.age_seconds is None else age_text(rule.age_seconds)
-        rows.append(
-            (
-                strategy.type.value,
-                rule.rule,
-                value_text(rule.value),
-                age if rule.fresh or rule.age_seconds is None else f"{age} (stale)",
-                rule.source or "-",
-                Text("-") if rule.state is None else Text(rule.state.value, style=_STYLE[rule.state]),
-                verdict if number == 0 else "",
-            )
-        )
-    return rows
+        return (strategy.type.value, "-", "-", "-", "-", "-", verdict)
+    rule = strategy.rules[number]
+    age = "-" if rule.age_seconds is None else age_text(rule.age_seconds)
+    return (
+        strategy.type.value,
+        rule.rule,
+        value_text(rule.value),
+        age if rule.fresh or rule.age_seconds is None else f"{age} (stale)",
+        rule.source or "-",
+        Text("-") if rule.state is None else Text(rule.state.value, style=_STYLE[rule.state]),
+        verdict,
+    )
 
 
 def _notes(explanation: PolicyExplanation, *, of_policy: bool = True, of_nodes: bool = True) -> str:

@@ -4,7 +4,8 @@ The states are evaluated from the samples, not read from the indices of the view
 answers for a pod come from the decider itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -13,7 +14,7 @@ from tas.extender.telemetry import TelemetryDecider
 from tas.policy.policy import POD_LABEL, LogicalOperator, OnStale, Policy, PolicyKey, Strategy, StrategyType
 from tas.policy.rules import State, rule_state, strategy_state
 from tas.samples.freshness import is_fresh
-from tas.samples.sample import newest
+from tas.samples.sample import Scrape, newest, newest_of_series
 from tas.values.quantity import format_quantity
 from tas.view.view import StrategyIndex, View
 
@@ -64,10 +65,15 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
 def explain_node(view: View, node: str, now: float) -> NodeExplanation:
     """The state of every policy for `node` at `now`, policies by name."""
     policies = [view.policies[key].policy for key in sorted(view.policies)]
+    # All rules may be many, and so may be the sources of the node.
+    series = newest_of_series(view.samples(node))
     return NodeExplanation(
         node=node,
         known=bool(view.samples(node)) or node in view.labelled_nodes,
-        policies=[_explain_policy(view, policy, node, now) for policy in policies],
+        policies=[
+            _explain_policy(view, policy, node, now, lambda metric, source: series.get((metric, source)))
+            for policy in policies
+        ],
     )
 
 
@@ -117,7 +123,7 @@ def explain_policy(view: View, key: PolicyKey, now: float, *, limit: int | None 
         policy=str(key),
         known=True,
         total=len(nodes),
-        nodes={node: _explain_policy(view, index.policy, node, now) for node in nodes[:limit]},
+        nodes={node: _explain_policy(view, index.policy, node, now, _newest(view, node)) for node in nodes[:limit]},
     )
 
 
@@ -151,14 +157,22 @@ def explain_pod(
                 passes=node not in filtered.rejected,
                 reason=filtered.rejected.get(node, ""),
                 score=scores.get(node),
-                policy=None if index is None else _explain_policy(view, index.policy, node, now),
+                policy=None if index is None else _explain_policy(view, index.policy, node, now, _newest(view, node)),
             )
             for node in names
         ],
     )
 
 
-def _explain_policy(view: View, policy: Policy, node: str, now: float) -> PolicyExplanation:
+_Newest = Callable[[str, str | None], Scrape | None]
+"""The scrape of a node whose value counts, by metric and source (None: any)."""
+
+
+def _newest(view: View, node: str) -> _Newest:
+    return partial(newest, view.samples(node))
+
+
+def _explain_policy(view: View, policy: Policy, node: str, now: float, newest_of: _Newest) -> PolicyExplanation:
     labels = view.labels(node)
     selected = policy.selects(labels)
     return PolicyExplanation(
@@ -168,21 +182,21 @@ def _explain_policy(view: View, policy: Policy, node: str, now: float) -> Policy
         dry_run=policy.dry_run,
         selected=selected,
         strategies=[
-            _explain_strategy(view, policy, strategy, node, now, selected=selected)
+            _explain_strategy(view, policy, strategy, now, newest_of, selected=selected)
             for _, strategy in sorted(policy.strategies.items())
         ],
     )
 
 
 def _explain_strategy(
-    view: View, policy: Policy, strategy: Strategy, node: str, now: float, *, selected: bool | None
+    view: View, policy: Policy, strategy: Strategy, now: float, newest_of: _Newest, *, selected: bool | None
 ) -> StrategyExplanation:
     rules: list[RuleExplanation] = []
     states: list[State] = []
     stale_after = view.stale_after(policy)
     compares = strategy.type is StrategyType.SCHEDULEONMETRIC
     for rule, text in zip(strategy.rules, strategy.rule_texts, strict=True):
-        scrape = newest(view.samples(node), rule.metric, rule.source)
+        scrape = newest_of(rule.metric, rule.source)
         value = None if scrape is None else scrape.metrics[rule.metric]
         fresh = scrape is not None and is_fresh(scrape, stale_after, now)
         states.append(rule_state(rule, value if fresh else None))

@@ -147,3 +147,14 @@ def newest(samples: NodeSamples, metric: str, source: str | None = None) -> Scra
         ):
             found = scrape
     return found
+
+
+def newest_of_series(samples: NodeSamples) -> Mapping[tuple[str, str | None], Scrape]:
+    """`newest` of every metric of the samples, by metric and source, and by metric and None."""
+    found: dict[tuple[str, str | None], Scrape] = {}
+    for scrape in samples:
+        for metric in scrape.metrics:
+            for series in ((metric, None), (metric, scrape.source)):
+                if series not in found or scrape.time > found[series].time:
+                    found[series] = scrape
+    return found

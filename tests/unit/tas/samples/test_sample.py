@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, kept_metrics, merge, metric_count, newest
+from tas.samples.sample import (
+    MAX_SAMPLE_AGE,
+    NodeSamples,
+    Scrape,
+    kept_metrics,
+    merge,
+    metric_count,
+    newest,
+    newest_of_series,
+)
 from tas.values.quantity import Quantity
 
 SOURCES = ("agent", "machine", "prometheus")
@@ -226,3 +235,7 @@ def test_newest_has_the_latest_time(several: list[Scrape], metric: str) -> None:
     holding = [each for each in known if metric in each.metrics]
     found = newest(known, metric)
     assert found is (min(holding, key=lambda each: (-each.time, each.source)) if holding else None)
+    series = newest_of_series(known)
+    assert series.get((metric, None)) is found
+    for source in {each.source for each in several}:
+        assert series.get((metric, source)) is newest(known, metric, source)
