@@ -14,8 +14,12 @@ MAX_REJECTED = 10
 """The most rejected nodes in the record of an answer: the first of them."""
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a pod that a decision may use."""
+class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The fields of a pod that a decision may use.
+
+    The garbage collector does not search pods (gc=False), because no pod is part of a cycle. A preempt request of
+    18 MiB may have 250,000 pods, and their search took half of its time.
+    """
 
     namespace: str
     name: str

@@ -36,7 +36,7 @@ class PreemptionArgs(msgspec.Struct, frozen=True, kw_only=True):
     victims: dict[str, Victims]
 
 
-class MetaPod(msgspec.Struct, forbid_unknown_fields=True):
+class MetaPod(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A pod by its uid only."""
 
     UID: str
@@ -55,7 +55,7 @@ class PreemptionResult(msgspec.Struct):
     NodeNameToMetaVictims: dict[str, MetaVictims]
 
 
-class _FullPod(msgspec.Struct):
+class _FullPod(msgspec.Struct, gc=False):
     metadata: ObjectMeta | None = None
 
 

@@ -51,7 +51,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True):
         return dict.fromkeys([*self.nodes, *self.node_names]).keys()
 
 
-class ObjectMeta(msgspec.Struct):
+class ObjectMeta(msgspec.Struct, gc=False):
     """The needed fields of metav1.ObjectMeta; null means the same as absent, as in Go."""
 
     name: str | None = None
