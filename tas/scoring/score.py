@@ -8,7 +8,8 @@ is left to loops in C: scores are computed for the distinct values, and looked u
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, repeat
+from itertools import chain, compress, islice, repeat
+from operator import ne
 from typing import cast
 
 from tas.policy.policy import OnStale, Operator, Rule, ScoreMode, Strategy
@@ -91,15 +92,12 @@ def strategy_scores(
 def _ranking(rule: Rule, of: Mapping[str, Quantity], nodes: Iterable[str]) -> Ranking:
     """The ranking of `nodes` by their values. Raises KeyError if a node has no value."""
     best_first = sorted(nodes, key=of.__getitem__, reverse=_more_is_better(rule))
+    if not best_first:
+        return Ranking({})
     values = list(map(of.__getitem__, best_first))
-    distinct = list(dict.fromkeys(values))
-    by_score = {}
-    begin = 0
-    for score, _, rank in _shares(len(distinct)):
-        end = values.index(distinct[rank], begin) if rank < len(distinct) else len(values)
-        by_score[score] = best_first[begin:end]
-        begin = end
-    return Ranking(by_score)
+    # The places where another value begins: to compare neighbours is faster than to look for each distinct value.
+    begins = [0, *compress(range(1, len(values)), map(ne, islice(values, 1, None), values)), len(values)]
+    return Ranking({score: best_first[begins[first] : begins[end]] for score, first, end in _shares(len(begins) - 1)})
 
 
 def _column(rule: Rule, mode: ScoreMode, found: Sequence[Quantity | None], missing: int) -> list[int]:
