@@ -22,6 +22,35 @@ SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 
 
+def service(name: str, port: int) -> dict[str, object]:
+    """A Service by which the API server finds a server on loopback.
+
+    Its type is ExternalName, since endpoints may not be on loopback. The aggregator needs no endpoints of such a
+    Service, and requires a certificate for the Service's name in the cluster.
+    """
+    spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+
+
+def api_service(
+    group: str, version: str, priority: int, *, service: str, port: int, authority: Authority
+) -> dict[str, object]:
+    """The registration of a version of an API that the server behind a Service serves."""
+    return {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": f"{version}.{group}"},
+        "spec": {
+            "group": group,
+            "version": version,
+            "groupPriorityMinimum": 100,
+            "versionPriority": priority,
+            "service": {"name": service, "namespace": NAMESPACE, "port": port},
+            "caBundle": base64.b64encode(authority.certificate).decode(),
+        },
+    }
+
+
 class AggregatedAdapter(Adapter):
     """Serves `metrics` through the API server.
 
@@ -40,21 +69,11 @@ class AggregatedAdapter(Adapter):
     @classmethod
     @asynccontextmanager
     async def start(cls, admin: Admin, folder: Path) -> AsyncIterator["AggregatedAdapter"]:
-        """Runs on loopback. The API server finds it by a Service of type ExternalName.
-
-        Endpoints may not be on loopback. The aggregator needs no endpoints of such a Service, and requires a
-        certificate for the Service's name in the cluster.
-        """
+        """Runs on loopback."""
         authority = Authority("adapter")
         adapter = cls(admin, authority)
         async with adapter._listening(folder):
-            await admin.create(
-                SERVICES,
-                {
-                    "metadata": {"name": SERVICE},
-                    "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": adapter._port}]},
-                },
-            )
+            await admin.create(SERVICES, service(SERVICE, adapter._port))
             try:
                 yield adapter
             finally:
@@ -93,7 +112,8 @@ class AggregatedAdapter(Adapter):
             priority = {"spec": {"versionPriority": services[name][2]}}
             await self._admin.patch(f"{API_SERVICES}/{name}", priority)
         for name in services.keys() - self._registered:
-            await self._admin.create(API_SERVICES, self._api_service(name, *services[name]))
+            registration = api_service(*services[name], service=SERVICE, port=self._port, authority=self._authority)
+            await self._admin.create(API_SERVICES, registration)
         self._registered = set(services)
         await eventually(partial(self._is_discovered, versions))
 
@@ -106,21 +126,6 @@ class AggregatedAdapter(Adapter):
                 raise
             return not versions
         return [each["version"] for each in found["versions"]] == list(versions)
-
-    def _api_service(self, name: str, group: str, version: str, priority: int) -> dict[str, object]:
-        return {
-            "apiVersion": "apiregistration.k8s.io/v1",
-            "kind": "APIService",
-            "metadata": {"name": name},
-            "spec": {
-                "group": group,
-                "version": version,
-                "groupPriorityMinimum": 100,
-                "versionPriority": priority,
-                "service": {"name": SERVICE, "namespace": NAMESPACE, "port": self._port},
-                "caBundle": base64.b64encode(self._authority.certificate).decode(),
-            },
-        }
 
     async def _answer(self, request: web.Request) -> web.Response:
         if self.down and request.transport is not None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 TOOLS = Path(__file__).parent / "tools"
 LDFLAGS = "-s -w"
-MISSING = "no control plane to test against: `make e2e` builds one with Go >= 1.26 (once, about 14 CPU minutes)"
+MISSING = "no control plane to test against: `make e2e` builds one with Go >= 1.26 (once, about 23 CPU minutes)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,9 @@ MODULES = (
         packages={"prometheus": "github.com/prometheus/prometheus/cmd/prometheus"},
         tags="remove_all_sd",
     ),
+    Module(name="node_exporter", packages={"node_exporter": "github.com/prometheus/node_exporter"}),
+    Module(name="prometheus-adapter", packages={"prometheus-adapter": "sigs.k8s.io/prometheus-adapter/cmd/adapter"}),
+    Module(name="descheduler", packages={"descheduler": "sigs.k8s.io/descheduler/cmd/descheduler"}),
 )
 
 
