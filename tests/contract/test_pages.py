@@ -278,7 +278,8 @@ def test_lint_prints_what_the_page_shows(
 
 
 OTHERS = {
-    # flags of other programs: nats-server and nats, kubectl, metrics-server, the original TAS, Prometheus
+    # flags of other programs: nats-server and nats, kubectl, metrics-server, the original TAS, Prometheus,
+    # node_exporter, descheduler
     "--jetstream",
     "--inbox-prefix",
     "--metric-resolution",
@@ -287,6 +288,8 @@ OTHERS = {
     "--kubeConfig",
     "--v",
     "--validate",
+    "--collector.textfile.directory",
+    "--descheduling-interval",
 }
 
 
