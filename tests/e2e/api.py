@@ -5,6 +5,7 @@ import json
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -51,7 +52,13 @@ class Api:
         self.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
     def request(
-        self, method: str, path: str, body: Object | None = None, *, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Object | list[Object] | None = None,
+        *,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> Object:
         """The decoded answer; text that is not JSON, such as that of /readyz, under the key `text`.
 
@@ -60,7 +67,7 @@ class Api:
         """
         payload = None if body is None else json.dumps(body)
         with self._lock:
-            response, text = self._exchange(method, path, payload, content_type)
+            response, text = self._exchange(method, path, payload, {"Content-Type": content_type} | dict(headers or {}))
         if not 200 <= response.status < 300:
             raise ApiError(method, path, response.status, text)
         if response.getheader("Content-Type", "").startswith("application/json"):
@@ -69,12 +76,12 @@ class Api:
         return {"text": text}
 
     def _exchange(
-        self, method: str, path: str, payload: str | None, content_type: str
+        self, method: str, path: str, payload: str | None, headers: Mapping[str, str]
     ) -> tuple[http.client.HTTPResponse, str]:
         if time.monotonic() - self._used > IDLE_SECONDS:
             self._connection.close()
         try:
-            self._connection.request(method, path, body=payload, headers={"Content-Type": content_type})
+            self._connection.request(method, path, body=payload, headers=dict(headers))
             response = self._connection.getresponse()
             text = response.read().decode()
         except (OSError, http.client.HTTPException):
