@@ -89,8 +89,10 @@ VERDICT_LOG = Stream(name="VERDICT_LOG", sources=(VERDICTS,), max_age_seconds=24
 LEASES = Bucket(name="LEASES", ttl=True)
 SOURCES = Bucket(name="SOURCES", ttl=True)
 """A key expires when its source is no longer configured."""
+REFUSALS = Bucket(name="REFUSALS", ttl=True)
+"""A key expires when no replica of `labels` renews it."""
 
-ALL: tuple[Stream | Bucket, ...] = (SAMPLES, NODES, POLICIES, PODS, VERDICTS, VERDICT_LOG, LEASES, SOURCES)
+ALL: tuple[Stream | Bucket, ...] = (SAMPLES, NODES, POLICIES, PODS, VERDICTS, VERDICT_LOG, LEASES, SOURCES, REFUSALS)
 """Every stream and bucket that a connection creates if it is missing."""
 
 SYNCED = "_synced"

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from bus.buckets import LEASES, NODES, PODS, POLICIES, SOURCES, SYNCED, VERDICTS, Bucket
+from bus.buckets import LEASES, NODES, PODS, POLICIES, REFUSALS, SOURCES, SYNCED, VERDICTS, Bucket
 from bus.record_kind import RecordKind
 from bus.records.codec import encode
 from bus.records.leases import LeaseRecord, decode_lease
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
+from bus.records.refusals import decode_refused_labels, encode_refused_labels
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
@@ -20,15 +21,18 @@ from bus.subjects import (
     parse_node_key,
     parse_pod_key,
     parse_policy_key,
+    parse_refusals_key,
     parse_verdict_key,
     pod_key,
     policy_key,
+    refusals_key,
     verdict_key,
 )
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
+from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import NodeVerdict
 
 K = TypeVar("K")
@@ -100,6 +104,15 @@ SOURCE_STATES: RecordKind[str, SourceState] = RecordKind(
     decode=lambda _, data: decode_source_state(data),
 )
 """By source."""
+
+REFUSED_LABELS: RecordKind[str, tuple[RefusedLabel, ...]] = RecordKind(
+    bucket=REFUSALS,
+    key=refusals_key,
+    parse_key=parse_refusals_key,
+    encode=encode_refused_labels,
+    decode=lambda _, data: decode_refused_labels(data),
+)
+"""By name of the policies, which share these labels."""
 
 LEASE_RECORDS: RecordKind[str, LeaseRecord] = RecordKind(
     bucket=LEASES, key=str, parse_key=str, encode=encode, decode=lambda _, data: decode_lease(data)

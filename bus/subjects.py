@@ -74,15 +74,22 @@ def verdict_key(node: str) -> str:
 
 def parse_verdict_key(key: str) -> str:
     """The node that a key of VERDICTS names. Raises InvalidInputError."""
-    node = name(key)
-    if "." in key or not is_subdomain(node):
-        raise InvalidInputError("entry of VERDICTS", "key", key, "must be <node>")
-    return node
+    return _parse_name("VERDICTS", "node", key)
 
 
 def policy_key(key: PolicyKey) -> str:
     """The key of a policy in POLICIES."""
     return f"{key.namespace}.{token(key.name)}"
+
+
+def refusals_key(policy: str) -> str:
+    """The key of the refused labels of all policies of a name in REFUSALS."""
+    return token(policy)
+
+
+def parse_refusals_key(key: str) -> str:
+    """The name of policies that a key of REFUSALS names. Raises InvalidInputError."""
+    return _parse_name("REFUSALS", "policy", key)
 
 
 def pod_key(key: PodKey) -> str:
@@ -98,6 +105,13 @@ def parse_pod_key(key: str) -> PodKey:
 def parse_policy_key(key: str) -> PolicyKey:
     """The policy that a key of POLICIES names. Raises InvalidInputError."""
     return PolicyKey(*_parse_namespaced("POLICIES", "policy", key))
+
+
+def _parse_name(bucket: str, what: str, key: str) -> str:
+    found = name(key)
+    if "." in key or not is_subdomain(found):
+        raise InvalidInputError(f"entry of {bucket}", "key", key, f"must be <{what}>")
+    return found
 
 
 def _parse_namespaced(bucket: str, what: str, key: str) -> tuple[str, str]:

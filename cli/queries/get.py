@@ -1,7 +1,7 @@
 """`tas get`: prints what is stored on the bus."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from bus.kinds import (
     NODE_SAMPLES,
     NODE_VERDICTS,
     POLICY_RECORDS,
+    REFUSED_LABELS,
     SOURCE_STATES,
     synced_of,
 )
@@ -27,10 +28,12 @@ from cli.queries.query import age_text, ask, new_table, print_table, readable, v
 from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec
-from tas.policy.policy import StrategyType
+from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState, health
 from tas.values.quantity import format_quantity
+from tas.verdict.ownership import Claim, claim_of
+from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.verdict import DesiredKind, DesiredLabel
 
 
@@ -157,6 +160,7 @@ def _sample_rows(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
 
 async def _policies(bus: Bus, *, as_json: bool) -> int:
     records = [record for _, record in sorted((await readable(bus, POLICY_RECORDS)).items())]
+    of_policies = _policy_problems(records, await readable(bus, REFUSED_LABELS))
     synced = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
     problems = FileProblems() if synced is None else synced.file_problems
     files: dict[str, list[FileProblem]] = {}
@@ -174,7 +178,7 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
                     "uid": record.uid,
                     "generation": record.generation,
                     "origin": record.origin,
-                    "problems": [msgspec.to_builtins(problem) for problem in record.problems],
+                    "problems": [msgspec.to_builtins(problem) for problem in of_policies[record.policy.key]],
                     "spec": policy_spec(record.policy),
                 }
                 for record in records
@@ -191,7 +195,7 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
     if not files and not any(record.origin for record in records):
         columns.remove("FILE")
     table = new_table(*columns)
-    rows = [row for record in records for row in _policy_rows(record)]
+    rows = [row for record in records for row in _policy_rows(record, of_policies[record.policy.key])]
     rows += [
         {"FILE": Text(origin), "PROBLEMS": Text("\n".join(map(_file_problem, of_file)))}
         for origin, of_file in files.items()
@@ -202,7 +206,24 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
     return 0
 
 
-def _policy_rows(record: PolicyRecord) -> Iterator[dict[str, Text]]:
+def _policy_problems(
+    records: Sequence[PolicyRecord], refused: Mapping[str, tuple[RefusedLabel, ...]]
+) -> dict[PolicyKey, tuple[Problem, ...]]:
+    """The problems of each policy, with those of its labels that the API server refuses (`refused`, by name)."""
+    claims: dict[str, dict[PolicyKey, Claim]] = {}
+    for record in records:
+        key = record.policy.key
+        claims.setdefault(key.name, {})[key] = claim_of(record.policy, uid=record.uid, created=record.created)
+    return {
+        (key := record.policy.key): (
+            *record.problems,
+            *refused_problems(key, claims[key.name], refused.get(key.name, ())),
+        )
+        for record in records
+    }
+
+
+def _policy_rows(record: PolicyRecord, problems: Collection[Problem]) -> Iterator[dict[str, Text]]:
     """A row for each strategy of a policy, at least one; options and problems of the policy are in the first."""
     spec = policy_spec(record.policy)
     strategies = spec.pop("strategies") or {"": {"rules": []}}
@@ -216,7 +237,7 @@ def _policy_rows(record: PolicyRecord) -> Iterator[dict[str, Text]]:
             row |= {"STRATEGY": kind, "RULES": str(record.policy.strategies[StrategyType(kind)])}
         row["OPTIONS"] = "\n".join([*(whole if number == 0 else []), *_options(options)])
         row["FILE"] = record.origin
-        row["PROBLEMS"] = "\n".join(map(str, record.problems)) if number == 0 else " "
+        row["PROBLEMS"] = "\n".join(map(str, problems)) if number == 0 else " "
         yield {column: Text(text) for column, text in row.items() if text}
 
 

@@ -8,7 +8,16 @@ from rich.text import Text
 
 from bus.buckets import NODES, SAMPLES, SYNCED
 from bus.connection import Bus
-from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, POLICY_RECORDS, SOURCE_STATES, synced_of
+from bus.kinds import (
+    LEASE_RECORDS,
+    NODE_FACTS,
+    NODE_SAMPLES,
+    NODE_VERDICTS,
+    POLICY_RECORDS,
+    REFUSED_LABELS,
+    SOURCE_STATES,
+    synced_of,
+)
 from bus.scrapes import received
 from bus.subjects import samples_subject
 from cli.as_json import JSON_OPTION, print_json
@@ -58,6 +67,7 @@ async def _trace(bus: Bus, metric: str, node: str, default_stale_after: float, *
             for record in (await readable(bus, POLICY_RECORDS)).values()
         ],
         verdict=(await NODE_VERDICTS.get(bus, node)).readable(),
+        refused=await readable(bus, REFUSED_LABELS),
         default_stale_after=default_stale_after,
     )
     now = time.time()

@@ -14,7 +14,8 @@ class LabelChanges(NamedTuple):
     """The labels of a node to change, by the law of removal (`tas.enforcing.removal`).
 
     Attributes:
-        values: The new value of each label; None: to remove, which is still to be confirmed.
+        desired: The new value of each label whose change the verdicts desire; None: to remove.
+        values: The new value of each label to change; None: to remove, which is still to be confirmed.
         removals: The labels to remove because a verdict requests this, with the policies that own them.
         orphans: The labels to remove because no verdict mentions them.
         foreign: The labels in our form that somebody else has set; they stay.
@@ -23,6 +24,7 @@ class LabelChanges(NamedTuple):
         contested: Whether a policy desires a change of a label that it does not own.
     """
 
+    desired: Mapping[str, str | None]
     values: Mapping[str, str | None]
     removals: Mapping[str, PolicyKey]
     orphans: frozenset[str]
@@ -56,9 +58,11 @@ def label_changes(
     requested = requested_removals(desired, labels)
     unmentioned = unmentioned_labels(desired, labels, managers=managers)
     orphans = unmentioned.orphans.difference(kept)
-    values = labels_to_set(desired, labels, overwrite=overwrite) | dict.fromkeys((*requested, *orphans))
+    wanted: dict[str, str | None] = {**labels_to_set(desired, labels, overwrite=overwrite), **dict.fromkeys(requested)}
+    values = wanted | dict.fromkeys(orphans)
     values = {label: value for label, value in values.items() if label not in refused or refused[label] != value}
     return LabelChanges(
+        desired=wanted,
         values=values,
         removals={label: owner for label, owner in requested.items() if label in values},
         orphans=orphans.intersection(values),

@@ -4,6 +4,14 @@ Other replicas do not need this data. Times are monotonic, in seconds.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Refusal(NamedTuple):
+    """A change of a label to `value` (None: its removal) that was declined; `reason` may be empty."""
+
+    value: str | None
+    reason: str
 
 
 class Declined:
@@ -11,18 +19,27 @@ class Declined:
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
-        self._nodes: dict[str, dict[str, tuple[str | None, float]]] = {}
+        self._nodes: dict[str, dict[str, tuple[Refusal, float]]] = {}
 
-    def add(self, node: str, label: str, value: str | None, *, at: float) -> None:
+    def add(self, node: str, label: str, value: str | None, *, at: float, reason: str = "") -> None:
         """Records that a change of a label to `value` (None: its removal) was declined."""
-        self._nodes.setdefault(node, {})[label] = (value, at)
+        self._nodes.setdefault(node, {})[label] = (Refusal(value, reason), at)
 
     def of(self, node: str, *, at: float) -> Mapping[str, str | None]:
         """The recently declined changes of the node: each label with its new value."""
         recent = {label: each for label, each in self._nodes.pop(node, {}).items() if each[1] + self._seconds > at}
         if recent:
             self._nodes[node] = recent
-        return {label: value for label, (value, _) in recent.items()}
+        return {label: refusal.value for label, (refusal, _) in recent.items()}
+
+    def among(self, node: str, changes: Mapping[str, str | None]) -> dict[str, Refusal]:
+        """Those of `changes`, labels with their new value, that were declined at the last attempt."""
+        declined = self._nodes.get(node, {})
+        return {
+            label: declined[label][0]
+            for label, value in changes.items()
+            if label in declined and declined[label][0].value == value
+        }
 
     def forget(self, node: str) -> None:
         """Deletes the data of a deleted node."""

@@ -19,6 +19,7 @@ from tas.samples.unknown_node import is_unknown_node
 from tas.sources.state import Health, SourceState, health
 from tas.values.quantity import short_text
 from tas.verdict.evaluation import evaluate_policy
+from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict, StrategyVerdict
 
 
@@ -72,6 +73,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         cluster: Whether nodes come from an API server; None if no complete list of nodes is stored.
         policies: All policies.
         verdict: The verdict that evaluate has stored; None if there is none.
+        refused: The labels that the API server refuses, by name of their policies.
         sources: The states of the sources, as stored by collect, by name.
         held_sources: The names of the sources that a replica of collect holds.
         default_stale_after: Seconds after which a sample is stale for a policy without `staleAfter`.
@@ -83,6 +85,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     cluster: bool | None
     policies: Sequence[PolicyVersion]
     verdict: NodeVerdict | None
+    refused: Mapping[str, tuple[RefusedLabel, ...]]
     sources: Mapping[str, SourceState]
     held_sources: Collection[str]
     default_stale_after: float
@@ -211,9 +214,13 @@ def _label(metric: str, _node: str, evidence: Evidence, now: float) -> StageResu
     behind: list[str] = []
     since: list[float] = []
     for key, strategy in _labelling(metric, evidence):
+        refused = {(each.label, each.value): each for each in evidence.refused.get(key.name, ())}
         for label, verdict in strategy.labels.items():
             is_desired, text = _desired_text(label, verdict.desired, evidence.labels)
             is_behind = evidence.labels is not None and not is_desired
+            value = None if verdict.desired.kind is DesiredKind.ABSENT else verdict.desired.value
+            if is_behind and (label, value) in refused:
+                text += f"; {refused[label, value]}"
             (behind if is_behind else details).append(f"{key}: {text}")
             if is_behind:
                 started = verdict.met_since if verdict.desired.kind is DesiredKind.ABSENT else verdict.violated_since

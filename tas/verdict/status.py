@@ -92,8 +92,8 @@ PolicyUid = tuple[PolicyKey, str]
 class UnsetLabels:
     """The labels that verdicts desire to be set and that nodes do not have, for each policy, and since when.
 
-    `labels` needs an instant to set a label. If a label is missing for `seconds`, then the API server refuses the
-    label, or `labels` cannot work.
+    `labels` needs an instant to set a label, and reports a label that the API server refuses (`tas.verdict.refused`).
+    If another label is missing for `seconds`, `labels` cannot work.
     """
 
     def __init__(self, *, seconds: float) -> None:
@@ -127,12 +127,14 @@ class UnsetLabels:
         has_label: Callable[[str, str], bool | None],
         *,
         owned: Collection[StrategyType],
+        refused: Collection[tuple[str, str | None]],
         at: float,
     ) -> tuple[Problem, ...]:
         """The labels of the `owned` strategies that nodes lack for too long, with these nodes.
 
-        `has_label` is whether a node has a label with any value; None if that is not known. `at` is a monotonic time,
-        in seconds: call this often enough to notice a label that comes and goes.
+        Without the labels with values that are known to be `refused`. `has_label` is whether a node has a label with
+        any value; None if that is not known. `at` is a monotonic time, in seconds: call this often enough to notice a
+        label that comes and goes.
         """
         missing = {
             (label, node)
@@ -151,10 +153,11 @@ class UnsetLabels:
                 field=f"spec.strategies.{strategy_of(label).value}",
                 value=f"{label}={value}",
                 reason=f"nodes without the label for at least {self._seconds:g} s: {len(names)} ({_first(names)}). "
-                "Either the API server refuses it, or `tas run labels` does not work: see its log",
+                "`tas run labels` does not work, or cannot reach the API server: see its log",
                 refused=False,
             )
             for (label, value), names in nodes.items()
+            if (label, value) not in refused
         )
 
 
@@ -172,6 +175,7 @@ def policy_status(
     *,
     generation: int,
     problems: Sequence[Problem],
+    unset: Sequence[Problem],
     states: Mapping[StrategyType, NodeStates],
     unseen: Collection[MetricUse],
     before: object,
@@ -183,13 +187,14 @@ def policy_status(
         policy: As far as it can be read.
         generation: Of the spec that it was read from.
         problems: What is wrong with it.
+        unset: Which labels nodes do not have as desired.
         states: Of each strategy that has a state the nodes, as their verdicts say.
         unseen: Which of its metrics no node has a fresh sample of.
         before: The current status. A condition that does not change keeps its time; conditions of others stay.
         now: Seconds since 1970.
     """
     violating = sorted({node for each in states.values() for node in each.violated})
-    ready, violates = _ready(policy, problems), _violating(policy, states, violating)
+    ready, violates = _ready(policy, problems, unset), _violating(policy, states, violating)
     current = dict(zip(CONDITIONS, (ready, _metrics_seen(policy, unseen), violates), strict=True))
     previous = _conditions(before)
     conditions = [each for kind, each in previous.items() if kind not in current]
@@ -214,7 +219,7 @@ def policy_status(
         ],
         "problems": [
             {"field": each.field, "value": each.value, "reason": each.reason, "refused": each.refused}
-            for each in problems[:MAX_NAMES]
+            for each in (*unset, *problems)[:MAX_NAMES]
         ],
         "message": violates[2] if ready[1] == "InForce" else ready[2],
     }
@@ -227,7 +232,7 @@ def differs(before: object, after: Mapping[str, Any]) -> bool:
     return any(before.get(field) != value for field, value in after.items())
 
 
-def _ready(policy: Policy, problems: Sequence[Problem]) -> tuple[str, str, str]:
+def _ready(policy: Policy, problems: Sequence[Problem], unset: Sequence[Problem]) -> tuple[str, str, str]:
     refused = [problem for problem in problems if problem.refused]
     if refused:
         return "False", "PartlyUnreadable", _first([str(problem) for problem in refused])
@@ -237,8 +242,9 @@ def _ready(policy: Policy, problems: Sequence[Problem]) -> tuple[str, str, str]:
         return "False", "DryRun", "dryRun is true: the policy is evaluated and reported here, without any effect"
     if not any(strategy.rules for strategy in policy.strategies.values()):
         return "False", "NothingToDo", "no strategy with rules"
-    if problems:
-        return "True", "PartlyIgnored", _first([str(problem) for problem in problems])
+    if unset or problems:
+        text = _first([str(problem) for problem in (*unset, *problems)])
+        return ("False", "LabelsNotWritten", text) if unset else ("True", "PartlyIgnored", text)
     return "True", "InForce", f"in force: {', '.join(sorted(policy.strategies))}"
 
 

@@ -20,11 +20,19 @@ from bus.records.leases import decode_lease
 from bus.records.nodes import decode_node_facts, decode_node_samples
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
+from bus.records.refusals import decode_refused_labels
 from bus.records.samples import MAX_SAMPLES_BYTES, decode_samples
 from bus.records.sources import decode_source_state
 from bus.records.synced import decode_synced
 from bus.records.verdicts import decode_verdict
-from bus.subjects import parse_node_key, parse_pod_key, parse_policy_key, parse_samples_subject, parse_verdict_key
+from bus.subjects import (
+    parse_node_key,
+    parse_pod_key,
+    parse_policy_key,
+    parse_refusals_key,
+    parse_samples_subject,
+    parse_verdict_key,
+)
 from tas.errors import InvalidInputError
 from tas.extender.binding import decode_binding
 from tas.extender.preemption import decode_preemption_args
@@ -261,12 +269,14 @@ DECODERS: tuple[Decoder, ...] = (
     _record("node-metrics", decode_node_samples),
     _record("pod", decode_pod),
     _record("policy", partial(decode_policy, PolicyKey("default", "demo"))),
+    _record("refused-labels", decode_refused_labels),
     _record("source", decode_source_state),
     _record("synced", decode_synced),
     _record("verdict", decode_verdict),
     _text("subject-sample", parse_samples_subject, SUBJECT, allowed=(InvalidInputError,)),
     _text("key-node", parse_node_key, "a_b.metrics", allowed=(InvalidInputError,)),
     _text("key-verdict", parse_verdict_key, "a_b", allowed=(InvalidInputError,)),
+    _text("key-refusals", parse_refusals_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-policy", parse_policy_key, "default.a_b", allowed=(InvalidInputError,)),
     _text("key-pod", parse_pod_key, "default.a_b", allowed=(InvalidInputError,)),
     _text("quantity", parse_quantity, "1.5Gi", "1e3", "-1500m", allowed=(QuantityError,)),

@@ -14,7 +14,7 @@ import pytest
 from tas.policy.policy import PolicyKey
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import AdminError
-from tests.kubernetes.enforcement import PREFIX, VIOLATING, Enforced
+from tests.kubernetes.enforcement import PREFIX, VIOLATING, Enforced, Refusing
 from tests.kubernetes.world import HOSTNAME, deschedule, labeling, rule
 
 AT_ONCE = 25
@@ -29,7 +29,10 @@ def fields_of(status: Mapping[str, Any]) -> list[str]:
 
 
 class BadInputScenarios:
-    """For subclasses with the fixture `enforced`."""
+    """For subclasses with the fixtures `enforced` and `refusing`."""
+
+    refuses_one_label = False
+    """Whether `refusing` refuses only patches with the label, not all patches of the node."""
 
     # The resource
 
@@ -90,6 +93,46 @@ class BadInputScenarios:
             await enforced.sample(node, health=0)
             status = await enforced.wait_for_status(key, Violating=(FALSE, "SomeUnknown"), MetricsSeen=(TRUE, "Fresh"))
             assert (status["violating"], status["violatingNodes"], fields_of(status)) == (0, [], [])
+
+    @pytest.mark.usefixtures("quick_refusals")
+    async def test_the_reason_of_a_refused_label_is_in_the_status_until_the_label_is_set(
+        self, refusing: Refusing, enforced: Enforced
+    ) -> None:
+        async with enforced.undisturbed():
+            bad, good, name = await enforced.node("bad"), await enforced.node("good"), enforced.name()
+            key = await enforced.policy(await enforced.namespace(), name, deschedule())
+            other = await enforced.policy(key.namespace, enforced.name("other"), deschedule())
+            async with refusing(bad, name) as reason:
+                for node in (bad, good):
+                    await enforced.sample(node, health=1)
+                await enforced.wait_for_labels(good, {name: VIOLATING, other.name: VIOLATING})
+                status = await enforced.wait_for_status(key, Ready=(FALSE, "LabelsNotWritten"))
+                (problem,) = status["problems"]
+                assert (problem["field"], problem["value"]) == ("spec.strategies.deschedule", f"{name}={VIOLATING}")
+                assert f"the API server refuses the label on 1 node ({bad}): " in problem["reason"]
+                assert reason in problem["reason"]
+                assert problem["reason"] in status["message"]
+                if self.refuses_one_label:
+                    await enforced.wait_for_labels(bad, {other.name: VIOLATING})
+                    await enforced.wait_for_status(other, Ready=(TRUE, "InForce"))
+                stored = await enforced.refusals(name)
+                for restarted in (False, True):
+                    if restarted:
+                        await enforced.stop()
+                        await enforced.start()
+                    await self._wait_for_retries(enforced)
+                    assert await enforced.refusals(name) == stored  # a refusal again is no message
+                await enforced.wait_for_status(key, Ready=(FALSE, "LabelsNotWritten"))
+            await enforced.wait_for_labels(bad, {name: VIOLATING, other.name: VIOLATING})
+            for each in (key, other):
+                status = await enforced.wait_for_status(each, Ready=(TRUE, "InForce"))
+                assert fields_of(status) == []
+            assert await enforced.values(bad, name) == [None, VIOLATING]
+
+    async def _wait_for_retries(self, enforced: Enforced) -> None:
+        """Waits until a refused label was tried again and refused again."""
+        before = enforced.count("tas_labels_refused_total")
+        await eventually(lambda: enforced.count("tas_labels_refused_total") > before + 1)
 
     # Created, changed and deleted policies
 

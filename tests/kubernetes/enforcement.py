@@ -2,8 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import NODES, POLICIES, SAMPLES
+from bus.buckets import NODES, POLICIES, REFUSALS, SAMPLES
 from bus.connection import Bus
+from bus.entry import RawEntry
 from bus.errors import UnavailableError
 from bus.records.nodes import decode_node_facts
 from bus.records.policies import PolicyRecord, decode_policy
 from bus.records.samples import encode_samples
-from bus.subjects import node_facts_key, policy_key, samples_subject
+from bus.subjects import node_facts_key, policy_key, refusals_key, samples_subject
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import Scrape, newest
 from tas.values.quantity import parse_quantity
@@ -37,10 +38,13 @@ from workers.process.runtime import Worker
 from workers.watching.status import PolicyStatus
 from workers.watching.watch import WatchWorker
 
-__all__ = ["Enforced", "enforced"]
+__all__ = ["Enforced", "Refusing", "enforced", "quick_refusals"]
 
 VIOLATING = "violating"
 PREFIX = "telemetry.aware.scheduling."
+
+Refusing = Callable[[str, str], AbstractAsyncContextManager[str]]
+"""While in the context, the API server refuses a label of a node with a reason that contains the text."""
 
 
 class Enforced(World):
@@ -109,6 +113,10 @@ class Enforced(World):
         """The record of a policy on the bus."""
         entry = await answered(partial(self.bus.get, POLICIES, policy_key(key)))
         return None if entry is None or entry.value is None else decode_policy(key, entry.value)
+
+    async def refusals(self, policy: str) -> RawEntry | None:
+        """The record of the refused labels of a policy."""
+        return await answered(partial(self.bus.get, REFUSALS, refusals_key(policy)))
 
     async def delete_policy(self, key: PolicyKey) -> None:
         await self.admin.delete_policy(key.namespace, key.name)
@@ -219,3 +227,10 @@ async def enforced(kubeconfig: Path, server: Server, bus: Bus) -> AsyncIterator[
         finally:
             await enforced.stop()
             await enforced.end()
+
+
+@pytest.fixture
+def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused label is tried again after 1 s, not 10 minutes; its record is written every 1 s at most, not 5 s."""
+    monkeypatch.setattr("workers.enforcing.labels.RESYNC_SECONDS", 1.0)
+    monkeypatch.setattr("workers.enforcing.refusal_records.WRITE_SECONDS", 1.0)

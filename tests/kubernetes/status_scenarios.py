@@ -149,7 +149,7 @@ class StatusScenarios:
         await world.sample(node, health=1)
         await world.evaluate(node)
         async with status_running(kubeconfig, server.url):
-            found = await wait_for_status(world, key, Ready=("True", "PartlyIgnored"))
+            found = await wait_for_status(world, key, Ready=("False", "LabelsNotWritten"))
         (problem,) = found["problems"]
         assert (problem["field"], problem["value"]) == ("spec.strategies.deschedule", f"{name}=violating")
         assert f"nodes without the label for at least 0.1 s: 1 ({node})" in problem["reason"]

@@ -8,6 +8,7 @@ since both patch nodes, and nobody else needs the right to do so.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Collection, Mapping
 
@@ -24,7 +25,8 @@ from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from bus.watch import Watch
 from tas.enforcing.changes import LabelChanges, label_changes
-from tas.enforcing.memory import Declined, PatchLimit
+from tas.enforcing.memory import Declined, PatchLimit, Refusal
+from tas.enforcing.refusals import Refusals, reason_of
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
@@ -32,11 +34,19 @@ from workers.enforcing.confirmation import Confirmation
 from workers.enforcing.label_reports import LabelReports
 from workers.enforcing.lease_first import LeaseFirst
 from workers.enforcing.node_patches import NodeLabels, is_outdated, send_patch
+from workers.enforcing.refusal_records import RefusalRecords
 from workers.enforcing.waking import Waking
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
-from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
+from workers.kubernetes.errors import (
+    ConflictError,
+    ExpiredError,
+    ForbiddenError,
+    KubernetesError,
+    NotFoundError,
+    ThrottledError,
+)
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import NODES, Metadata, Object
 
@@ -72,6 +82,8 @@ class Labels:
         self._nodes: dict[str, NodeLabels] = {}
         self._verdicts: dict[str, Entry[str, NodeVerdict]] = {}  # decoded when needed, which is seldom
         self._refused = Declined(seconds=RESYNC_SECONDS)
+        self._refusals = Refusals()
+        self._unchecked: set[str] | None = None  # nodes that this replica has not handled yet; None before it is ready
         self._kept = Declined(seconds=RESYNC_SECONDS)  # orphans that policies keep
         self._contested: set[str] = set()  # nodes of policies that desire labels of others
         self._limit = PatchLimit(PATCHES, seconds=PATCHES_SECONDS)
@@ -98,6 +110,12 @@ class Labels:
         )
         self._lease = LeaseFirst(bus, "labels", on_held=self._add_all)
         self._waking = Waking(bus, client, registry, is_active=lambda: self._lease.held)
+        self._records = RefusalRecords(
+            bus,
+            self._refusals,
+            is_active=lambda: self._lease.held,
+            is_complete=lambda: self._unchecked is not None and not self._unchecked,
+        )
         self._started = False
 
     def unready(self) -> str | None:
@@ -125,6 +143,7 @@ class Labels:
                 self._lease,
                 self._queue,
                 self._waking,
+                self._records,
             ):
                 tasks.create_task(part.run())
 
@@ -159,6 +178,9 @@ class Labels:
                 self._reports.warning("node_patched_too_often", name, patches=PATCHES, seconds=PATCHES_SECONDS)
                 return wait
             await self._patch(name, node)
+        else:
+            self._note_refusals(name, node, verdict, changes)
+        self._checked(name)
         return RESYNC_SECONDS if name in self._kept or name in self._refused else None
 
     def _changes(self, name: str, policies: Mapping[PolicyKey, PolicyVerdict], node: NodeLabels) -> LabelChanges:
@@ -207,7 +229,8 @@ class Labels:
         """
         # After the read of the node: so labels of other replicas come from this verdict or an earlier one.
         entry = await NODE_VERDICTS.get(self._bus, name)
-        policies = _policies_of(_verdict_of(entry), node.uid)
+        verdict = _verdict_of(entry)
+        policies = _policies_of(verdict, node.uid)
         changes = self._changes(name, policies, node)
         confirmed = await self._confirmation.confirmed(name, changes.removals, policies, node.labels)
         orphans: frozenset[str] = frozenset()
@@ -219,7 +242,12 @@ class Labels:
             self._keep(name, changes.orphans - orphans, listed_at)
             values = changes.allowed(confirmed | orphans)
         if values:
-            await self._send(name, node, values, read_at=read_at)
+            try:
+                await self._send(name, node, values, read_at=read_at)
+            except ForbiddenError as error:
+                self._forbidden(name, {label: values[label] for label in values if label in changes.desired}, error)
+                raise
+        self._note_refusals(name, node, verdict, changes)
         if values:  # else nothing was to be written, or everything was refused
             self._reports.patched(
                 name,
@@ -257,8 +285,25 @@ class Labels:
             self._kept.add(name, label, None, at=time.monotonic())
 
     def _refuse(self, name: str, label: str, value: str | None, error: KubernetesError) -> None:
-        self._refused.add(name, label, value, at=time.monotonic())
+        self._refused.add(name, label, value, at=time.monotonic(), reason=_reason(error, name))
         self._reports.refused(name, label, value, error)
+
+    def _forbidden(self, name: str, values: Mapping[str, str | None], error: ForbiddenError) -> None:
+        """Notes that a whole patch is not allowed; the queue tries again. 401 passes: it is about the credentials."""
+        if error.code == 403 and name in self._nodes:
+            reason = _reason(error, name)
+            self._refusals.set(name, {label: Refusal(value, reason) for label, value in values.items()})
+            self._checked(name)
+
+    def _note_refusals(self, name: str, node: NodeLabels, verdict: NodeVerdict | None, changes: LabelChanges) -> None:
+        """Notes which desired changes are refused, unless the node is gone or what is desired is unknown."""
+        if verdict is not None and verdict.node_uid == node.uid and name in self._nodes:
+            self._refusals.set(name, self._refused.among(name, changes.desired))
+            self._checked(name)
+
+    def _checked(self, name: str) -> None:
+        if self._unchecked:
+            self._unchecked.discard(name)
 
     def _add(self, name: str) -> None:
         self._queue.add(name, after=self._lease.delay)
@@ -273,6 +318,8 @@ class Labels:
         if ready and not self._started:
             log.info("labels_ready", nodes=len(self._nodes), verdicts=len(self._verdicts))
             self._add_all()
+            if self._unchecked is None:
+                self._unchecked = set(self._nodes)
         self._started = ready
 
     def _take_in_list(self, listing: Listing[Object]) -> None:
@@ -298,6 +345,8 @@ class Labels:
     def _drop_node(self, name: str) -> None:
         self._nodes.pop(name, None)
         self._contested.discard(name)
+        self._refusals.set(name, {})
+        self._checked(name)
         for each in (self._kept, self._refused, self._limit, self._reports, self._queue):
             each.forget(name)
 
@@ -305,6 +354,7 @@ class Labels:
         log.info("verdicts_epoch_changed", epoch=epoch.created)
         self._verdicts.clear()
         self._started = False
+        self._records.check_all()  # the whole bus may have been wiped
 
     def _take_in_verdict(self, entry: Entry[str, NodeVerdict]) -> None:
         if entry.present:
@@ -343,3 +393,8 @@ def _verdict_of(entry: Entry[str, NodeVerdict]) -> NodeVerdict | None:
 def _policies_of(verdict: NodeVerdict | None, uid: str) -> Mapping[PolicyKey, PolicyVerdict]:
     """The policies' verdicts; empty if the verdict is of another node with this name."""
     return verdict.policies if verdict is not None and verdict.node_uid == uid else {}
+
+
+def _reason(error: KubernetesError, name: str) -> str:
+    """Why the API server refused a label of a node. The same text is stored once for all nodes."""
+    return sys.intern(reason_of(error.status.message or str(error), name))

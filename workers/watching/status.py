@@ -1,7 +1,8 @@
 """The status of TASPolicies: written by one replica at a time, rarely, and only if it differs.
 
-The lease holder follows VERDICTS for the states, NODES for missing metrics, and the policies of the API server. A lease
-does not prevent late writes, so each patch is conditional on the policy's uid and resource version.
+The lease holder follows VERDICTS for the states, NODES for missing metrics, REFUSALS for labels that the API server
+refuses, and the policies of the API server. A lease does not prevent late writes, so each patch is conditional on the
+policy's uid and resource version.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS
+from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, REFUSED_LABELS
 from bus.lease import Lease
 from bus.record_kind import Entry, Unreadable
 from bus.records.nodes import NodeFacts
@@ -24,6 +25,7 @@ from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims, claim_of, owner_of
+from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.size import PolicySize, left_out, no_room, policy_size
 from tas.verdict.status import (
     MetricUse,
@@ -130,10 +132,12 @@ class PolicyStatus:
         states = following.book.states(policy.key, metadata.uid)
         violated = states.get(StrategyType.DESCHEDULE, NodeStates()).violated
         foreign = foreign_values(policy, following.labels_of(violated, policy.key.name))
+        refused = following.refused.get(policy.key.name, ())
         unset = following.unset.problems(
             (policy.key, metadata.uid),
             following.has_label,
             owned=[kind for kind in LABEL_STRATEGIES if owner_of(kind, claims) == policy.key],
+            refused={(each.label, each.value) for each in refused},
             at=read_at,
         )
         status = policy_status(
@@ -143,9 +147,9 @@ class PolicyStatus:
                 *written.problems,
                 *labels_of_others(policy, claims),
                 *foreign,
-                *unset,
                 *following.no_room(written),
             ),
+            unset=(*refused_problems(policy.key, claims, refused), *unset),
             states=states,
             unseen=following.unseen(policy),
             before=written.status,
@@ -189,6 +193,7 @@ class _Following:
         self.claims = Claims()
         self.book = StateBook()
         self.unset = UnsetLabels(seconds=UNSET_SECONDS)
+        self.refused: dict[str, tuple[RefusedLabel, ...]] = {}  # by name of the policies
         self.changed: set[PolicyKey] = set()
         self._left_out: frozenset[PolicyKey] = frozenset()
         self._writer = writer
@@ -199,6 +204,7 @@ class _Following:
         self._patched: dict[PolicyKey, float] = {}
         self._reflector = Reflector(client, POLICIES, on_list=self._listed, on_change=self._change)
         self._verdicts = Watch(bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self._verdicts_epoch_began())
+        self._refusals = Watch(bus, REFUSED_LABELS.to(self._take_refused), on_epoch=lambda _: self.refused.clear())
         self._nodes = SyncedWatch(
             bus,
             NODE_SAMPLES.to(self._seen.take),
@@ -209,8 +215,9 @@ class _Following:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for work in (self._reflector.run(), self._verdicts.run(), self._nodes.run(), self._write()):
-                tasks.create_task(work)
+            for part in (self._reflector, self._verdicts, self._refusals, self._nodes):
+                tasks.create_task(part.run())
+            tasks.create_task(self._write())
 
     def unseen(self, policy: Policy) -> list[MetricUse]:
         """The policy's metrics of which no node had a fresh sample at the last search."""
@@ -242,7 +249,8 @@ class _Following:
 
     @property
     def _ready(self) -> bool:
-        return bool(self._reflector.listed) and self._verdicts.status.caught_up and self._nodes.unready() is None
+        caught_up = self._verdicts.status.caught_up and self._refusals.status.caught_up
+        return bool(self._reflector.listed) and caught_up and self._nodes.unready() is None
 
     async def _write(self) -> None:
         all_checked_at = float("-inf")
@@ -324,6 +332,13 @@ class _Following:
             for key, policy in policies.items()
         }
         self.changed.update(self.book.take(entry.key, states))
+
+    def _take_refused(self, entry: Entry[str, tuple[RefusedLabel, ...]]) -> None:
+        if refused := entry.readable():
+            self.refused[entry.key] = refused
+        else:
+            self.refused.pop(entry.key, None)
+        self.changed.update(self.claims.named(entry.key))
 
     def _take_facts(self, entry: Entry[str, NodeFacts]) -> None:
         if entry.present:

@@ -12,6 +12,7 @@ from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
+from bus.records.refusals import decode_refused_labels, encode_refused_labels
 from bus.records.samples import decode_samples, encode_samples
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
@@ -23,6 +24,7 @@ from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
+from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import (
     ABSENT,
     HOLD,
@@ -189,12 +191,28 @@ SOURCE = SourceState(
         )
     },
 )
+REFUSED = (
+    RefusedLabel(
+        label="demo",
+        value="violating",
+        reason="nodes \"NODE\" is forbidden: ValidatingAdmissionPolicy 'node-labels' denied request: ask the team",
+        count=4,
+        nodes=("node-1", "node-2", "node-3"),
+    ),
+    RefusedLabel(
+        label="telemetry.aware.scheduling.demo/card0",
+        reason="nodes \"NODE\" is forbidden: ValidatingAdmissionPolicy 'node-labels' denied request: ask the team",
+        count=1,
+        nodes=("node-1",),
+    ),
+)
 
 RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
     ("pod.json", POD, encode, decode_pod),
+    ("refused-labels.json", REFUSED, encode_refused_labels, decode_refused_labels),
     ("source.json", SOURCE, encode_source_state, decode_source_state),
     ("synced.json", SYNCED, encode_synced, decode_synced),
     ("verdict.json", VERDICT, encode_verdict, decode_verdict),
@@ -218,7 +236,7 @@ def objects_within(document: Any) -> Iterator[dict[str, Any]]:
     if isinstance(document, dict):
         yield document
         for field, value in document.items():
-            if field not in ("metrics", "labels", "spec"):
+            if field not in ("metrics", "labels", "spec") or isinstance(value, list):
                 yield from objects_within(value)
     elif isinstance(document, list):
         for value in document:

@@ -1,14 +1,35 @@
 """Bad input over a sandbox and a real nats-server."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
+from sandbox import Sandbox
+from sandbox.faults import Call
 from tas.verdict.size import NODE_BYTES
 from tests.integration.servers import eventually
 from tests.kubernetes.bad_input_scenarios import TRUE, BadInputScenarios, fields_of
-from tests.kubernetes.enforcement import VIOLATING, Enforced, enforced
+from tests.kubernetes.enforcement import VIOLATING, Enforced, Refusing, enforced, quick_refusals
 from tests.kubernetes.world import deschedule, rule
 
-__all__ = ["enforced"]
+__all__ = ["enforced", "quick_refusals"]
+
+
+@pytest.fixture
+def refusing(sandbox: Sandbox) -> Refusing:
+    """The sandbox has no admission policies: every patch of the node by `labels` is refused."""
+
+    @asynccontextmanager
+    async def refusing(node: str, _label: str) -> AsyncIterator[str]:
+        def is_refused(call: Call) -> bool:
+            return (call.verb, call.name, call.user_agent) == ("patch", node, "tas-on-nats/labels")
+
+        sandbox.faults.answer(422, times=10**6, which=is_refused)
+        yield "the sandbox is set up to answer 422"
+        sandbox.faults.clear()
+
+    return refusing
 
 
 @pytest.mark.usefixtures("quick_status")

@@ -1,5 +1,7 @@
 """Tokens, keys and subjects of names."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +13,12 @@ from bus.subjects import (
     parse_node_key,
     parse_pod_key,
     parse_policy_key,
+    parse_refusals_key,
     parse_samples_subject,
     parse_verdict_key,
     pod_key,
     policy_key,
+    refusals_key,
     samples_subject,
     token,
     verdict_key,
@@ -47,6 +51,7 @@ def test_every_node_and_source_reads_back(node: str, source: str) -> None:
 @given(policy_keys)
 def test_every_policy_reads_back(key: PolicyKey) -> None:
     assert parse_policy_key(policy_key(key)) == key
+    assert parse_refusals_key(refusals_key(key.name)) == key.name
 
 
 @given(policy_keys)
@@ -56,9 +61,10 @@ def test_every_pod_reads_back(key: PolicyKey) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "_synced", "A", "a.b", "a._b", "a_", "a b"])
-def test_an_invalid_verdict_key_is_refused(key: str) -> None:
+@pytest.mark.parametrize("parse", [parse_verdict_key, parse_refusals_key])
+def test_an_invalid_key_of_one_name_is_refused(parse: Callable[[str], str], key: str) -> None:
     with pytest.raises(InvalidInputError):
-        parse_verdict_key(key)
+        parse(key)
 
 
 @given(node_names, node_names)

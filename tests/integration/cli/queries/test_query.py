@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from bus.buckets import NODES, POLICIES, SAMPLES, SOURCES, VERDICTS
+from bus.buckets import NODES, POLICIES, REFUSALS, SAMPLES, SOURCES, VERDICTS
 from bus.connection import Bus
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
+from bus.records.refusals import encode_refused_labels
 from bus.records.verdicts import encode_verdict
 from bus.server import EmbeddedServer, find_binary
 from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
@@ -25,6 +26,7 @@ from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
+from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
 from tests.e2e.processes import free_ports
 from tests.integration.cli.tas import COMMAND, HEALTH, SHORT, Tas
@@ -205,6 +207,19 @@ async def test_get_policies_shows_the_files_that_are_not_in_force(tas: Tas, bus:
     assert (good["name"], good["problems"]) == ("good", [])
     assert (first["name"], first["origin"], second["origin"]) == (None, "a.yaml", "b.yaml")
     assert [(each["field"], each["value"]) for each in second["problems"]] == [("spec.suspend", "'x'"), ("spec", "[]")]
+
+
+async def test_get_policies_shows_why_the_api_server_refuses_a_label_of_the_owner(tas: Tas, bus: Bus) -> None:
+    for namespace in ("default", "other"):
+        await put_policy(bus, "p", {"strategies": {"deschedule": rules("m Equals 1")}}, namespace=namespace)
+    refused = RefusedLabel(label="p", value="violating", reason="ask the team", count=4, nodes=("a", "b", "c"))
+    await bus.put(REFUSALS, "p", encode_refused_labels((refused,)), revision=0, read_at=time.monotonic())
+    owner, other = (await tas("get", "policies", "--json")).json
+    (problem,) = owner["problems"]
+    assert (owner["namespace"], other["problems"], problem["value"]) == ("default", [], "p=violating")
+    text = "the API server refuses the label on 4 nodes (a, b, c and 1 more): ask the team"
+    assert problem["reason"] == text
+    assert text in (await tas("get", "policies")).out
 
 
 async def test_get_policies_shows_which_rules_of_scheduleonmetric_are_ignored(tas: Tas, bus: Bus) -> None:

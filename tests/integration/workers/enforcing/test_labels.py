@@ -21,7 +21,7 @@ from sandbox import Sandbox
 from sandbox.faults import Call, Drop, Which
 from sandbox.resources import NODES
 from tas.policy.policy import PolicyKey
-from tas.verdict.verdict import DesiredKind, DesiredLabel
+from tas.verdict.verdict import ABSENT, DesiredKind, DesiredLabel
 from tests.integration.bus.followers import consumers
 from tests.integration.replicas import replica
 from tests.integration.servers import Server, answered, eventually
@@ -134,6 +134,53 @@ async def test_a_patch_of_which_every_label_is_refused_is_no_patch(
     assert "node_patched" not in {line["event"] for line in logs}
     assert labels.count("tas_label_patches_total", result="patched") == 0
     assert await consumers(world.bus, VERDICTS) == 1, "verdicts are followed once"
+
+
+async def test_a_refusal_is_known_until_its_label_is_set_or_not_desired_or_its_node_is_gone(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    name, nodes = world.name(), [await world.node(name) for name in ("forbidden", "gone", "met", "without-verdict")]
+    forbidden, gone, met, without_verdict = nodes
+    sandbox.faults.answer(403, times=10**6, which=lambda call: ours("patch")(call) and call.name == forbidden)
+    sandbox.faults.answer(422, times=10**6, which=ours("patch"))
+    await world.policy(await world.namespace(), name, deschedule())
+    for node in nodes:
+        await world.sample(node, health=1)
+    await world.evaluate(*nodes)
+
+    def count() -> int:
+        return sum(each.count for each in labels.worker._refusals.of(name, ()))
+
+    await eventually(lambda: count() == 4)
+    await world.admin.delete_node(gone)
+    await world.sample(met, health=0)
+    await world.evaluate(met)
+    await eventually(lambda: count() == 2)
+    await world.remove(VERDICTS, verdict_key(without_verdict))
+    await labels.caught_up()
+    await labels.idle()
+    sandbox.faults.clear()
+    await eventually(has(world, forbidden, name, VIOLATING))
+    await labels.idle()
+    assert [each.nodes for each in labels.worker._refusals.of(name, ())] == [(without_verdict,)]
+
+
+async def test_a_refusal_is_known_while_a_removal_on_the_node_is_not_confirmed(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    node, kept = await violating(world, labelled=True)
+    (namespace,), refused = world.namespaces, world.name("refused")
+    await world.policy(namespace, refused, deschedule())
+    sandbox.faults.answer(422, times=10**6, which=ours("patch"))
+    policies = {}
+    for name, desired in ((kept, ABSENT), (refused, DesiredLabel(DesiredKind.SET, VIOLATING))):
+        stored = await world.admin.get(f"{world.admin.policies(namespace)}/{name}")
+        policies[PolicyKey(namespace, name)] = desired_by(name, desired, uid=stored["metadata"]["uid"])
+    metadata = (await world.admin.get(f"/api/v1/nodes/{node}"))["metadata"]
+    await world.verdict(node, metadata["uid"], policies)
+    await eventually(lambda: bool(labels.worker._refusals.of(refused, ())))
+    await eventually(lambda: labels.count("tas_label_removals_unconfirmed_total") > 1)
+    assert not labels.worker._refusals.of(kept, ())
 
 
 async def test_after_a_429_no_patch_is_sent_before_retry_after_has_passed(

@@ -88,8 +88,10 @@ def test_an_orphan_that_was_kept_lately_stays() -> None:
 def test_what_was_refused_lately_is_not_tried_again_with_the_same_value(
     refused: dict[str, str | None], values: dict[str, str | None]
 ) -> None:
-    found = changes({P: desiring(p=SET, card=ABSENT)}, {CARD: "1"}, refused=refused)
+    orphan = "telemetry.aware.scheduling.q/card"
+    found = changes({P: desiring(p=SET, card=ABSENT)}, {CARD: "1", orphan: "1"}, refused=refused | {orphan: None})
     assert found.values == values
+    assert found.desired == {"p": "violating", CARD: None}
     assert found.removals.keys() == {label for label, value in values.items() if value is None}
 
 

@@ -18,6 +18,15 @@ def test_a_declined_change_is_remembered_for_its_time_and_its_node() -> None:
     assert "a" not in declined
 
 
+def test_of_the_desired_changes_those_with_the_declined_value_are_known_with_their_reason() -> None:
+    declined = Declined(seconds=10.0)
+    declined.add("a", CARD, "1", at=100.0, reason="why")
+    declined.add("a", BUS, None, at=100.0, reason="no")
+    assert declined.among("a", {CARD: "1", BUS: None, "q": None}) == {CARD: ("1", "why"), BUS: (None, "no")}
+    assert declined.among("a", {CARD: "2"}) == {}
+    assert declined.among("b", {CARD: "1"}) == {}
+
+
 def test_the_last_change_of_a_label_that_was_declined_counts() -> None:
     declined = Declined(seconds=10.0)
     declined.add("a", CARD, "1", at=100.0)

@@ -13,6 +13,7 @@ from tas.samples.sample import Scrape
 from tas.sources.state import SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
 from tas.verdict.evaluation import evaluate_policy
+from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import NodeVerdict
 
 NOW = 1_000_000.0
@@ -62,6 +63,7 @@ def whole(policy: PolicyVersion | None = None, **changes: Any) -> Evidence:
         cluster=True,
         policies=[policy],
         verdict=NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies={policy.policy.key: verdict}),
+        refused={},
         sources={},
         held_sources={"prometheus"},
         default_stale_after=60.0,
@@ -219,6 +221,14 @@ def test_a_label_that_should_be_absent_stops_the_value() -> None:
     assert found.stopped_at is Stage.LABEL
     assert found.stages[-1].details == ("default/p: p is desired absent; the node has 'violating'",)
     assert found.stages[-1].since == NOW - 1
+
+
+@pytest.mark.parametrize(("value", "named"), [("violating", True), (None, False)])
+def test_the_reason_of_a_refused_label_is_named(value: str | None, named: bool) -> None:
+    refused = RefusedLabel(label="p", value=value, reason="why", count=1, nodes=("n",))
+    found = traced(whole(labels={}, refused={"p": (refused,)}))
+    assert found.stopped_at is Stage.LABEL
+    assert ("the API server refuses the label on 1 node (n): why" in found.stages[-1].details[-1]) is named
 
 
 def test_a_foreign_label_does_not_stop_the_value() -> None:

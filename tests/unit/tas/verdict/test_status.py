@@ -40,13 +40,21 @@ def status(
     states: dict[StrategyType, NodeStates] | None = None,
     *,
     unseen: tuple[MetricUse, ...] = (),
+    unset: tuple[Problem, ...] = (),
     before: object = None,
     now: float = NOW,
     **spec: Any,
 ) -> dict[str, Any]:
     policy, problems = read(strategies, **spec)
     return policy_status(
-        policy, generation=3, problems=problems, states=states or {}, unseen=unseen, before=before, now=now
+        policy,
+        generation=3,
+        problems=problems,
+        unset=unset,
+        states=states or {},
+        unseen=unseen,
+        before=before,
+        now=now,
     )
 
 
@@ -80,6 +88,18 @@ def test_ready_says_whether_the_policy_is_in_force(
     strategies: dict[str, Any], spec: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert condition(status(strategies, **spec), "Ready") == expected
+
+
+@pytest.mark.parametrize("strategies", [{}, {"x": rules()}], ids=["alone", "beside a part that is ignored"])
+def test_a_policy_whose_labels_are_not_written_is_not_ready_and_says_why_first(strategies: dict[str, Any]) -> None:
+    unset = (Problem(field="spec.strategies.deschedule", value="demo=violating", reason="why", refused=False),)
+    found = status({"deschedule": rules()} | strategies, unset=unset)
+    assert condition(found, "Ready") == ("False", "LabelsNotWritten")
+    assert message(found, "Ready").startswith(str(unset[0]))
+    assert found["message"] == message(found, "Ready")
+    assert found["problems"][0]["reason"] == "why"
+    suspended = status({"deschedule": rules()}, unset=unset, suspend=True)
+    assert condition(suspended, "Ready") == ("False", "Suspended")
 
 
 def test_a_problem_is_reported_with_its_field_and_reason() -> None:
@@ -261,7 +281,7 @@ class TestUnsetLabels:
     OWNED = (StrategyType.DESCHEDULE,)
 
     def problems(self, unset: UnsetLabels, have: dict[str, bool | None], at: float) -> list[str]:
-        found = unset.problems((KEY, "u"), lambda node, _: have.get(node, False), owned=self.OWNED, at=at)
+        found = unset.problems((KEY, "u"), lambda node, _: have.get(node, False), owned=self.OWNED, refused=(), at=at)
         assert not any(each.refused for each in found)
         return [f"{each.field} {each.value} {each.reason}" for each in found]
 
@@ -296,11 +316,18 @@ class TestUnsetLabels:
     def test_labels_of_another_owner_and_of_an_earlier_epoch_are_not_reported(self) -> None:
         unset = UnsetLabels(seconds=0)
         unset.take("n", desires("demo"))
-        assert unset.problems((KEY, "u"), lambda *_: False, owned=(), at=0.0) == ()
-        assert unset.problems((KEY, "later"), lambda *_: False, owned=self.OWNED, at=0.0) == ()
+        assert unset.problems((KEY, "u"), lambda *_: False, owned=(), refused=(), at=0.0) == ()
+        assert unset.problems((KEY, "later"), lambda *_: False, owned=self.OWNED, refused=(), at=0.0) == ()
         assert self.problems(unset, {}, 0.0)
         unset.clear()
         assert not self.problems(unset, {}, 0.0)
+
+    def test_a_label_that_is_known_to_be_refused_with_this_value_is_not_reported_again(self) -> None:
+        unset = UnsetLabels(seconds=0)
+        unset.take("n", desires("demo"))
+        for value, reported in (("violating", False), (None, True)):
+            found = unset.problems((KEY, "u"), lambda *_: False, owned=self.OWNED, refused={("demo", value)}, at=0.0)
+            assert bool(found) is reported
 
 
 def test_the_book_counts_each_node_once() -> None:

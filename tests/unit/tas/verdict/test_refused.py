@@ -1,0 +1,26 @@
+"""Refused labels as problems of the policy that owns them."""
+
+from tas.policy.policy import PolicyKey, StrategyType
+from tas.verdict.ownership import Claim
+from tas.verdict.refused import RefusedLabel, refused_problems
+
+OLDER, YOUNGER = PolicyKey("a", "demo"), PolicyKey("b", "demo")
+CARD = "telemetry.aware.scheduling.demo/card"
+
+
+def claim(created: float, *strategies: StrategyType) -> Claim:
+    return Claim("u", created, frozenset(strategies))
+
+
+def test_each_refused_label_is_a_problem_of_its_owner_only() -> None:
+    claims = {OLDER: claim(1, StrategyType.DESCHEDULE), YOUNGER: claim(2, *StrategyType)}
+    refused = [
+        RefusedLabel(label="demo", value="violating", reason="why", count=5, nodes=("n1", "n2", "n3")),
+        RefusedLabel(label=CARD, reason="no", count=1, nodes=("n1",)),
+    ]
+    (first,) = refused_problems(OLDER, claims, refused)
+    assert (first.field, first.value, first.refused) == ("spec.strategies.deschedule", "demo=violating", False)
+    assert first.reason == "the API server refuses the label on 5 nodes (n1, n2, n3 and 2 more): why"
+    (second,) = refused_problems(YOUNGER, claims, refused)
+    assert (second.field, second.value) == ("spec.strategies.labeling", CARD)
+    assert second.reason == "the API server refuses the removal of the label on 1 node (n1): no"
