@@ -71,5 +71,14 @@ def refusals(node: str, scrape: Scrape) -> tuple[InvalidInputError, ...]:
     return decode_samples(*_message(node, scrape), arrived=scrape.arrived, sequence=0)[2]
 
 
+async def refused_on_arrival(bus: Bus, node: str, source: str, sequence: int) -> tuple[InvalidInputError, ...]:
+    """What a reader refuses of a published message, by the time at which the server stored it.
+
+    Nothing if the message is no longer the last one of its source. Raises UnavailableError, RefusedError.
+    """
+    last = await bus.last_messages(SAMPLES, samples_subject(node, source))
+    return next((received(message).refused for message in last if message.sequence == sequence), ())
+
+
 def _message(node: str, scrape: Scrape) -> tuple[str, bytes]:
     return samples_subject(node, scrape.source), encode_samples(scrape)

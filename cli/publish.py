@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+import msgspec
 
 from bus.buckets import NODES, SAMPLES, SYNCED
 from bus.subjects import samples_subject
@@ -15,6 +17,7 @@ from cli.options import settings_command
 from cli.output import echo
 from cli.settings import Settings
 from tas.errors import shortened
+from tas.samples.refusal import refusal
 from tas.samples.sample import Scrape, kept_metrics
 from tas.samples.unknown_node import is_unknown_node
 from tas.values.duration import parse_duration
@@ -29,11 +32,17 @@ SOURCE = "cli"
 OUTCOME_SECONDS = 3.0
 """How long the command waits until the samples are stored. `materialize` takes milliseconds."""
 
+MESSAGE_SECONDS = 0.3
+"""After so long the message is read: if the clock of this machine is wrong, its time was refused at its arrival."""
+
 T = TypeVar("T")
 
 
 class Outcome(StrEnum):
-    """What became of the samples. Nobody can know whether they are `pending` for long, or refused for good."""
+    """What became of the samples.
+
+    `pending` is neither: a worker may store them later, or fail to write them. `refused`: at least one metric.
+    """
 
     STORED = "stored"
     REFUSED = "refused"
@@ -76,7 +85,7 @@ def publish(
 
     Values are Kubernetes quantities: tas publish node-1 health_metric=2 memory_available_bytes=1.5Gi
 
-    The command waits until the samples are stored, for 3 s at most. The exit code is 1 if they are refused.
+    The command waits until the samples are stored or refused, for 3 s at most. The exit code is 1 if one is refused.
     """
     from bus.errors import BusError
     from bus.scrapes import publish_scrape, refusals
@@ -107,47 +116,62 @@ def publish(
 
     async def send(bus: "Bus", url: str) -> int:
         sequence = await publish_scrape(bus, node, scrape)
-        unknown = ""
         try:
-            outcome = await _outcome(bus, node, scrape, sequence)
+            outcome, reason = await _outcome(bus, node, msgspec.structs.replace(scrape, sequence=sequence))
         except BusError as error:  # an account that may publish need not have the permission to read
-            outcome, unknown = Outcome.PENDING, str(error)
+            outcome, reason = Outcome.PENDING, str(error)
         subject = samples_subject(node, source)
-        _print(scrape, outcome, unknown, node=node, subject=subject, url=url, sequence=sequence, as_json=as_json)
+        _print(scrape, outcome, reason, node=node, subject=subject, url=url, sequence=sequence, as_json=as_json)
         return int(outcome is Outcome.REFUSED)
 
     return ask(settings, send)
 
 
-async def _outcome(bus: "Bus", node: str, scrape: Scrape, sequence: int) -> Outcome:
-    """What became of a published scrape, as far as it shows within `OUTCOME_SECONDS`."""
+async def _outcome(bus: "Bus", node: str, scrape: Scrape) -> tuple[Outcome, str]:
+    """What became of a published scrape within `OUTCOME_SECONDS`, and why it is refused.
+
+    By the rules of `materialize`, from what is stored.
+    """
     import asyncio
 
+    from bus.errors import BusError
     from bus.kinds import NODE_FACTS, NODE_SAMPLES, synced_of
+    from bus.scrapes import refused_on_arrival
 
-    end, pause = time.monotonic() + OUTCOME_SECONDS, 0.01
+    start, pause = time.monotonic(), 0.01
+    has_read_message = False
     while True:
         known = (await NODE_SAMPLES.get(bus, node)).readable() or ()
-        if kept_metrics(known, scrape, sequence) == scrape.metrics.keys():
-            return Outcome.STORED
+        if kept_metrics(known, scrape, scrape.sequence) == scrape.metrics.keys():
+            return Outcome.STORED, ""
         synced = (await synced_of(NODES).get(bus, SYNCED)).readable()
         listed = (await NODE_FACTS.get(bus, node)).present
         if is_unknown_node(listed=listed, cluster=None if synced is None else synced.cluster):
-            return Outcome.REFUSED
-        if time.monotonic() >= end:
-            return Outcome.PENDING
+            return Outcome.REFUSED, f"Kubernetes has no node {node}"
+        error = refusal(node, known, scrape)
+        if error is None and not has_read_message and time.monotonic() >= start + MESSAGE_SECONDS:
+            has_read_message = True
+            with suppress(BusError):  # an account may have no permission to read messages
+                error = next(iter(await refused_on_arrival(bus, node, scrape.source, scrape.sequence)), None)
+        if error is not None:
+            return Outcome.REFUSED, f"{error.field} = {error.value}: {error.reason}"
+        if time.monotonic() >= start + OUTCOME_SECONDS:
+            return Outcome.PENDING, ""
         await asyncio.sleep(pause)
         pause = min(2 * pause, 0.2)
 
 
 def _print(
-    scrape: Scrape, outcome: Outcome, unknown: str, *, node: str, subject: str, url: str, sequence: int, as_json: bool
+    scrape: Scrape, outcome: Outcome, reason: str, *, node: str, subject: str, url: str, sequence: int, as_json: bool
 ) -> None:
-    """Prints the outcome: a refusal is an error, everything else a result. `unknown`: why the outcome is not known."""
+    """Prints the outcome: a refusal is an error, everything else a result.
+
+    `reason`: why the samples are refused, or why it is not known whether they are stored.
+    """
     if as_json:
         values = {metric: format_quantity(value) for metric, value in scrape.metrics.items()}
         message = {"subject": subject, "stream": SAMPLES.name, "sequence": sequence, "node": node, "metrics": values}
-        print_json(message | {"outcome": outcome.value})
+        print_json(message | {"outcome": outcome.value} | ({"reason": reason} if reason else {}))
         return
     samples = " ".join(f"{metric}={exact_text(value)}" for metric, value in scrape.metrics.items())
     where = f"{subject} at {url}, {SAMPLES.name} sequence {sequence}"
@@ -155,9 +179,9 @@ def _print(
         case Outcome.STORED:
             echo(f"{samples} of {node} published and stored ({where})")
         case Outcome.REFUSED:
-            echo(f"Error: {samples} of {node} refused: Kubernetes has no node {node} ({where})", err=True)
-        case Outcome.PENDING if unknown:
-            echo(f"{samples} of {node} published ({where}); whether they are stored is not known: {unknown}")
+            echo(f"Error: {samples} of {node} refused: {reason} ({where})", err=True)
+        case Outcome.PENDING if reason:
+            echo(f"{samples} of {node} published ({where}); whether they are stored is not known: {reason}")
         case Outcome.PENDING:
             metric = next(iter(scrape.metrics))
             echo(

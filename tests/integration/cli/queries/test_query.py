@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bus.buckets import NODES, POLICIES, REFUSALS, SAMPLES, SOURCES, VERDICTS
@@ -18,12 +19,15 @@ from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
 from bus.records.refusals import encode_refused_labels
 from bus.records.verdicts import encode_verdict
+from bus.scrapes import publish_scrape, refused_on_arrival
 from bus.server import EmbeddedServer, find_binary
 from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
+from cli.publish import Outcome, _outcome
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
+from tas.samples.capacity import SOURCE_LIMIT
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tas.verdict.refused import RefusedLabel
@@ -113,7 +117,25 @@ async def test_publish_reports_what_became_of_the_samples(tas: Tas, bus: Bus) ->
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("Error: m=1 of node-9 refused: Kubernetes has no node node-9 (tas.samples.node-9.cli ")
     done = await tas("publish", "node-9", "m=1", "--json")
-    assert (done.code, done.json["outcome"]) == (1, "refused")
+    assert (done.code, done.json["outcome"], done.json["reason"]) == (1, "refused", "Kubernetes has no node node-9")
+
+
+async def test_publish_reports_a_metric_without_room(tas: Tas, bus: Bus) -> None:
+    await put_samples(bus, "node-1", {f"m{number}": "1" for number in range(SOURCE_LIMIT.pairs)})
+    done = await tas("publish", "node-1", "m5=2", "new=1", "--source", "test")
+    assert (done.code, done.out) == (1, "")
+    assert "new=1 of node-1 refused: metrics = 'new': and 0 more: source test has 1000 metrics of " in done.err
+
+
+async def test_publish_reports_a_time_that_was_refused_at_its_arrival(tas: Tas, bus: Bus) -> None:
+    now = time.time() + 60  # by a clock that is ahead of the server's
+    scrape = Scrape(source="cli", measured=now, arrived=now, sequence=0, metrics={"m": parse_quantity("1")})
+    sequence = await publish_scrape(bus, "node-1", scrape)
+    outcome, reason = await _outcome(bus, "node-1", msgspec.structs.replace(scrape, sequence=sequence))
+    assert outcome is Outcome.REFUSED
+    assert re.fullmatch(r"measured = .*: must be at most 10 s ahead, and is \d+ s ahead", reason)
+    await publish_scrape(bus, "node-1", scrape)  # the message above is no longer the last one
+    assert await refused_on_arrival(bus, "node-1", "cli", sequence) == ()
 
 
 async def test_publish_refuses_invalid_input_before_anything_is_sent(tas: Tas, bus: Bus) -> None:
