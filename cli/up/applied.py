@@ -30,7 +30,6 @@ from tas.policy.manifest import policy_spec
 from tas.policy.policy import PolicyKey
 from workers.following.synced import write_file_problems
 from workers.process.runtime import json_response
-from workers.watching.policies import problem_fields
 from workers.watching.policy_files import DirectoryReader
 from workers.watching.policy_log import PolicyLog
 
@@ -62,7 +61,6 @@ class AppliedPolicies:
         self._directory = directory
         self._reader = DirectoryReader(directory)
         self._applied: dict[PolicyKey, tuple[str, int]] = {}  # the file and the generation in the file
-        self._reported: dict[str, tuple[FileProblem, ...]] = {}
         self._reported_directory: str | None = None
         self._policy_log = PolicyLog(log)
         self.problems: tuple[FileProblem, ...] = ()
@@ -118,7 +116,9 @@ class AppliedPolicies:
             if self._cluster.store.get(TASPOLICIES, key.namespace, key.name) is not None:
                 self._cluster.delete(TASPOLICIES, key.namespace, key.name)
             self._policy_log.deleted(key, file=origin)
-        self._log_files(dict(problems))
+        if self._policy_log.files(dict(problems)):
+            self.problems = tuple(problem for of_file in problems.values() for problem in of_file)
+            self.file_problems = file_problems(self.problems)
 
     def _put(self, key: PolicyKey, spec: object) -> None:
         if self._cluster.store.get(NAMESPACES, "", key.namespace) is None:
@@ -139,18 +139,6 @@ class AppliedPolicies:
             log.info("policy_directory_readable", directory=str(self._directory))
         else:
             log.error("policy_directory_unreadable", directory=str(self._directory), error=problem)
-
-    def _log_files(self, problems: dict[str, tuple[FileProblem, ...]]) -> None:
-        for origin, of_file in problems.items():
-            if self._reported.get(origin) != of_file:
-                for problem in of_file:
-                    log.warning("policy_file_invalid", file=origin, **problem_fields(problem))
-        for origin in self._reported.keys() - problems.keys():
-            log.info("policy_file_valid", file=origin)
-        if self._reported != problems:
-            self.problems = tuple(problem for of_file in problems.values() for problem in of_file)
-            self.file_problems = file_problems(self.problems)
-        self._reported = problems
 
 
 class StoredProblems:

@@ -72,7 +72,6 @@ class PolicyDirectory:
         self._read_once = False
         self._synced_epoch: Epoch | None = None
         self._waiting_for = "the directory has not been read yet"
-        self._reported_files: Mapping[str, tuple[FileProblem, ...]] = {}
         self._reported_directory: str | None = None
         self._throttled = ThrottledLog(log)
         self._policy_log = PolicyLog(log)
@@ -226,18 +225,10 @@ class PolicyDirectory:
             self._throttled.warning("policy_directory_not_watched", directory=str(self._directory), error=failure)
 
     def _report_files(self, planned: DirectoryPlan) -> None:
-        """Logs each change of a file's problems."""
         reported = planned.problems
-        for origin, problems in reported.items():
-            if self._reported_files.get(origin) != problems:
-                for problem in problems:
-                    log.warning("policy_file_invalid", file=origin, **problem_fields(problem))
-        for origin in self._reported_files.keys() - reported.keys():
-            log.info("policy_file_valid", file=origin)
-        if self._reported_files != reported:
+        if self._policy_log.files(reported):
             self.problems = tuple(problem for problems in reported.values() for problem in problems)
             self._listed_problems = file_problems(self.problems)
-        self._reported_files = reported
         self._metrics.unreadable.set(len(planned.unreadable))
         self._metrics.duplicates.set(len(planned.duplicates))
 
@@ -248,17 +239,6 @@ class PolicyDirectory:
 
 def _records_of(stored: Mapping[PolicyKey, Stored[PolicyRecord]]) -> dict[PolicyKey, PolicyRecord]:
     return {key: entry.record for key, entry in stored.items() if entry.record is not None}
-
-
-def problem_fields(problem: FileProblem) -> dict[str, str]:
-    """The fields of a log event about `problem`, without `file`."""
-    return {
-        "object": problem.subject,
-        "field": problem.field,
-        "value": problem.value,
-        "reason": problem.reason,
-        "in_force": problem.in_force,
-    }
 
 
 class _Metrics:
