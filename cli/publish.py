@@ -154,7 +154,9 @@ async def _outcome(bus: "Bus", node: str, scrape: Scrape) -> tuple[Outcome, str]
             with suppress(BusError):  # an account may have no permission to read messages
                 error = next(iter(await refused_on_arrival(bus, node, scrape.source, scrape.sequence)), None)
         if error is not None:
-            return Outcome.REFUSED, f"{error.field} = {error.value}: {error.reason}"
+            # Without room, the other metrics are stored.
+            about = f"no room for {error.value} " if error.field == "metrics" else f"{error.field} = {error.value}: "
+            return Outcome.REFUSED, about + error.reason
         if time.monotonic() >= start + OUTCOME_SECONDS:
             return Outcome.PENDING, ""
         await asyncio.sleep(pause)

@@ -163,47 +163,62 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
     of_policies = _policy_problems(records, await readable(bus, REFUSED_LABELS))
     synced = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
     problems = FileProblems() if synced is None else synced.file_problems
-    files: dict[str, list[FileProblem]] = {}
-    for problem in problems.listed:
-        files.setdefault(problem.origin, []).append(problem)
+    if as_json:
+        _print_policies_json(records, of_policies, problems)
+    else:
+        _print_policies(records, of_policies, problems)
     if problems.others:
         more = counted(problems.others, "more problem")
         echo(f"{more} of policy files: GET /problems of tas run policies, or /problems/files of tas up", err=True)
-    if as_json:
-        print_json(
-            [
-                {
-                    "namespace": record.policy.key.namespace,
-                    "name": record.policy.key.name,
-                    "uid": record.uid,
-                    "generation": record.generation,
-                    "origin": record.origin,
-                    "problems": [msgspec.to_builtins(problem) for problem in of_policies[record.policy.key]],
-                    "spec": policy_spec(record.policy),
-                }
-                for record in records
-            ]
-            + [
-                dict.fromkeys(("namespace", "name", "uid", "generation"))
-                | {"origin": origin, "problems": [msgspec.to_builtins(each) for each in of_file], "spec": None}
-                for origin, of_file in files.items()
-            ]
-        )
-        return 0
+    return 0
+
+
+_Problems = Mapping[PolicyKey, Collection[Problem]]
+
+
+def _print_policies_json(records: Sequence[PolicyRecord], of_policies: _Problems, problems: FileProblems) -> None:
+    """Prints the policies, then the files: with a name of null."""
+    files: dict[str, list[FileProblem]] = {}
+    for problem in problems.listed:
+        files.setdefault(problem.origin, []).append(problem)
+    print_json(
+        [
+            {
+                "namespace": record.policy.key.namespace,
+                "name": record.policy.key.name,
+                "uid": record.uid,
+                "generation": record.generation,
+                "origin": record.origin,
+                "problems": [msgspec.to_builtins(problem) for problem in of_policies[record.policy.key]],
+                "spec": policy_spec(record.policy),
+            }
+            for record in records
+        ]
+        + [
+            dict.fromkeys(("namespace", "name", "uid", "generation"))
+            | {"origin": origin, "problems": [msgspec.to_builtins(each) for each in of_file], "spec": None}
+            for origin, of_file in files.items()
+        ]
+    )
+
+
+def _print_policies(records: Sequence[PolicyRecord], of_policies: _Problems, problems: FileProblems) -> None:
     # Only policies from a directory have a file.
     columns = ["POLICY", "STRATEGY", "RULES", "OPTIONS", "FILE", "PROBLEMS"]
-    if not files and not any(record.origin for record in records):
+    if not any(record.origin for record in records):
         columns.remove("FILE")
     table = new_table(*columns)
-    rows = [row for record in records for row in _policy_rows(record, of_policies[record.policy.key])]
-    rows += [
-        {"FILE": Text(origin), "PROBLEMS": Text("\n".join(map(_file_problem, of_file)))}
-        for origin, of_file in files.items()
-    ]
-    for row in rows:
-        table.add_row(*(row.get(column, Text("-")) for column in columns))
+    for record in records:
+        for row in _policy_rows(record, of_policies[record.policy.key]):
+            table.add_row(*(row.get(column, Text("-")) for column in columns))
     print_table(table, empty="no policies: none in --policies DIR, or none in the cluster")
-    return 0
+    # Below the table, where they have the whole width.
+    for problem in problems.listed:
+        subject = "" if problem.subject == "file" else f"{problem.subject}: "
+        echo(
+            f"{problem.origin}: {subject}{problem.field} = {problem.value}: {problem.reason}; "
+            f"in force: {problem.in_force}"
+        )
 
 
 def _policy_problems(
@@ -239,10 +254,6 @@ def _policy_rows(record: PolicyRecord, problems: Collection[Problem]) -> Iterato
         row["FILE"] = record.origin
         row["PROBLEMS"] = "\n".join(map(str, problems)) if number == 0 else " "
         yield {column: Text(text) for column, text in row.items() if text}
-
-
-def _file_problem(problem: FileProblem) -> str:
-    return f"{problem.subject}: {problem.field} = {problem.value}: {problem.reason}; in force: {problem.in_force}"
 
 
 def _options(fields: Mapping[str, Any]) -> list[str]:
