@@ -21,6 +21,7 @@ class PolicyLog:
     """Logs changes of policies and of their files. Policies with problems do not share their lines with the others."""
 
     def __init__(self, log: structlog.stdlib.BoundLogger) -> None:
+        # Each line has a key of its own, its number: of two changes of one policy, both are logged.
         self._number = count()
         self._files: Mapping[str, tuple[FileProblem, ...]] = {}
         self._throttled: defaultdict[tuple[str, bool], ThrottledLog] = defaultdict(
@@ -29,11 +30,13 @@ class PolicyLog:
 
     def stored(self, key: PolicyKey, problems: tuple[Problem, ...], **fields: object) -> None:
         """Logs that a policy was stored."""
-        self._line("policy_stored", key, problems=[str(problem) for problem in problems], **fields)
+        texts = [str(problem) for problem in problems]
+        throttled = self._throttled["stored", bool(problems)]
+        throttled.info("policy_stored", next(self._number), policy=str(key), **fields, problems=texts)
 
     def deleted(self, key: PolicyKey, **fields: object) -> None:
         """Logs that a policy was deleted."""
-        self._line("policy_deleted", key, **fields)
+        self._throttled["deleted", False].info("policy_deleted", next(self._number), policy=str(key), **fields)
 
     def files(self, problems: Mapping[str, tuple[FileProblem, ...]]) -> bool:
         """Logs which files have other problems than at the last call, and returns whether there are any such files."""
@@ -41,7 +44,7 @@ class PolicyLog:
         for origin, of_file in problems.items():
             if before.get(origin) != of_file:
                 for problem in of_file:
-                    self._throttled["policy_file_invalid", True].warning(
+                    self._throttled["invalid", True].warning(
                         "policy_file_invalid",
                         next(self._number),
                         file=origin,
@@ -52,10 +55,5 @@ class PolicyLog:
                         in_force=problem.in_force,
                     )
         for origin in before.keys() - problems.keys():
-            self._throttled["policy_file_valid", False].info("policy_file_valid", next(self._number), file=origin)
+            self._throttled["valid", False].info("policy_file_valid", next(self._number), file=origin)
         return before != problems
-
-    def _line(self, event: str, key: PolicyKey, **fields: object) -> None:
-        # Each change is a key of its own: of two changes of one policy, both are logged.
-        throttled = self._throttled[event, bool(fields.get("problems"))]
-        throttled.info(event, next(self._number), policy=str(key), **fields)
