@@ -16,11 +16,11 @@ def test_each_refused_label_is_a_problem_of_its_owner_only() -> None:
     claims = {OLDER: claim(1, StrategyType.DESCHEDULE), YOUNGER: claim(2, *StrategyType)}
     refused = [
         RefusedLabel(label="demo", value="violating", reason="why", count=5, nodes=("n1", "n2", "n3")),
-        RefusedLabel(label=CARD, reason="no", count=1, nodes=("n1",)),
+        RefusedLabel(label=CARD, reason="no", count=1, nodes=("node-1",)),
     ]
     (first,) = refused_problems(OLDER, claims, refused)
     assert (first.field, first.value, first.refused) == ("spec.strategies.deschedule", "demo=violating", False)
     assert first.reason == "the API server refuses the label on 5 nodes (n1, n2, n3 and 2 more): why"
     (second,) = refused_problems(YOUNGER, claims, refused)
     assert (second.field, second.value) == ("spec.strategies.labeling", CARD)
-    assert second.reason == "the API server refuses the removal of the label on 1 node (n1): no"
+    assert second.reason == "the API server refuses the removal of the label on 1 node (node-1): no"
