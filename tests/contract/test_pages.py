@@ -26,7 +26,10 @@ from workers.watching.policy_lint import lint
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *(page for folder in ("docs", "deploy", "examples", "tests") for page in ROOT.glob(f"{folder}/**/*.md")),
+    ]
 )
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 """A block: its indent, its language, its lines."""

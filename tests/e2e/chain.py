@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
@@ -70,8 +71,24 @@ subjects: [{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {DESCHEDULER
 """
 
 
+class Scraped(NamedTuple):
+    """Running node_exporters, and a Prometheus that scrapes each of them once a second.
+
+    Attributes:
+        prometheus: The URL of Prometheus.
+        receiver: The address to which Prometheus sends remote write, whether or not a receiver listens.
+        exporters: The address of each node's node_exporter.
+        folders: The folder of each node's textfile collector.
+    """
+
+    prometheus: str
+    receiver: str
+    exporters: Mapping[str, str]
+    folders: Mapping[str, Path]
+
+
 class Chain:
-    """Running node_exporters, a Prometheus and a prometheus-adapter behind the aggregator of the API server.
+    """What `Scraped` has, and a prometheus-adapter behind the aggregator of the API server.
 
     Attributes:
         prometheus: The URL of Prometheus.
@@ -79,32 +96,20 @@ class Chain:
         adapter: The process of the adapter.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        binaries: Mapping[str, Path],
-        *,
-        prometheus: str,
-        receiver: str,
-        exporters: Mapping[str, str],
-        folders: Mapping[str, Path],
-        adapter: Process,
-    ) -> None:
+    def __init__(self, cluster: Cluster, scraped: Scraped, adapter: Process) -> None:
         self._cluster = cluster
-        self._binaries = binaries
-        self.prometheus = prometheus
-        self.receiver = receiver
+        self._scraped = scraped
+        self.prometheus = scraped.prometheus
+        self.receiver = scraped.receiver
         self.adapter = adapter
-        self._exporters = exporters
-        self._folders = folders
 
     def set_health(self, node: str, value: int) -> None:
         """Writes the file of a node, by the script of the example."""
-        subprocess.run([EXAMPLE / "set-health.sh", str(value), self._folders[node]], check=True, timeout=60)
+        subprocess.run([EXAMPLE / "set-health.sh", str(value), self._scraped.folders[node]], check=True, timeout=60)
 
     def exported(self, node: str) -> str:
         """The value that the node's node_exporter serves."""
-        text = _get(f"http://{self._exporters[node]}/metrics")
+        text = _get(f"http://{self._scraped.exporters[node]}/metrics")
         found = re.search(r"^node_health_metric (\S+)$", text, re.MULTILINE)
         return found[1] if found else ""
 
@@ -129,29 +134,26 @@ class Chain:
             raise
         return {item["describedObject"]["name"]: item["value"] for item in found["items"]}
 
-    @contextmanager
-    def descheduler(self) -> Iterator[Process]:
-        """Runs a descheduler with the policy of the example, once a second."""
-        cluster = self._cluster
-        cluster.apply(DESCHEDULER_RIGHTS)
-        (port,) = free_ports(1)
-        flags = [
-            f"--policy-config-file={EXAMPLE / 'descheduler.yaml'}",
-            f"--client-connection-kubeconfig={cluster.kubeconfig_for(DESCHEDULER)}",
-            "--descheduling-interval=1s",
-            *_secure(cluster.folder / "server.crt", cluster.folder / "server.key", port),
-            "--v=3",
-        ]
-        with _started(cluster, DESCHEDULER, [self._binaries[DESCHEDULER], *flags]) as process:
-            yield process
+
+@contextmanager
+def descheduler(cluster: Cluster) -> Iterator[Process]:
+    """Runs a descheduler with the policy of the example, once a second."""
+    cluster.apply(DESCHEDULER_RIGHTS)
+    (port,) = free_ports(1)
+    flags = [
+        f"--policy-config-file={EXAMPLE / 'descheduler.yaml'}",
+        f"--client-connection-kubeconfig={cluster.kubeconfig_for(DESCHEDULER)}",
+        "--descheduling-interval=1s",
+        *_secure(cluster.folder / "server.crt", cluster.folder / "server.key", port),
+        "--v=3",
+    ]
+    with _started(cluster, DESCHEDULER, [cluster.programs[DESCHEDULER], *flags]) as process:
+        yield process
 
 
 @contextmanager
-def chain(cluster: Cluster, binaries: Mapping[str, Path], folder: Path, nodes: Iterable[str]) -> Iterator[Chain]:
-    """Starts one node_exporter for each node, a Prometheus and an adapter, and waits until the API has all values.
-
-    Every node is healthy. Prometheus scrapes once a second.
-    """
+def scraped(cluster: Cluster, folder: Path, nodes: Iterable[str]) -> Iterator[Scraped]:
+    """Starts one node_exporter for each node, which serves only the files of its folder, and a Prometheus."""
     with ExitStack() as stack:
         folders = {node: folder / node for node in nodes}
         exporters: dict[str, str] = {}
@@ -160,28 +162,39 @@ def chain(cluster: Cluster, binaries: Mapping[str, Path], folder: Path, nodes: I
             exporters[node] = f"127.0.0.1:{port}"
             flags = ["--collector.disable-defaults", "--collector.textfile"]
             flags += [f"--collector.textfile.directory={folders[node]}", f"--web.listen-address={exporters[node]}"]
-            stack.enter_context(_started(cluster, f"node_exporter-{node}", [binaries["node_exporter"], *flags]))
+            stack.enter_context(_started(cluster, f"node_exporter-{node}", [cluster.programs["node_exporter"], *flags]))
         (folder / "prometheus").mkdir()
         receiver = f"127.0.0.1:{free_ports(1)[0]}"
         targets = {address: {"instance": node} for node, address in exporters.items()}
         url, process = stack.enter_context(
             prometheus(
-                binaries["prometheus"], folder / "prometheus", targets, writes_to=f"http://{receiver}/api/v1/write"
+                cluster.programs["prometheus"],
+                folder / "prometheus",
+                targets,
+                writes_to=f"http://{receiver}/api/v1/write",
             )
         )
         cluster.processes.append(process)
-        adapter = stack.enter_context(_adapter(cluster, binaries[ADAPTER], folder, url))
-        chain = Chain(
-            cluster, binaries, prometheus=url, receiver=receiver, exporters=exporters, folders=folders, adapter=adapter
-        )
-        for node in folders:
+        yield Scraped(url, receiver, exporters, folders)
+
+
+@contextmanager
+def chain(cluster: Cluster, folder: Path, nodes: Iterable[str]) -> Iterator[Chain]:
+    """Starts the programs of `scraped` and an adapter, and waits until the API has all values.
+
+    Every node is healthy.
+    """
+    with scraped(cluster, folder, nodes) as sources, _adapter(cluster, folder, sources.prometheus) as adapter:
+        chain = Chain(cluster, sources, adapter)
+        for node in sources.folders:
             chain.set_health(node, 0)
-        until(lambda: chain.all_adapted() == dict.fromkeys(folders, "0"), "the custom metrics API has all values")
+        healthy = dict.fromkeys(sources.folders, "0")
+        until(lambda: chain.all_adapted() == healthy, "the custom metrics API has all values")
         yield chain
 
 
 @contextmanager
-def _adapter(cluster: Cluster, binary: Path, folder: Path, url: str) -> Iterator[Process]:
+def _adapter(cluster: Cluster, folder: Path, url: str) -> Iterator[Process]:
     """Runs a prometheus-adapter with the rule of docs/sources.md, and registers the adapter with the API server."""
     cluster.apply(ADAPTER_RIGHTS)
     authority = Authority(ADAPTER)
@@ -208,7 +221,7 @@ def _adapter(cluster: Cluster, binary: Path, folder: Path, url: str) -> Iterator
             )
         )
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": registrations})
-    with _started(cluster, ADAPTER, [binary, *flags]) as process:
+    with _started(cluster, ADAPTER, [cluster.programs[ADAPTER], *flags]) as process:
         cluster.apply(manifest)
         try:
             yield process

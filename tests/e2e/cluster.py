@@ -72,6 +72,11 @@ class Cluster:
         return self._plane.folder
 
     @property
+    def programs(self) -> Mapping[str, Path]:
+        """The binary of each real program, by name."""
+        return self._plane.binaries
+
+    @property
     def processes(self) -> list[Process]:
         """All processes started so far, also ended ones."""
         return self._plane.started

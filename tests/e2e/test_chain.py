@@ -19,9 +19,8 @@ from tests.integration.servers import answered
 from workers.process.manifests import read_yaml
 
 from .api import Object
-from .chain import DESCHEDULER, EXAMPLE, Chain, chain
+from .chain import DESCHEDULER, EXAMPLE, Chain, chain, descheduler
 from .cluster import NODES, RESOURCE, Cluster
-from .conftest import find_binaries
 from .processes import until
 from .product import Product, product
 
@@ -47,9 +46,7 @@ Probe = Callable[[], Awaitable[bool]]
 @pytest.fixture(scope="module")
 def running(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     """The programs from the files to the custom metrics API, with a healthy file for each node."""
-    folder, binaries = tmp_path_factory.mktemp("chain"), find_binaries()
-    assert binaries is not None, "tests that need the cluster are skipped without binaries"
-    with chain(cluster, binaries, folder, NODES) as running:
+    with chain(cluster, tmp_path_factory.mktemp("chain"), NODES) as running:
         yield running
 
 
@@ -124,7 +121,7 @@ async def test_a_value_in_a_file_moves_a_pod(
             until(lambda: passing(tas) == {"node-1", "node-2"}, "node-2 has recovered")
             until(partial(all_offer, cluster), "all nodes offer the resource")
             mark = cluster.audit.mark()
-            with running.descheduler() as evicting:
+            with descheduler(cluster) as evicting:
                 until(lambda: "Number of evictions" in evicting.tail(1000), "the descheduler has run once")
                 assert only_pod(cluster, "node-1") == old
                 async with Bus.connect(tas.bus, name="chain", streams=()) as bus:
