@@ -79,7 +79,7 @@ async def cluster(tas: Tas, tmp_path: Path) -> AsyncIterator[DemoCluster]:
             await running.ready()
             health = (await running.logged("health_listening"))["url"].removeprefix("http://")
             listen = (await running.logged("extender_listening"))["url"].removeprefix("http://").partition("/")[0]
-            flags = {"kubeconfig": kubeconfig, "listen": listen, "extender-health": health, "within": "60s"}
+            flags = {"kubeconfig": kubeconfig, "listen": listen, "extender-health": health, "within": "120s"}
             yield DemoCluster(tas, sandbox, running, flags)
 
 
@@ -224,6 +224,7 @@ async def test_an_interrupted_demo_cleans_up(with_extender: DemoCluster) -> None
             output += line
             if b"pod demo-app-1 is created" in line:
                 break
+        assert b"pod demo-app-1 is created" in output, (output, await process.communicate())
         os.kill(process.pid, signal.SIGINT)
         out, err = await process.communicate()
     assert process.returncode == 1, (output + out, err)

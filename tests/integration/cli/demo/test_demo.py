@@ -86,7 +86,7 @@ def processes_of(tas: Tas) -> list[int]:
 
 @pytest.mark.parametrize("story", STORIES)
 async def test_a_demo_observes_all_that_it_expects_and_leaves_nothing(tas: Tas, story: str) -> None:
-    done = await tas("demo", story, "--within", "60s")
+    done = await tas("demo", story, "--within", "120s")
     assert done.code == 0, done.out + done.err
     assert missing_steps(done.out, STEPS[story]) == [], done.out
     assert done.out.endswith(f"{story}: all steps succeeded\n")
