@@ -90,7 +90,8 @@ async def _what_is_missing(bus: Bus) -> str:
     except BusError as error:
         if isinstance(error, NobodyListensError) or error.code in NO_JETSTREAM:
             return f"the nats-server at {bus.address} has no JetStream: start it with --jetstream, or {elsewhere}"
-    return f"nothing of TAS is on the bus at {bus.address}: start `tas run all --bus {bus.address}`, or {elsewhere}"
+    command = f"tas run all --bus {bus.address} --policies DIR"
+    return f"nothing of TAS is on the bus at {bus.address}: start `{command}`, or {elsewhere}"
 
 
 @asynccontextmanager

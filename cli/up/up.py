@@ -98,7 +98,7 @@ def _hints(settings: Settings, bus: str, request: Path, directory: Path) -> list
         f"curl -sK {request}     # the extender's answer for a pod of demo-policy",
         f"kubectl --kubeconfig {settings.kubeconfig} get taspolicies,nodes,pods   # apply: with --validate=false",
         f"edit a file in {directory}/       # a change takes effect when the file is saved",
-        f"Ctrl-C ends all of it   # {bus}  http://{settings.health_listen}/metrics /answers /problems",
+        f"Ctrl-C ends all of it   # {bus}  http://{settings.health_listen}/metrics /answers /problems/files",
     ]
 
 

@@ -153,7 +153,8 @@ class UnsetLabels:
                 field=f"spec.strategies.{strategy_of(label).value}",
                 value=f"{label}={value}",
                 reason=f"nodes without the label for at least {self._seconds:g} s: {len(names)} ({_first(names)}). "
-                "`tas run labels` does not work, or cannot reach the API server: see its log",
+                "The worker `labels` does not run, or cannot reach the API server: see the log of `tas run labels` or "
+                "`tas run all`",
                 refused=False,
             )
             for (label, value), names in nodes.items()

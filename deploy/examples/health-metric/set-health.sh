@@ -13,6 +13,7 @@ case $value in
   0 | 1 | 2) ;;
   *) echo "set-health.sh: the value is 0, 1 or 2, not '$value'" >&2; exit 2 ;;
 esac
+[ -d "$directory" ] || { echo "set-health.sh: there is no directory $directory; node_exporter must read it" >&2; exit 2; }
 # Renamed when complete: a scrape never reads half a file. Only files *.prom are read.
 printf '# TYPE node_health_metric gauge\nnode_health_metric %s\n' "$value" > "$directory/.health.$$"
 mv "$directory/.health.$$" "$directory/health.prom"
