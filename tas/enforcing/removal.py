@@ -7,9 +7,9 @@
    (`tas.verdict.ownership`). A policy desires a label absent if fresh samples meet its rules, if its `nodeSelector`
    does not match the node any more, or if it has `onStale: clear` (`tas.verdict.evaluation`).
 3. A verdict can be old, so it is not sufficient. The owner must confirm the removal: the records of all policies of
-   the name and the node's samples are read again. If by these records another policy owns the label, or nobody, or if
-   a record cannot be read, then the label stays. So after a change of owner a label stays until the new owner has a
-   reason of its own.
+   the name and the node's samples are read again. If by these records another policy owns the label, or nobody, if the
+   owner has been edited since its verdict, or if a record cannot be read, then the label stays. So after a change of
+   owner a label stays until the new owner has a reason of its own, and after an edit until the edited policy has one.
 4. A label that no verdict mentions is an orphan. TAS removes an orphan only if no policy can have set it, according to
    a new and complete list of the policies in all namespaces from the API server. An orphan without a prefix must also
    have been set by TAS.
@@ -54,9 +54,10 @@ def requested_removals(desired: DesiredLabels, current: Mapping[str, str]) -> di
 
 
 class StoredPolicy(NamedTuple):
-    """A stored policy, with its uid of the API server, and when it was created (seconds since 1970, or None)."""
+    """A stored policy, with its uid and generation, and when it was created (seconds since 1970, or None)."""
 
     uid: str
+    generation: int
     policy: Policy
     created: float | None = None
 
@@ -86,7 +87,8 @@ def confirmed_removals(
 ) -> frozenset[str]:
     """The labels of `requested` that may be removed: the requesting policy owns the label and confirms.
 
-    `verdicts` are the verdicts of the requesting policies: a stored policy with another uid confirms nothing.
+    `verdicts` are the verdicts of the requesting policies: a stored policy with another uid or generation confirms
+    nothing.
     """
     claims = {
         key: None if stored is None else claim_of(stored.policy, uid=stored.uid, created=stored.created)
@@ -99,17 +101,17 @@ def confirmed_removals(
             strategy_of(label), {each: claim for each, claim in claims.items() if each.name == policy_name(label)}
         )
         == key
-        and _confirms(key, verdicts[key].uid, label, evidence)
+        and _confirms(key, verdicts[key], label, evidence)
     )
 
 
-def _confirms(key: PolicyKey, uid: str, label: str, evidence: Evidence) -> bool:
+def _confirms(key: PolicyKey, verdict: PolicyVerdict, label: str, evidence: Evidence) -> bool:
     """Whether the policy and the samples of `evidence` desire the label absent.
 
-    `clearFor` is not checked: the verdict has waited for that time.
+    `clearFor` is not checked: the verdict has waited for that time, by the rules of the same generation.
     """
     stored = evidence.policies.get(key)
-    if stored is None or stored.uid != uid:
+    if stored is None or (stored.uid, stored.generation) != (verdict.uid, verdict.generation):
         return False
     state = label_state(
         stored.policy,

@@ -64,7 +64,7 @@ class Confirmation:
             policies={
                 entry.key: None
                 if (record := entry.readable()) is None
-                else StoredPolicy(record.uid, record.policy, record.created)
+                else StoredPolicy(record.uid, record.generation, record.policy, record.created)
                 for entry in policies
                 if entry.present
             },

@@ -26,7 +26,7 @@ def stored(
 ) -> StoredPolicy:
     """A policy whose uid is `<namespace>/<name>`."""
     policy, _ = parse_policy(key, {"strategies": strategies, **spec})
-    return StoredPolicy(str(key), policy, created)
+    return StoredPolicy(str(key), 1, policy, created)
 
 
 def samples(value: int, *, age: float = 0.0) -> NodeSamples:
@@ -123,6 +123,11 @@ def test_only_the_owner_of_a_label_confirms_its_removal(
 
 def test_a_policy_of_another_uid_confirms_nothing() -> None:
     assert confirmed({HERE: stored()}, uids={HERE: "an earlier one"}) == set()
+
+
+def test_a_policy_that_was_edited_since_its_verdict_confirms_nothing() -> None:
+    """The verdict has waited for `clearFor` by other rules."""
+    assert confirmed({HERE: stored()._replace(generation=2)}) == set()
 
 
 @pytest.mark.parametrize(
