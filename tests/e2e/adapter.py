@@ -1,5 +1,6 @@
 """An adapter behind the real aggregator: an HTTPS server, and the objects by which the API server finds it."""
 
+import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator, Sequence
@@ -64,6 +65,7 @@ class AggregatedAdapter(Adapter):
         self._admin = admin
         self._authority = authority
         self._registered: set[str] = set()
+        self._connections: set[asyncio.BaseTransport] = set()
         self._port = 0
 
     @classmethod
@@ -98,6 +100,10 @@ class AggregatedAdapter(Adapter):
             self._port = runner.addresses[0][1]
             yield
         finally:
+            # A TLS connection that is closed waits for the other end, perhaps longer than the test's loop runs.
+            for connection in self._connections:
+                if isinstance(connection, asyncio.WriteTransport):
+                    connection.abort()
             await runner.cleanup()
 
     async def serve(self, *versions: str, usage: bool = False) -> None:
@@ -128,8 +134,10 @@ class AggregatedAdapter(Adapter):
         return [each["version"] for each in found["versions"]] == list(versions)
 
     async def _answer(self, request: web.Request) -> web.Response:
-        if self.down and request.transport is not None:
-            request.transport.abort()
+        if request.transport is not None:
+            self._connections.add(request.transport)
+            if self.down:
+                request.transport.abort()
         try:
             answer = self.metrics.answer(request.path)
         except StatusError as error:
