@@ -25,7 +25,7 @@ from bus.pull import Message, Pull
 log = structlog.get_logger(__name__)
 
 BEHIND_MESSAGES = 500
-"""A backlog of more messages is overtaken if there are many of each subject."""
+"""A backlog of more messages is overtaken if at most half as many subjects are in a batch."""
 
 LARGE_BYTES = 2 << 10
 """The mean size of large messages."""

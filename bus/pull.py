@@ -31,8 +31,8 @@ BATCH_BYTES = 256 << 10
 class Message:
     """One message of a stream. `arrived` is when the server stored it, seconds since 1970.
 
-    `deliveries` counts the deliveries, this one included; `pending` counts the messages behind this one, and is new in
-    the last message of a batch; `reply` is the subject for the acknowledgement.
+    `deliveries` counts the deliveries, this one included; `pending` counts the messages behind this one, and is up to
+    date in the last message of a batch; `reply` is the subject for the acknowledgement.
     """
 
     subject: str
