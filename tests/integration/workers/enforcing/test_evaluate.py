@@ -84,8 +84,9 @@ class World:
         while time.monotonic() - began < seconds:
             await self.sample(**metrics)
 
-    async def facts(self, node: str = NODE, *, uid: str = "uid-1", **labels: str) -> None:
-        await self.put(NODES, node_facts_key(node), encode(NodeFacts(uid=uid, labels=labels)))
+    async def facts(self, node: str = NODE, *, uid: str = "uid-1", left_out: int = 0, **labels: str) -> None:
+        facts = NodeFacts(uid=uid, labels=labels, labels_left_out=left_out)
+        await self.put(NODES, node_facts_key(node), encode(facts))
 
     async def delete_node(self, node: str = NODE) -> None:
         await self.put(NODES, node_facts_key(node), None)
@@ -368,6 +369,17 @@ async def test_a_node_that_the_selector_no_longer_selects_meets_the_policy(serve
         await world.eventually(VIOLATED, SET)
         await world.facts(zone="b")
         await world.eventually(MET, ABSENT)
+
+
+async def test_a_node_with_labels_that_its_record_lacks_is_unknown_to_a_selector(server: Server, world: World) -> None:
+    await world.facts(zone="a")
+    await world.sample(m=2)
+    await world.policy(**deschedule(nodeSelector={"matchLabels": {"zone": "a"}}))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(VIOLATED, SET)
+        await world.facts(left_out=1)  # perhaps the zone
+        await world.eventually(UNKNOWN, HOLD)
 
 
 # Time
