@@ -65,3 +65,13 @@ async def test_only_a_complete_list_of_a_new_epoch_drops_what_it_lacks(bus: Bus)
         assert not followed.records
         assert not followed.view.policies
         assert not followed.node_uids
+
+
+async def test_labels_that_the_record_lacks_are_not_known(bus: Bus) -> None:
+    followed = FollowedView(bus, default_stale_after=60.0, verdicts=False)
+    async with running(followed):
+        for node, left_out in (("all", 0), ("some", 1)):
+            facts = NodeFacts(uid="n", labels={"zone": "a"}, labels_left_out=left_out)
+            await put(bus, NODES, node_facts_key(node), encode(facts))
+        await eventually(lambda: set(followed.view.labelled_nodes) == {"all", "some"})
+        assert [followed.view.labels(node) for node in ("all", "some")] == [{"zone": "a"}, None]
