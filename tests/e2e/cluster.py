@@ -126,6 +126,11 @@ class Cluster:
         for name in names:
             until(partial(self._is_ready, name), f"node {name} is Ready")
 
+    def labels_of_nodes(self) -> dict[str, dict[str, str]]:
+        """The labels of each node."""
+        heads = [node["metadata"] for node in self.api.get("/api/v1/nodes")["items"]]
+        return {head["name"]: head.get("labels", {}) for head in heads}
+
     def delete_nodes(self, *names: str) -> None:
         """Deletes nodes; the garbage collector deletes their pods."""
         for name in names:

@@ -217,6 +217,18 @@ class RealApi:
         elif (entry["verb"], meant.get("resource")) == ("patch", "nodes"):
             self._judge.observed.patches.setdefault(meant["name"], []).append(request)
 
+    def other_nodes(self) -> dict[str, Mapping[str, str]]:
+        """The labels of each node that is of no history: its policies are about these nodes, too."""
+        heads = [each["metadata"] for (kind, _), each in self._current.items() if kind == "node"]
+        return {head["name"]: head.get("labels", {}) for head in heads if not _ours(head)}
+
+    async def relabel(self, nodes: Mapping[str, Mapping[str, str]]) -> None:
+        """Gives nodes these labels and no others."""
+        for node, labels in nodes.items():
+            found = (await self._admin.get(f"{NODE_PATHS}/{node}"))["metadata"].get("labels", {})
+            if found != labels:
+                await self._admin.label_node(node, dict.fromkeys(found) | dict(labels))
+
     async def clean(self) -> None:
         """Deletes the nodes and policies of histories."""
         for kind, key in list(self._current):
@@ -239,12 +251,17 @@ def stage(cluster: Cluster) -> Callable[[Judge, Path, Callable[[str], None]], An
                 aiohttp.ClientSession(connector=connector, headers=await credentials.headers(), read_bufsize=1 << 20)
             )
             api = RealApi(admin, cluster, judge, log)
+            others: dict[str, Mapping[str, str]] = {}
+            stack.push_async_callback(
+                api.relabel, others
+            )  # when the judge sees it no more: nothing of TAS removes these
             for kind, path in KINDS.items():
                 listed = await _listed(admin, path)
                 for found in listed["items"]:
                     api._take(kind, found, gone=False)
                 version = listed["metadata"]["resourceVersion"]
                 await stack.enter_async_context(meanwhile(api.follow(kind, session, credentials.server, version)))
+            others.update(api.other_nodes())
             await stack.enter_async_context(meanwhile(api.hand_on()))
             await api.clean()
             with suppress(asyncio.CancelledError):

@@ -53,8 +53,10 @@ async def test_every_removal_has_a_reason_also_if_processes_are_killed_and_stopp
 
 async def play_on(cluster: Cluster, seed: int, folder: Path, *, as_processes: bool) -> Counter[str]:
     """How often each case occurred in a history; fails if the history has no removal."""
+    before = cluster.labels_of_nodes()
     again = f"TAS_REMOVAL_E2E_SEEDS={seed}-{seed} python -m pytest tests/e2e/test_law_of_removal.py"
     with capture_logs():
         met = await played(seed, folder, again=again, as_processes=as_processes, stage=stage(cluster))
     assert any(met[case] for case in REMOVALS), f"nothing was removed: {dict(met)}"
+    assert cluster.labels_of_nodes() == before  # other tests use these nodes
     return met

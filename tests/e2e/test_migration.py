@@ -32,6 +32,9 @@ PAGE = REPOSITORY / "docs" / "migration.md"
 
 NAME = str(RESOURCE)
 
+VIOLATING, RECOVERED, OTHER = HOSTS = ("migrated-1", "migrated-2", "migrated-3")
+"""Nodes of this test: on the others the product may remove what tests before it left."""
+
 CLIENT = "extender/v0.0.0 (linux/amd64) kubernetes/$Format"
 """The `User-Agent` of a Go program named `extender`: the API server takes the field manager from it."""
 
@@ -106,6 +109,7 @@ SPEC: Object = {
 @pytest.fixture
 def left_behind(cluster: Cluster, namespace: str) -> Iterator[Object]:
     """What the original leaves when it is stopped: its CRD, a policy, and labels on the nodes. Returns the policy."""
+    cluster.create_nodes(*HOSTS)
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     cluster.kubectl("delete", "crd", NAME, "--ignore-not-found")
     cluster.api.create(crds, ORIGINAL_CRD)
@@ -117,16 +121,14 @@ def left_behind(cluster: Cluster, namespace: str) -> Iterator[Object]:
         "spec": SPEC,
     }
     cluster.apply(json.dumps(manifest))
-    label(cluster, "node-1", {"demo-policy": "violating", f"{PREFIX}/card0": "true"})
-    label(cluster, "node-2", {"demo-policy": "violating", f"{PREFIX}/card0": "true"})
-    label(cluster, "node-3", {"demo-policy": "null", "gone-policy": "violating", f"{PREFIX}/card1": "true"})
-    cluster.api.patch("/api/v1/nodes/node-3", {"metadata": {"labels": {"team": "violating"}}})
+    label(cluster, VIOLATING, {"demo-policy": "violating", f"{PREFIX}/card0": "true"})
+    label(cluster, RECOVERED, {"demo-policy": "violating", f"{PREFIX}/card0": "true"})
+    label(cluster, OTHER, {"demo-policy": "null", "gone-policy": "violating", f"{PREFIX}/card1": "true"})
+    cluster.api.patch(f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": {"team": "violating"}}})
     yield cluster.api.get(POLICIES)["items"][0]
     cluster.apply(crd_manifest())  # that of the other tests, also if this one fails
-    ours = ("demo-policy", f"{PREFIX}/card0", f"{PREFIX}/card1", "gone-policy", "team")
     cluster.kubectl("delete", "--ignore-not-found", "-f", str(REPOSITORY / "deploy" / "rbac" / "original.yaml"))
-    for node in ("node-1", "node-2", "node-3"):
-        cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": dict.fromkeys(ours)}})
+    cluster.delete_nodes(*HOSTS)
 
 
 def label(cluster: Cluster, node: str, labels: Mapping[str, str]) -> None:
@@ -168,8 +170,9 @@ def tas_labels(node: Object) -> Labels:
 
 
 def labels_of(nodes: Object) -> dict[str, Labels]:
-    """The labels of TAS of each node that has any."""
-    return {node["metadata"]["name"]: found for node in nodes["items"] if (found := tas_labels(node))}
+    """The labels of TAS of each of the nodes of this test."""
+    found = {node["metadata"]["name"]: tas_labels(node) for node in nodes["items"]}
+    return {node: found[node] for node in HOSTS}
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -180,7 +183,7 @@ def commands(page: Path) -> list[list[str]]:
 async def test_a_cluster_of_the_original_is_taken_over_and_no_label_flickers(
     cluster: Cluster, admin: Admin, account: Path, left_behind: Object, tmp_path: Path
 ) -> None:
-    metadata = cluster.api.get("/api/v1/nodes/node-1")["metadata"]
+    metadata = cluster.api.get(f"/api/v1/nodes/{VIOLATING}")["metadata"]
     managers = {
         each["manager"]
         for each in metadata["managedFields"]
@@ -195,14 +198,14 @@ async def test_a_cluster_of_the_original_is_taken_over_and_no_label_flickers(
 
     async with AggregatedAdapter.start(admin, tmp_path) as adapter:
         await adapter.serve("v1beta2")
-        for node, health, cards in (("node-1", "2", "1"), ("node-2", "0", "1"), ("node-3", "2", "0")):
+        for node, health, cards in ((VIOLATING, "2", "1"), (RECOVERED, "0", "1"), (OTHER, "2", "0")):
             adapter.metrics.set("health_metric", node, health)
             adapter.metrics.set("cards", node, cards)
 
         expected = {
-            "node-1": {"demo-policy": "violating", f"{PREFIX}/card0": "true"},
-            "node-2": {f"{PREFIX}/card0": "true"},
-            "node-3": {"demo-policy": "violating", "team": "violating"},
+            VIOLATING: {"demo-policy": "violating", f"{PREFIX}/card0": "true"},
+            RECOVERED: {f"{PREFIX}/card0": "true"},
+            OTHER: {"demo-policy": "violating", "team": "violating"},
         }
         with deployed(cluster, account) as product:
             await asyncio.to_thread(
@@ -214,13 +217,11 @@ async def test_a_cluster_of_the_original_is_taken_over_and_no_label_flickers(
             assert product.status_of_filter() == 200
 
     patched = {call.uri.partition("?")[0] for call in cluster.audit.calls(mark, user=USER) if call.verb == "patch"}
-    assert patched & {f"/api/v1/nodes/node-{number}" for number in (1, 2, 3)} == {
-        "/api/v1/nodes/node-2",
-        "/api/v1/nodes/node-3",
-    }
-    assert states(cluster, "node-1", since, before["node-1"]) == [expected["node-1"]]
-    assert states(cluster, "node-2", since, before["node-2"]) == [before["node-2"], expected["node-2"]]
-    seen = states(cluster, "node-3", since, before["node-3"])
+    of_hosts = patched & {f"/api/v1/nodes/{node}" for node in HOSTS}
+    assert of_hosts == {f"/api/v1/nodes/{RECOVERED}", f"/api/v1/nodes/{OTHER}"}
+    assert states(cluster, VIOLATING, since, before[VIOLATING]) == [expected[VIOLATING]]
+    assert states(cluster, RECOVERED, since, before[RECOVERED]) == [before[RECOVERED], expected[RECOVERED]]
+    seen = states(cluster, OTHER, since, before[OTHER])
     for key, values in {
         "demo-policy": ["null", "violating"],
         f"{PREFIX}/card1": ["true", None],
