@@ -58,6 +58,7 @@ UNREADABLE = Rule(metric="", operator=None, target=None)
 """Replaces a rule that has no readable field."""
 
 _OBJECT_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
+_HEAD = frozenset({"apiversion", "kind", "metadata", "spec"})
 _SPEC_FIELDS = ("strategies", "suspend", "dryRun", "nodeSelector", "staleAfter")
 _STRATEGY_FIELDS = ("policyName", "logicalOperator", "rules", "onStale", "for", "clearFor", "scoreMode")
 _RULE_FIELDS = ("metricname", "operator", "target", "labels", "source", "weight")
@@ -117,9 +118,16 @@ def parse_manifest(manifest: object, *, default_namespace: str = "default") -> t
 
 
 def is_another_kind(manifest: object) -> bool:
-    """Whether the object is certainly not a policy, not even a misspelled one: then a file may have it, too."""
-    if not isinstance(manifest, dict):
+    """Whether the object is certainly not a policy, not even a misspelled one: then a file may have it, too.
+
+    So is an object of another kind, and one that no Kubernetes object is: without any field of `_HEAD`, however these
+    are spelled, such as the configuration of another program. An empty object may be a policy that is just being
+    written.
+    """
+    if not isinstance(manifest, dict) or not manifest:
         return False
+    if not any(isinstance(key, str) and key.lower() in _HEAD for key in manifest):
+        return True
     version, kind = manifest.get("apiVersion"), manifest.get("kind")
     if not isinstance(version, str) or not isinstance(kind, str):
         return False

@@ -9,6 +9,7 @@
 set -eu
 [ $# -ge 4 ] || { echo "usage: set-cards.sh BUSY0 BUSY1 FREE0 FREE1 [DIRECTORY]" >&2; exit 2; }
 directory=${5:-/tmp/node-metrics}
+[ -d "$directory" ] || { echo "set-cards.sh: there is no directory $directory; node_exporter must read it" >&2; exit 2; }
 # Renamed when complete: a scrape never reads half a file. Only files *.prom are read.
 cat > "$directory/.cards.$$" <<EOF
 # TYPE node_metric_card0 gauge

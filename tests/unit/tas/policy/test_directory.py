@@ -63,6 +63,14 @@ def test_objects_of_other_kinds_are_left_out_without_a_problem() -> None:
     assert problem.field == "apiVersion"
 
 
+def test_the_configuration_of_another_program_is_left_out_and_a_policy_without_its_head_is_a_problem() -> None:
+    rules = {"groups": [{"name": "power", "rules": []}]}
+    assert policy_file("rules.yaml", [rules]) == PolicyFile(origin="rules.yaml")
+    headless: object
+    for headless in ({"spec": {"strategies": {}}}, {"Metadata": {"name": "p"}, **rules}, {"KIND": "x"}, {}, [], None):
+        assert policy_file("a.yaml", [headless]).problems, headless
+
+
 def test_a_policy_that_left_its_file_is_removed() -> None:
     planned = plan([file("a.yaml", "one")], stored(one="a.yaml", two="a.yaml"), complete=True)
     assert planned.remove == {key("two")}

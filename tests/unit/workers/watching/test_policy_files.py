@@ -12,7 +12,7 @@ SECRET = "sEcReT"
 
 CONTENTS = [
     SECRET,
-    f"{SECRET}: 1",
+    f"spec: 1\n{SECRET}: 1",
     f"{SECRET} and more\n{SECRET}: x: y",
     f"&{SECRET} [*{SECRET}x]",
     f"*{SECRET}",
@@ -27,7 +27,7 @@ CONTENTS = [
     f"apiVersion: [{SECRET}]",
     f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n",
     f"{{{SECRET}",
-    json.dumps({"token": SECRET}),
+    json.dumps({"token": SECRET, "metadata": SECRET}),
     json.dumps(SECRET),
     json.dumps([SECRET]),
 ]

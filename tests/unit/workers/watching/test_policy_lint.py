@@ -1,6 +1,7 @@
 """`tas policy lint`: each error with its line, by the rules of the parser."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,13 @@ def test_objects_of_other_kinds_are_skipped_but_a_misspelled_kind_is_an_error() 
     assert findings(linted) == [(6, "error", "kind"), (5, "warning", "spec")]
 
 
+def test_the_configuration_of_another_program_is_skipped_but_a_policy_without_apiversion_and_kind_is_an_error() -> None:
+    assert lint("f", b"metrics: {load: {query: node_load1}}") == Linted(others=1)
+    headless = lint("f", b"metadata: {name: demo}\nspec: {strategies: {}}")
+    assert headless.others == 0
+    assert [field for _, severity, field in findings(headless) if severity == "error"] == ["apiVersion", "kind"]
+
+
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2", "\t", "", "- &a [*a]", "x: !!python/object:os.system {}"])
 def test_an_unreadable_file_is_one_error(text: str) -> None:
     linted = lint("f", text.encode())
@@ -192,7 +200,9 @@ def test_a_file_that_cannot_be_opened_is_a_usage_error(
     assert f"FILE = {name}" in result.stderr
 
 
-def test_the_example_policies_have_no_findings() -> None:
-    files = sorted(Path("deploy/policies").glob("*.yaml"))
-    assert files
-    assert [lint(str(file), file.read_bytes()).findings for file in files] == [()] * len(files)
+@pytest.mark.parametrize("folder", ["deploy/policies", "deploy/examples"])
+def test_a_folder_of_examples_has_no_findings(folder: str) -> None:
+    """With all other files of the examples: the configuration of schedulers, deschedulers, Prometheus."""
+    result = CliRunner().invoke(policy, ["lint", "--strict", folder], standalone_mode=False)
+    assert (result.return_value, result.stdout) == (0, "")
+    assert re.match(r"\d+ files, [1-9]\d* policies", result.stderr)
