@@ -49,7 +49,7 @@ docs: $(VENV)/.ready    ## write docs/settings.md from the settings
 
 e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go once, to build it)
 	$(BIN)/python -m tests.e2e.binaries
-	$(BIN)/pytest tests/e2e --ignore tests/e2e/examples $(FEW) 4
+	$(BIN)/pytest tests/e2e $(FEW) 4
 
 nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of the chaos test, the worked examples
 	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3

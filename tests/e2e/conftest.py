@@ -25,6 +25,7 @@ __all__ = ["admin", "bus", "client", "node", "server"]
 
 LOGS = {"logs", "audit.log"}
 FOLDER = Path(__file__).parent
+EXAMPLES = FOLDER / "examples"
 TEST_SECONDS = 400
 
 _cluster_key = pytest.StashKey[Cluster]()
@@ -112,6 +113,14 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Prints a line with a measurement at the end of the session's output."""
     return partial(record_property, MEASURED)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the worked examples, which take minutes, unless an argument names their folder or a file in it."""
+    if collection_path != EXAMPLES:
+        return None
+    named = (config.invocation_params.dir / each.partition("::")[0] for each in config.args)
+    return None if any(path.resolve().is_relative_to(EXAMPLES) for path in named) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
