@@ -145,10 +145,16 @@ def descheduler(cluster: Cluster) -> Iterator[Process]:
         f"--client-connection-kubeconfig={cluster.kubeconfig_for(DESCHEDULER)}",
         "--descheduling-interval=1s",
         *_secure(cluster.folder / "server.crt", cluster.folder / "server.key", port),
-        "--v=3",
+        "--v=4",  # logs why a pod fits a node or not
     ]
     with _started(cluster, DESCHEDULER, [cluster.programs[DESCHEDULER], *flags]) as process:
         yield process
+
+
+def evictions(cluster: Cluster, since: int) -> set[str]:
+    """The URIs of the evictions by the descheduler after a mark of the audit log that the API server accepted."""
+    calls = cluster.audit.calls(since, user=DESCHEDULER)
+    return {call.uri for call in calls if call.uri.endswith("/eviction") and call.status == 201}
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tests.integration.servers import answered
 from workers.process.manifests import read_yaml
 
 from .api import Object
-from .chain import DESCHEDULER, EXAMPLE, Chain, chain, descheduler
+from .chain import EXAMPLE, Chain, chain, descheduler, evictions
 from .cluster import NODES, RESOURCE, Cluster
 from .processes import until
 from .product import Product, product
@@ -171,12 +171,6 @@ def values(running: Chain, bus: Bus, value: str) -> dict[str, Probe]:
         "prometheus-adapter, custom metrics API": in_thread(lambda: running.adapted("node-1") == value),
         "collect, sample on the bus": on_the_bus,
     }
-
-
-def evictions(cluster: Cluster, since: int) -> set[str]:
-    """The URIs of the evictions by the descheduler after a mark of the audit log that the API server accepted."""
-    calls = cluster.audit.calls(since, user=DESCHEDULER)
-    return {call.uri for call in calls if call.uri.endswith("/eviction") and call.status == 201}
 
 
 def passing(tas: Product) -> set[str]:
