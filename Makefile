@@ -8,10 +8,10 @@ SPREAD := -n auto --dist worksteal
 FEW    := $(SPREAD) --maxprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help up test removal fuzz check format e2e nightly bench docs clean
+.PHONY: help up test removal fuzz check format e2e nightly bench bench-e2e docs clean
 
 help:            ## this list
-	@grep -hE '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -60,6 +60,10 @@ nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60
 
 bench: $(VENV)/.ready   ## the benchmarks: each measurement with its floor, as a table and as JSON
 	$(BIN)/python -m tests.bench
+
+bench-e2e: $(VENV)/.ready ## 1 to 2 hours: pods a second of a real kube-scheduler with the extender, beside a fixed answer
+	$(BIN)/python -m tests.e2e.binaries
+	$(BIN)/python -m tests.bench.e2e
 
 clean:           ## delete all files that these commands created
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results

@@ -27,7 +27,7 @@ from tests.bench import (
     view,
 )
 from tests.bench.machine import Noise, NoiseMeter
-from tests.bench.report import print_results, write_docs, write_json
+from tests.bench.report import print_tables, tables, write_docs, write_json
 from tests.bench.rows import Results
 from tests.bench.stand import REPOSITORY, Stand
 from workers.process.log_form import LogFormat, LogLevel
@@ -87,9 +87,9 @@ async def _run(families: list[str], path: Path, *, quick: bool, docs: bool) -> l
             noise[family] = meter.read()
     write_json(path, results, noise, found)
     if docs:
-        write_docs(DOCS, results, noise, found)
+        write_docs(DOCS, tables(results, noise), found)
     console.print()
-    print_results(console, results, noise)
+    print_tables(console, tables(results, noise))
     console.print(f"written to {path}", style="dim", soft_wrap=True)
     return failed
 

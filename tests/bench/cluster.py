@@ -41,24 +41,28 @@ def policies() -> list[Policy]:
     """`POLICIES` policies over the same `METRICS` metrics: each filters by two of them and scores by a third."""
     found = []
     for number in range(POLICIES):
-        first, second, third = (METRIC_NAMES[(number + step) % METRICS] for step in (0, 7, 3))
-        spec = {
-            "staleAfter": STALE_AFTER,
-            "strategies": {
-                "dontschedule": {
-                    "logicalOperator": "anyOf",
-                    "rules": [
-                        {"metricname": metric, "operator": "GreaterThan", "target": int(VIOLATING)}
-                        for metric in (first, second)
-                    ],
-                },
-                "scheduleonmetric": {"rules": [{"metricname": third, "operator": "LessThan"}]},
-            },
-        }
-        policy, problems = parse_policy(PolicyKey(NAMESPACE, policy_name(number)), spec)
+        policy, problems = parse_policy(PolicyKey(NAMESPACE, policy_name(number)), policy_spec(number))
         assert not problems, problems
         found.append(policy)
     return found
+
+
+def policy_spec(number: int) -> dict[str, Any]:
+    """The spec of a TASPolicy: two rules of `dontschedule`, one of `scheduleonmetric`."""
+    first, second, third = (METRIC_NAMES[(number + step) % METRICS] for step in (0, 7, 3))
+    return {
+        "staleAfter": STALE_AFTER,
+        "strategies": {
+            "dontschedule": {
+                "logicalOperator": "anyOf",
+                "rules": [
+                    {"metricname": metric, "operator": "GreaterThan", "target": int(VIOLATING)}
+                    for metric in (first, second)
+                ],
+            },
+            "scheduleonmetric": {"rules": [{"metricname": third, "operator": "LessThan"}]},
+        },
+    }
 
 
 def policy_name(number: int) -> str:

@@ -1,6 +1,6 @@
 """What a run found, as tables for a person and as JSON for a program."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import orjson
@@ -13,15 +13,20 @@ from tests.bench.measure import growth
 from tests.bench.rows import Of, Results, Row
 
 
-def print_results(console: Console, results: Results, noise: Mapping[str, Noise]) -> None:
+def tables(results: Results, noise: Mapping[str, Noise]) -> list[Table]:
     """Every row with its budget, then the growth by size, the processor time of processes, and the noise."""
-    for table in (_rows(results), _not_run(results), _growth(results), _cpu(results), _noise(noise)):
-        if table.row_count:
-            console.print(table)
+    return [_rows(results), _not_run(results), _growth(results), _cpu(results), _noise(noise)]
+
+
+def print_tables(console: Console, tables: Iterable[Table]) -> None:
+    """Prints the tables that have rows."""
+    for each in tables:
+        if each.row_count:
+            console.print(each)
             console.print()
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number > 0)
@@ -29,13 +34,13 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _rows(results: Results) -> Table:
-    table = _table("Budgets", "row", "of", "measured", "floor", "", "ratio", "rounds", "budget", "met")
+    table = new_table("Budgets", "row", "of", "measured", "floor", "", "ratio", "rounds", "budget", "met")
     for row in results.rows:
         table.add_row(
             row.name,
             row.statistic,
-            _figure(row.measured, row.unit),
-            "" if row.floor is None else _figure(row.floor, row.unit),
+            figure(row.measured, row.unit),
+            "" if row.floor is None else figure(row.floor, row.unit),
             row.floor_name,
             "" if row.ratio is None else f"{row.ratio:.2f}",
             f"{min(row.rounds):.2f}–{max(row.rounds):.2f}" if len(row.rounds) > 1 else "",
@@ -48,25 +53,27 @@ def _rows(results: Results) -> Table:
 def _budget(row: Row) -> str:
     if row.budget is None:
         return ""
+    sign = "≥" if row.budget.least else "≤"
     if row.budget.of is Of.RATIO:
-        return f"≤ {row.budget.limit:g}×"
-    return f"≤ {_figure(row.budget.limit, row.unit)}"
+        return f"{sign} {row.budget.limit:g}×"
+    return f"{sign} {figure(row.budget.limit, row.unit)}"
 
 
-def _figure(value: float, unit: str) -> str:
+def figure(value: float, unit: str) -> str:
+    """A figure with three digits or more."""
     digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:,.{digits}f} {unit}".rstrip()
 
 
 def _not_run(results: Results) -> Table:
-    table = _table("Not run", "row", "what is missing")
+    table = new_table("Not run", "row", "what is missing")
     for each in results.not_run:
         table.add_row(each.series, each.reason)
     return table
 
 
 def _growth(results: Results) -> Table:
-    table = _table("What twice the size costs (1: nothing more, 2: twice)", "row", "of", "from", "to", "factor")
+    table = new_table("What twice the size costs (1: nothing more, 2: twice)", "row", "of", "from", "to", "factor")
     for smaller, larger, factor in growth(results.rows):
         if smaller.statistic == "p99":  # grows as p50 does, with more noise
             continue
@@ -75,7 +82,7 @@ def _growth(results: Results) -> Table:
 
 
 def _cpu(results: Results) -> Table:
-    table = _table("Processor seconds", "during", "process", "CPU s", "of s", "of one core")
+    table = new_table("Processor seconds", "during", "process", "CPU s", "of s", "of one core")
     for use in results.cpu:
         share = use.cpu_seconds / use.seconds
         table.add_row(use.during, use.process, f"{use.cpu_seconds:.2f}", f"{use.seconds:.1f}", f"{share:.0%}")
@@ -83,20 +90,20 @@ def _cpu(results: Results) -> Table:
 
 
 def _noise(noise: Mapping[str, Noise]) -> Table:
-    table = _table("Noise", "while", "others used", "stolen", "load")
+    table = new_table("Noise", "while", "others used", "stolen", "load")
     for family, found in noise.items():
         table.add_row(family, f"{found.foreign:.0%} of the machine", f"{found.stolen:.0%}", f"{found.load:.1f}")
     return table
 
 
-MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
-"""Around what `write_docs` replaces."""
+def write_docs(page: Path, tables: Iterable[Table], machine: Mapping[str, object], *, mark: str = "measured") -> None:
+    """Replaces the text between the marks of a page by the tables that have rows, as Markdown.
 
-
-def write_docs(page: Path, results: Results, noise: Mapping[str, Noise], machine: Mapping[str, object]) -> None:
-    """Replaces the text between the marks of a page by the results, as Markdown."""
-    before, _, rest = page.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
+    The marks are comments, `MARK: begin` and `MARK: end`, each on its own line.
+    """
+    begin, end = (f"<!-- {mark}: {side} -->\n" for side in ("begin", "end"))
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
     packages = machine["packages"]
     assert isinstance(packages, dict)
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
@@ -105,10 +112,10 @@ def write_docs(page: Path, results: Results, noise: Mapping[str, Noise], machine
         f"Python {machine['python']}, {versions}.",
         "",
     ]
-    for table in (_rows(results), _not_run(results), _growth(results), _cpu(results), _noise(noise)):
-        if table.row_count:
-            lines += _markdown(table)
-    page.write_text(before + MARKS[0] + "\n".join(lines) + MARKS[1] + after)
+    for each in tables:
+        if each.row_count:
+            lines += _markdown(each)
+    page.write_text(before + begin + "\n".join(lines) + end + after)
 
 
 def _markdown(table: Table) -> list[str]:
@@ -118,8 +125,10 @@ def _markdown(table: Table) -> list[str]:
     return [*lines, *(f"| {' | '.join(row)} |" for row in zip(*cells, strict=True)), ""]
 
 
-def write_json(path: Path, results: Results, noise: Mapping[str, Noise], machine: Mapping[str, object]) -> None:
-    """Everything that was found, unrounded."""
+def write_json(
+    path: Path, results: Results, noise: Mapping[str, Noise], machine: Mapping[str, object], **more: object
+) -> None:
+    """Everything that was found, unrounded; `more` are further fields."""
     path.parent.mkdir(parents=True, exist_ok=True)
     found = {
         "machine": machine,
@@ -132,5 +141,6 @@ def write_json(path: Path, results: Results, noise: Mapping[str, Noise], machine
         "cpu": results.cpu,
         "not_run": results.not_run,
         "noise": noise,
+        **more,
     }
     path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -16,10 +16,11 @@ class Of(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """At most `limit`, in the row's unit or as a ratio to its floor."""
+    """At most `limit`, in the row's unit or as a ratio to its floor; with `least` at least `limit`."""
 
     limit: float
     of: Of = Of.MEASURED
+    least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Row:
             return None
         value = self.ratio if self.budget.of is Of.RATIO else self.measured
         assert value is not None, f"{self.name}: a budget of the ratio needs a floor"
-        return value <= self.budget.limit
+        return value >= self.budget.limit if self.budget.least else value <= self.budget.limit
 
 
 @dataclass(frozen=True, slots=True)

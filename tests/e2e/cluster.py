@@ -87,7 +87,7 @@ class Cluster:
 
     def scheduler(self, *extenders: Mapping[str, object], **configuration: object) -> AbstractContextManager[Process]:
         """Runs a kube-scheduler with these extenders; it is ready within the context."""
-        return self._plane.scheduler(extenders, **configuration)
+        return self._plane.scheduler(extenders, configuration)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """The output of kubectl, run as an administrator.

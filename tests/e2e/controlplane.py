@@ -107,12 +107,21 @@ class ControlPlane:
         path.chmod(0o600)
         return path
 
+    def client(self, port: int) -> Api:
+        """A client of an administrator for a server of this control plane at this port."""
+        return _client(self.folder, port)
+
     @contextmanager
-    def scheduler(self, extenders: Sequence[Mapping[str, object]], **configuration: object) -> Iterator[Process]:
-        """Runs a kube-scheduler with these extenders (entries of its configuration), and waits until it is ready."""
+    def scheduler(
+        self, extenders: Sequence[Mapping[str, object]], configuration: Mapping[str, object] = {}, *, port: int = 0
+    ) -> Iterator[Process]:
+        """Runs a kube-scheduler with these extenders (entries of its configuration), and waits until it is ready.
+
+        `configuration` has other fields of the configuration. The metrics are served at `port`; 0: any free port.
+        """
         self._count += 1
         name = f"kube-scheduler-{self._count}"
-        (port,) = free_ports(1)
+        port = port or free_ports(1)[0]
         kubeconfig = self.kubeconfig("system:kube-scheduler")
         config = self.folder / f"{name}.json"
         config.write_text(
@@ -124,7 +133,7 @@ class ControlPlane:
                     "leaderElection": {"leaderElect": False},
                     "extenders": list(extenders),
                 }
-                | configuration,
+                | dict(configuration),
                 indent=1,
             )
         )
@@ -141,7 +150,7 @@ class ControlPlane:
         ]
         with running(name, command, folder=self.folder) as process:
             self.started.append(process)
-            server = _client(self.folder, port)
+            server = self.client(port)
             until(lambda: _ready(server, process), f"{name} is ready")
             server.close()
             yield process

@@ -1,0 +1,301 @@
+"""The processes around one run: a control plane with nodes, an extender or none, a source, and a scheduler."""
+
+import http.client
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+from prometheus_client.parser import text_string_to_metric_families
+
+from bus.server import EmbeddedServer
+from tests.bench import cluster
+from tests.bench.stand import FILTER, PRIORITIZE, Stand, module, product
+from tests.certificates import Authority
+from tests.e2e.api import Api, ApiError, Object
+from tests.e2e.cluster import Cluster, extender
+from tests.e2e.controlplane import ADMIN_GROUP, ControlPlane, control_plane
+from tests.e2e.processes import Process, free_ports
+from tests.integration.servers import eventually
+from workers.kubernetes.crd import crd_manifest
+
+CRD = "taspolicies.telemetry.intel.com"
+WORKERS = ("materialize", "watch", "evaluate", "labels", "extender")
+"""The workers of `tas run all --kubeconfig`; `status` is a part of `watch`."""
+
+PERIOD_SECONDS = 10.0
+"""How often each node reports."""
+
+WITHIN = 300.0
+"""The time limit of each step, on a busy machine."""
+
+CALL_SECONDS = 60.0
+USER = "system:kube-scheduler"
+POLICY = cluster.policy_name(0)
+WEIGHT = 5
+"""As in docs/scheduler.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """The files of an extender and of its client, each with the authority of the other side."""
+
+    folder: Path
+
+    @classmethod
+    def create(cls, folder: Path) -> "Tls":
+        """New certificates in this folder."""
+        authority = Authority("bench")
+        (folder / "ca.crt").write_bytes(authority.certificate)
+        for name, pair in (("server", authority.server("bench")), ("client", authority.client(USER))):
+            (folder / f"{name}.crt").write_bytes(pair.certificate)
+            (folder / f"{name}.key").write_bytes(pair.key)
+        return cls(folder=folder)
+
+    @property
+    def server_files(self) -> tuple[str, str, str]:
+        """Certificate, key, and the authority of clients."""
+        return str(self.folder / "server.crt"), str(self.folder / "server.key"), str(self.folder / "ca.crt")
+
+    def flags(self) -> list[str]:
+        """The flags of `tas run`."""
+        cert, key, cacert = self.server_files
+        return ["--cert", cert, "--key", key, "--cacert", cacert, "--client-names", USER]
+
+    def configuration(self) -> Object:
+        """The fields of the scheduler's entry."""
+        names = {"certFile": "client.crt", "keyFile": "client.key", "caFile": "ca.crt"}
+        return {"enableHTTPS": True, "tlsConfig": {field: str(self.folder / name) for field, name in names.items()}}
+
+    def context(self) -> ssl.SSLContext:
+        """For our own requests."""
+        context = ssl.create_default_context(cafile=self.folder / "ca.crt")
+        context.load_cert_chain(self.folder / "client.crt", self.folder / "client.key")
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A running extender: where it listens, and the processes that belong to it."""
+
+    port: int
+    tls: Tls | None
+    processes: Sequence[Process]
+
+    @property
+    def url(self) -> str:
+        """The URL, without a path."""
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
+
+    def ask(self, path: str, names: Sequence[str]) -> Any:
+        """The answer about a pod of the policy and these nodes."""
+        if self.tls is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_SECONDS)
+        else:
+            context = self.tls.context()
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=CALL_SECONDS, context=context)
+        try:
+            connection.request("POST", path, cluster.names_only(0, names), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            body = response.read()
+        finally:
+            connection.close()
+        if response.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"{path}: {response.status} {body[:500]!r}")
+        return orjson.loads(body)
+
+    def samples(self) -> dict[str, float]:
+        """The metrics of all its processes, by name and labels as in their text form."""
+        found: dict[str, float] = {}
+        for process in self.processes:
+            for name, value in metrics(_get(f"{health(process)}/metrics")).items():
+                found[name] = found.get(name, 0.0) + value
+        return found
+
+
+def metrics(text: str) -> dict[str, float]:
+    """Each sample of a page of metrics, by name and labels."""
+    return {
+        f"{each.name}{{{','.join(f'{key}={value}' for key, value in sorted(each.labels.items()))}}}": each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+
+
+def health(process: Process) -> str:
+    """The URL of a worker's health port. Raises RuntimeError before it listens."""
+    for line in process.log.read_bytes().splitlines():
+        if line.startswith(b"{") and (event := orjson.loads(line))["event"] == "health_listening":
+            return str(event["url"])
+    raise RuntimeError(f"{process.name} does not listen:\n{process.tail()}")
+
+
+def _get(url: str) -> str:
+    host, _, path = url.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(host, timeout=CALL_SECONDS)
+    try:
+        connection.request("GET", f"/{path}")
+        response = connection.getresponse()
+        text = response.read().decode()
+    finally:
+        connection.close()
+    if response.status != http.HTTPStatus.OK:
+        raise RuntimeError(f"{url}: {response.status}")
+    return text
+
+
+class World:
+    """A control plane with `names` as its nodes, which run every pod at once."""
+
+    def __init__(self, stand: Stand, plane: ControlPlane, tls: Tls) -> None:
+        self.stand = stand
+        self.plane = plane
+        self.tls = tls
+        self.names: list[str] = []
+        self._cluster = Cluster(plane)
+        self._kubeconfig = plane.kubeconfig("tas", ADMIN_GROUP)
+
+    @classmethod
+    @contextmanager
+    def start(cls, stand: Stand, binaries: Mapping[str, Path]) -> Iterator["World"]:
+        """A control plane with the policy, without nodes."""
+        tls = Tls.create(stand.subfolder("tls"))
+        with control_plane(stand.subfolder("control-plane"), binaries) as plane:
+            world = cls(stand, plane, tls)
+            world._cluster.apply(crd_manifest())
+            world._cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", f"--timeout={WITHIN:.0f}s")
+            metadata = {"name": POLICY, "namespace": cluster.NAMESPACE}
+            policy = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "metadata": metadata}
+            world._cluster.apply(json.dumps(policy | {"spec": cluster.policy_spec(0)}))
+            yield world
+
+    def grow(self, count: int) -> None:
+        """Adds nodes, of 5 KB each, until there are `count`."""
+        for name in cluster.node_names(count)[len(self.names) :]:
+            self.plane.api.create("/api/v1/nodes", _node(name))
+            self.names.append(name)
+
+    # Pods
+
+    def create_pods(self, count: int, *, managed: bool) -> None:
+        """Pods that name the policy; `managed`: with the resource for which the scheduler calls the extender."""
+        for number in range(count):
+            self._cluster.create_pod(cluster.NAMESPACE, f"pod-{number:04}", policy=POLICY, managed=managed)
+
+    def placements(self) -> list[str]:
+        """The node of each pod; empty for a pod without a node."""
+        path = f"/api/v1/namespaces/{cluster.NAMESPACE}/pods"
+        return [str(pod["spec"].get("nodeName", "")) for pod in self.plane.api.get(path)["items"]]
+
+    async def delete_pods(self) -> None:
+        """Deletes all pods, and what the scheduler has written about them."""
+        for kind in ("pods", "events"):
+            path = f"/api/v1/namespaces/{cluster.NAMESPACE}/{kind}"
+            self.plane.api.delete(path)
+            await eventually(partial(self._is_empty, path), within=WITHIN)
+
+    def _is_empty(self, path: str) -> bool:
+        return not self.plane.api.get(path, limit="1")["items"]
+
+    # Processes
+
+    @asynccontextmanager
+    async def source(self) -> AsyncIterator[tuple[EmbeddedServer, "Source"]]:
+        """A new bus, and what starts the source of samples on it."""
+        async with EmbeddedServer.start(self.stand.subfolder("bus")) as server:
+            with ExitStack() as stack:
+                yield server, Source(self, server, stack)
+
+    @contextmanager
+    def floor(self, *, tls: bool) -> Iterator[Served]:
+        """The extender with the fixed answer."""
+        (port,) = free_ports(1)
+        files = self.tls.server_files if tls else ()
+        command = [*module("tests.bench.e2e.floor"), "--listen", f"127.0.0.1:{port}", *files]
+        with self.stand.process("fixed answer", command) as process:
+            yield Served(port=port, tls=self.tls if tls else None, processes=[process])
+
+    @contextmanager
+    def product(self, url: str, *, tls: bool, apart: bool) -> Iterator[Served]:
+        """The product on the bus at `url`: all workers in one process, or each in its own."""
+        (port,) = free_ports(1)
+        listen = ["--listen", f"127.0.0.1:{port}", *(self.tls.flags() if tls else ())]
+        kubeconfig = ["--kubeconfig", str(self._kubeconfig)]
+        extra = {"all": [*kubeconfig, *listen], "extender": listen, "watch": kubeconfig, "labels": kubeconfig}
+        with ExitStack() as stack:
+            processes = [
+                stack.enter_context(self.stand.process(worker, [*product(worker, url), *extra.get(worker, [])]))
+                for worker in (WORKERS if apart else ("all",))
+            ]
+            yield Served(port=port, tls=self.tls if tls else None, processes=processes)
+
+    async def ready(self, served: Served) -> None:
+        """Waits until each of its workers is ready."""
+
+        def is_ready() -> bool:
+            for process in served.processes:
+                process.must_run()
+            with suppress(OSError, RuntimeError):
+                return all(_get(f"{health(process)}/readyz") for process in served.processes)
+            return False
+
+        await eventually(is_ready, within=WITHIN)
+
+    async def listening(self, served: Served) -> None:
+        """Waits until it answers."""
+
+        def answers() -> bool:
+            for process in served.processes:
+                process.must_run()
+            with suppress(OSError):
+                return bool(served.ask(FILTER, ["a"]))
+            return False
+
+        await eventually(answers, within=WITHIN)
+
+    async def scored(self, served: Served) -> set[str]:
+        """Waits until it has a fresh value of every node, and returns the nodes that it rejects."""
+        await eventually(lambda: len(served.ask(PRIORITIZE, self.names)) == len(self.names), within=WITHIN)
+        return set(self.names) - set(served.ask(FILTER, self.names)["NodeNames"])
+
+    def entry(self, served: Served, *, names_only: bool) -> Object:
+        """The scheduler's entry of an extender."""
+        tls = {} if served.tls is None else served.tls.configuration()
+        return extender(served.url, names_only=names_only, weight=WEIGHT, httpTimeout="30s", **tls)
+
+
+class Source:
+    """Reports all nodes on a bus, all at first and then each in `PERIOD_SECONDS`."""
+
+    def __init__(self, world: World, server: EmbeddedServer, stack: ExitStack) -> None:
+        self._world = world
+        self._server = server
+        self._stack = stack
+
+    def start(self) -> Process:
+        """The process, which ends with the bus."""
+        count = len(self._world.names)
+        arguments = [self._server.url, str(count / PERIOD_SECONDS), str(count), "steady"]
+        command = [*module("tests.bench.publisher"), *arguments]
+        return self._stack.enter_context(self._world.stand.process("source", command))
+
+
+@cache
+def _node(name: str) -> Object:
+    """A node as in the other benchmarks, without what the API server writes itself."""
+    found: Object = orjson.loads(cluster.node_object(name))
+    kept = ("name", "labels", "annotations")
+    return found | {"metadata": {key: found["metadata"][key] for key in kept}}
+
+
+def scheduler_metrics(api: Api) -> dict[str, float]:
+    """The scheduler's own metrics. Raises RuntimeError if it does not show them."""
+    try:
+        return metrics(str(api.get("/metrics")["text"]))
+    except ApiError as error:
+        raise RuntimeError(str(error)) from error
