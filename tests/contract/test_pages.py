@@ -282,7 +282,7 @@ def test_lint_prints_what_the_page_shows(
 
 OTHERS = {
     # flags of other programs: nats-server and nats, kubectl, metrics-server, the original TAS, Prometheus,
-    # node_exporter, descheduler
+    # node_exporter, descheduler, kube-scheduler
     "--jetstream",
     "--inbox-prefix",
     "--metric-resolution",
@@ -293,6 +293,11 @@ OTHERS = {
     "--validate",
     "--collector.textfile.directory",
     "--descheduling-interval",
+    "--bind-address",
+    "--path.sysfs",
+    "--policy-config-file",
+    "--policy-configmap",
+    "--policy-configmap-namespace",
 }
 
 

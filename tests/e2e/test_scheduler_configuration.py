@@ -53,6 +53,15 @@ def test_with_an_invalid_configuration_the_scheduler_does_not_start(
     assert complaint in str(caught.value)
 
 
+@pytest.mark.parametrize("version", ["v1beta3", "v1beta2", "v1beta1", "v1alpha2", "v1alpha1"])
+def test_another_form_than_v1_ends_the_scheduler(cluster: Cluster, version: str) -> None:
+    form = f"kubescheduler.config.k8s.io/{version}"
+    with pytest.raises(RuntimeError, match=r"kube-scheduler.* ended") as caught, cluster.scheduler(apiVersion=form):
+        pass
+
+    assert f'registered for version \\"{form}\\"' in str(caught.value)
+
+
 def test_with_the_entry_of_docs_scheduler_the_scheduler_calls_the_extender(cluster: Cluster, namespace: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
     (document,) = read_yaml(re.findall(r"```yaml\n(apiVersion.*?)```", page, re.DOTALL)[0].encode())
