@@ -16,7 +16,7 @@ from .adapter import NAMESPACE, api_service, service
 from .api import ApiError, Object
 from .cluster import Cluster
 from .processes import Process, free_ports, running, until
-from .prometheus import prometheus
+from .prometheus import EVERY_SECOND, prometheus
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy" / "examples" / "health-metric"
@@ -79,12 +79,14 @@ class Scraped(NamedTuple):
         receiver: The address to which Prometheus sends remote write, whether or not a receiver listens.
         exporters: The address of each node's node_exporter.
         folders: The folder of each node's textfile collector.
+        kernels: The folder with the directories `proc` and `sys` of each node, for other collectors.
     """
 
     prometheus: str
     receiver: str
     exporters: Mapping[str, str]
     folders: Mapping[str, Path]
+    kernels: Mapping[str, Path]
 
 
 class Chain:
@@ -158,15 +160,28 @@ def evictions(cluster: Cluster, since: int) -> set[str]:
 
 
 @contextmanager
-def scraped(cluster: Cluster, folder: Path, nodes: Iterable[str]) -> Iterator[Scraped]:
-    """Starts one node_exporter for each node, which serves only the files of its folder, and a Prometheus."""
+def scraped(
+    cluster: Cluster,
+    folder: Path,
+    nodes: Iterable[str],
+    *,
+    collectors: Iterable[str] = (),
+    prometheus_configuration: Mapping[str, object] = EVERY_SECOND,
+) -> Iterator[Scraped]:
+    """Starts one node_exporter for each node, which serves only files of the test, and a Prometheus.
+
+    `collectors` are those of node_exporter beside the textfile collector.
+    """
     with ExitStack() as stack:
-        folders = {node: folder / node for node in nodes}
+        folders = {node: folder / node / "textfile" for node in nodes}
+        kernels = {node: folder / node / "kernel" for node in folders}
         exporters: dict[str, str] = {}
         for node, port in zip(folders, free_ports(len(folders)), strict=True):
-            folders[node].mkdir()
+            for made in (folders[node], kernels[node] / "proc", kernels[node] / "sys"):
+                made.mkdir(parents=True)
             exporters[node] = f"127.0.0.1:{port}"
-            flags = ["--collector.disable-defaults", "--collector.textfile"]
+            flags = ["--collector.disable-defaults", *(f"--collector.{each}" for each in ("textfile", *collectors))]
+            flags += [f"--path.{each}fs={kernels[node] / each}" for each in ("proc", "sys")]
             flags += [f"--collector.textfile.directory={folders[node]}", f"--web.listen-address={exporters[node]}"]
             stack.enter_context(_started(cluster, f"node_exporter-{node}", [cluster.programs["node_exporter"], *flags]))
         (folder / "prometheus").mkdir()
@@ -178,10 +193,11 @@ def scraped(cluster: Cluster, folder: Path, nodes: Iterable[str]) -> Iterator[Sc
                 folder / "prometheus",
                 targets,
                 writes_to=f"http://{receiver}/api/v1/write",
+                based_on=prometheus_configuration,
             )
         )
         cluster.processes.append(process)
-        yield Scraped(url, receiver, exporters, folders)
+        yield Scraped(url, receiver, exporters, folders, kernels)
 
 
 @contextmanager
@@ -190,8 +206,11 @@ def chain(cluster: Cluster, folder: Path, nodes: Iterable[str]) -> Iterator[Chai
 
     Every node is healthy.
     """
-    with scraped(cluster, folder, nodes) as sources, _adapter(cluster, folder, sources.prometheus) as adapter:
-        chain = Chain(cluster, sources, adapter)
+    with (
+        scraped(cluster, folder, nodes) as sources,
+        adapter(cluster, folder, sources.prometheus, adapter_rules()) as process,
+    ):
+        chain = Chain(cluster, sources, process)
         for node in sources.folders:
             chain.set_health(node, 0)
         healthy = dict.fromkeys(sources.folders, "0")
@@ -200,19 +219,19 @@ def chain(cluster: Cluster, folder: Path, nodes: Iterable[str]) -> Iterator[Chai
 
 
 @contextmanager
-def _adapter(cluster: Cluster, folder: Path, url: str) -> Iterator[Process]:
-    """Runs a prometheus-adapter with the rule of docs/sources.md, and registers the adapter with the API server."""
+def adapter(cluster: Cluster, folder: Path, url: str, configuration: str) -> Iterator[Process]:
+    """Runs a prometheus-adapter with this configuration, and registers the adapter with the API server."""
     cluster.apply(ADAPTER_RIGHTS)
     authority = Authority(ADAPTER)
     pair = authority.server(ADAPTER, dns=(f"{ADAPTER}.{NAMESPACE}.svc",))
-    certificate, key, rules = folder / "adapter.crt", folder / "adapter.key", folder / "adapter.yaml"
+    certificate, key, config = folder / "adapter.crt", folder / "adapter.key", folder / "adapter.yaml"
     certificate.write_bytes(pair.certificate)
     key.write_bytes(pair.key)
-    rules.write_text(adapter_rules())
+    config.write_text(configuration)
     (port,) = free_ports(1)
     kubeconfig = cluster.kubeconfig_for(ADAPTER)
     flags = [
-        f"--config={rules}",
+        f"--config={config}",
         f"--prometheus-url={url}",
         *(f"--{use}-kubeconfig={kubeconfig}" for use in ("lister", "authentication", "authorization")),
         *_secure(certificate, key, port),

@@ -40,22 +40,34 @@ async def exporter(text: str) -> AsyncIterator[Exporter]:
         await runner.cleanup()
 
 
+EVERY_SECOND: Mapping[str, object] = {
+    "global": {"scrape_interval": "1s"},
+    "scrape_configs": [{"job_name": "node"}],
+}
+
+
 @contextmanager
 def prometheus(
-    binary: Path, folder: Path, targets: Mapping[str, Mapping[str, str]], *, writes_to: str = ""
+    binary: Path,
+    folder: Path,
+    targets: Mapping[str, Mapping[str, str]],
+    *,
+    writes_to: str = "",
+    based_on: Mapping[str, object] = EVERY_SECOND,
 ) -> Iterator[tuple[str, Process]]:
-    """Runs a Prometheus that scrapes each target once a second with these labels; yields its URL and process.
+    """Runs a Prometheus that scrapes each target with these labels; yields its URL and process.
 
-    `writes_to` is the URL of a receiver of remote write. Its data is in `folder`.
+    Its data is in `folder`. `writes_to` is the URL of a receiver of remote write. `based_on` is the configuration, in
+    which the targets of the job `node` are replaced.
     """
     (port,) = free_ports(1)
+    jobs = based_on["scrape_configs"]
+    assert isinstance(jobs, list)
+    static = [{"targets": [target], "labels": labels} for target, labels in targets.items()]
     configuration: dict[str, object] = {
-        "global": {"scrape_interval": "1s"},
+        **based_on,
         "scrape_configs": [
-            {
-                "job_name": "node",
-                "static_configs": [{"targets": [target], "labels": labels} for target, labels in targets.items()],
-            }
+            {"job_name": "node", "static_configs": static} if job["job_name"] == "node" else job for job in jobs
         ],
     }
     if writes_to:

@@ -1,12 +1,9 @@
 """The files of `deploy/examples/pressure` with the real programs."""
 
 import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
@@ -19,6 +16,7 @@ from tests.e2e.processes import until
 from tests.e2e.product import product
 from workers.process.manifests import read_yaml
 
+from .counters import Counters, write_file
 from .pods import places
 
 EXAMPLE = ROOT / "deploy" / "examples" / "pressure"
@@ -29,55 +27,11 @@ LONG = 300.0
 """Seconds until the label follows: the window of the rates, and `for` or `clearFor`, on a busy machine."""
 
 
-class Waiting:
-    """The counters of each node in a file of its node_exporter, under the names that the collector `pressure` uses.
-
-    `shares` may be changed at any time: the part of each second by which a counter grows, by node and resource.
-    """
-
-    def __init__(self, folders: Mapping[str, Path]) -> None:
-        self.shares = {node: {"memory": 0.0, "io": 0.0} for node in folders}
-        self._totals = {node: {"memory": 1000.0, "io": 1000.0} for node in folders}
-        self._bursts: list[tuple[str, str, float]] = []
-        self._folders = folders
-        self._ended = Event()
-
-    def burst(self, node: str, resource: str, seconds: float) -> None:
-        """Adds seconds to one counter at once."""
-        self._bursts.append((node, resource, seconds))
-
-    @contextmanager
-    def growing(self) -> Iterator[None]:
-        """The counters grow until the context ends."""
-        thread = Thread(target=self._grow)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
-
-    def _grow(self) -> None:
-        before = time.monotonic()
-        while not self._ended.is_set():
-            now = time.monotonic()
-            for node, totals in self._totals.items():
-                for resource, share in self.shares[node].items():
-                    totals[resource] += share * (now - before)
-            before = now
-            while self._bursts:
-                node, resource, seconds = self._bursts.pop()
-                self._totals[node][resource] += seconds
-            for node, totals in self._totals.items():
-                self._write(node, totals)
-            self._ended.wait(0.5)
-
-    def _write(self, node: str, totals: Mapping[str, float]) -> None:
-        names = {f"node_pressure_{resource}_waiting_seconds_total": total for resource, total in totals.items()}
-        text = "".join(f"# TYPE {name} counter\n{name} {total}\n" for name, total in names.items())
-        temporary = self._folders[node] / ".pressure"
-        temporary.write_text(text)
-        temporary.rename(self._folders[node] / "pressure.prom")
+def write(folders: Mapping[str, Path], node: str, seconds: Mapping[str, float]) -> None:
+    """Writes the counters of a node for its node_exporter, under the names that the collector `pressure` uses."""
+    names = {f"node_pressure_{resource}_waiting_seconds_total": total for resource, total in seconds.items()}
+    text = "".join(f"# TYPE {name} counter\n{name} {total}\n" for name, total in names.items())
+    write_file(folders[node] / "pressure.prom", text)
 
 
 def queries() -> dict[str, str]:
@@ -112,7 +66,7 @@ def test_lasting_pressure_moves_a_pod_and_a_burst_does_not(cluster: Cluster, crd
     for folder in folders.values():
         folder.mkdir()
     with scraped(cluster, folders["sources"], NODES) as sources:
-        waiting = Waiting(sources.folders)
+        waiting = Counters({node: {"memory": 0.0, "io": 0.0} for node in NODES}, partial(write, sources.folders))
         flags = ["--source", f"prometheus={sources.prometheus}", "--source-config", str(EXAMPLE / "source-config.yaml")]
         flags += ["--node-resource", "1000"]
         with waiting.growing(), product(cluster, folders["tas"], *flags, kubeconfig=cluster.kubeconfig) as tas:
@@ -129,14 +83,14 @@ def test_lasting_pressure_moves_a_pod_and_a_burst_does_not(cluster: Cluster, crd
             extender = entry | {"urlPrefix": f"{tas.url}/scheduler", "httpTimeout": "30s"}
             with cluster.scheduler(extender), descheduler(cluster):
                 # Enough pressure to keep new pods away from node-2 and node-3.
-                waiting.shares["node-2"]["memory"] = 0.15
-                waiting.shares["node-3"]["io"] = 0.9
+                waiting.rates["node-2"]["memory"] = 0.15
+                waiting.rates["node-3"]["io"] = 0.9
                 until(lambda: passing() == {"node-1"}, "two nodes are rejected")
                 cluster.apply(EXAMPLE / "workload.yaml")
                 until(lambda: placed() == ["node-1"], "the pod runs on the calm node")
 
-                waiting.shares["node-1"]["memory"] = 0.5
-                waiting.shares["node-2"]["memory"] = 0.0
+                waiting.rates["node-1"]["memory"] = 0.5
+                waiting.rates["node-2"]["memory"] = 0.0
                 waiting.burst("node-2", "memory", 15)
                 memory = queries()["memory_pressure_percent"]
                 until(lambda: percentages(memory)["node-2"] > 20, "the burst violates the rule of the label")
@@ -145,7 +99,7 @@ def test_lasting_pressure_moves_a_pod_and_a_burst_does_not(cluster: Cluster, crd
                 until(lambda: placed() == ["node-2"], "the pod is evicted, and its replacement runs on node-2")
 
                 for node in ("node-1", "node-3"):
-                    waiting.shares[node] = {"memory": 0.0, "io": 0.0}
+                    waiting.rates[node] = {"memory": 0.0, "io": 0.0}
                 until(lambda: passing() == set(NODES), "all nodes are calm", timeout=LONG)
                 assert labelled(cluster) == {"node-1", "node-3"}, "the labels stay for the time of clearFor"
                 until(lambda: not labelled(cluster), "the labels are removed", timeout=LONG)
