@@ -6,9 +6,10 @@ BIN    := $(VENV)/bin
 SPREAD := -n auto --dist worksteal
 # For tests of which one process runs several at a time, or has its own control plane.
 FEW    := $(SPREAD) --maxprocesses
+FIRE   := $(CURDIR)/bench-results/under-fire.json
 
 .DEFAULT_GOAL := help
-.PHONY: help up test removal fuzz check format e2e nightly bench bench-e2e docs clean
+.PHONY: help up test removal fuzz check format e2e nightly fire bench bench-e2e docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -51,12 +52,21 @@ e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go onc
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/pytest tests/e2e $(FEW) 4
 
-nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of the chaos test, the worked examples
+nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of the chaos test, half an hour under fire, the worked examples
 	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
 	TAS_CHAOS_SEEDS=60 $(BIN)/pytest tests/integration/test_chaos.py $(FEW) 3
 	$(BIN)/python -m tests.e2e.binaries
 	TAS_REMOVAL_E2E_SEEDS=40 $(BIN)/pytest tests/e2e/test_law_of_removal.py $(FEW) 3
+	$(MAKE) fire
 	$(BIN)/pytest tests/e2e/examples $(FEW) 2
+
+# The figures are drawn also if the test fails.
+fire: $(VENV)/.ready    ## half an hour under fire: a cluster of 2,000 nodes in use, a fault each 20 seconds, with plots
+	$(BIN)/python -m tests.e2e.binaries
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plots]'
+	mkdir -p bench-results
+	TAS_FIRE=half-hour TAS_FIRE_REPORT=$(FIRE) $(BIN)/pytest tests/e2e/test_under_fire.py; \
+	  code=$$?; $(BIN)/python -m tests.e2e.fire.plots $(FIRE); exit $$code
 
 bench: $(VENV)/.ready   ## the benchmarks: each measurement with its floor, as a table and as JSON
 	$(BIN)/python -m tests.bench

@@ -34,9 +34,11 @@ class Metrics:
     Attributes:
         versions: The versions of the custom metrics API, the preferred version first; empty if the API is not served.
         usage_is_served: Whether the metrics API is served.
+        ahead: How many seconds its clock is ahead.
     """
 
     def __init__(self) -> None:
+        self.ahead = 0.0
         self.versions: list[str] = ["v1beta2", "v1beta1"]
         self.usage_is_served = True
         self._values: dict[str, dict[str, _Value]] = {}
@@ -121,18 +123,19 @@ class Metrics:
     def _metric(self, version: str, metric: str) -> Object:
         if metric not in self._values:
             raise StatusError(404, f"the server could not find the metric {metric} for nodes ")
+        now = self._now()
         return {
             "kind": "MetricValueList",
             "apiVersion": f"{CUSTOM}/{version}",
             "metadata": {},
-            "items": [_item(version, metric, node, value) for node, value in self._values[metric].items()],
+            "items": [_item(version, metric, node, value, now) for node, value in self._values[metric].items()],
         }
 
     def _node_metrics(self, version: str) -> Object:
         items = [
             {
-                "metadata": {"name": node, "creationTimestamp": _now()},
-                "timestamp": usage["timestamp"] or _now(),
+                "metadata": {"name": node, "creationTimestamp": self._now()},
+                "timestamp": usage["timestamp"] or self._now(),
                 "window": usage["window"],
                 "usage": {"cpu": usage["cpu"], "memory": usage["memory"]},
             }
@@ -140,17 +143,20 @@ class Metrics:
         ]
         return {"kind": "NodeMetricsList", "apiVersion": f"{USAGE}/{version}", "metadata": {}, "items": items}
 
+    def _now(self) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + self.ahead))
+
 
 def _group(name: str, versions: list[str]) -> Object:
     served = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": served, "preferredVersion": served[0]}
 
 
-def _item(version: str, metric: str, node: str, value: _Value) -> Object:
+def _item(version: str, metric: str, node: str, value: _Value, now: str) -> Object:
     """A value in a version of the API: v1beta1 and v1beta2 have different fields for metric and window."""
     item: Object = {
         "describedObject": {"kind": value.kind, "name": node, "apiVersion": "/v1"},
-        "timestamp": value.timestamp or _now(),
+        "timestamp": value.timestamp or now,
         "value": value.value,
     }
     if version == "v1beta1":
@@ -158,7 +164,3 @@ def _item(version: str, metric: str, node: str, value: _Value) -> Object:
         return item | ({} if value.window is None else {"window": value.window})
     item |= {"metric": {"name": metric, "selector": None}}
     return item | ({} if value.window is None else {"windowSeconds": value.window})
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

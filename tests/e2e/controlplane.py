@@ -111,6 +111,11 @@ class ControlPlane:
         """A client of an administrator for a server of this control plane at this port."""
         return _client(self.folder, port)
 
+    def restart(self, name: str) -> None:
+        """Kills a process of the control plane and starts it again; does not wait until it is ready."""
+        (process,) = (each for each in self.started if each.name == name)
+        process.restart()
+
     @contextmanager
     def scheduler(
         self, extenders: Sequence[Mapping[str, object]], configuration: Mapping[str, object] = {}, *, port: int = 0

@@ -93,14 +93,20 @@ class Process:
         self.name = name
         self.log = log
         tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(int(death_signal))]
-        with log.open("ab") as output:
-            self._child = subprocess.Popen(
-                [*tether, *map(str, command)],
+        self._command = [*tether, *map(str, command)]
+        self._env = dict(env)
+        self._cwd = cwd
+        self._child = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as output:
+            return subprocess.Popen(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=dict(env),
-                cwd=cwd,
+                env=self._env,
+                cwd=self._cwd,
                 start_new_session=True,  # Ctrl-C reaches only the test, which ends its children in order
             )
 
@@ -125,6 +131,11 @@ class Process:
         """Kills the process."""
         self._child.kill()
         self._child.wait()
+
+    def restart(self) -> None:
+        """Kills the process, and starts the same command again. Call this method from the main thread."""
+        self.kill()
+        self._child = self._start()
 
     def stop(self, *, patience: float = 10.0) -> int:
         """Terminates the process, kills it after `patience` seconds, kills its children, and returns its exit code."""

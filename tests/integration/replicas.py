@@ -111,18 +111,21 @@ class Replica:
         await eventually(is_logged, within=START_SECONDS, every=0.05)
         return found[-1]
 
+    def health_url(self) -> str | None:
+        """The URL of the current process's `/readyz`; None as long as the process does not listen."""
+        events = self.events(since=self._log_start)
+        return next((each["url"] for each in events if each["event"] == "health_listening"), None)
+
     async def ready(self) -> None:
         """Waits until the current process is ready by its own `/readyz`."""
         async with aiohttp.ClientSession() as session:
 
             async def is_ready() -> bool:
                 self.must_run()
-                urls = [
-                    each["url"] for each in self.events(since=self._log_start) if each["event"] == "health_listening"
-                ]
-                if not urls:
+                url = self.health_url()
+                if url is None:
                     return False
-                async with session.get(f"{urls[-1]}/readyz") as answer:
+                async with session.get(f"{url}/readyz") as answer:
                     return answer.status == 200
 
             await eventually(is_ready, within=START_SECONDS, every=0.05)

@@ -33,6 +33,11 @@ class Server:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._running is not None, "no server runs"
+        return self._running.pid
+
     async def start(self, **options: Any) -> None:
         self._running = await self._ending.enter_async_context(
             EmbeddedServer.start(self._store, port=self._port, **{"store_bytes": STORE_BYTES, **options})
@@ -76,8 +81,7 @@ class Server:
         shutil.rmtree(self._store)
 
     def _signal(self, number: int) -> None:
-        assert self._running is not None, "no server runs"
-        os.kill(self._running.pid, number)
+        os.kill(self.pid, number)
 
 
 def _is_stopped(thread: Path) -> bool:

@@ -1,0 +1,125 @@
+"""What is measured under fire: memory, labels, answers of the extender, requests to the API server."""
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import psutil
+
+from tests.integration.replicas import Replica
+
+LIVED_SECONDS = 300.0
+"""How long a process must have lived before the growth of its memory says anything."""
+
+GROWTH = 0.02
+"""How much more memory a process may use in the last third of its life than in the middle third."""
+
+WORKERS = "system:serviceaccount:"
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Everything that was measured; times are Unix seconds.
+
+    Attributes:
+        size: The cluster and its load.
+        faults: When each fault began, and which fault it was.
+        waits: When each pod was created, and how many seconds it waited for its node.
+        wrong_labels: How many nodes had labels other than those of the policies, at each time.
+        memory: The resident bytes of each process, at each time.
+        growth: See `Memory.growth`.
+        statuses: How often the extenders answered with each status; 0: no answer.
+        requests: How often each request was sent to the API server.
+        events: How often each event was logged.
+    """
+
+    size: dict[str, Any]
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    waits: list[tuple[float, float]] = field(default_factory=list)
+    wrong_labels: list[tuple[float, int]] = field(default_factory=list)
+    memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    growth: dict[str, float] = field(default_factory=dict)
+    statuses: dict[int, int] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+
+
+class Life(NamedTuple):
+    """One process: the command of a replica between two ends."""
+
+    name: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.pid})"
+
+
+class Memory:
+    """The resident memory of processes over time.
+
+    Attributes:
+        sizes: For each process its measurements: time in Unix seconds, bytes.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: defaultdict[Life, list[tuple[float, int]]] = defaultdict(list)
+
+    def measure(self, processes: Iterable[tuple[str, int]]) -> None:
+        """Measures each process (name, pid) that runs."""
+        now = time.time()
+        for name, pid in processes:
+            try:
+                size = psutil.Process(pid).memory_info().rss
+            except psutil.Error:
+                continue
+            self.sizes[Life(name, pid)].append((now, size))
+
+    def growth(self, *, lived: float = LIVED_SECONDS) -> dict[str, float]:
+        """For each process of this age: by which part its memory is larger in the last third than in the middle."""
+        found = {}
+        for life, sizes in self.sizes.items():
+            if sizes[-1][0] - sizes[0][0] >= lived:
+                found[str(life)] = _growth([size for _, size in sizes])
+        return found
+
+
+def _growth(sizes: Sequence[int]) -> float:
+    third = len(sizes) // 3
+    return median(sizes[-third:]) / median(sizes[third:-third]) - 1
+
+
+def running(replicas: Iterable[Replica]) -> list[tuple[str, int]]:
+    """The name and the process of each replica that runs."""
+    return [(each.name, each.pid) for each in replicas if not each.ended]
+
+
+def requests(logs: Iterable[Path]) -> Counter[str]:
+    """How often the account of each worker sent which request: account, verb, resource and status, from audit logs."""
+    found: Counter[str] = Counter()
+    for path in logs:
+        with path.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n") or WORKERS.encode() not in line:
+                    continue
+                entry = json.loads(line)
+                user = entry["user"]["username"]
+                if user.startswith(WORKERS) and entry["stage"] != "ResponseStarted":
+                    resource = entry.get("objectRef", {}).get("resource", "")
+                    status = entry.get("responseStatus", {}).get("code", 0)
+                    found[f"{user.rpartition(':')[2]} {entry['verb']} {resource} {status}"] += 1
+    return found
+
+
+def events(replicas: Iterable[Replica]) -> Counter[str]:
+    """How often each event is in the logs of the replicas, and how often each level."""
+    found: Counter[str] = Counter()
+    for each in replicas:
+        for event in each.events():
+            found[event["event"]] += 1
+            found[f"level {event['level']}"] += 1
+    return found

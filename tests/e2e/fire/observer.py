@@ -1,0 +1,80 @@
+"""What somebody who watches the cluster sees meanwhile: answers of the extender, labels, memory."""
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import suppress
+
+import aiohttp
+
+from tests.integration.replicas import Replica
+from tests.kubernetes.admin import AdminError
+
+from .figures import Memory, running
+from .stage import Stage
+from .users import NAMESPACE, Users
+
+PROBE_SECONDS = 0.2
+PROBE_LIMIT_SECONDS = 2.0
+"""That of the scheduler."""
+
+PROBED_NODES = 20
+POD = {"metadata": {"name": "probe", "namespace": NAMESPACE, "labels": {"telemetry-policy": "fire-0"}}}
+SERVER_ERROR = 500
+
+
+class Observer:
+    """Observes until cancelled.
+
+    Attributes:
+        memory: The memory of the workers and of nats-server.
+        statuses: How often the extenders answered with each status; 0: no answer.
+        errors: Answers of 5xx at a moment when both extenders were ready before and after.
+        wrong_labels: At each time the number of nodes whose labels were not yet as the policies say.
+    """
+
+    def __init__(self, stage: Stage, users: Users) -> None:
+        self.memory = Memory()
+        self.statuses: Counter[int] = Counter()
+        self.errors: list[str] = []
+        self.wrong_labels: list[tuple[float, int]] = []
+        self._stage = stage
+        self._users = users
+
+    async def probe(self) -> None:
+        """Asks the port of both extenders, as a second scheduler would. Runs until cancelled."""
+        extenders = [each for each in self._stage.replicas if each.name.startswith("extender")]
+        url = f"http://127.0.0.1:{self._stage.port}/scheduler/filter"
+        were_ready = False
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_LIMIT_SECONDS)) as session:
+            while True:
+                body = {"Pod": POD, "Nodes": None, "NodeNames": list(self._users.values)[:PROBED_NODES]}
+                status, text = 0, ""
+                with suppress(aiohttp.ClientError, TimeoutError):
+                    # A new connection each time, since the system chooses the replica for each connection.
+                    async with session.post(url, json=body, headers={"Connection": "close"}) as answer:
+                        status, text = answer.status, await answer.text()
+                are_ready = all([await _is_ready(session, each) for each in extenders])
+                self.statuses[status] += 1
+                if status >= SERVER_ERROR and were_ready and are_ready:
+                    self.errors.append(f"{status}: {text[:200]}")
+                were_ready = are_ready
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def measure(self) -> None:
+        """Measures memory and labels. Runs until cancelled."""
+        while True:
+            self.memory.measure([*running(self._stage.replicas), ("nats-server", self._stage.server.pid)])
+            with suppress(AdminError, aiohttp.ClientError):
+                wrong = await self._users.with_wrong_labels()
+                self.wrong_labels.append((time.time(), len(wrong)))
+            await asyncio.sleep(self._stage.size.measure_seconds)
+
+
+async def _is_ready(session: aiohttp.ClientSession, replica: Replica) -> bool:
+    url = replica.health_url()
+    if url is not None:
+        with suppress(aiohttp.ClientError, TimeoutError):
+            async with session.get(f"{url}/readyz") as answer:
+                return answer.status == 200
+    return False

@@ -1,0 +1,114 @@
+"""A control plane, a bus, an adapter behind the aggregator, and two replicas of each worker with their own rights."""
+
+import json
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.adapter import AggregatedAdapter
+from tests.e2e.cluster import Cluster
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.processes import free_ports
+from tests.integration.replicas import Replica, tas
+from tests.integration.servers import Server, eventually
+from tests.kubernetes.admin import POLICIES, Admin, AdminError
+from workers.kubernetes.crd import crd_manifest
+
+from .size import Size
+
+RBAC = Path(__file__).parents[3] / "deploy" / "rbac"
+PRODUCT = "telemetry-aware-scheduling"
+NAMESPACE: dict[str, object] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PRODUCT}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What users and faults act upon.
+
+    Attributes:
+        watcher: A client with the rights of `watch`.
+        port: That of both extenders.
+        replicas: Two of each worker, side by side.
+        chance: The choices of users and faults.
+    """
+
+    size: Size
+    plane: ControlPlane
+    server: Server
+    admin: Admin
+    watcher: Admin
+    adapter: AggregatedAdapter
+    port: int
+    replicas: list[Replica]
+    chance: random.Random
+
+
+@asynccontextmanager
+async def stage(plane: ControlPlane, folder: Path, size: Size) -> AsyncIterator[Stage]:
+    """The workers do not run yet, and the custom metrics API is not registered."""
+    cluster = Cluster(plane)
+    manifests = [crd_manifest(), json.dumps(NAMESPACE), *(file.read_text() for file in sorted(RBAC.glob("*.yaml")))]
+    for manifest in manifests:
+        cluster.apply(manifest)
+    async with AsyncExitStack() as stack:
+        server = Server(folder / "store")
+        await server.start()
+        stack.push_async_callback(server.stop)
+        admin = await stack.enter_async_context(Admin.connect(plane.admin))
+        watcher = await stack.enter_async_context(Admin.connect(_account(plane, "watch")))
+        await eventually(lambda: _are_policies_served(admin))
+        adapter = await stack.enter_async_context(AggregatedAdapter.start(admin, folder))
+        (port,) = free_ports(1)
+        replicas = [
+            Replica(f"{worker}-{number}", command, folder=folder)
+            for worker, command in _commands(plane, server.url, port, size).items()
+            for number in (1, 2)
+        ]
+        for each in replicas:
+            stack.callback(each.kill)
+        yield Stage(
+            size=size,
+            plane=plane,
+            server=server,
+            admin=admin,
+            watcher=watcher,
+            adapter=adapter,
+            port=port,
+            replicas=replicas,
+            chance=random.Random(7),
+        )
+
+
+async def _are_policies_served(admin: Admin) -> bool:
+    try:
+        await admin.get(f"{POLICIES}/taspolicies")
+    except AdminError as error:
+        if error.status not in {404, 429}:  # 429 while the API server prepares the storage
+            raise
+        return False
+    return True
+
+
+def _commands(plane: ControlPlane, url: str, port: int, size: Size) -> Mapping[str, list[str]]:
+    """The command of each worker, with the rights of its account; `status` is a part of `watch`."""
+
+    def account(name: str) -> tuple[str, str]:
+        return "--kubeconfig", str(_account(plane, name))
+
+    return {
+        "materialize": tas("materialize", bus=url),
+        "watch": tas("watch", *account("watch"), bus=url),
+        "evaluate": tas("evaluate", bus=url),
+        "labels": tas("labels", *account("labels"), bus=url),
+        "resources": tas("resources", *account("resources"), bus=url),
+        "collect": tas("collect", *account("collect"), "--period", f"{size.poll_seconds:g}s", bus=url),
+        "extender": tas("extender", "--listen", f"127.0.0.1:{port}", "--share-listen", "on", bus=url),
+    }
+
+
+def _account(plane: ControlPlane, worker: str) -> Path:
+    """A kubeconfig with the rights of a worker's ServiceAccount."""
+    user = f"system:serviceaccount:{PRODUCT}:tas-{worker}"
+    return plane.kubeconfig(user, "system:serviceaccounts", "system:authenticated")
