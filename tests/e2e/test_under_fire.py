@@ -81,7 +81,7 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
             async with Bus.connect(scene.server.url, name="fire", streams=()) as bus:
                 await bus.wait_connected()
                 await eventually(lambda: is_lag_zero(bus), within=SETTLED_SECONDS, every=0.2)
-            policy_of = {name: scene.chance.choice(list(users.policies)) for name in LAST_PODS}
+            policy_of = {name: users.a_policy() for name in LAST_PODS}
             for name, policy in policy_of.items():
                 await users.create_pod(name, policy)
             await eventually(lambda: all_placed(users), within=SETTLED_SECONDS, every=0.2)

@@ -1,6 +1,7 @@
 """Faults, each real: what a cluster does to a controller on a bad day."""
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -66,7 +67,7 @@ class Faults:
         self._plane = stage.plane
         self._admin = stage.admin
         self._adapter = stage.adapter
-        self._chance = stage.chance
+        self._chance = random.Random("faults")
         self._victims = self._all_in_turn()
         self._kinds = (
             self._kill,
@@ -85,6 +86,7 @@ class Faults:
                 began = time.time()
                 await fault()
                 await asyncio.sleep(max(0, began + self._size.fault_seconds - time.time()))
+            # Early, since only the memory of long-lived processes is compared.
             if number == ceil(self._size.rounds / 3):
                 await self.rolling_restart()
 

@@ -1,7 +1,6 @@
 """A control plane, a bus, an adapter behind the aggregator, and two replicas of each worker with their own rights."""
 
 import json
-import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ class Stage:
         watcher: A client with the rights of `watch`.
         port: That of both extenders.
         replicas: Two of each worker, side by side.
-        chance: The choices of users and faults.
     """
 
     size: Size
@@ -42,7 +40,6 @@ class Stage:
     adapter: AggregatedAdapter
     port: int
     replicas: list[Replica]
-    chance: random.Random
 
 
 @asynccontextmanager
@@ -77,7 +74,6 @@ async def stage(plane: ControlPlane, folder: Path, size: Size) -> AsyncIterator[
             adapter=adapter,
             port=port,
             replicas=replicas,
-            chance=random.Random(7),
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -50,7 +51,7 @@ class Users:
         self._size = stage.size
         self._admin = stage.admin
         self._metrics = stage.adapter.metrics
-        self._chance = stage.chance
+        self._chance = random.Random("users")
         self._numbers = itertools.count(1)
         self._placed: list[str] = []
 
@@ -67,6 +68,10 @@ class Users:
             labels = node["metadata"].get("labels", {})
             found[node["metadata"]["name"]] = {key: labels[key] for key in labels if key.startswith(OURS)}
         return [node for node, labels in self.labels().items() if labels != found.get(node)]
+
+    def a_policy(self) -> str:
+        """Any of the policies that exist."""
+        return self._chance.choice(list(self.policies))
 
     def rejected(self, policy: str) -> set[str]:
         """The nodes that a pod of this policy may not get."""
@@ -110,7 +115,7 @@ class Users:
     async def create_pods(self) -> None:
         """Runs until cancelled."""
         while True:
-            policy = self._chance.choice(list(self.policies))
+            policy = self.a_policy()
             await self.create_pod(f"fire-pod-{next(self._numbers)}", policy)
             await self.follow_pods()
             for name in self._placed[:-KEPT_PODS]:
@@ -153,14 +158,14 @@ class Users:
         await self._create_node(f"fire-new-{next(self._numbers)}")
 
     async def _replace_policy(self) -> None:
-        name = self._chance.choice(list(self.policies))
+        name = self.a_policy()
         await self._delete(f"{self._admin.policies(NAMESPACE)}/{name}")
         del self.policies[name]
         await asyncio.sleep(self._size.change_seconds)
         await self._put_policy(name)
 
     async def _edit_policy(self) -> None:
-        name = self._chance.choice(list(self.policies))
+        name = self.a_policy()
         metric, target = self._metric(name), self._chance.choice(TARGETS)
         path = f"{self._admin.policies(NAMESPACE)}/{name}"
         await insist(lambda: self._admin.patch(path, {"spec": spec(metric, target)}))
