@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from workers.kubernetes.credentials import Credentials
 Object = dict[str, Any]
 MERGE_PATCH = "application/merge-patch+json"
 POLICIES = "/apis/telemetry.intel.com/v1alpha1"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRD = f"{CRDS}/taspolicies.telemetry.intel.com"
 
 
 class AdminError(Exception):
@@ -112,6 +114,36 @@ class Admin:
 
     def policies(self, namespace: str) -> str:
         return f"{POLICIES}/namespaces/{namespace}/taspolicies"
+
+    async def policies_are_served(self) -> bool:
+        """False also for some time after the CRD is created."""
+        with suppress(AdminError):
+            await self.get(self.policies("default"))
+            return True
+        return False
+
+    @asynccontextmanager
+    async def without_policies(self) -> AsyncIterator[None]:
+        """Deletes the CRD and so all policies, and creates the CRD again after the body."""
+        found = await self.get(CRD)
+        metadata = {name: found["metadata"].get(name) for name in ("name", "annotations")}
+        await self.delete(CRD)
+        try:
+            await eventually(self._is_crd_deleted, every=0.05)
+            yield
+        finally:
+            await self.create(CRDS, {"metadata": metadata, "spec": found["spec"]})
+            await eventually(self.policies_are_served, every=0.05)
+
+    async def _is_crd_deleted(self) -> bool:
+        for path in (CRD, self.policies("default")):
+            try:
+                await self.get(path)
+            except AdminError as error:
+                if error.status == 404:
+                    continue
+            return False
+        return True
 
     async def create_pod(self, namespace: str, name: str, policy: str | None, **spec: Any) -> Object:
         labels = {} if policy is None else {"telemetry-policy": policy}

@@ -1,6 +1,8 @@
 """`collect` with the sources of Kubernetes and any API server, from fixtures `client`, `bus` and `adapter`."""
 
+import json
 from abc import ABC, abstractmethod
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,6 +14,20 @@ from workers.ingest.sources.metrics_server import MetricsServer
 from workers.kubernetes.client import KubernetesClient
 
 NODE = "node-1"
+
+
+def answer(metric: str, *values: tuple[str, str, str | None]) -> bytes:
+    """An answer of the custom metrics API (v1beta2), with these values: node, value, and time or None."""
+    items = [
+        {
+            "describedObject": {"kind": "Node", "name": node},
+            "metric": {"name": metric},
+            "timestamp": at,
+            "value": value,
+        }
+        for node, value, at in values
+    ]
+    return json.dumps({"kind": "MetricValueList", "items": items}).encode()
 
 
 class Adapter(ABC):
@@ -82,6 +98,26 @@ class CollectScenarios:
         async with collecting(bus, CustomMetrics("custom-metrics", client)):
             await metrics_world.has(NODE, "custom-metrics", {"load": 1})
             await metrics_world.misses("custom-metrics", "heat", "please log in")
+            adapter.metrics.answer_with(None, to="/heat")
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1, "heat": 7})
+
+    async def test_a_value_twice_and_a_value_of_a_clock_that_is_ahead_are_refused_alone(
+        self, bus: Bus, metrics_world: World, adapter: Adapter, client: KubernetesClient
+    ) -> None:
+        await adapter.serve("v1beta2")
+        for node in (NODE, "node-2"):
+            adapter.metrics.set("load", node, "1")
+        ahead = (datetime.now(UTC) + timedelta(minutes=10)).isoformat()
+        values = [(NODE, "7", None), ("node-2", "7", ahead), ("node-3", "7", None), (NODE, "8", None)]
+        adapter.metrics.answer_with(answer("heat", *values), to="/heat")
+        await metrics_world.use("load", "heat")
+        async with collecting(bus, CustomMetrics("custom-metrics", client)):
+            await metrics_world.has("node-3", "custom-metrics", {"heat": 7})
+            await metrics_world.refuses("custom-metrics", "duplicate", f"heat of {NODE}: value = '8'")
+            await metrics_world.refuses("custom-metrics", "time", "must be at most 10 s ahead")
+            for node in (NODE, "node-2"):
+                await metrics_world.has(node, "custom-metrics", {"load": 1})
+            adapter.metrics.set("heat", NODE, "7")
             adapter.metrics.answer_with(None, to="/heat")
             await metrics_world.has(NODE, "custom-metrics", {"load": 1, "heat": 7})
 

@@ -123,20 +123,31 @@ class Enforced(World):
 
     async def sample(self, node: str, *, age: float = 0.0, **metrics: str | int) -> None:
         """Publishes until the samples are stored: `materialize` refuses samples of a node that it does not know yet."""
-        values = {metric: parse_quantity(str(value)) for metric, value in metrics.items()}
-        measured = round(time.time() - age, 6)
-        scrape = Scrape(source="test", measured=measured, arrived=0.0, sequence=0, metrics=values)
+        scrape = _scrape(age, metrics)
 
         async def is_stored() -> bool:
             with suppress(UnavailableError):
-                await self.bus.publish(SAMPLES, samples_subject(node, "test"), encode_samples(scrape))
+                await self._publish(node, scrape)
                 for _ in range(20):
                     found = await samples_on(self.bus, node) or ()
-                    if all((each := newest(found, name, None)) and each.measured > measured - 1e-5 for name in values):
+                    if all(
+                        (each := newest(found, name, None)) and each.measured > scrape.measured - 1e-5
+                        for name in scrape.metrics
+                    ):
                         return True
             return False
 
         await eventually(is_stored, every=0.1)
+
+    async def refused_sample(self, node: str, *, age: float, **metrics: str | int) -> None:
+        """Publishes samples, and waits until they are refused because of their time."""
+        refused = partial(self.count, "tas_samples_refused_total", reason="time")
+        before = refused()
+        await answered(partial(self._publish, node, _scrape(age, metrics)))
+        await eventually(lambda: refused() > before)
+
+    async def _publish(self, node: str, scrape: Scrape) -> None:
+        await self.bus.publish(SAMPLES, samples_subject(node, "test"), encode_samples(scrape))
 
     # Labels and status
 
@@ -189,6 +200,11 @@ class Enforced(World):
             await self.sample(node, good=good)
         await self.wait_for_labels(violating, none)
         await self.wait_for_labels(met, ours)
+
+
+def _scrape(age: float, metrics: Mapping[str, str | int]) -> Scrape:
+    values = {metric: parse_quantity(str(value)) for metric, value in metrics.items()}
+    return Scrape(source="test", measured=round(time.time() - age, 6), arrived=0.0, sequence=0, metrics=values)
 
 
 class NodeHistory:

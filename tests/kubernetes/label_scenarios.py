@@ -409,6 +409,25 @@ class LabelScenarios:
         assert (await world.labels(other))[name] == "null"
         assert labels.count("tas_label_changes_total", change="orphan_removed") == 2
 
+    async def test_while_policies_are_not_served_their_orphans_stay(self, world: World, labels: Running) -> None:
+        node, name = await world.node(), world.name()
+        namespace = await world.namespace()
+        await world.policy(namespace, name, deschedule())
+        await world.sample(node, health=1)
+        await world.evaluate(node)
+        await eventually(has(world, node, name, VIOLATING))
+        failed = partial(labels.count, "tas_label_patches_total", result="failed")
+        async with world.admin.without_policies():
+            before = failed()
+            await world.remove(VERDICTS, verdict_key(node))
+            await eventually(lambda: failed() >= before + 2)
+            assert (await world.labels(node))[name] == VIOLATING
+        # Now the list of policies is complete, and empty.
+        await eventually(has(world, node, name, None))
+        await world.policy(namespace, name, deschedule())
+        await world.evaluate(node)
+        await eventually(has(world, node, name, VIOLATING))
+
     async def test_a_policy_that_only_the_bus_has_lost_keeps_its_labels(self, world: World, labels: Running) -> None:
         node, name = await world.node(), world.name()
         await world.policy(await world.namespace(), name, deschedule())

@@ -179,6 +179,19 @@ class WatchScenarios:
         again = await admin.create_policy(namespace, "one", strategies=strategies(3))
         await watched.has_policy(namespace, "one", lambda record: record.uid == again["metadata"]["uid"])
 
+    async def test_a_deleted_crd_deletes_its_policies_and_later_policies_are_followed(
+        self, admin: Admin, watched: Watched, namespace: str
+    ) -> None:
+        await admin.create_policy(namespace, "one", strategies=strategies())
+        await watched.has_policy(namespace, "one", lambda _: True)
+        async with admin.without_policies():  # the API server deletes the policies, and reports it
+            await watched.lacks_policy(namespace, "one")
+            await eventually(lambda: "taspolicies" in (watched.worker.unready() or ""))
+        await admin.create_policy(namespace, "two", strategies=strategies())
+        await watched.has_policy(namespace, "two", lambda _: True)
+        await watched.ready()
+        assert await watched.policy(namespace, "one") is None
+
     async def test_an_edit_of_an_annotation_writes_no_record(
         self, admin: Admin, watched: Watched, namespace: str, node: str
     ) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from tas.values.quantity import parse_quantity
 from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from tests.integration.servers import answered, eventually
-from tests.kubernetes.admin import Admin, AdminError
+from tests.kubernetes.admin import Admin
 
 STALE_SECONDS = 60.0
 HOSTNAME = "kubernetes.io/hostname"
@@ -73,14 +72,7 @@ class World:
 
     async def served(self) -> None:
         """Waits until the API server serves policies, some time after the CRD is created."""
-
-        async def are_served() -> bool:
-            with suppress(AdminError):
-                await self.admin.get(self.admin.policies("default"))
-                return True
-            return False
-
-        await eventually(are_served, every=0.05)
+        await eventually(self.admin.policies_are_served, every=0.05)
 
     async def begin(self) -> None:
         """Writes `_synced` to all buckets."""

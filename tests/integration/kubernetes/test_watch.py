@@ -145,20 +145,6 @@ async def test_policies_stay_while_the_collection_is_not_served(
     assert await watched.policy(namespace, "one") is not None
 
 
-async def test_a_deleted_crd_deletes_its_policies(
-    sandbox: Sandbox, admin: Admin, watched: Watched, namespace: str
-) -> None:
-    await admin.create_policy(namespace, "one", strategies=strategies())
-    await watched.has_policy(namespace, "one", lambda _: True)
-    sandbox.remove_crd()  # the API server deletes the policies, and reports it
-    await watched.lacks_policy(namespace, "one")
-    await eventually(lambda: "taspolicies" in (watched.worker.unready() or ""))
-    sandbox.install_crd()
-    await admin.create_policy(namespace, "two", strategies=strategies())
-    await watched.has_policy(namespace, "two", lambda _: True)
-    await watched.ready()
-
-
 async def test_without_an_api_server_no_list_is_complete(
     sandbox: Sandbox, admin: Admin, server: Server, bus: Bus, namespace: str
 ) -> None:

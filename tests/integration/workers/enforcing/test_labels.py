@@ -220,18 +220,6 @@ async def test_a_404_that_does_not_name_the_node_does_not_mean_that_the_node_is_
     assert labels.count("tas_label_patches_total", result="gone") == 0
 
 
-async def test_while_policies_are_not_served_their_orphans_stay(
-    sandbox: Sandbox, world: World, labels: Running
-) -> None:
-    node, name = await violating(world, labelled=True)
-    sandbox.remove_crd()
-    await world.remove(VERDICTS, verdict_key(node))
-    await eventually(lambda: labels.count("tas_label_patches_total", result="failed") >= 2)
-    assert (await world.labels(node))[name] == VIOLATING
-    sandbox.install_crd()  # now the list of policies is complete, and empty
-    await eventually(has(world, node, name, None))
-
-
 @pytest.mark.parametrize("drop", list(Drop))
 async def test_after_a_lost_answer_the_label_is_set(
     sandbox: Sandbox, world: World, labels: Running, drop: Drop

@@ -221,16 +221,6 @@ async def test_a_bad_value_is_refused_alone(
     await world.has("node-1", "custom-metrics", {"good": 1.5})
 
 
-@pytest.mark.usefixtures("collected")
-async def test_duplicate_values_of_a_node_are_refused(world: World, sandbox: Sandbox) -> None:
-    other = ITEM | {"value": "8"}
-    good = ITEM | {"describedObject": {"kind": "Node", "name": "node-3"}}
-    sandbox.metrics.answer_with((LIST % ", ".join(map(json.dumps, [ITEM, good, other]))).encode(), to="/bad")
-    await world.has("node-3", "custom-metrics", {"bad": 7})
-    await world.has("node-1", "custom-metrics", {"good": 1.5})
-    await world.refuses("custom-metrics", "duplicate", "bad of node-1: value = '8'")
-
-
 def of_bad(call: Call) -> bool:
     return call.path.endswith("/bad")
 
