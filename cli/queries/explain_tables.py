@@ -9,7 +9,14 @@ from rich.text import Text
 
 from cli.output import counted, echo
 from cli.queries.query import age_text, new_table, print_table, value_text
-from tas.explain.explain import NodeExplanation, PodExplanation, PolicyExplanation, PolicyNodes, StrategyExplanation
+from tas.explain.explain import (
+    NodeExplanation,
+    PodExplanation,
+    PolicyExplanation,
+    PolicyNodes,
+    RuleExplanation,
+    StrategyExplanation,
+)
 from tas.extender.verbs import Answer
 from tas.policy.policy import StrategyType
 from tas.policy.rules import State
@@ -182,12 +189,19 @@ def _rule_row(strategy: StrategyExplanation, number: int, *, first: bool) -> tup
     return (
         strategy.type.value,
         rule.rule,
-        value_text(rule.value),
+        value_text(rule.value) + _pods_text(rule),
         age if rule.fresh or rule.age_seconds is None else f"{age} (stale)",
         rule.source or "-",
         Text("-") if rule.state is None else Text(rule.state.value, style=_STYLE[rule.state]),
         verdict,
     )
+
+
+def _pods_text(rule: RuleExplanation) -> str:
+    """The value that counts with the costs of pods that the sample does not show: ` (5 with 3 pods)`."""
+    if rule.value_with_pods is None:
+        return ""
+    return f" ({value_text(rule.value_with_pods)} with {counted(rule.pods, 'new pod')})"
 
 
 def _notes(explanation: PolicyExplanation, *, of_policy: bool = True, of_nodes: bool = True) -> str:

@@ -16,13 +16,15 @@ from tas.policy.rules import State, rule_state, strategy_state
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import Scrape, newest, newest_of_series
 from tas.values.quantity import format_quantity
+from tas.view.placements import pods_not_shown, with_cost
 from tas.view.view import StrategyIndex, View
 
 
 class RuleExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """One rule for one node; `value`, `age_seconds` and `source` are those of the newest sample, fresh or not.
 
-    `state` is None in `scheduleonmetric`, which compares nodes with each other.
+    `state` is None in `scheduleonmetric`, which compares nodes with each other. There a fresh value counts with the
+    costs of `pods`, the pods of the policy that the sample cannot show yet, as `value_with_pods`; None without pods.
     """
 
     rule: str
@@ -31,6 +33,8 @@ class RuleExplanation(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float | None
     source: str | None
     fresh: bool
+    pods: int = 0
+    value_with_pods: str | None = None
 
 
 class StrategyExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,23 +186,35 @@ def _explain_policy(view: View, policy: Policy, node: str, now: float, newest_of
         dry_run=policy.dry_run,
         selected=selected,
         strategies=[
-            _explain_strategy(view, policy, strategy, now, newest_of, selected=selected)
+            _explain_strategy(
+                view, policy, strategy, now, newest_of, selected=selected, placed=view.placed(policy.key, node)
+            )
             for _, strategy in sorted(policy.strategies.items())
         ],
     )
 
 
 def _explain_strategy(
-    view: View, policy: Policy, strategy: Strategy, now: float, newest_of: _Newest, *, selected: bool | None
+    view: View,
+    policy: Policy,
+    strategy: Strategy,
+    now: float,
+    newest_of: _Newest,
+    *,
+    selected: bool | None,
+    placed: Sequence[float],
 ) -> StrategyExplanation:
     rules: list[RuleExplanation] = []
     states: list[State] = []
     stale_after = view.stale_after(policy)
     compares = strategy.type is StrategyType.SCHEDULEONMETRIC
-    for rule, text in zip(strategy.rules, strategy.rule_texts, strict=True):
+    for rule, text, cost in zip(strategy.rules, strategy.rule_texts, strategy.pod_costs, strict=True):
         scrape = newest_of(rule.metric, rule.source)
         value = None if scrape is None else scrape.metrics[rule.metric]
         fresh = scrape is not None and is_fresh(scrape, stale_after, now)
+        pods = 0
+        if compares and cost is not None and scrape is not None and fresh:
+            pods = pods_not_shown(placed, scrape.time)
         states.append(rule_state(rule, value if fresh else None))
         rules.append(
             RuleExplanation(
@@ -208,6 +224,8 @@ def _explain_strategy(
                 age_seconds=None if scrape is None else max(0.0, now - scrape.time),
                 source=None if scrape is None else scrape.source,
                 fresh=fresh,
+                pods=pods,
+                value_with_pods=format_quantity(with_cost(rule, value, pods)) if pods and value is not None else None,
             )
         )
     return StrategyExplanation(

@@ -85,13 +85,15 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
 class ScoreDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The score (0 to 10) of every candidate, or None: then the answer is `[]`.
 
-    `unknown` counts the candidates scored without a fresh value.
+    `unknown` counts the candidates scored without a fresh value, `costed` those scored by a value with costs of pods
+    that no sample shows yet (`podCost`).
     """
 
     outcome: Outcome = Outcome.DECIDED
     policy: str = ""
     scores: Mapping[str, int] | None = None
     unknown: int = 0
+    costed: int = 0
 
 
 class Victims(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,7 +81,7 @@ class TelemetryDecider:
         strategy = found.policy.strategies.get(StrategyType.SCHEDULEONMETRIC)
         if strategy is None or not strategy.rules or not found.score_indices:
             return ScoreDecision(outcome=Outcome.NO_RULES, policy=policy)
-        values = [index.values for index in found.score_indices]
+        values = found.score_values(candidates)
         outside: frozenset[str] = frozenset()
         if found.policy.node_selector is not None:
             selected = {node: found.policy.selects(self._view.labels(node)) for node in candidates}
@@ -95,7 +95,13 @@ class TelemetryDecider:
             return ScoreDecision(outcome=Outcome.DECIDED, policy=policy, unknown=unknown)
         if outside:  # a node that the policy does not select gets the score 0
             scores = dict(scores) | dict.fromkeys(outside, 0)
-        return ScoreDecision(outcome=Outcome.DECIDED, policy=policy, scores=scores, unknown=unknown)
+        return ScoreDecision(
+            outcome=Outcome.DECIDED,
+            policy=policy,
+            scores=scores,
+            unknown=unknown,
+            costed=found.costed_of(candidates) - found.costed_of(outside),
+        )
 
     def _policy(self, pod: Pod) -> PolicyIndex | FilterDecision:
         """The pod's policy, or the decision if there is none."""

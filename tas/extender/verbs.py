@@ -56,6 +56,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         passed: The number of nodes that passed, were scored, or are offered for evictions.
         unknown: The number of those nodes without a fresh value.
         unknown_rejected: The number of nodes that are rejected because they have no fresh value.
+        costed: The number of nodes that were scored by a value with costs of pods (`podCost`).
         reasons: The most frequent reasons of a rejection, with the number of nodes.
         rejected: Some of the nodes that are rejected, or not offered.
         values: Some of the values for which filter rejected these nodes, as they were at `time`.
@@ -76,6 +77,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     passed: int = 0
     unknown: int = 0
     unknown_rejected: int = 0
+    costed: int = 0
     reasons: Mapping[str, int] = {}
     rejected: tuple[str, ...] = ()
     values: tuple[RejectingValue, ...] = ()
@@ -184,6 +186,7 @@ def _record_score(args: ExtenderArgs, decision: ScoreDecision, now: float) -> An
         candidates=len(args.candidates),
         passed=len(scores),
         unknown=decision.unknown,
+        costed=decision.costed,
         best=_best(scores),
     )
 

@@ -61,7 +61,7 @@ _OBJECT_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 _HEAD = frozenset({"apiversion", "kind", "metadata", "spec"})
 _SPEC_FIELDS = ("strategies", "suspend", "dryRun", "nodeSelector", "staleAfter")
 _STRATEGY_FIELDS = ("policyName", "logicalOperator", "rules", "onStale", "for", "clearFor", "scoreMode")
-_RULE_FIELDS = ("metricname", "operator", "target", "labels", "source", "weight")
+_RULE_FIELDS = ("metricname", "operator", "target", "labels", "source", "weight", "podCost")
 
 # The strategies that set labels, and so can have `for` and `clearFor`.
 _LABELLING = frozenset({StrategyType.DESCHEDULE, StrategyType.LABELING})
@@ -184,19 +184,21 @@ def _rule_spec(rule: Rule) -> dict[str, Any]:
         spec["metricname"] = rule.metric
     if rule.operator is not None:
         spec["operator"] = rule.operator.value
-    spec["target"] = None if rule.target is None else _target_spec(rule.target)  # an absent target would mean 0
+    spec["target"] = None if rule.target is None else _quantity_spec(rule.target)  # an absent target would mean 0
     if rule.labels:
         spec["labels"] = [f"{key}={value}" for key, value in rule.labels]
     if rule.source is not None:
         spec["source"] = rule.source
     if rule.weight is not None:
         spec["weight"] = rule.weight
+    if rule.pod_cost is not None:
+        spec["podCost"] = _quantity_spec(rule.pod_cost)
     return spec
 
 
-def _target_spec(target: Quantity) -> int | str:
+def _quantity_spec(value: Quantity) -> int | str:
     # An integer where the original's CRD accepts one: int64, without a fraction.
-    return target // NANO if target % NANO == 0 and abs(target) < 2**63 * NANO else format_quantity(target)
+    return value // NANO if value % NANO == 0 and abs(value) < 2**63 * NANO else format_quantity(value)
 
 
 class _Problems:
@@ -460,7 +462,8 @@ def _rule(kind: StrategyType, found: object, scope: _Scope) -> Rule:
     labels = _labels(kind, found.get("labels", ABSENT), scope)
     source = _source(found.get("source", ABSENT), scope)
     weight = _weight(kind, found.get("weight", ABSENT), scope)
-    # Of labels, source or weight. An invalid metric, operator or target makes the rule unreadable by itself.
+    pod_cost = _pod_cost(kind, found, scope)
+    # Of labels, source, weight or podCost. An invalid metric, operator or target makes the rule unreadable by itself.
     broken = scope.broken
     operator = scope.choice("operator", found.get("operator", ABSENT), Operator)
     return Rule(
@@ -470,6 +473,7 @@ def _rule(kind: StrategyType, found: object, scope: _Scope) -> Rule:
         labels=labels,
         source=source,
         weight=weight,
+        pod_cost=pod_cost,
     )
 
 
@@ -481,22 +485,42 @@ def _metric(found: object, scope: _Scope) -> str:
 
 
 def _target(found: object, scope: _Scope) -> Quantity | None:
+    return Quantity(0) if found is ABSENT else _quantity("target", found, scope)
+
+
+def _pod_cost(kind: StrategyType, rule: Object, scope: _Scope) -> Quantity | None:
+    found = rule.get("podCost", ABSENT)
     if found is ABSENT:
-        return Quantity(0)
+        return None
+    if kind is not StrategyType.SCHEDULEONMETRIC:
+        scope.refuse("podCost", found, "is for rules of scheduleonmetric only")
+        return None
+    if rule.get("operator") == Operator.EQUALS.value:
+        scope.refuse("podCost", found, "is for LessThan and GreaterThan only: with Equals no direction is worse")
+        return None
+    cost = _quantity("podCost", found, scope)
+    if cost is not None and cost <= 0:
+        scope.refuse("podCost", found, "must be more than 0: a pod makes the value worse, whichever direction that is")
+        return None
+    return cost
+
+
+def _quantity(field: str, found: object, scope: _Scope) -> Quantity | None:
+    """The integer or quantity as text; None, and refused, if it is neither."""
     if isinstance(found, int) and not isinstance(found, bool):
         if abs(found) * NANO <= MAX_QUANTITY:
             return Quantity(found * NANO)
-        scope.refuse("target", found, "is beyond 10^40")
+        scope.refuse(field, found, "is beyond 10^40")
     elif isinstance(found, str):
         try:
             return parse_quantity(found)
         except QuantityError:
-            scope.refuse("target", found, 'must be an integer or a quantity such as "1500m"')
+            scope.refuse(field, found, 'must be an integer or a quantity such as "1500m"')
     elif isinstance(found, float):
         # A float is already rounded when it is read, and the CRD's type is integer or string.
-        scope.refuse("target", found, 'must be an integer or a quantity: write a fraction as text, such as "1.5"')
+        scope.refuse(field, found, 'must be an integer or a quantity: write a fraction as text, such as "1.5"')
     else:
-        scope.refuse("target", found, 'must be an integer or a quantity such as "1500m"')
+        scope.refuse(field, found, 'must be an integer or a quantity such as "1500m"')
     return None
 
 

@@ -77,7 +77,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     An invalid `operator` or `target` is None, an invalid `metric` empty: such a rule is unknown for every node.
     `labels` are the pairs that a labeling rule sets, with distinct keys. With `weight` (1 to `MAX_WEIGHT`) the scores
-    of several rules are combined.
+    of several rules are combined. `pod_cost` is how much one pod worsens the metric: more than 0, in the metric's unit.
     """
 
     metric: str
@@ -86,6 +86,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[tuple[str, str], ...] = ()
     source: str | None = None
     weight: int | None = None
+    pod_cost: Quantity | None = None
 
     @property
     def readable(self) -> bool:
@@ -143,6 +144,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(number == 0 for number in range(len(self.rules)))
 
     @property
+    def pod_costs(self) -> tuple[Quantity | None, ...]:
+        """The cost of one pod by each rule; None without a cost, and for a rule that does not count."""
+        return tuple(
+            rule.pod_cost if counts else None for rule, counts in zip(self.rules, self.rule_counts, strict=True)
+        )
+
+    @property
     def rule_texts(self) -> tuple[str, ...]:
         """The text of each rule: a preference in `scheduleonmetric`, which has no violations, else the condition."""
         if self.type is not StrategyType.SCHEDULEONMETRIC:
@@ -162,12 +170,16 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 def preference(rule: Rule) -> str:
     """The text of a rule of `scheduleonmetric`: `low load1 first`."""
     metric = (rule.metric or "?") + ("" if rule.source is None else f" of {rule.source}")
-    weight = "" if rule.weight is None else f" (weight {rule.weight})"
+    options = [
+        *([] if rule.weight is None else [f"weight {rule.weight}"]),
+        *([] if rule.pod_cost is None else [f"each pod costs {exact_text(rule.pod_cost)}"]),
+    ]
+    suffix = f" ({', '.join(options)})" if options else ""
     if rule.operator is Operator.EQUALS:
         target = "?" if rule.target is None else exact_text(rule.target)
-        return f"{metric} at {target} first{weight}"
+        return f"{metric} at {target} first{suffix}"
     preferred = {Operator.GREATER_THAN: "high", Operator.LESS_THAN: "low", None: "?"}[rule.operator]
-    return f"{preferred} {metric} first{weight}"
+    return f"{preferred} {metric} first{suffix}"
 
 
 class PolicyKey(msgspec.Struct, frozen=True, order=True):

@@ -3,6 +3,7 @@
 Samples, labels and policies come in one at a time, with the present time. A change updates only what depends on it:
 the *indices* of the metrics that policies use (node to fresh value), and for each `dontschedule` the nodes that violate
 it and the nodes that meet it. A node in neither set is unknown. Policies that use the same metric share its index.
+For policies with a `podCost` the view also has the values with the costs of new pods (`tas.view.placements`).
 
 Each node has a deadline at which a sample becomes stale, so the view is exact for any time after `advance` to it.
 
@@ -12,18 +13,20 @@ and nodes a change affects, so that only these are evaluated again.
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tas.enforcing.pod import PodKey
 from tas.policy.policy import LogicalOperator, Operator, Policy, PolicyKey, Rule, Strategy, StrategyType
 from tas.policy.rules import State, rejection_prefix, rule_state, strategy_state
 from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh, stale_at
-from tas.samples.sample import MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
+from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Scrape, merge, newest
 from tas.values.quantity import Quantity
 from tas.verdict.verdict import VERDICT_STRATEGIES
 from tas.view.deadlines import Deadlines
+from tas.view.placements import PRECISION, Placement, Placements, pods_not_shown, with_cost
 
 
 class MetricKey(NamedTuple):
@@ -162,9 +165,13 @@ class StrategyIndex:
 
 
 class PolicyIndex:
-    """A policy with the indices of its strategies."""
+    """A policy with the indices of its strategies.
 
-    __slots__ = ("dontschedule", "policy", "score_indices")
+    `costed` has for each rule of `scheduleonmetric` the values with the costs of pods that no sample shows yet, by
+    node. It is empty if no rule that counts has a `podCost`.
+    """
+
+    __slots__ = ("costed", "dontschedule", "policy", "score_indices")
 
     def __init__(
         self, policy: Policy, dontschedule: StrategyIndex | None, score_indices: tuple[MetricIndex, ...] | None
@@ -172,6 +179,26 @@ class PolicyIndex:
         self.policy = policy
         self.dontschedule = dontschedule
         self.score_indices = score_indices
+        self.costed: tuple[dict[str, Quantity], ...] = ()
+        strategy = policy.strategies.get(StrategyType.SCHEDULEONMETRIC)
+        if strategy is not None and any(cost is not None for cost in strategy.pod_costs):
+            self.costed = tuple({} for _ in strategy.rules)
+
+    def score_values(self, candidates: Collection[str]) -> list[Mapping[str, Quantity]]:
+        """For each rule of `scheduleonmetric` node to fresh value, with the costs of pods; of other nodes, too."""
+        indices = self.score_indices or ()
+        if not any(self.costed):
+            return [index.values for index in indices]
+        return [
+            _with_costs(index.values, costed, candidates) if costed else index.values
+            for index, costed in zip(indices, self.costed, strict=True)
+        ]
+
+    def costed_of(self, candidates: Collection[str]) -> int:
+        """The number of candidates whose value has costs of pods, by any rule."""
+        if not any(self.costed):
+            return 0
+        return len(set().union(*(costed.keys() & candidates for costed in self.costed)))
 
 
 class View:
@@ -188,6 +215,8 @@ class View:
         self._policies: dict[PolicyKey, PolicyIndex] = {}
         self._indices: dict[MetricKey, MetricIndex] = {}
         self._deadlines: Deadlines[str] = Deadlines()
+        self._counting: set[PolicyKey] = set()  # the policies with a `podCost`
+        self._placements = Placements()
 
     # Reading
 
@@ -219,6 +248,20 @@ class View:
         """A node's labels as the API server reported them, or None if they are not known."""
         return self._labels.get(node)
 
+    @property
+    def counts_pods(self) -> bool:
+        """Whether a policy has a `podCost`: then the view needs the pods."""
+        return bool(self._counting)
+
+    @property
+    def placed_pods(self) -> int:
+        """The number of pods whose cost may still count."""
+        return len(self._placements)
+
+    def placed(self, policy: PolicyKey, node: str) -> Sequence[float]:
+        """The times at which pods of a policy were placed on a node, if their cost may still count."""
+        return self._placements.nodes(policy).get(node, ())
+
     def metric(self, key: MetricKey, now: float) -> Mapping[str, Quantity]:
         """Each node's fresh value, read-only, and kept up to date from now on."""
         return MappingProxyType(self._use(key, now).values)
@@ -248,6 +291,7 @@ class View:
         for index in self._indices.values():
             self._touch_watching(node, index, index.values.pop(node, None), None)
         self._refresh_strategies(node, self._strategies())
+        self._add_costs_of(node)
 
     def set_labels(self, node: str, labels: Mapping[str, str] | None) -> None:
         """Sets the labels of a node, as the API server reported them; None if they are too many to be known."""
@@ -298,6 +342,12 @@ class View:
             for index in dict.fromkeys(dontschedule.indices):
                 index.add_dependent(dontschedule)
         self._policies[policy.key] = PolicyIndex(policy, dontschedule, indices.get(StrategyType.SCHEDULEONMETRIC))
+        if self._policies[policy.key].costed:
+            self._counting.add(policy.key)
+            for node in self._placements.nodes(policy.key):
+                self._add_costs(policy.key, node)
+        else:
+            self._forget_pods(policy.key)
         if self._verdicts:
             for watch in _watches(policy):
                 index = self._indices[self._metric_key(policy, watch.rule)]
@@ -309,7 +359,32 @@ class View:
         known = self._policies.pop(key, None)
         if known is not None:
             self._release(known)
+            self._forget_pods(key)
             self.touch_policy(key)
+
+    def place_pod(self, pod: PodKey, policy: PolicyKey, node: str, time: float, now: float) -> None:
+        """Notes that a pod of this policy was bound to a node at `time`, in place of an earlier placement of the pod.
+
+        A time up to `FUTURE_TOLERANCE` ahead counts as `now`. A pod with a later time is not kept, nor is a pod that
+        can count no more, or that a policy without `podCost` concerns.
+        """
+        placement = Placement(policy, node, min(time, now))
+        known = self._placements.get(pod)
+        if known == placement or (known is not None and known[:2] == (policy, node) and time > now):
+            return
+        self.drop_pod(pod)
+        if policy not in self._counting:
+            return
+        until = placement.time + PRECISION + self.stale_after(self._policies[policy].policy)
+        if now < until and time <= now + FUTURE_TOLERANCE:
+            self._placements.add(pod, placement, until)
+            self._add_costs(policy, node)
+
+    def drop_pod(self, pod: PodKey) -> None:
+        """Notes that a pod is on no node any more; without effect for unknown ones."""
+        placement = self._placements.remove(pod)
+        if placement is not None:
+            self._add_costs(placement.policy, placement.node)
 
     def touch_policy(self, key: PolicyKey) -> None:
         """Marks this policy, which may be deleted, to be evaluated again for every node."""
@@ -325,6 +400,8 @@ class View:
         """Moves the view to the time `now`: samples that have become stale count no more."""
         for node in self._deadlines.pop_due(now):
             self._refresh(node, now)
+        for pod in self._placements.due(now):
+            self.drop_pod(pod)
 
     def next_deadline(self) -> float | None:
         """The next time at which `advance` changes something, or None."""
@@ -399,6 +476,33 @@ class View:
                     touched.update(dict.fromkeys(index.dependents))
         self._deadlines.set(node, due)
         self._refresh_strategies(node, touched)
+        self._add_costs_of(node)
+
+    def _forget_pods(self, policy: PolicyKey) -> None:
+        """Forgets the pods of a policy that has no `podCost` any more."""
+        if policy in self._counting:
+            self._counting.discard(policy)
+            self._placements.remove_policy(policy)
+
+    def _add_costs_of(self, node: str) -> None:
+        """Computes the values of a node with the costs of pods again, for every policy, after its samples changed."""
+        if self._placements:
+            for policy in self._placements.policies(node):
+                self._add_costs(policy, node)
+
+    def _add_costs(self, policy: PolicyKey, node: str) -> None:
+        """Computes the values of a node with the costs of a policy's pods again."""
+        index = self._policies[policy]
+        strategy = index.policy.strategies[StrategyType.SCHEDULEONMETRIC]
+        times, samples = self.placed(policy, node), self.samples(node)
+        each = zip(strategy.rules, strategy.pod_costs, index.score_indices or (), index.costed, strict=True)
+        for rule, cost, metric, costed in each:
+            costed.pop(node, None)
+            if cost is None or not times or (value := metric.values.get(node)) is None:
+                continue
+            scrape = newest(samples, rule.metric, rule.source)
+            if scrape is not None and (pods := pods_not_shown(times, scrape.time)):
+                costed[node] = with_cost(rule, value, pods)
 
     def _touch_watching(self, node: str, index: MetricIndex, before: Quantity | None, after: Quantity | None) -> None:
         """Marks the policies whose verdict may change with this change of a fresh value."""
@@ -432,6 +536,17 @@ class View:
 
 INDEXED = frozenset({StrategyType.DONTSCHEDULE, StrategyType.SCHEDULEONMETRIC})
 """The strategies from which an extender answers."""
+
+
+def _with_costs(
+    values: Mapping[str, Quantity], costed: Mapping[str, Quantity], candidates: Collection[str]
+) -> dict[str, Quantity]:
+    """The value of each candidate that has one, with costs where there are any. All loops are in C."""
+    known = list(filter(values.__contains__, candidates))
+    found = dict(zip(known, map(values.__getitem__, known), strict=True))
+    hot = list(costed.keys() & candidates)
+    found.update(zip(hot, map(costed.__getitem__, hot), strict=True))
+    return found
 
 
 def _have_same_series(before: NodeSamples, after: NodeSamples) -> bool:

@@ -55,7 +55,9 @@ OURS = {
         "scheduleonmetric": {
             "onStale": "neutral",
             "scoreMode": "proportional",
-            "rules": [{"metricname": "load", "operator": "LessThan", "weight": 100, "target": "2Gi"}],
+            "rules": [
+                {"metricname": "load", "operator": "LessThan", "weight": 100, "target": "2Gi", "podCost": "1500m"}
+            ],
         },
         "deschedule": {"onStale": "clear", "for": "30s", "clearFor": "0", "rules": [RULE]},
         "labeling": {"onStale": "violate", "for": "1h30m", "rules": [{**RULE, "labels": ["a=b"]}]},
@@ -65,6 +67,10 @@ OURS = {
 
 def with_rule(**changes: Any) -> dict[str, Any]:
     return {"strategies": {"dontschedule": {"rules": [RULE | changes]}}}
+
+
+def with_cost(cost: Any, operator: str = "LessThan") -> dict[str, Any]:
+    return {"strategies": {"scheduleonmetric": {"rules": [RULE | {"operator": operator, "podCost": cost}]}}}
 
 
 def with_strategy(**changes: Any) -> dict[str, Any]:
@@ -98,6 +104,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "label-number": (with_rule(labels=[1]), "labels"),
     "weight-0": (with_rule(weight=0), "weight"),
     "weight-101": (with_rule(weight=101), "weight"),
+    "pod-cost-0": (with_cost(0), "podCost"),
+    "pod-cost-negative": (with_cost("-1Gi"), "podCost"),
+    "pod-cost-with-equals": (with_cost(1, operator="Equals"), "podCost is for LessThan and GreaterThan only"),
+    "pod-cost-elsewhere": (with_rule(operator="LessThan", podCost=1), "podCost is for rules of scheduleonmetric only"),
     "source": (with_rule(source="My Agent"), "source"),
     "rule-without-operator": ({"strategies": {"deschedule": {"rules": [{"metricname": "a"}]}}}, "operator"),
     "rule-without-metric": ({"strategies": {"deschedule": {"rules": [{"operator": "Equals"}]}}}, "metricname"),
@@ -138,6 +148,7 @@ RULES_FIELDS: dict[str, list[Any]] = {
     "labels": [[], ["a=b"], ["no pair"], "a=b", [1]],
     "source": ["prometheus", "my-agent-2", "My Agent", "", "s" * 64],
     "weight": [1, 100, 0, 101, "5"],
+    "podCost": [1, "250m", "1.5Gi", ".5", "0.05e3", "5.", "+2", 0, -1, "0", "-1", "0.00", "0e5", "Gi", 0.5, True],
 }
 STRATEGY_FIELDS: dict[str, list[Any]] = {
     "policyName": ["other"],
@@ -216,6 +227,30 @@ async def test_the_api_server_refuses_exactly_the_policies_that_parse_policy_ref
         assert bool(ours) == bool(theirs), (spec, ours, theirs)
         refusals += bool(ours)
     assert 20 < refusals < 80, "too few refused or too few accepted policies"
+
+
+async def test_the_api_server_refuses_exactly_the_pod_costs_that_parse_policy_refuses(
+    admin: Admin, namespace: str
+) -> None:
+    """Random policies have too few of them, since a `podCost` is valid in one strategy only."""
+    refused = []
+    for number, cost in enumerate(RULES_FIELDS["podCost"]):
+        body = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "spec": with_cost(cost)}
+        try:
+            await admin.create(
+                f"{admin.policies(namespace)}?dryRun=All", body | {"metadata": {"name": f"cost-{number}"}}
+            )
+        except AdminError as error:
+            if error.status != 422:
+                raise
+            refused.append(cost)
+    ours = [
+        cost
+        for cost in RULES_FIELDS["podCost"]
+        if any(problem.refused for problem in parse_policy(PolicyKey(namespace, "cost"), with_cost(cost))[1])
+    ]
+    assert refused == ours
+    assert 5 < len(refused) < len(RULES_FIELDS["podCost"]) - 5
 
 
 def test_tas_crd_prints_what_kubectl_installs(cluster: Cluster, tmp_path: Path) -> None:

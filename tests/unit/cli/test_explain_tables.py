@@ -1,4 +1,4 @@
-"""The table of a node with more rules than it shows: the rules that matter come first, the others are counted."""
+"""The table of a node: of more rules than it shows those that matter come first; values with costs of pods."""
 
 import re
 import time
@@ -6,6 +6,7 @@ import time
 import pytest
 
 from cli.queries.explain_tables import SHOWN_RULES, print_node
+from tas.enforcing.pod import PodKey
 from tas.explain.explain import explain_node
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
@@ -35,3 +36,18 @@ def test_of_many_rules_the_violated_and_unknown_ones_come_first(capsys: pytest.C
     assert (rows[3][0], rows[3][-2:]) == ("default/a-0", ["met", "met"])
     assert rows[SHOWN_RULES - 1][0].startswith("default/a-")
     assert rows[SHOWN_RULES] == ["53 more rules, none of them worse than these: --json has them all"]
+
+
+def test_a_value_is_shown_with_the_pods_that_the_sample_cannot_show(capsys: pytest.CaptureFixture[str]) -> None:
+    now = time.time()
+    key = PolicyKey("default", "p")
+    view = View()
+    rule = {"metricname": "free", "operator": "GreaterThan", "podCost": "1Gi"}
+    view.set_policy(parse_policy(key, {"strategies": {"scheduleonmetric": {"rules": [rule]}}})[0], now)
+    free = {"free": parse_quantity("8Gi")}
+    view.add_samples("node-1", [Scrape(source="s", measured=now, arrived=now, sequence=1, metrics=free)], now)
+    for name in ("one", "two"):
+        view.place_pod(PodKey("default", name), key, "node-1", now, now)
+    print_node(explain_node(view, "node-1", now))
+    _, row, *_ = [re.split(r" {2,}", line.rstrip()) for line in capsys.readouterr().out.splitlines()]
+    assert row[2:4] == ["high free first (each pod costs 1Gi)", "8Gi (6Gi with 2 new pods)"]

@@ -65,6 +65,7 @@ def rules(draw: st.DrawFn, kind: StrategyType, *, readable: bool = True) -> Rule
         labels = draw(
             st.dictionaries(label_names.map(lambda name: f"{operator or 'X'}{name}"), label_values, max_size=3)
         )
+    has_cost = kind is StrategyType.SCHEDULEONMETRIC and operator is not Operator.EQUALS and draw(st.booleans())
     return Rule(
         metric=draw(metric_names | st.just("") if unreadable else metric_names),
         operator=operator,
@@ -72,6 +73,7 @@ def rules(draw: st.DrawFn, kind: StrategyType, *, readable: bool = True) -> Rule
         labels=tuple(labels.items()),
         source=draw(st.none() | source_names),
         weight=draw(st.none() | st.integers(1, 100)) if kind is StrategyType.SCHEDULEONMETRIC else None,
+        pod_cost=draw(quantities.filter(lambda cost: cost > 0)) if has_cost else None,
     )
 
 

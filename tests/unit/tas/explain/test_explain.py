@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tas.enforcing.pod import PodKey
 from tas.explain.explain import PolicyNodes, explain_node, explain_pod, explain_policy
 from tas.extender.decision import Outcome, Pod
 from tas.extender.telemetry import TelemetryDecider
@@ -88,6 +89,24 @@ def test_of_a_pod_s_candidates_only_those_that_pass_are_scored() -> None:
         ("c", False, "Node violates p: m GreaterThan 40", None),
         ("d", True, "", 10),
     ]
+
+
+def test_a_value_counts_with_the_pods_that_no_sample_shows() -> None:
+    rule = {"metricname": "m", "operator": "LessThan", "podCost": "1500m"}
+    view = View()
+    view.set_policy(parse_policy(KEY, {"strategies": {"scheduleonmetric": {"rules": [rule]}}})[0], NOW)
+    metrics = {"m": parse_quantity("2")}
+    for node in ("a", "b"):
+        view.add_samples(node, [Scrape(source="s", measured=NOW, arrived=NOW, sequence=1, metrics=metrics)], NOW)
+    for name, placed in (("old", NOW - 1), ("new", NOW), ("newer", NOW + 1)):
+        view.place_pod(PodKey("default", name), KEY, "a", placed, NOW + 1)
+    nodes = explain_policy(view, KEY, NOW).nodes
+    rules = {node: found.strategies[0].rules[0] for node, found in nodes.items()}
+    assert (rules["a"].rule, rules["a"].value) == ("low m first (each pod costs 1.5)", "2")
+    assert (rules["a"].pods, rules["a"].value_with_pods) == (2, "5")
+    assert (rules["b"].pods, rules["b"].value_with_pods) == (0, None)
+    (values,) = view.policies[KEY].score_values(["a", "b"])
+    assert values["a"] == parse_quantity("5")
 
 
 def test_a_node_with_labels_only_is_known() -> None:

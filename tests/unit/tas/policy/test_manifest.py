@@ -113,7 +113,7 @@ class TestMeaning:
                 "scheduleonmetric": {
                     "onStale": "neutral",
                     "scoreMode": "proportional",
-                    "rules": [{**RULE, "weight": 7}],
+                    "rules": [{**RULE, "weight": 7, "podCost": "1500m"}],
                 },
             },
         }
@@ -136,6 +136,7 @@ class TestMeaning:
             ScoreMode.PROPORTIONAL,
             7,
         )
+        assert scoring.rules[0].pod_cost == parse_quantity("1.5")
 
     @pytest.mark.parametrize("found", ["", "anyOf"])
     def test_an_empty_logical_operator_is_any_of(self, found: str) -> None:
@@ -429,6 +430,27 @@ class TestRefused:
         assert fields(refused) == [RULE_FIELD.format(kind=kind.value, field="weight")]
         assert not policy.strategies[kind].rules[0].readable
 
+    @pytest.mark.parametrize("cost", [0, -1, "0", "0.0", "-1Gi", 0.5, "x", "1 Gi", True, None, [1], 10**50])
+    def test_pod_costs(self, cost: Any) -> None:
+        policy, refused, _ = parsed(spec_of("scheduleonmetric", {**RULE, "podCost": cost}))
+        assert fields(refused) == [RULE_FIELD.format(kind="scheduleonmetric", field="podCost")]
+        assert not policy.strategies[SCHEDULEONMETRIC].rules[0].readable
+
+    @pytest.mark.parametrize("kind", [DONTSCHEDULE, DESCHEDULE, LABELING])
+    def test_a_pod_cost_in_a_strategy_without_scores(self, kind: StrategyType) -> None:
+        policy, refused, _ = parsed(spec_of(kind.value, {**RULE, "podCost": 5}))
+        assert fields(refused) == [RULE_FIELD.format(kind=kind.value, field="podCost")]
+        assert not policy.strategies[kind].rules[0].readable
+
+    def test_a_pod_cost_where_no_direction_is_worse(self) -> None:
+        rule = {**RULE, "operator": "Equals", "podCost": "1Gi"}
+        policy, problems = parse_policy(KEY, spec_of("scheduleonmetric", rule))
+        assert [str(problem) for problem in problems] == [
+            "spec.strategies.scheduleonmetric.rules[0].podCost = '1Gi': is for LessThan and GreaterThan only: with "
+            "Equals no direction is worse; the rule is unknown for every node"
+        ]
+        assert not policy.strategies[SCHEDULEONMETRIC].rules[0].readable
+
     @pytest.mark.parametrize(
         ("kind", "field", "value"),
         [
@@ -636,8 +658,8 @@ WORDS = (
     "apiVersion", "kind", "metadata", "name", "namespace", "spec", "strategies", "suspend", "dryRun", "nodeSelector",
     "matchLabels", "matchExpressions", "key", "values", "staleAfter", "dontschedule", "scheduleonmetric", "deschedule",
     "labeling", "policyName", "logicalOperator", "rules", "onStale", "for", "clearFor", "scoreMode", "metricname",
-    "operator", "target", "labels", "source", "weight", API_VERSION, KIND, "m", "GreaterThan", "In", "90s", "a=b",
-    "hold",
+    "operator", "target", "labels", "source", "weight", "podCost", API_VERSION, KIND, "m", "GreaterThan", "In", "90s",
+    "a=b", "hold",
 )  # fmt: skip
 
 
@@ -667,7 +689,7 @@ class TestAnything:
             st.builds(
                 lambda kind, field, value: spec_of(kind.value, {**RULE, field: value}),
                 st.sampled_from(StrategyType),
-                st.sampled_from(["metricname", "operator", "target", "labels", "source", "weight"]),
+                st.sampled_from(["metricname", "operator", "target", "labels", "source", "weight", "podCost"]),
                 anything(WORDS),
             ),
         )

@@ -57,7 +57,8 @@ def test_the_text_of_a_key() -> None:
 def test_facts_D5_of_rules_that_order_nodes_the_first_counts_or_those_with_a_weight(
     weights: tuple[int | None, ...], counts: tuple[bool, ...]
 ) -> None:
-    rules = tuple(msgspec.structs.replace(RULE, weight=weight) for weight in weights)
+    cost = parse_quantity("2Gi")
+    rules = tuple(msgspec.structs.replace(RULE, weight=weight, pod_cost=cost) for weight in weights)
     strategy = Strategy(type=StrategyType.SCHEDULEONMETRIC, rules=rules, on_stale=OnStale.LOWEST)
     assert strategy.rule_counts == counts
     assert [not text.endswith(" (ignored)") for text in strategy.rule_texts] == list(counts)
