@@ -27,6 +27,7 @@ from tas.extender.verbs import Answer
 from tas.policy.policy import POD_LABEL, PolicyKey
 from tas.values.names import is_dns_label, is_label_value, is_subdomain
 from tas.view.view import View
+from workers.following.placed_pods import place
 from workers.process.address import Address
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 
@@ -107,7 +108,7 @@ def _pair(name: str) -> tuple[str, str]:
 
 async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_json: bool) -> int:
     now = time.time()
-    view = await _policies(bus, default_stale_after, now)
+    view = await _without_nodes(bus, default_stale_after, now)
     samples, facts = (await NODE_SAMPLES.get(bus, name)).readable(), (await NODE_FACTS.get(bus, name)).readable()
     if samples is not None:
         view.add_samples(name, samples, now)
@@ -218,15 +219,19 @@ async def _of_extender(health: Address, path: str, kind: type[T], **query: str) 
         return msgspec.json.decode(await whole_body(response, max_bytes=MAX_OWN_BYTES), type=kind)
 
 
-async def _policies(bus: Bus, default_stale_after: float, now: float) -> View:
+async def _without_nodes(bus: Bus, default_stale_after: float, now: float) -> View:
+    """A view of the policies, and of the pods that they count."""
     view = View(default_stale_after=default_stale_after)
     for record in (await readable(bus, POLICY_RECORDS)).values():
         view.set_policy(record.policy, now)
+    if view.counts_pods:
+        for key, pod in (await readable(bus, POD_RECORDS)).items():
+            place(view, key, pod, now)
     return view
 
 
 async def _view(bus: Bus, default_stale_after: float, now: float) -> View:
-    view = await _policies(bus, default_stale_after, now)
+    view = await _without_nodes(bus, default_stale_after, now)
     for name, samples in (await readable(bus, NODE_SAMPLES)).items():
         view.add_samples(name, samples, now)
     for name, facts in (await readable(bus, NODE_FACTS)).items():

@@ -1,4 +1,4 @@
-"""Pods that name a policy, and which of them wait for their policy to pass a node."""
+"""Pods that name a policy: which of them wait for their policy to pass a node, and since when a pod is bound."""
 
 from typing import NamedTuple
 
@@ -30,6 +30,17 @@ class Refusal(NamedTuple):
     reason: str
     message: str
     since: float
+
+
+def bound_since(node: str | None, phase: str, scheduled: float | None, created: float | None) -> float | None:
+    """Since when a pod is bound to its node, in seconds since 1970; None if it is not bound, or has ended.
+
+    `scheduled` is since when the condition `PodScheduled` is True, cut to whole seconds (facts.md c34). A pod without
+    this condition was created with its node.
+    """
+    if node is None or phase in ENDED:
+        return None
+    return created if scheduled is None else scheduled
 
 
 def waiting_since(

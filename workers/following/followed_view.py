@@ -23,6 +23,7 @@ from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.view.epoch_keys import EpochKeys
 from tas.view.view import View
+from workers.following.placed_pods import PlacedPods
 from workers.following.synced import SyncedWatch
 
 log = structlog.get_logger("view")
@@ -54,9 +55,13 @@ class FollowedView:
         *,
         default_stale_after: float,
         verdicts: bool = False,
+        pods: bool = False,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """With `verdicts` the view has `touched`. `on_change` is called after each change, also of readiness."""
+        """With `verdicts` the view has `touched`, with `pods` the costs of pods (`podCost`).
+
+        `on_change` is called after each change, also of readiness.
+        """
         self.view = View(default_stale_after=default_stale_after, verdicts=verdicts)
         self._on_change = on_change
         self.records: dict[PolicyKey, PolicyRecord] = {}
@@ -80,6 +85,7 @@ class FollowedView:
             on_epoch=self._start_nodes_epoch,
             on_complete=self._nodes_complete,
         )
+        self._pods = PlacedPods(bus, self.view) if pods else None
 
     def unready(self) -> str | None:
         """Why the view is not complete yet; None once both lists of the current epoch were received."""
@@ -111,6 +117,8 @@ class FollowedView:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._policies.run())
             tasks.create_task(self._nodes.run())
+            if self._pods is not None:
+                tasks.create_task(self._pods.run())
             tasks.create_task(self._advance())
 
     async def _advance(self) -> None:
@@ -151,6 +159,7 @@ class FollowedView:
         self.records_changes += 1
         if self.completed.is_set():
             self.view.set_policy(record.policy, time.time())
+            self._follow_pods()
         if known is not None and (known.uid, known.generation) != (record.uid, record.generation):
             self.view.touch_policy(key)
 
@@ -212,8 +221,13 @@ class FollowedView:
                 # Only now: to evaluate all nodes at once takes a tenth of the time of one by one on arrival.
                 self.view.set_policies([record.policy for record in self.records.values()], time.time())
             self.completed.set()
+            self._follow_pods()
             log.info("view_complete", policies=len(self.view.policies), nodes=len(self.view.nodes))
         self._on_change()
+
+    def _follow_pods(self) -> None:
+        if self._pods is not None:
+            self._pods.start_if_wanted()
 
     def _drop_policy(self, key: PolicyKey) -> None:
         self.records.pop(key, None)

@@ -71,7 +71,7 @@ class ExtenderWorker:
         self._connections = ConnectionMetrics(registry)
         self._max_body_bytes = max_body_bytes
         self.answers = AnswerRing()
-        self._followed = FollowedView(bus, default_stale_after=default_stale_after)
+        self._followed = FollowedView(bus, default_stale_after=default_stale_after, pods=True)
         self._decider = TelemetryDecider(
             self._followed.view, unknown_policy_fails=unknown_policy_fails, unresolvable=unresolvable
         )
@@ -149,6 +149,7 @@ class ExtenderWorker:
         for name, text, read in (
             ("tas_view_nodes", "Nodes in the view", lambda: len(followed.view.nodes)),
             ("tas_view_policies", "Policies in the view", lambda: len(followed.view.policies)),
+            ("tas_view_placed_pods", "Pods whose podCost may still count", lambda: followed.view.placed_pods),
             (
                 "tas_view_update_age_seconds",
                 "Seconds since the view last received anything from the bus",

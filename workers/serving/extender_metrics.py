@@ -42,6 +42,7 @@ class ExtenderMetrics(Collector):
         self._rejected: dict[str, int] = {}
         self._unknown_passed: dict[str, int] = {}
         self._unknown_rejected: dict[str, int] = {}
+        self._costed: dict[str, int] = {}
         self._unknown_paths: dict[int, int] = {}
         registry.register(self)
 
@@ -49,6 +50,7 @@ class ExtenderMetrics(Collector):
         """Adds these verbs below `path`, with counts of 0."""
         self._counts |= {(path, verb): _VerbCounts() for verb in verbs}
         self._rejected[path] = self._unknown_passed[path] = self._unknown_rejected[path] = 0
+        self._costed[path] = 0
 
     def count_unknown_path(self, code: int) -> None:
         """Counts a request to a path without a verb."""
@@ -69,6 +71,7 @@ class ExtenderMetrics(Collector):
             self._rejected[path] += answer.candidates - answer.passed
             self._unknown_passed[path] += answer.unknown
             self._unknown_rejected[path] += answer.unknown_rejected
+        self._costed[path] += answer.costed > 0
 
     def collect(self) -> Iterator[Metric]:
         """The current metrics."""
@@ -103,8 +106,12 @@ class ExtenderMetrics(Collector):
         unknown_rejected = CounterMetricFamily(
             "tas_extender_unknown_rejected", "Nodes that filter rejected for an unknown metric.", labels=["path"]
         )
+        costed = CounterMetricFamily(
+            "tas_extender_pod_cost_answers", "Answers of prioritize that count costs of pods.", labels=["path"]
+        )
         for path, count in self._rejected.items():
+            costed.add_metric([path], self._costed[path])
             rejected.add_metric([path], count)
             unknown.add_metric([path], self._unknown_passed[path])
             unknown_rejected.add_metric([path], self._unknown_rejected[path])
-        yield from (requests, seconds, decisions, candidates, rejected, unknown, unknown_rejected)
+        yield from (requests, seconds, decisions, candidates, rejected, unknown, unknown_rejected, costed)

@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus
 from bus.kinds import NODE_FACTS, POD_RECORDS, POLICY_RECORDS
-from bus.records.codec import encode
+from bus.records.codec import encode, optional_time_of
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord
-from tas.enforcing.pod import PodKey, Refusal, waiting_since
+from tas.enforcing.pod import PodKey, Refusal, bound_since, waiting_since
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.client import KubernetesClient
@@ -82,21 +82,29 @@ def pod_record(found: PodObject) -> tuple[PodKey, PodRecord]:
     metadata = found.metadata
     policy = metadata.labels.get(POD_LABEL, "")
     node = found.spec.node_name or None
-    since = waiting_since(
-        policy,
-        _refusal(found),
-        node=node,
-        phase=found.status.phase,
-        deleting=metadata.deletion_timestamp is not None,
+    phase = found.status.phase
+    waiting = waiting_since(
+        policy, _refusal(found), node=node, phase=phase, deleting=metadata.deletion_timestamp is not None
     )
+    created = None if metadata.creation_timestamp is None else metadata.creation_timestamp.timestamp()
+    bound = bound_since(node, phase, _scheduled(found), created)
     record = PodRecord(
         policy=policy,
         uid=metadata.uid,
         node=node,
-        waiting_since=None if since is None else datetime.fromtimestamp(since, UTC),
+        waiting_since=optional_time_of(waiting),
+        bound_since=optional_time_of(bound),
         resource_version=metadata.resource_version,
     )
     return PodKey(metadata.namespace, metadata.name), record
+
+
+def _scheduled(found: PodObject) -> float | None:
+    for condition in found.status.conditions:
+        if (condition.type, condition.status) == ("PodScheduled", "True"):
+            since = _time(condition.last_transition_time)
+            return None if since is None else since.timestamp()
+    return None
 
 
 def _refusal(found: PodObject) -> Refusal | None:

@@ -75,7 +75,11 @@ FACTS = NodeFacts(
     labels={"kubernetes.io/hostname": "ip-10-0-0-1.ec2.internal", "topology.kubernetes.io/zone": "eu-1a"},
 )
 POD = PodRecord(
-    policy="demo-policy", uid="7d0f5c1a-3f4e-4d55-8a41-1f0c5e9b2a60", waiting_since=NEW_YEAR, resource_version="4711"
+    policy="demo-policy",
+    uid="7d0f5c1a-3f4e-4d55-8a41-1f0c5e9b2a60",
+    node="node-1",
+    bound_since=NEW_YEAR,
+    resource_version="4711",
 )
 SYNCED = Synced(
     epoch="2026-01-01T00:00:00.123456789Z",

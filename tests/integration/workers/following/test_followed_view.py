@@ -1,17 +1,24 @@
 """The view that follows the bus."""
 
+import time
 from functools import partial
 
 import pytest
+from msgspec import structs
 
-from bus.buckets import NODES, POLICIES
+from bus.buckets import NODES, PODS, POLICIES
 from bus.connection import Bus
-from bus.records.codec import encode
-from bus.records.nodes import NodeFacts
+from bus.kinds import POD_RECORDS
+from bus.records.codec import encode, time_of
+from bus.records.nodes import NodeFacts, encode_node_samples
+from bus.records.pods import PodRecord
 from bus.records.policies import PolicyRecord, encode_policy
-from bus.subjects import node_facts_key, policy_key
+from bus.subjects import node_facts_key, node_metrics_key, pod_key, policy_key
+from tas.enforcing.pod import PodKey
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey
+from tas.samples.sample import Scrape
+from tas.values.quantity import NANO, parse_quantity
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import epoch_on, put, running
 from workers.following.followed_view import FollowedView
@@ -75,3 +82,40 @@ async def test_labels_that_the_record_lacks_are_not_known(bus: Bus) -> None:
             await put(bus, NODES, node_facts_key(node), encode(facts))
         await eventually(lambda: set(followed.view.labelled_nodes) == {"all", "some"})
         assert [followed.view.labels(node) for node in ("all", "some")] == [{"zone": "a"}, None]
+
+
+async def test_pods_count_once_a_policy_has_a_cost(bus: Bus) -> None:
+    """PODS is read from its beginning then: the pod was bound before."""
+    now = time.time()
+    bound = PodRecord(policy="p", uid="u", node="node-1", bound_since=time_of(now))
+    await put(bus, PODS, pod_key(PodKey("a", "web")), encode(bound))
+    sample = Scrape(source="s", measured=now, arrived=now, sequence=1, metrics={"m": parse_quantity("1")})
+    await put(bus, NODES, node_metrics_key("node-1"), encode_node_samples((sample,)))
+    for bucket in (NODES, POLICIES):
+        epoch = await epoch_on(bus, bucket)
+        await answered(partial(write_synced, bus, bucket, epoch, count=0, writer="test", cluster=True))
+
+    async def set_cost(**cost: int) -> None:
+        rules = [{"metricname": "m", "operator": "LessThan", **cost}]
+        policy, _ = parse_policy(KEY, {"strategies": {"scheduleonmetric": {"rules": rules}}})
+        await put(bus, POLICIES, policy_key(KEY), encode_policy(PolicyRecord(policy=policy, uid="u", generation=1)))
+        await eventually(lambda: KEY in followed.view.policies and followed.view.policies[KEY].policy == policy)
+
+    def values() -> dict[str, int]:
+        (found,) = followed.view.policies[KEY].score_values(["node-1"])
+        return {node: value // NANO for node, value in found.items()}
+
+    followed = FollowedView(bus, default_stale_after=60.0, pods=True)
+    async with running(followed):
+        await eventually(lambda: followed.unready() is None)
+        await set_cost()
+        assert values() == {"node-1": 1}
+        await set_cost(podCost=5)
+        await eventually(lambda: values() == {"node-1": 6})
+        await put(bus, PODS, pod_key(PodKey("a", "web")), encode(structs.replace(bound, bound_since=None)))
+        await eventually(lambda: values() == {"node-1": 1})
+        await put(bus, PODS, pod_key(PodKey("a", "other")), encode(bound))
+        await eventually(lambda: values() == {"node-1": 6})
+        stored = await POD_RECORDS.get(bus, PodKey("a", "other"))
+        await POD_RECORDS.delete(bus, PodKey("a", "other"), revision=stored.revision, read_at=time.monotonic())
+        await eventually(lambda: values() == {"node-1": 1})

@@ -1,10 +1,10 @@
-"""Which pods wait for their policy."""
+"""Which pods wait for their policy, and since when a pod is bound."""
 
 from typing import Any
 
 import pytest
 
-from tas.enforcing.pod import PodKey, Refusal, waiting_since
+from tas.enforcing.pod import PodKey, Refusal, bound_since, waiting_since
 
 MESSAGE = (
     "0/3 nodes are available: 1 Insufficient cpu, 2 Node violates gold: load GreaterThan 80. no new claims to "
@@ -18,6 +18,24 @@ PENDING: dict[str, Any] = {"node": None, "phase": "Pending", "deleting": False}
 def test_a_pod_waits_since_the_scheduler_found_no_node_and_named_a_rejection_by_its_policy() -> None:
     assert waiting_since("gold", REFUSAL, **PENDING) == 100.0
     assert waiting_since("gold", REFUSAL, **PENDING | {"phase": ""}) == 100.0
+
+
+@pytest.mark.parametrize(
+    ("node", "phase", "scheduled", "created", "expected"),
+    [
+        pytest.param(None, "Pending", None, 7.0, None, id="not bound"),
+        pytest.param("n", "Pending", 9.0, 7.0, 9.0, id="bound"),
+        pytest.param("n", "Running", 9.0, 7.0, 9.0, id="running"),
+        pytest.param("n", "Pending", None, 7.0, 7.0, id="created with its node"),
+        pytest.param("n", "Pending", None, None, None, id="no time at all"),
+        pytest.param("n", "Succeeded", 9.0, 7.0, None, id="succeeded"),
+        pytest.param("n", "Failed", 9.0, 7.0, None, id="failed"),
+    ],
+)
+def test_a_pod_is_bound_since_it_was_scheduled_until_it_ends(
+    node: str | None, phase: str, scheduled: float | None, created: float, expected: float | None
+) -> None:
+    assert bound_since(node, phase, scheduled, created) == expected
 
 
 @pytest.mark.parametrize(

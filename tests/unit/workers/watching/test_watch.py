@@ -147,6 +147,24 @@ def test_a_condition_without_a_readable_time_counts_from_the_creation_on(time: s
     assert record.waiting_since == CREATED
 
 
+SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
+
+
+@pytest.mark.parametrize(
+    ("found", "since"),
+    [
+        pytest.param(pod(SCHEDULED, spec={"nodeName": "node-1"}), SINCE, id="bound"),
+        pytest.param(pod(SCHEDULED, spec={"nodeName": "node-1"}, phase="Failed"), None, id="failed"),
+        pytest.param(pod(spec={"nodeName": "node-1"}), CREATED, id="created with its node"),
+        pytest.param(pod(SCHEDULED | {"lastTransitionTime": "x"}, spec={"nodeName": "n"}), CREATED, id="no time"),
+        pytest.param(pod(SCHEDULED | {"type": "Ready"}, spec={"nodeName": "node-1"}), CREATED, id="another condition"),
+        pytest.param(pod(REFUSED), None, id="waiting"),
+    ],
+)
+def test_a_pod_is_bound_since_the_time_of_its_condition(found: PodObject, since: datetime | None) -> None:
+    assert pod_record(found)[1].bound_since == since
+
+
 @pytest.mark.parametrize(
     ("found", "node"),
     [
