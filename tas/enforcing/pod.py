@@ -35,7 +35,7 @@ class Refusal(NamedTuple):
 def bound_since(node: str | None, phase: str, scheduled: float | None, created: float | None) -> float | None:
     """Since when a pod is bound to its node, in seconds since 1970; None if it is not bound, or has ended.
 
-    `scheduled` is since when the condition `PodScheduled` is True, cut to whole seconds (facts.md c34). A pod without
+    `scheduled` is since when the condition `PodScheduled` is True, cut to whole seconds (facts.md c36). A pod without
     this condition was created with its node.
     """
     if node is None or phase in ENDED:

@@ -1,4 +1,4 @@
-"""The facts c1 to c35 of docs/facts.md, the extender protocol: each has a test with its id in the name.
+"""The facts c1 to c36 of docs/facts.md, the extender protocol: each has a test with its id in the name.
 
 Facts about our answers are tested without a control plane, facts about the scheduler with a real one in `tests/e2e`.
 `python -m tests.contract.extender.test_facts` prints the tests of each fact.
@@ -14,7 +14,7 @@ from re import findall
 import pytest
 
 TESTS = Path(__file__).parents[2]
-FACTS = tuple(f"c{number}" for number in range(1, 36))
+FACTS = tuple(f"c{number}" for number in range(1, 37))
 OUR_ANSWERS = (
     *("c1", "c2", "c3", "c4", "c5"),  # requests, and answers with an error
     *("c13", "c14", "c15", "c16", "c17", "c19", "c20", "c21"),  # filter
