@@ -57,8 +57,8 @@ def prometheus(
 ) -> Iterator[tuple[str, Process]]:
     """Runs a Prometheus that scrapes each target with these labels; yields its URL and process.
 
-    Its data is in `folder`. `writes_to` is the URL of a receiver of remote write. `based_on` is the configuration, in
-    which the targets of the job `node` are replaced.
+    Its data is in `folder`. `writes_to` is the URL of a receiver of remote write. `based_on` is the configuration, to
+    which the targets of the job `node` are added.
     """
     (port,) = free_ports(1)
     jobs = based_on["scrape_configs"]
@@ -66,9 +66,7 @@ def prometheus(
     static = [{"targets": [target], "labels": labels} for target, labels in targets.items()]
     configuration: dict[str, object] = {
         **based_on,
-        "scrape_configs": [
-            {"job_name": "node", "static_configs": static} if job["job_name"] == "node" else job for job in jobs
-        ],
+        "scrape_configs": [{**job, "static_configs": static} if job["job_name"] == "node" else job for job in jobs],
     }
     if writes_to:
         queue = {"batch_send_deadline": "200ms", "min_backoff": "30ms", "max_backoff": "200ms"}

@@ -4,9 +4,11 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.e2e.chain import ROOT, Scraped, adapter, scraped
 from tests.e2e.cluster import NODES, Cluster
 from tests.e2e.processes import Process, running, until
 from tests.e2e.product import product
+from tests.e2e.prometheus import prometheus
 from workers.process.manifests import read_yaml
 
 from .counters import Counters, write_file
@@ -98,6 +101,39 @@ def publish_address(folder: Path, scheduler: Process) -> None:
     found = re.search(r"Serving securely on (127\.0\.0\.1:\d+)", scheduler.log.read_text())
     assert found is not None
     write_file(folder / "scheduler.json", json.dumps([{"targets": [found[1]]}]))
+
+
+def active_targets(url: str) -> dict[str, str]:
+    """The URL that Prometheus scrapes for each value of `instance`."""
+    with build_opener(ProxyHandler({})).open(f"{url}/api/v1/targets", timeout=60) as answer:
+        targets = json.load(answer)["data"]["activeTargets"]
+    return {each["labels"]["instance"]: each["scrapeUrl"] for each in targets}
+
+
+def test_prometheus_finds_node_exporter_and_the_scheduler_by_the_labels_of_the_discovery(
+    prometheus_binary: Path, tmp_path: Path
+) -> None:
+    """The Prometheus of the tests lacks the discovery of Kubernetes, so the test gives its labels."""
+    configuration = document("prometheus.yaml")
+    del configuration["rule_files"]
+    for job in configuration["scrape_configs"]:
+        del job["kubernetes_sd_configs"]
+    scheduler = {"__meta_kubernetes_pod_ip": "127.0.0.8"}
+    configuration["scrape_configs"][1]["static_configs"] = [{"targets": ["127.0.0.8"], "labels": scheduler}]
+    node = {"__meta_kubernetes_node_name": "node-1", "__meta_kubernetes_node_address_InternalIP": "127.0.0.7"}
+    with prometheus(prometheus_binary, tmp_path, {"127.0.0.7:10250": node}, based_on=configuration) as (url, process):
+        expected = {
+            "node-1": "http://127.0.0.7:9100/metrics",
+            "127.0.0.8:10259": "https://127.0.0.8:10259/metrics/resources",
+        }
+
+        def found() -> bool:
+            process.must_run()
+            with suppress(URLError):  # it does not listen yet
+                return active_targets(url) == expected
+            return False
+
+        until(found, "Prometheus has the targets")
 
 
 @contextmanager
