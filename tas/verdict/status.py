@@ -20,6 +20,9 @@ MAX_NAMES = 10
 
 CONDITIONS = ("Ready", "MetricsSeen", "Violating")
 
+NOT_READY = ("PartlyUnreadable", "LabelsNotWritten", "NothingToDo", "Suspended", "DryRun")
+"""The reasons of the condition `Ready` when it is False."""
+
 
 class NodeStates(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes of one strategy, by what their samples say of it."""
@@ -224,6 +227,12 @@ def policy_status(
         ],
         "message": violates[2] if ready[1] == "InForce" else ready[2],
     }
+
+
+def not_ready_reason(status: Mapping[str, Any]) -> str | None:
+    """The reason for which the condition `Ready` of a status is False, one of `NOT_READY`; None if it is True."""
+    ready = _conditions(status)["Ready"]
+    return str(ready["reason"]) if ready["status"] == "False" else None
 
 
 def differs(before: object, after: Mapping[str, Any]) -> bool:

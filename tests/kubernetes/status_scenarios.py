@@ -31,7 +31,8 @@ class Checking(PolicyStatus):
     """
 
     def __init__(self, bus: Bus, client: KubernetesClient) -> None:
-        super().__init__(bus, client, registry=CollectorRegistry(), default_stale_after=STALE_SECONDS)
+        self.registry = CollectorRegistry()
+        super().__init__(bus, client, registry=self.registry, default_stale_after=STALE_SECONDS)
         self.checks: list[tuple[PolicyKey, float, bool]] = []
 
     async def patch(self, written: Any, following: Any) -> bool:
@@ -39,6 +40,10 @@ class Checking(PolicyStatus):
         sent = await super().patch(written, following)
         self.checks.append((written.policy.key, began, sent))
         return sent
+
+    def suspended(self) -> float | None:
+        """The number of policies that are not ready because they are suspended, as the metric has it."""
+        return self.registry.get_sample_value("tas_policies_not_ready", {"reason": "Suspended"})
 
     def sent(self, key: PolicyKey) -> list[bool]:
         """Of each finished check of a policy, whether a patch was sent."""
@@ -110,6 +115,10 @@ class StatusScenarios:
         await world.policy(namespace, name, deschedule(), suspend=True)
         found = await wait_for_status(world, key, Ready=("False", "Suspended"))
         assert found["observedGeneration"] == 2
+        await eventually(lambda: status.not_ready.get(key) == "Suspended")
+        assert status.suspended() == list(status.not_ready.values()).count("Suspended")
+        await world.delete_policy(key)
+        await eventually(lambda: key not in status.not_ready)
 
     async def test_facts_D39_of_two_policies_of_one_name_the_younger_reports_who_owns_the_labels(
         self, world: World, status: Checking

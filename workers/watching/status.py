@@ -8,10 +8,11 @@ policy's uid and resource version.
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from math import inf
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
 from bus.errors import BusError
@@ -28,6 +29,7 @@ from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims, claim_of, own
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.size import PolicySize, left_out, no_room, policy_size
 from tas.verdict.status import (
+    NOT_READY,
     MetricUse,
     NodeStates,
     StateBook,
@@ -36,6 +38,7 @@ from tas.verdict.status import (
     foreign_values,
     labels_of_others,
     metrics_of,
+    not_ready_reason,
     policy_status,
 )
 from tas.verdict.verdict import NodeVerdict
@@ -105,6 +108,12 @@ class PolicyStatus:
         )
         for result in ("patched", "conflict", "gone", "failed"):
             self._patches.labels(result)
+        self.not_ready: dict[PolicyKey, str] = {}  # the reason of each policy that is not ready, with the lease only
+        gauge = Gauge(
+            "tas_policies_not_ready", "Policies that are not ready, by reason.", ["reason"], registry=registry
+        )
+        for reason in NOT_READY:
+            gauge.labels(reason).set_function(partial(self._count_not_ready, reason))
 
     def unready(self) -> str | None:
         """None: without the lease this replica is on standby."""
@@ -122,7 +131,11 @@ class PolicyStatus:
                     await following.run()
             except BusError as error:
                 log.info("status_lease_lost", error=str(error))
+                self.not_ready.clear()  # the next lease holder reports them
                 await asyncio.sleep(CHECK_SECONDS)
+
+    def _count_not_ready(self, reason: str) -> float:
+        return float(list(self.not_ready.values()).count(reason))
 
     async def patch(self, written: _Written, following: "_Following") -> bool:
         """Patches a policy's status if it differs. Returns whether something was sent."""
@@ -155,6 +168,10 @@ class PolicyStatus:
             before=written.status,
             now=time.time(),
         )
+        if (reason := not_ready_reason(status)) is None:
+            self.not_ready.pop(policy.key, None)
+        else:
+            self.not_ready[policy.key] = reason
         if not differs(written.status, status):
             return False
         patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}, "status": status}
@@ -306,6 +323,7 @@ class _Following:
     def _listed(self, listing: Listing[PolicyObject]) -> None:
         self.policies.clear()
         self.claims.clear()
+        self._writer.not_ready.clear()
         for found in listing.items:
             self.take(found)
         self.changed.update(self.policies)
@@ -317,6 +335,7 @@ class _Following:
             self.policies.pop(key, None)
             self.claims.drop(key)
             self._patched.pop(key, None)
+            self._writer.not_ready.pop(key, None)
         else:
             self.take(change.object)
         self.changed.update(self.claims.named(key.name))  # they share labels
