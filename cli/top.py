@@ -42,6 +42,7 @@ async def _top(bus: Bus, url: str, settings: Settings) -> int:
         console=new_console(),
         cluster=lambda: pods.rows(followed),
         file_problems=lambda: followed.file_problems,
+        no_events="no warning of tas top itself; the workers have logs of their own",
     )
     async with stop_signals() as stop:
         tasks = [asyncio.create_task(part.run()) for part in (followed, pods, live)]
