@@ -189,6 +189,7 @@ def _print_policies_json(records: Sequence[PolicyRecord], of_policies: _Problems
                 "uid": record.uid,
                 "generation": record.generation,
                 "origin": record.origin,
+                "last_good_version": problems.leave_last_good(record.policy.key, record.origin),
                 "problems": [msgspec.to_builtins(problem) for problem in of_policies[record.policy.key]],
                 "spec": policy_spec(record.policy),
             }
@@ -209,7 +210,9 @@ def _print_policies(records: Sequence[PolicyRecord], of_policies: _Problems, pro
         columns.remove("FILE")
     table = new_table(*columns)
     for record in records:
-        for row in _policy_rows(record, of_policies[record.policy.key]):
+        key = record.policy.key
+        last_good = problems.leave_last_good(key, record.origin)
+        for row in _policy_rows(record, of_policies[key], last_good=last_good):
             table.add_row(*(row.get(column, Text("-")) for column in columns))
     print_table(table, empty="no policies: none in --policies DIR, or none in the cluster")
     # Below the table, where they have the whole width.
@@ -238,8 +241,10 @@ def _policy_problems(
     }
 
 
-def _policy_rows(record: PolicyRecord, problems: Collection[Problem]) -> Iterator[dict[str, Text]]:
+def _policy_rows(record: PolicyRecord, problems: Collection[Problem], *, last_good: bool) -> Iterator[dict[str, Text]]:
     """A row for each strategy of a policy, at least one; options and problems of the policy are in the first."""
+    texts = [f"last good version: the edit of {record.origin} is not in force, see below"] if last_good else []
+    texts += map(str, problems)
     spec = policy_spec(record.policy)
     strategies = spec.pop("strategies") or {"": {"rules": []}}
     if record.policy.node_selector is not None:
@@ -252,7 +257,7 @@ def _policy_rows(record: PolicyRecord, problems: Collection[Problem]) -> Iterato
             row |= {"STRATEGY": kind, "RULES": str(record.policy.strategies[StrategyType(kind)])}
         row["OPTIONS"] = "\n".join([*(whole if number == 0 else []), *_options(options)])
         row["FILE"] = record.origin
-        row["PROBLEMS"] = "\n".join(map(str, problems)) if number == 0 else " "
+        row["PROBLEMS"] = "\n".join(texts) if number == 0 else " "
         yield {column: Text(text) for column, text in row.items() if text}
 
 

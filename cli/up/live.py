@@ -62,7 +62,7 @@ class LiveView:
 
     Another worker keeps `followed` up to date. `answers_url` is `/answers` of the extender's health port. `hints` are
     commands that the user can try; the last one is always shown. `cluster` returns the rows of the section `cluster`:
-    text by name. `file_problems` returns what is wrong with the files of policies.
+    text by name. `file_problems` returns what is wrong with the files of policies. `no_events` is shown without events.
     """
 
     name = "live"
@@ -76,12 +76,14 @@ class LiveView:
         console: Console,
         cluster: Callable[[], Mapping[str, str]],
         file_problems: Callable[[], FileProblems],
+        no_events: str = "none yet",
     ) -> None:
         self._answers_url = answers_url
         self._hints = tuple(hints)
         self._console = console
         self._cluster = cluster
         self._file_problems = file_problems
+        self._no_events = no_events
         self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
         self._followed = followed
         self._view = followed.view
@@ -205,6 +207,8 @@ class LiveView:
         rows: list[tuple[Text, ...]] = []
         for key, entry in sorted(self._view.policies.items()):
             name = Text(str(key).removeprefix("default/"))
+            if self._file_problems().leave_last_good(key, self._followed.records[key].origin):
+                name.append(" (last good version)", style="yellow")
             for kind, strategy in sorted(entry.policy.strategies.items()):
                 states = self._states(key, kind, now)
                 nodes = [Text(n, style="red") for n, state in states.items() if state is State.VIOLATED]
@@ -256,7 +260,7 @@ class LiveView:
         problem = next((event for event in reversed(self._history) if event.style in PROBLEM_STYLES.values()), None)
         if problem is not None and not any(event is problem for event in newest_first[:2]):
             newest_first = [newest_first[0], problem, *(event for event in newest_first[1:] if event is not problem)]
-        return [Text("events"), *(event.copy() for event in newest_first or [Text("none yet", style="dim")])]
+        return [Text("events"), *(event.copy() for event in newest_first or [Text(self._no_events, style="dim")])]
 
     async def _print_changes(self) -> None:
         for hint in self._hints:

@@ -72,6 +72,15 @@ class FileProblems(msgspec.Struct, frozen=True, kw_only=True):
     listed: tuple[FileProblem, ...] = ()
     others: int = 0
 
+    def leave_last_good(self, key: PolicyKey, origin: str) -> bool:
+        """Whether a stored policy is the last good version of a file that has been edited since then."""
+        return any(
+            problem.in_force == LAST_GOOD
+            and problem.origin == origin
+            and problem.subject in ("file", f"{_POLICY}{key}")
+            for problem in self.listed
+        )
+
 
 def file_problems(problems: Iterable[FileProblem]) -> FileProblems:
     """`problems` within the limits. The first problem of each file comes before any second one."""

@@ -23,7 +23,7 @@ from bus.scrapes import publish_scrape, refused_on_arrival
 from bus.server import EmbeddedServer, find_binary
 from bus.subjects import node_facts_key, node_metrics_key, policy_key, verdict_key
 from cli.publish import Outcome, _outcome
-from tas.policy.directory import FileProblem, FileProblems
+from tas.policy.directory import LAST_GOOD, FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -225,8 +225,13 @@ async def test_get_policies_shows_the_files_that_are_not_in_force(tas: Tas, bus:
         "b.yaml: policy default/c: spec = []: no object; in force: nothing",
     ]
     assert "7 more problems of policy files" in done.err
+    kept = FileProblem(origin="", subject="policy default/good", field="f", value="v", reason="r", in_force=LAST_GOOD)
+    await write_file_problems(bus, FileProblems(listed=(*problems, kept)))
+    assert "last good version: the edit of" in (await tas("get", "policies")).out.splitlines()[1]
+    assert (await tas("get", "policies", "--json")).json[0]["last_good_version"]
+    await write_file_problems(bus, FileProblems(listed=problems, others=7))
     good, first, second = (await tas("get", "policies", "--json")).json
-    assert (good["name"], good["problems"]) == ("good", [])
+    assert (good["name"], good["problems"], good["last_good_version"]) == ("good", [], False)
     assert (first["name"], first["origin"], second["origin"]) == (None, "a.yaml", "b.yaml")
     assert [(each["field"], each["value"]) for each in second["problems"]] == [("spec.suspend", "'x'"), ("spec", "[]")]
 

@@ -67,7 +67,7 @@ def live(width: int, height: int, *events: str, file_problems: FileProblems | No
         strategies = {"dontschedule": {"rules": rules}} | ({"deschedul": {}} if name == "strict" else {})
         policy, problems = parse_policy(PolicyKey("default", name), {"strategies": strategies})
         view.set_policy(policy, now)
-        records[policy.key] = SimpleNamespace(problems=problems)
+        records[policy.key] = SimpleNamespace(problems=problems, origin=f"{name}.yaml")
     shown = LiveView(
         cast("FollowedView", SimpleNamespace(view=view, records=records, unready=lambda: None)),
         answers_url="http://nowhere",
@@ -237,3 +237,19 @@ def test_each_section_gets_a_share_of_the_rows() -> None:
     assert shares(-1, [1], {0: 1}) == [0]
     assert shares(9, [1, 5, 9], {1: 5}) == [1, 5, 3]
     assert shares(4, [1, 5, 9], {1: 5}) == [0, 4, 0]
+
+
+def test_a_policy_whose_file_cannot_be_read_any_more_is_marked() -> None:
+    problem = FileProblem(
+        origin="calm-1.yaml", subject="file", field="content", value="", reason="no YAML", in_force="last good version"
+    )
+    lines = rendered(live(160, 50, file_problems=FileProblems(listed=(problem,))))
+    marked = [line.split("  ")[0] for line in lines if "(last good version)" in line]
+    assert marked == ["calm-1 (last good version)"]
+
+
+def test_an_empty_section_of_events_says_what_is_missing() -> None:
+    shown = live(100, 30)
+    assert "none yet" in "".join(rendered(shown))
+    shown._no_events = "no warning"
+    assert "no warning" in "".join(rendered(shown))

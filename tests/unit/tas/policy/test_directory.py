@@ -11,6 +11,7 @@ from tas.policy.directory import (
     MAX_LISTED_PROBLEMS,
     FilePolicy,
     FileProblem,
+    FileProblems,
     PolicyFile,
     file_policy_uid,
     file_problems,
@@ -275,3 +276,19 @@ def test_of_many_problems_the_first_of_each_file_are_listed_and_the_others_count
     assert 0 < len(found.listed) < 10
     assert found.others == 10 - len(found.listed)
     assert len(msgspec.json.encode(found.listed)) < MAX_LISTED_BYTES + 10
+
+
+@pytest.mark.parametrize(
+    ("subject", "in_force", "marked"),
+    [
+        ("file", "last good version", ["one", "two"]),
+        ("policy default/one", "last good version", ["one"]),
+        ("policy default/one", "another definition of this name", []),
+        ("file", "nothing", []),
+    ],
+)
+def test_the_last_good_version_of_an_edited_file_is_known(subject: str, in_force: str, marked: list[str]) -> None:
+    problem = FileProblem(origin="x.yaml", subject=subject, field="f", value="v", reason="r", in_force=in_force)
+    problems = FileProblems(listed=(problem,))
+    assert [name for name in ("one", "two") if problems.leave_last_good(key(name), "x.yaml")] == marked
+    assert not problems.leave_last_good(key("one"), "y.yaml")
