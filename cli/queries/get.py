@@ -32,9 +32,10 @@ from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState, health
 from tas.values.quantity import format_quantity
-from tas.verdict.ownership import Claim, claim_of
+from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
-from tas.verdict.verdict import DesiredKind, DesiredLabel
+from tas.verdict.status import UNSET_SECONDS, unset_labels
+from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict
 
 
 @click.group("get", no_args_is_help=True)
@@ -160,7 +161,7 @@ def _sample_rows(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
 
 async def _policies(bus: Bus, *, as_json: bool) -> int:
     records = [record for _, record in sorted((await readable(bus, POLICY_RECORDS)).items())]
-    of_policies = _policy_problems(records, await readable(bus, REFUSED_LABELS))
+    of_policies = _policy_problems(records, await readable(bus, REFUSED_LABELS), *await _labelling(bus, records))
     synced = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
     problems = FileProblems() if synced is None else synced.file_problems
     if as_json:
@@ -224,21 +225,48 @@ def _print_policies(records: Sequence[PolicyRecord], of_policies: _Problems, pro
         )
 
 
+_Labels = Mapping[str, Mapping[str, str] | None]
+
+
+async def _labelling(bus: Bus, records: Sequence[PolicyRecord]) -> tuple[Mapping[str, NodeVerdict], _Labels]:
+    """The verdict and the labels of each node; nothing if no policy labels nodes."""
+    if not any(record.policy.strategies.keys() & set(LABEL_STRATEGIES) for record in records):
+        return {}, {}
+    labels = {node: facts.complete_labels for node, facts in (await readable(bus, NODE_FACTS)).items()}
+    return await readable(bus, NODE_VERDICTS), labels
+
+
 def _policy_problems(
-    records: Sequence[PolicyRecord], refused: Mapping[str, tuple[RefusedLabel, ...]]
+    records: Sequence[PolicyRecord],
+    refused: Mapping[str, tuple[RefusedLabel, ...]],
+    verdicts: Mapping[str, NodeVerdict],
+    labels: _Labels,
 ) -> dict[PolicyKey, tuple[Problem, ...]]:
-    """The problems of each policy, with those of its labels that the API server refuses (`refused`, by name)."""
+    """The problems of each policy, with those of its labels: refused (`refused`, by name), or written by no worker."""
+    now = time.time()
     claims: dict[str, dict[PolicyKey, Claim]] = {}
     for record in records:
         key = record.policy.key
         claims.setdefault(key.name, {})[key] = claim_of(record.policy, uid=record.uid, created=record.created)
-    return {
-        (key := record.policy.key): (
-            *record.problems,
-            *refused_problems(key, claims[key.name], refused.get(key.name, ())),
+    of_policies: dict[tuple[PolicyKey, str], dict[str, PolicyVerdict]] = {}
+    for node, verdict in verdicts.items():
+        for key, of_policy in verdict.policies.items():
+            of_policies.setdefault((key, of_policy.uid), {})[node] = of_policy
+    found: dict[PolicyKey, tuple[Problem, ...]] = {}
+    for record in records:
+        key = record.policy.key
+        of_name = refused.get(key.name, ())
+        unset = unset_labels(
+            record.policy,
+            of_policies.get((key, record.uid), {}),
+            labels,
+            owned=[kind for kind in LABEL_STRATEGIES if owner_of(kind, claims[key.name]) == key],
+            refused={(each.label, each.value) for each in of_name},
+            seconds=UNSET_SECONDS,
+            now=now,
         )
-        for record in records
-    }
+        found[key] = (*record.problems, *refused_problems(key, claims[key.name], of_name), *unset)
+    return found
 
 
 def _policy_rows(record: PolicyRecord, problems: Collection[Problem], *, last_good: bool) -> Iterator[dict[str, Text]]:

@@ -20,6 +20,9 @@ MAX_NAMES = 10
 
 CONDITIONS = ("Ready", "MetricsSeen", "Violating")
 
+UNSET_SECONDS = 60.0
+"""After this time a desired label that a node does not have is reported."""
+
 NOT_READY = ("PartlyUnreadable", "LabelsNotWritten", "NothingToDo", "Suspended", "DryRun")
 """The reasons of the condition `Ready` when it is False."""
 
@@ -151,18 +154,53 @@ class UnsetLabels:
         for label, node in sorted(missing):
             if at - since[label, node] >= self._seconds:
                 nodes.setdefault((label, self._of_node[node][policy][label]), []).append(node)
-        return tuple(
-            Problem(
-                field=f"spec.strategies.{strategy_of(label).value}",
-                value=f"{label}={value}",
-                reason=f"nodes without the label for at least {self._seconds:g} s: {len(names)} ({_first(names)}). "
-                "The worker `labels` does not run, or cannot reach the API server: see the log of `tas run labels` or "
-                "`tas run all`",
-                refused=False,
-            )
-            for (label, value), names in nodes.items()
-            if (label, value) not in refused
+        return _unset_problems(nodes, refused, self._seconds)
+
+
+def unset_labels(
+    policy: Policy,
+    verdicts: Mapping[str, PolicyVerdict],
+    labels: Mapping[str, Mapping[str, str] | None],
+    *,
+    owned: Collection[StrategyType],
+    refused: Collection[tuple[str, str | None]],
+    seconds: float,
+    now: float,
+) -> tuple[Problem, ...]:
+    """`UnsetLabels.problems` at one time: the labels that verdicts desire to be set since `seconds`, by their `for`.
+
+    `verdicts` are those of this policy by node. `labels` are those of each node; None, or no entry: not known.
+    """
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for node, verdict in sorted(verdicts.items()):
+        known = labels.get(node)
+        for kind, strategy in verdict.strategies.items():
+            if known is None or kind not in owned or kind not in policy.strategies:
+                continue
+            latest = now - seconds - policy.strategies[kind].for_
+            for label, each in strategy.labels.items():
+                is_set = each.desired.kind in (DesiredKind.SET, DesiredKind.SET_IF_ABSENT)
+                if is_set and label not in known and each.violated_since is not None and each.violated_since <= latest:
+                    nodes.setdefault((label, each.desired.value), []).append(node)
+    return _unset_problems(nodes, refused, seconds)
+
+
+def _unset_problems(
+    nodes: Mapping[tuple[str, str], Sequence[str]], refused: Collection[tuple[str, str | None]], seconds: float
+) -> tuple[Problem, ...]:
+    """The problem of each label and value that nodes lack, with these nodes."""
+    return tuple(
+        Problem(
+            field=f"spec.strategies.{strategy_of(label).value}",
+            value=f"{label}={value}",
+            reason=f"nodes without the label for at least {seconds:g} s: {len(names)} ({_first(names)}). "
+            "The worker `labels` does not run, or cannot reach the API server: see the log of `tas run labels` or "
+            "`tas run all`",
+            refused=False,
         )
+        for (label, value), names in nodes.items()
+        if (label, value) not in refused
+    )
 
 
 def _labels_to_set(verdict: PolicyVerdict) -> Mapping[str, str]:

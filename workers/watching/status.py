@@ -30,6 +30,7 @@ from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.size import PolicySize, left_out, no_room, policy_size
 from tas.verdict.status import (
     NOT_READY,
+    UNSET_SECONDS,
     MetricUse,
     NodeStates,
     StateBook,
@@ -63,9 +64,6 @@ CHECK_ALL_SECONDS = 5.0
 
 MAX_CONCURRENT = 4
 """Statuses that are patched at the same time."""
-
-UNSET_SECONDS = 60.0
-"""After this time the status reports a desired label that a node does not have."""
 
 LEASE_KEY = "status"
 

@@ -249,6 +249,22 @@ async def test_get_policies_shows_why_the_api_server_refuses_a_label_of_the_owne
     assert text in (await tas("get", "policies")).out
 
 
+async def test_get_policies_shows_a_label_that_no_worker_writes(tas: Tas, bus: Bus) -> None:
+    """`labels` does not run, and without it nothing else reports that the policy has no effect."""
+    await put_policy(bus, "p", {"strategies": {"deschedule": rules("m Equals 1")}})
+    facts = encode(NodeFacts(uid="n", labels={}))
+    await bus.put(NODES, node_facts_key("node-1"), facts, revision=0, read_at=time.monotonic())
+    label = LabelVerdict(
+        state=State.VIOLATED, desired=DesiredLabel(DesiredKind.SET, "violating"), violated_since=time.time() - 100
+    )
+    strategy = StrategyVerdict(state=State.VIOLATED, changed=time.time() - 100, labels={"p": label})
+    policy = PolicyVerdict(uid="uid-p", generation=7, strategies={StrategyType.DESCHEDULE: strategy})
+    policies = {PolicyKey("default", "p"): policy}
+    verdict = NodeVerdict(node_uid="n", nodes_revision=1, policies_revision=1, policies=policies)
+    await bus.put(VERDICTS, verdict_key("node-1"), encode_verdict(verdict), revision=0, read_at=time.monotonic())
+    assert "p=violating: nodes without the label for at least 60 s: 1 (node-1)" in (await tas("get", "policies")).out
+
+
 async def test_get_policies_shows_which_rules_of_scheduleonmetric_are_ignored(tas: Tas, bus: Bus) -> None:
     await put_policy(bus, "one", {"strategies": {"scheduleonmetric": rules("load1 LessThan 0", "m GreaterThan 0")}})
     done = await tas("get", "policies")

@@ -19,6 +19,7 @@ from tas.verdict.status import (
     labels_of_others,
     metrics_of,
     policy_status,
+    unset_labels,
 )
 from tas.verdict.verdict import DesiredKind, DesiredLabel, LabelVerdict, PolicyVerdict, StrategyVerdict
 
@@ -328,6 +329,47 @@ class TestUnsetLabels:
         for value, reported in (("violating", False), (None, True)):
             found = unset.problems((KEY, "u"), lambda *_: False, owned=self.OWNED, refused={("demo", value)}, at=0.0)
             assert bool(found) is reported
+
+
+def unset_of(
+    labels: dict[str, dict[str, str] | None], *, kind: str, since: float | None = NOW - 90, **other: Any
+) -> list[str]:
+    """The problems at `NOW` of a policy with `for: 30s` whose verdict for the node `n` sets a label."""
+    policy, _ = read({"deschedule": rules() | {"for": "30s"}})
+    each = LabelVerdict(
+        state=State.VIOLATED, desired=DesiredLabel(DesiredKind(kind), "violating"), violated_since=since
+    )
+    strategy = StrategyVerdict(state=State.VIOLATED, changed=NOW, labels={"demo": each})
+    verdict = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
+    bounds: dict[str, Any] = {"owned": (StrategyType.DESCHEDULE,), "refused": ()} | other
+    return [str(problem) for problem in unset_labels(policy, {"n": verdict}, labels, seconds=60, now=NOW, **bounds)]
+
+
+def test_a_label_that_a_node_should_have_for_a_minute_is_known_at_one_glance() -> None:
+    (problem,) = unset_of({"n": {}}, kind="set")
+    assert problem.startswith(
+        "spec.strategies.deschedule = demo=violating: nodes without the label for at least 60 s: 1 (n)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes"),
+    [
+        pytest.param({"n": {"demo": "violating"}}, {}, id="set"),
+        pytest.param({"n": {"demo": "other"}}, {}, id="another value"),
+        pytest.param({"n": None}, {}, id="labels not known"),
+        pytest.param({}, {}, id="node not known"),
+        pytest.param({"n": {}}, {"since": NOW - 89}, id="not yet a minute after its for"),
+        pytest.param({"n": {}}, {"since": None}, id="not violated"),
+        pytest.param({"n": {}}, {"kind": "hold"}, id="hold"),
+        pytest.param({"n": {}}, {"owned": ()}, id="another owner"),
+        pytest.param({"n": {}}, {"refused": {("demo", "violating")}}, id="refused"),
+    ],
+)
+def test_a_label_that_is_not_missing_is_not_reported(
+    labels: dict[str, dict[str, str] | None], changes: dict[str, Any]
+) -> None:
+    assert unset_of(labels, **{"kind": "set"} | changes) == []
 
 
 def test_the_book_counts_each_node_once() -> None:
