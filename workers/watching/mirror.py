@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, TypeVar
 
 import structlog
@@ -87,7 +88,8 @@ class Mirror(Generic[T, K, R]):
 
     `record_of` returns an object's key and record, or None for an object without a record. `on_written` is called for
     each write with the new record (None for a deletion) and the previous record. With `forget_seconds` tombstones are
-    purged some time after the deletion: for objects that are created and deleted all the time.
+    purged some time after the deletion: for objects that are created and deleted all the time. A pass begins at once,
+    but no sooner than `gather_seconds` after the one before, so that the changes of a burst are written together.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Mirror(Generic[T, K, R]):
         on_written: Callable[[K, R | None, R | None], None],
         label_selector: str = "",
         forget_seconds: float | None = None,
+        gather_seconds: float = 0.0,
         writer: str,
     ) -> None:
         self._bus = bus
@@ -109,6 +112,7 @@ class Mirror(Generic[T, K, R]):
         self._record_of = record_of
         self._writer = writer
         self._forget_seconds = forget_seconds
+        self._gather_seconds = gather_seconds
         self._records = Records(
             bus,
             kind,
@@ -230,10 +234,13 @@ class Mirror(Generic[T, K, R]):
     async def _reconcile(self) -> None:
         """A pass at each wake. Runs until cancelled."""
         failures = 0
+        ready_at = -inf
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_SECONDS if self._now.waiting else None):
                     await self._wake.wait()
+            await asyncio.sleep(max(0.0, ready_at - time.monotonic()))
+            ready_at = time.monotonic() + self._gather_seconds
             self._wake.clear()
             self._new_list.clear()
             if await self._pass():

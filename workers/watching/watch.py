@@ -33,6 +33,10 @@ log = structlog.get_logger("watch")
 
 WRITER = "watch"
 
+GATHER_SECONDS = 0.1
+"""How long changes of pods are gathered during a burst: a scheduler places hundreds of pods a second, and each write
+alone costs `watch`, the bus and its readers several times as much. Nobody acts on a pod within a second."""
+
 
 def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
     """The record of a TASPolicy for the bus, with all its problems.
@@ -161,6 +165,7 @@ class WatchWorker:
             on_written=self._pod_written,
             label_selector=POD_LABEL,
             forget_seconds=forget_seconds,
+            gather_seconds=GATHER_SECONDS,
             writer=WRITER,
         )
         for resource, mirror in (("taspolicies", self._policies), ("nodes", self._nodes), ("pods", self._pods)):

@@ -403,7 +403,7 @@ async def test_deleted_pods_leave_no_entry(admin: Admin, bus: Bus, namespace: st
 
         stays = pod_key(PodKey(namespace, "stays"))
         await admin.create_pod(namespace, "stays", "policy")
-        for number in range(20):
+        for number in range(10):
             name = f"job-{number % 5}"  # names are used again, as by a StatefulSet
             await admin.create_pod(namespace, name, "policy")
             await watched.has_pod(namespace, name)
@@ -412,6 +412,24 @@ async def test_deleted_pods_leave_no_entry(admin: Admin, bus: Bus, namespace: st
         await eventually(only_stays)
         await admin.create_pod(namespace, "job-0", "policy")
         await watched.has_pod(namespace, "job-0")
+
+
+async def test_the_changes_of_a_pod_in_a_burst_are_written_together(
+    admin: Admin, bus: Bus, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered, changes = 1.0, 30
+    monkeypatch.setattr("workers.watching.watch.GATHER_SECONDS", gathered)
+    async with replica(bus, admin, "watch") as watched:
+        await watched.ready()
+        await admin.create_pod(namespace, "web", "policy")
+        await watched.has_pod(namespace, "web")
+        before, began = watched.writes("pods", "put"), time.monotonic()
+        for number in range(changes):
+            labels = {"telemetry-policy": f"policy-{number}"}
+            await admin.patch(f"/api/v1/namespaces/{namespace}/pods/web", {"metadata": {"labels": labels}})
+        await watched.has_pod(namespace, "web", lambda record: record.policy == f"policy-{changes - 1}")
+        passes = (time.monotonic() - began) / gathered + 2
+        assert 0 < watched.writes("pods", "put") - before <= passes < changes
 
 
 async def test_a_recreated_pod_is_written_after_another_replica_dropped_its_tombstone(
