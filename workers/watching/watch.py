@@ -35,7 +35,8 @@ WRITER = "watch"
 
 GATHER_SECONDS = 0.1
 """How long changes of pods are gathered during a burst: a scheduler places hundreds of pods a second, and each write
-alone costs `watch`, the bus and its readers several times as much. Nobody acts on a pod within a second."""
+alone costs `watch`, the bus and its readers more. A reader that acts on the first pods of a burst, such as the extender
+for a `podCost`, may know the later ones so much later."""
 
 
 def policy_record(found: PolicyObject) -> tuple[PolicyKey, PolicyRecord]:
