@@ -15,7 +15,7 @@ from math import inf
 import structlog
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import NODES, POLICIES, VERDICTS
+from bus.buckets import FORGET_SECONDS, NODES, POLICIES, VERDICTS
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError, ExpiredError, FullError
 from bus.history import purge_history
@@ -49,8 +49,16 @@ class Evaluate:
 
     name = "evaluate"
 
-    def __init__(self, bus: Bus, *, registry: CollectorRegistry, default_stale_after: float) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        registry: CollectorRegistry,
+        default_stale_after: float,
+        forget_seconds: float = FORGET_SECONDS,
+    ) -> None:
         self._bus = bus
+        self._forget_seconds = forget_seconds
         self._followed = FollowedView(
             bus, default_stale_after=default_stale_after, verdicts=True, on_change=self._wake_up
         )
@@ -95,6 +103,7 @@ class Evaluate:
                 self._note_touched(),
                 self._queue_all(),
                 self._queue.run(),
+                self._verdicts.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=VERDICTS.name)),
             ):
                 tasks.create_task(work)
 

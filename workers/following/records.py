@@ -6,7 +6,7 @@ may write: they compare without requests.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -16,6 +16,7 @@ from bus.errors import BusError, ConflictError
 from bus.history import purge_tombstone
 from bus.record_kind import Entry, Packed, RecordKind
 from bus.watch import Watch
+from workers.process.logs import ThrottledLog
 
 WRITES_AT_ONCE = 64
 
@@ -160,6 +161,24 @@ class Records(Generic[K, R]):
         deleted = self.get(key)
         await purge_tombstone(self._bus, self._kind.bucket, self._kind.key(key), revision=deleted.revision)
         self._drop(key, deleted)
+
+    async def forget_deleted(
+        self, every: float, log: ThrottledLog, *, may_forget: Callable[[K], Awaitable[bool]] | None = None
+    ) -> None:
+        """Purges tombstones that already existed at the previous check. Runs until cancelled.
+
+        `every`: the seconds between two checks. A key for which `may_forget` returns False is asked for again.
+        """
+        deleted: dict[K, Stored[R]] = {}
+        while True:
+            await asyncio.sleep(every)
+            try:
+                for key, stored in deleted.items():
+                    if self.get(key) is stored and (may_forget is None or await may_forget(key)):
+                        await self.forget(key)
+            except BusError as error:
+                log.warning("tombstones_not_removed", error=str(error))
+            deleted = {key: stored for key, stored in self.stored.items() if not stored.present}
 
     async def _drop_forgotten(self, key: K) -> None:
         """After a conflict: another replica may have purged the tombstone, which no watch delivers."""

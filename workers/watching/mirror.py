@@ -8,7 +8,7 @@ before it writes, so nothing is written or deleted because of old data.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -21,7 +21,7 @@ from bus.connection import WRITE_SECONDS, Bus, Epoch
 from bus.errors import BusError, ConflictError, ExpiredError
 from bus.record_kind import RecordKind
 from tas.values.backoff import Backoff
-from workers.following.records import Records, Stored, Write
+from workers.following.records import Records, Write
 from workers.following.synced import write_synced
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.reflector import Reflector
@@ -87,8 +87,8 @@ class Mirror(Generic[T, K, R]):
     """One resource in one bucket.
 
     `record_of` returns an object's key and record, or None for an object without a record. `on_written` is called for
-    each write with the new record (None for a deletion) and the previous record. With `forget_seconds` tombstones are
-    purged some time after the deletion: for objects that are created and deleted all the time. A pass begins at once,
+    each write with the new record (None for a deletion) and the previous record. Tombstones are purged one or two times
+    `forget_seconds` after the deletion, and not while `before_forget` returns False for the key. A pass begins at once,
     but no sooner than `gather_seconds` after the one before, so that the changes of a burst are written together.
     """
 
@@ -102,7 +102,8 @@ class Mirror(Generic[T, K, R]):
         record_of: Callable[[T], tuple[K, R] | None],
         on_written: Callable[[K, R | None, R | None], None],
         label_selector: str = "",
-        forget_seconds: float | None = None,
+        forget_seconds: float,
+        before_forget: Callable[[K], Awaitable[bool]] | None = None,
         gather_seconds: float = 0.0,
         writer: str,
     ) -> None:
@@ -112,6 +113,7 @@ class Mirror(Generic[T, K, R]):
         self._record_of = record_of
         self._writer = writer
         self._forget_seconds = forget_seconds
+        self._before_forget = before_forget
         self._gather_seconds = gather_seconds
         self._records = Records(
             bus,
@@ -167,8 +169,9 @@ class Mirror(Generic[T, K, R]):
             tasks.create_task(self._records.run())
             tasks.create_task(self._reflector.run())
             tasks.create_task(self._reconcile())
-            if self._forget_seconds is not None:
-                tasks.create_task(self._forget_deleted(self._forget_seconds))
+            tasks.create_task(
+                self._records.forget_deleted(self._forget_seconds, self._throttled, may_forget=self._may_forget)
+            )
 
     def _start_epoch(self) -> None:
         self._now.epoch = None
@@ -353,18 +356,8 @@ class Mirror(Generic[T, K, R]):
             log.info("watch_synced", bucket=self._kind.bucket.name, resource=str(self._resource), count=len(self))
         return True
 
-    async def _forget_deleted(self, every: float) -> None:
-        """Purges tombstones that already existed at the previous check. Runs until cancelled."""
-        deleted: dict[K, Stored[R]] = {}
-        while True:
-            await asyncio.sleep(every)
-            try:
-                for key, stored in deleted.items():
-                    if self._records.get(key) is stored and key not in self._now.observed:
-                        await self._records.forget(key)
-            except BusError as error:
-                self._throttled.warning("tombstones_not_removed", error=str(error))
-            deleted = {key: stored for key, stored in self._records.stored.items() if not stored.present}
+    async def _may_forget(self, key: K) -> bool:
+        return key not in self._now.observed and (self._before_forget is None or await self._before_forget(key))
 
     def _report_failure(self, failure: str) -> None:
         self._failure = failure

@@ -5,6 +5,7 @@ A record is deleted only if the API server reports a deletion, or sends a comple
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -15,7 +16,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus
-from bus.kinds import NODE_FACTS, POD_RECORDS, POLICY_RECORDS
+from bus.history import purge_tombstone
+from bus.kinds import NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
 from bus.records.codec import encode, optional_time_of
 from bus.records.nodes import NodeFacts
 from bus.records.pods import PodRecord
@@ -141,6 +143,8 @@ class WatchWorker:
         registry: CollectorRegistry,
         forget_seconds: float = FORGET_SECONDS,
     ) -> None:
+        self._bus = bus
+        self._forget_seconds = forget_seconds
         self._metrics = _Metrics(registry)
         self._policy_log = PolicyLog(log)
         self._policies = Mirror(
@@ -153,9 +157,16 @@ class WatchWorker:
             forget_seconds=forget_seconds,
             writer=WRITER,
         )
-        # Tombstones of nodes stay: `materialize` deletes samples if the facts were deleted, not if they are missing.
         self._nodes = Mirror(
-            bus, client, NODES, NODE_FACTS, record_of=node_facts, on_written=self._node_written, writer=WRITER
+            bus,
+            client,
+            NODES,
+            NODE_FACTS,
+            record_of=node_facts,
+            on_written=self._node_written,
+            forget_seconds=forget_seconds,
+            before_forget=self._forget_samples,
+            writer=WRITER,
         )
         self._pods = Mirror(
             bus,
@@ -190,6 +201,20 @@ class WatchWorker:
         async with asyncio.TaskGroup() as tasks:
             for mirror in (self._policies, self._nodes, self._pods):
                 tasks.create_task(mirror.run())
+
+    async def _forget_samples(self, node: str) -> bool:
+        """Purges the tombstone of the samples of a deleted node. Returns whether the bus has nothing of its samples.
+
+        The tombstone of its facts must outlive its samples: `materialize` deletes samples if the facts were deleted,
+        not if they are missing. Raises BusError.
+        """
+        samples = await NODE_SAMPLES.get(self._bus, node)
+        if samples.revision == 0:
+            return True
+        if samples.present or time.time() < samples.created + self._forget_seconds:
+            return False
+        await purge_tombstone(self._bus, NODE_SAMPLES.bucket, NODE_SAMPLES.key(node), revision=samples.revision)
+        return True
 
     def _policy_written(self, key: PolicyKey, record: PolicyRecord | None, _before: PolicyRecord | None) -> None:
         self._count("taspolicies", record)

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,14 +19,14 @@ from bus.buckets import FORGET_SECONDS, NODES, PODS, POLICIES, SYNCED, Bucket
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import BusError
 from bus.records.policies import decode_policy
-from bus.subjects import node_facts_key, parse_policy_key, pod_key, policy_key
+from bus.subjects import node_facts_key, node_metrics_key, parse_policy_key, pod_key, policy_key
 from sandbox import Sandbox
 from sandbox.faults import Call
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey, StrategyType
 from tests.integration.bus.followers import raw_watch
 from tests.integration.servers import Server, eventually
-from tests.integration.workers.running import running, synced_on
+from tests.integration.workers.running import put, running, synced_on
 from tests.kubernetes.admin import Admin, AdminError
 from tests.kubernetes.watch_scenarios import Watched, WatchScenarios, strategies, watched, watching
 from workers.kubernetes.client import KubernetesClient
@@ -391,6 +392,34 @@ async def test_deleted_policies_leave_no_entry(admin: Admin, bus: Bus, namespace
             await watched.has_policy(namespace, "one", lambda _: True)
             await admin.delete_policy(namespace, "one")
             await eventually(no_policies)
+
+
+async def test_deleted_nodes_leave_no_entry_but_their_deletion_is_known_while_they_have_samples(
+    admin: Admin, bus: Bus
+) -> None:
+    """Without the deletion `materialize` would keep the samples for ever."""
+    async with replica(bus, admin, "watch", forget_seconds=0.05) as watched:
+        await watched.ready()
+        before = await keys_of(bus, NODES)
+
+        async def come_and_go(node: str) -> None:
+            await admin.create_node(node)
+            await watched.has_facts(node)
+            await admin.delete_node(node)
+            await watched.lacks_facts(node)
+
+        async def has_keys(*keys: str) -> bool:
+            return await keys_of(bus, NODES) == {*before, *keys}
+
+        for _ in range(2):  # the second one has the name of a forgotten one
+            await put(bus, NODES, node_metrics_key("gone"), b"samples")
+            await come_and_go("gone")
+            for _ in range(2):
+                await come_and_go("without-samples")
+                # When these are forgotten, the others have been checked as well.
+                await eventually(partial(has_keys, node_facts_key("gone"), node_metrics_key("gone")))
+            await put(bus, NODES, node_metrics_key("gone"), None)
+            await eventually(has_keys)
 
 
 async def test_deleted_pods_leave_no_entry(admin: Admin, bus: Bus, namespace: str) -> None:

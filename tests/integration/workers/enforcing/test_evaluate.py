@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket
+from bus.buckets import FORGET_SECONDS, NODES, POLICIES, SYNCED, VERDICT_LOG, VERDICTS, Bucket
 from bus.connection import WRITE_SECONDS, Bus, Epoch, RawEntry
 from bus.errors import ExpiredError, UnavailableError
 from bus.feed import Feed
@@ -172,8 +172,8 @@ def deschedule(over: int = 1, /, **extra: Any) -> dict[str, Any]:
     return {"strategies": {"deschedule": {"rules": rules, **extra}}, **outside}
 
 
-def worker(bus: Bus) -> Evaluate:
-    return Evaluate(bus, registry=CollectorRegistry(), default_stale_after=STALE_AFTER)
+def worker(bus: Bus, *, forget_seconds: float = FORGET_SECONDS) -> Evaluate:
+    return Evaluate(bus, registry=CollectorRegistry(), default_stale_after=STALE_AFTER, forget_seconds=forget_seconds)
 
 
 @asynccontextmanager
@@ -799,7 +799,7 @@ async def test_interruptions_of_clear_for_of_a_deleted_node_are_forgotten(server
         assert await world.verdict("node-0") is None
 
 
-async def test_the_verdict_of_a_deleted_node_is_removed(server: Server, world: World) -> None:
+async def test_the_verdict_of_a_deleted_node_is_removed_and_leaves_no_entry(server: Server, world: World) -> None:
     await world.facts()
     await world.facts("node-2")
     await world.sample(m=2)
@@ -816,6 +816,17 @@ async def test_the_verdict_of_a_deleted_node_is_removed(server: Server, world: W
         await eventually(is_removed)
         await world.quiet()
         assert await world.verdict("node-2") is not None
+        async with Bus.connect(server.url, name="forgets") as bus, running(worker(bus, forget_seconds=0.05)):
+
+            async def is_forgotten() -> bool:
+                request = partial(world.bus.api, f"STREAM.INFO.{VERDICTS.stream}", {"subjects_filter": ">"})
+                subjects = (await answered(request))["state"]["subjects"]
+                return set(subjects) == {VERDICTS.subject(verdict_key("node-2"))}
+
+            await eventually(is_forgotten)
+        # For the other replicas the last revision is that of the deletion.
+        await world.facts(uid="uid-2")
+        await world.eventually(VIOLATED, SET)
 
 
 async def test_a_new_node_of_the_same_name_waits_for_its_own_for(server: Server, world: World) -> None:

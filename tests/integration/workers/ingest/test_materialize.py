@@ -18,6 +18,7 @@ from bus.buckets import NODES, SAMPLES, SYNCED, Bucket
 from bus.connection import Bus, RawEntry
 from bus.consumer import Message
 from bus.errors import RefusedError, UnavailableError
+from bus.history import purge_tombstone
 from bus.overtaking import is_overtaken
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
@@ -405,6 +406,10 @@ async def test_samples_of_a_deleted_node_are_deleted_and_a_new_node_is_accepted(
     await publish(materialized.bus, "node-1", load1=2)
     await all_handled(materialized.bus)
     assert materialized.refusals() == {"unknown_node": 1}
+    for key in (node_metrics_key("node-1"), node_facts_key("node-1")):  # as `watch` does, some time later
+        tombstone = await entry_on(materialized.bus, NODES, key)
+        assert tombstone is not None
+        await purge_tombstone(materialized.bus, NODES, key, revision=tombstone.revision)
     value = encode(NodeFacts(uid="another", labels={}))
     await put(materialized.bus, NODES, node_facts_key("node-1"), value)
 
