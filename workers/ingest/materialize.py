@@ -105,7 +105,7 @@ class Materialize:
         self._bus = bus
         self._nodes: dict[str, _StoredSamples] = {}
         self._facts: set[str] = set()  # nodes of the API server
-        self._deleted: set[str] = set()  # nodes whose facts were deleted, not only missing
+        self._deleted: set[str] = set()  # nodes whose facts were deleted, or are not in the complete list of a cluster
         self._epoch: Epoch | None = None
         self._deleted_changed = asyncio.Event()
         self._write_slots = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
@@ -261,6 +261,8 @@ class Materialize:
 
     def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
         self._remember(entry.key, _StoredSamples(entry.revision, entry=entry), self._epoch)
+        if self._is_unknown_node(entry.key):
+            self._deleted.add(entry.key)  # accepted before the list was complete, or written late
         if entry.key in self._deleted:
             self._deleted_changed.set()
 
@@ -275,6 +277,8 @@ class Materialize:
 
     def _complete(self, synced: Synced) -> None:
         log.info("nodes_complete", cluster=synced.cluster, count=synced.count, writer=synced.writer)
+        if synced.cluster:
+            self._deleted |= self._nodes.keys() - self._facts  # the tombstones of their facts may be purged
         self._deleted_changed.set()
 
     async def _delete_samples_of_deleted_nodes(self) -> None:

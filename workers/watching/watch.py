@@ -205,8 +205,8 @@ class WatchWorker:
     async def _forget_samples(self, node: str) -> bool:
         """Purges the tombstone of the samples of a deleted node. Returns whether the bus has nothing of its samples.
 
-        The tombstone of its facts must outlive its samples: `materialize` deletes samples if the facts were deleted,
-        not if they are missing. Raises BusError.
+        `materialize` deletes the samples. Until then the tombstone of the node's facts stays, since only this tombstone
+        says whose samples are to be forgotten. Raises BusError.
         """
         samples = await NODE_SAMPLES.get(self._bus, node)
         if samples.revision == 0:

@@ -371,7 +371,9 @@ async def test_a_full_bucket_refuses_writes_and_recovers(server: Server) -> None
             await materialized.has("node-2", "load1", "3")
 
 
-async def test_once_a_cluster_is_listed_other_nodes_are_refused(materialized: Materialized) -> None:
+async def test_once_a_cluster_is_listed_samples_of_other_nodes_are_refused_and_deleted(
+    materialized: Materialized,
+) -> None:
     await publish(materialized.bus, "stranger", load1=1)
     await materialized.has("stranger", "load1", "1")
     with capture_logs() as logs:
@@ -381,7 +383,7 @@ async def test_once_a_cluster_is_listed_other_nodes_are_refused(materialized: Ma
         await publish(materialized.bus, "node-1", load1=3)
         await all_handled(materialized.bus)
     assert materialized.refusals() == {"unknown_node": 1}
-    assert await materialized.value("stranger", "load1") == "1"
+    await materialized.has("stranger", "load1", None)
     assert await materialized.value("node-1", "load1") == "3"
 
 
@@ -429,14 +431,20 @@ async def test_without_a_cluster_deleted_facts_delete_no_samples(materialized: M
     await materialized.has("node-1", "load1", "2")
 
 
-async def test_samples_of_nodes_deleted_before_the_start_are_deleted(bus: Bus) -> None:
-    await list_nodes(bus, "node-1")
+@pytest.mark.parametrize("purged", [False, True])
+async def test_samples_of_nodes_deleted_before_the_start_are_deleted(bus: Bus, purged: bool) -> None:
+    await list_nodes(bus, "node-1", "node-2")
     async with materializing(bus) as materialized:
-        await publish(bus, "node-1", load1=1)
-        await materialized.has("node-1", "load1", "1")
+        for node in ("node-1", "node-2"):
+            await publish(bus, node, load1=1)
+            await materialized.has(node, "load1", "1")
     await delete_facts(bus, "node-1")
+    if purged:
+        purge = {"filter": NODES.subject(node_facts_key("node-1"))}
+        await answered(lambda: bus.api(f"STREAM.PURGE.{NODES.stream}", purge))
     async with materializing(bus) as materialized:
         await materialized.has("node-1", "load1", None)
+        assert await materialized.value("node-2", "load1") == "1"
 
 
 async def test_an_invalid_entry_is_replaced(materialized: Materialized) -> None:
