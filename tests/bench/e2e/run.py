@@ -69,7 +69,7 @@ async def measure(world: World, variant: Variant, *, pods: int) -> Run:
         if served is not None:
             extenders = [world.entry(served, names_only=variant.names_only)]
             if variant.ours:
-                rejected = await world.scored(served)
+                rejected = await world.settled(served)
                 if not rejected:
                     raise RuntimeError("the policy rejects no node")
         stack.push_async_callback(world.delete_pods)

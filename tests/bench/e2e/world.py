@@ -259,9 +259,16 @@ class World:
 
         await eventually(answers, within=WITHIN)
 
-    async def scored(self, served: Served) -> set[str]:
-        """Waits until it has a fresh value of every node, and returns the nodes that it rejects."""
+    async def settled(self, served: Served) -> set[str]:
+        """Waits until it has a fresh value and a verdict of every node, and returns the nodes that it rejects."""
+
+        def is_settled() -> bool:
+            found = served.samples()
+            idle = found["tas_verdict_nodes_pending{}"] == found["tas_label_nodes_pending{}"] == 0
+            return idle and found["tas_verdicts{}"] >= len(self.names)
+
         await eventually(lambda: len(served.ask(PRIORITIZE, self.names)) == len(self.names), within=WITHIN)
+        await eventually(is_settled, within=WITHIN)
         return set(self.names) - set(served.ask(FILTER, self.names)["NodeNames"])
 
     def entry(self, served: Served, *, names_only: bool) -> Object:
