@@ -5,6 +5,7 @@ import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -225,18 +226,18 @@ def spec(metric: str, target: int) -> dict[str, Any]:
     }
 
 
-async def insist(call: Callable[[], Awaitable[Any]], *, settled: int = 0) -> Any:
+async def insist(call: Callable[[], Awaitable[Any]], *, settled: int | None = None) -> Any:
     """Repeats a call while the API server refuses it for a while or does not run.
 
     The status `settled` ends the repetition: an earlier attempt had its effect, though its answer was lost.
     """
     while True:
-        try:
-            return await call()
-        except (AdminError, aiohttp.ClientError) as error:
-            status = error.status if isinstance(error, AdminError) else 0
-            if status == settled:
-                return None
-            if 400 <= status < 500 and status != 429:
-                raise
+        with suppress(aiohttp.ClientError):
+            try:
+                return await call()
+            except AdminError as error:
+                if error.status == settled:
+                    return None
+                if 400 <= error.status < 500 and error.status != 429:
+                    raise
         await asyncio.sleep(0.2)
