@@ -65,7 +65,7 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
         async def labels_are_right() -> bool:
             return not await users.with_wrong_labels()
 
-        await eventually(labels_are_right, within=SETTLED_SECONDS, every=0.5)
+        await eventually(labels_are_right, within=SETTLED_SECONDS, every=SIZE.measure_seconds / 2)
         entry = extender(f"http://127.0.0.1:{scene.port}", names_only=True, httpTimeout="2s")
         with Cluster(plane).scheduler(entry), reporting(scene, users, faults, observer) as report:
             began = time.time()
@@ -77,7 +77,7 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
                 await faults.go_on()
             lasted = time.time() - began
 
-            settled = await eventually(labels_are_right, within=SETTLED_SECONDS, every=0.5)
+            settled = await eventually(labels_are_right, within=SETTLED_SECONDS, every=SIZE.measure_seconds / 2)
             async with Bus.connect(scene.server.url, name="fire", streams=()) as bus:
                 await bus.wait_connected()
                 await eventually(lambda: is_lag_zero(bus), within=SETTLED_SECONDS, every=0.2)
