@@ -120,9 +120,8 @@ def parse_manifest(manifest: object, *, default_namespace: str = "default") -> t
 def is_another_kind(manifest: object) -> bool:
     """Whether the object is certainly not a policy, not even a misspelled one: then a file may have it, too.
 
-    So is an object of another kind, and one that no Kubernetes object is: without any field of `_HEAD`, however these
-    are spelled, such as the configuration of another program. An empty object may be a policy that is just being
-    written.
+    That is true for an object of another kind, and for an object without any field of `_HEAD`, in upper or lower case:
+    the configuration of another program. An empty object may be a policy that is just being written.
     """
     if not isinstance(manifest, dict) or not manifest:
         return False

@@ -4,8 +4,8 @@ A metric shows a new pod only from the next sample on. Until then each pod of a 
 cost that the policy declares, so that a burst of pods is spread. A pod counts from its binding, as the API server
 reports it, and never from a call of the scheduler (facts.md c28).
 
-A cost ends on its own. It counts only while the node's newest sample is fresh and older than the pod, so at the latest
-`staleAfter` after the pod was seen: no clock and no missing sample can keep it longer.
+A cost ends on its own. It counts only while the node's newest sample is fresh and older than the pod. A placement is
+forgotten `PRECISION` and `staleAfter` after the binding, so no clock and no missing sample can keep a cost longer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ def with_cost(rule: Rule, value: Quantity, pods: int) -> Quantity:
 
 
 class Placements:
-    """The placements that may still count. About 500 bytes for each pod, until its deadline."""
+    """The placements that may still count. About 570 bytes for each pod, until its deadline."""
 
     def __init__(self) -> None:
         self._pods: dict[PodKey, Placement] = {}
