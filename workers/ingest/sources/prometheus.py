@@ -9,14 +9,14 @@ from http import HTTPStatus
 import aiohttp
 
 from tas.errors import shortened, without_password
-from tas.sources.config import HttpConfig
 from tas.sources.prometheus import AnswerError, query_of, read_answer, with_common_times
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, combined
 from tas.sources.series import LOOKBACK, Mappings
+from tas.values.http_config import HttpConfig
 from workers.ingest.sources.base import Reader, SourceError
 from workers.ingest.sources.config import ConfigFile
-from workers.ingest.sources.http import HttpClient
 from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
+from workers.process.http_client import HttpClient, HttpConfigError
 
 QUERY_SECONDS = 5.0
 """Time limit of all queries together, also sent to Prometheus as the timeout of each query."""
@@ -67,8 +67,12 @@ class Prometheus:
         """As for every source. Raises SourceError if no query succeeded."""
         config = await self._config.current()
         http = config.http.get(self.name, HttpConfig())
+        try:
+            session = await self._http.session(http)
+        except HttpConfigError as error:
+            raise SourceError(str(error)) from error
         poll = _Poll(
-            session=await self._http.session(http),
+            session=session,
             server_name=http.tls_config.server_name if http.tls_config else None,
             mappings=config.mappings,
             slots=asyncio.Semaphore(MAX_CONCURRENT_QUERIES),

@@ -3,15 +3,12 @@
 import pytest
 
 from tas.sources.config import (
-    Authorization,
-    BasicAuth,
-    HttpConfig,
     SourceConfig,
     SourceConfigError,
-    TlsConfig,
     parse_source_config,
 )
 from tas.sources.series import MAX_QUERY, Aggregate, Mappings, MetricMapping
+from tas.values.http_config import Authorization, BasicAuth, HttpConfig, TlsConfig
 
 SOURCES = ("edge", "prometheus")
 

@@ -1,4 +1,4 @@
-"""HTTP sessions for a source, with TLS and credentials of its configuration, renewed when they change."""
+"""HTTP sessions for one server, with TLS and credentials of its configuration, renewed when they change."""
 
 import asyncio
 import base64
@@ -9,8 +9,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import aiohttp
 import msgspec
 
-from tas.sources.config import Authorization, BasicAuth, HttpConfig, TlsConfig
-from workers.ingest.sources.base import SourceError
+from tas.values.http_config import Authorization, BasicAuth, HttpConfig, TlsConfig
 
 CONNECT_SECONDS = 3.0
 """Time limit of connecting."""
@@ -19,6 +18,10 @@ MAX_SECRET = 64 << 10
 """The largest file that holds a password or a token."""
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+class HttpConfigError(Exception):
+    """A file of the HTTP settings cannot be used; the message names the file."""
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +33,7 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpClient:
-    """The HTTP client of a source. Certificates and secrets are read again when their files change.
+    """The HTTP client of a source or a sink. Certificates and secrets are read again when their files change.
 
     Attributes:
         url: The server's URL without user name and password, for logs.
@@ -52,7 +55,7 @@ class HttpClient:
     async def session(self, config: HttpConfig) -> aiohttp.ClientSession:
         """The current session. Not for concurrent use.
 
-        Raises SourceError if a file of the configuration cannot be used.
+        Raises HttpConfigError if a file of the configuration cannot be used.
         """
         try:
             settings = await asyncio.to_thread(self._read_settings, config)
@@ -62,7 +65,7 @@ class HttpClient:
                 self._session = self._new_session(settings, tls)
                 self._settings = settings
         except (OSError, ValueError) as error:
-            raise SourceError(_error_text(error)) from error
+            raise HttpConfigError(_error_text(error)) from error
         return self._session
 
     async def close(self) -> None:
