@@ -18,7 +18,7 @@ from sandbox.faults import Call, Drop, Faults
 from sandbox.forms import Form, accepted
 from sandbox.metrics import Metrics, Raw
 from sandbox.protobuf import decode_object
-from sandbox.resources import CRDS, NODES, PODS, RESOURCES, Object, Resource
+from sandbox.resources import CRDS, DEPLOYMENTS, NODES, PODS, RESOURCES, Object, Resource
 from sandbox.selectors import Matches, parse_selectors
 from sandbox.store import ForgottenError, encode, partial, whole
 from sandbox.tables import table
@@ -147,10 +147,12 @@ class Api:
             case "create", "eviction":
                 cluster.evict(namespace, name)
                 return _json(done | {"code": 201}, 201)
+            case "get" | "patch", "scale":
+                if call.verb == "patch":
+                    cluster.rescale(namespace, name, await _merge(request, resource), manager=manager)
+                return _json(cluster.scale(namespace, name))
             case "patch", "" | "status" as below:
-                patch = await _body(request)
-                if request.content_type != MERGE_PATCH and not _is_plain_merge(request, resource, patch):
-                    raise StatusError(415, UNKNOWN_FORM + MERGE_PATCH)
+                patch = await _merge(request, resource)
                 answer = cluster.patch(resource, namespace, name, patch, manager=manager, status=below == "status")
             case "delete", "":
                 options = await _body(request) if request.can_read_body else {}
@@ -288,14 +290,22 @@ async def _body(request: web.Request) -> object:
     return body
 
 
-def _is_plain_merge(request: web.Request, resource: Resource, patch: object) -> bool:
-    """Whether a strategic merge patch has the result of a merge patch: a node's metadata and spec, without directives.
+async def _merge(request: web.Request, resource: Resource) -> object:
+    """The merge patch in the body, 415 for a patch of another kind."""
+    patch = await _body(request)
+    if request.content_type != MERGE_PATCH and not _is_plain_merge(request, resource, patch):
+        raise StatusError(415, UNKNOWN_FORM + MERGE_PATCH)
+    return patch
 
-    kubectl cordons and taints with such patches.
+
+def _is_plain_merge(request: web.Request, resource: Resource, patch: object) -> bool:
+    """Whether a strategic merge patch has the result of a merge patch: metadata and spec, without directives.
+
+    Clients cordon and taint nodes, and scale Deployments, with such patches.
     """
     return (
         request.content_type == STRATEGIC_MERGE_PATCH
-        and resource is NODES
+        and resource in (NODES, DEPLOYMENTS)
         and isinstance(patch, dict)
         and patch.keys() <= {"metadata", "spec"}
         and '"$' not in json.dumps(patch)

@@ -15,13 +15,25 @@ from sandbox.errors import (
     PageNotFoundError,
     StatusError,
     already_exists,
+    budget_exceeded,
     conflict,
     invalid,
     not_found,
     uid_conflict,
 )
 from sandbox.managed_fields import managed_fields
-from sandbox.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, TASPOLICIES, Object, Resource
+from sandbox.resources import (
+    BUDGETS,
+    CRDS,
+    DEPLOYMENTS,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    TASPOLICIES,
+    Object,
+    Resource,
+)
 from sandbox.store import Store, key_of
 from sandbox.tables import Column, columns_of
 from sandbox.validation import check, must_be_object
@@ -123,7 +135,7 @@ class Cluster:
         if uid is not None and uid != old["metadata"]["uid"]:
             raise uid_conflict(resource, name, requested=uid, current=old["metadata"]["uid"])
         if resource is NAMESPACES:
-            for content in (PODS, TASPOLICIES):
+            for content in (PODS, BUDGETS, DEPLOYMENTS, TASPOLICIES):
                 self._delete_all(content, name)
         if resource is CRDS and name == CRD_NAME:
             self._delete_all(TASPOLICIES)
@@ -151,8 +163,45 @@ class Cluster:
         self.store.put(PODS, bound | {"status": status})
 
     def evict(self, namespace: str, name: str) -> None:
-        """Deletes a pod at once: the sandbox has no disruption budgets."""
+        """Deletes a pod at once; 429 if a disruption budget with `minAvailable` needs the pod.
+
+        The sandbox counts the healthy pods itself, at the time of the eviction; it reads `matchLabels` of the selector
+        and an integer `minAvailable`.
+        """
+        pod = self.get(PODS, namespace, name)
+        for budget in self.store.items(BUDGETS, namespace) if _is_ready(pod) else ():
+            selected = budget["spec"]["selector"]["matchLabels"].items()
+            if not selected <= pod["metadata"].get("labels", {}).items():
+                continue
+            healthy = sum(
+                _is_ready(each) and selected <= each["metadata"].get("labels", {}).items()
+                for each in self.store.items(PODS, namespace)
+            )
+            if healthy <= (needed := budget["spec"]["minAvailable"]):
+                raise budget_exceeded(budget["metadata"]["name"], needed=needed, healthy=healthy)
         self.delete(PODS, namespace, name)
+
+    def scale(self, namespace: str, name: str) -> Object:
+        """The `Scale` of a Deployment."""
+        deployment = self.get(DEPLOYMENTS, namespace, name)
+        metadata = deployment["metadata"]
+        labels = deployment["spec"]["selector"]["matchLabels"]
+        return {
+            "kind": "Scale",
+            "apiVersion": "autoscaling/v1",
+            "metadata": {
+                key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+            },
+            "spec": {"replicas": deployment["spec"]["replicas"]},
+            "status": {"replicas": 0, "selector": ",".join(f"{key}={value}" for key, value in labels.items())},
+        }
+
+    def rescale(self, namespace: str, name: str, patch: object, *, manager: str) -> None:
+        """A merge patch of the replicas in the `Scale` of a Deployment. Raises as `patch` does."""
+        replicas = must_be_object(must_be_object(patch).get("spec", {}))
+        metadata = must_be_object(patch).get("metadata", {})
+        change = {"metadata": metadata, "spec": {key: replicas[key] for key in ("replicas",) if key in replicas}}
+        self.patch(DEPLOYMENTS, namespace, name, change, manager=manager)
 
     def serves(self, resource: Resource) -> bool:
         """Whether the resource is served: false while its CustomResourceDefinition does not exist."""
@@ -222,6 +271,8 @@ class Cluster:
             new["status"] = with_condition({}, self._condition("Established", reason="InitialNamesAccepted"))
         elif resource.has_status:
             new.pop("status", None)
+        if resource is DEPLOYMENTS:
+            new["spec"] = {"replicas": 1} | must_be_object(new.get("spec"))
 
     def _guard(self, resource: Resource, old: Object, patched: Object, *, uid: bool) -> None:
         """Rejects a patch whose metadata has another name, uid or version. Absent and null fields are allowed."""
@@ -266,6 +317,10 @@ def with_condition(status: Object, condition: Object) -> Object:
     """The status with this condition instead of the previous condition of the same type."""
     others = [other for other in status.get("conditions", []) if other["type"] != condition["type"]]
     return status | {"conditions": [*others, condition]}
+
+
+def _is_ready(pod: Object) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
 
 
 def _is_same(left: object, right: object) -> bool:

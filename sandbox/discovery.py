@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from sandbox.resources import Object, Resource
+from sandbox.resources import SCALE, Object, Resource
 
 VERBS = ("create", "delete", "get", "list", "patch", "watch")
 
@@ -62,6 +62,7 @@ def _entries(resource: Resource) -> list[Object]:
     if resource.has_status:
         entries.append(below | {"name": f"{resource.plural}/status", "verbs": ["get", "patch"]})
     for name, (group, version, kind) in resource.further_subresources.items():
-        posted = {"name": f"{resource.plural}/{name}", "kind": kind, "verbs": ["create"]}
-        entries.append(below | posted | ({"group": group, "version": version} if group else {}))
+        verbs = ["get", "patch"] if name == SCALE else ["create"]
+        further = {"name": f"{resource.plural}/{name}", "kind": kind, "verbs": verbs}
+        entries.append(below | further | ({"group": group, "version": version} if group else {}))
     return entries

@@ -110,6 +110,16 @@ def undecodable(what: str) -> StatusError:
     return StatusError(422, f' "" is invalid: patch: Invalid value: {what}', details={"causes": [cause]})
 
 
+def budget_exceeded(budget: str, *, needed: int, healthy: int) -> StatusError:
+    """The error for an eviction that a disruption budget forbids."""
+    message = f"The disruption budget {budget} needs {needed} healthy pods and has {healthy} currently"
+    return StatusError(
+        429,
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+        details={"causes": [{"reason": "DisruptionBudget", "message": message}]},
+    )
+
+
 def method_not_allowed() -> StatusError:
     """The error for a method that the resource does not have."""
     return StatusError(405, "the server does not allow this method on the requested resource", details={})

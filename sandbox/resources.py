@@ -7,6 +7,8 @@ Object = dict[str, Any]
 """A Kubernetes object as JSON, without `kind` and `apiVersion`, which follow from its resource."""
 
 TELEMETRY_GROUP = "telemetry.intel.com"
+SCALE = "scale"
+"""The subresource with the number of replicas. All others but `status` are posted only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class Resource:
     is_custom: bool = False
     """Whether a CustomResourceDefinition defines it: served only while that exists, and stored as sent."""
     further_subresources: dict[str, tuple[str, str, str]] = field(default_factory=dict, hash=False)
-    """Group, version and kind of the posted objects, by subresource."""
+    """Group, version and kind of the objects of further subresources."""
 
     @property
     def subresources(self) -> frozenset[str]:
@@ -91,6 +93,24 @@ CRDS = Resource(
     short_names=("crd", "crds"),
     has_generation=True,
 )
+BUDGETS = Resource(
+    group="policy",
+    plural="poddisruptionbudgets",
+    singular="poddisruptionbudget",
+    kind="PodDisruptionBudget",
+    short_names=("pdb",),
+    has_generation=True,
+)
+DEPLOYMENTS = Resource(
+    group="apps",
+    plural="deployments",
+    singular="deployment",
+    kind="Deployment",
+    short_names=("deploy",),
+    has_status=True,
+    has_generation=True,
+    further_subresources={SCALE: ("autoscaling", "v1", "Scale")},
+)
 TASPOLICIES = Resource(
     group=TELEMETRY_GROUP,
     version="v1alpha1",
@@ -111,4 +131,4 @@ TASPOLICY_COLUMNS = (
 )
 """`additionalPrinterColumns` of the product's CustomResourceDefinition."""
 
-RESOURCES = (NAMESPACES, NODES, PODS, EVENTS, CRDS, TASPOLICIES)
+RESOURCES = (NAMESPACES, NODES, PODS, EVENTS, CRDS, BUDGETS, DEPLOYMENTS, TASPOLICIES)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from sandbox.errors import Cause, StatusError, invalid, undecodable
 from sandbox.quantity import canonical
-from sandbox.resources import NODES, PODS, Object, Resource
+from sandbox.resources import DEPLOYMENTS, NODES, PODS, Object, Resource
 
 NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
@@ -41,6 +41,8 @@ def check(resource: Resource, new: Object) -> None:
         causes += _resource_lists(new)
     if resource is PODS and not new.get("spec", {}).get("containers"):
         causes.append(Cause(field="spec.containers", message="Required value", reason="FieldValueRequired"))
+    if resource is DEPLOYMENTS and (replicas := new["spec"]["replicas"]) < 0:
+        causes.append(_invalid("spec.replicas", str(replicas), "must be greater than or equal to 0"))
     if causes:
         raise invalid(resource, metadata["name"], causes)
 

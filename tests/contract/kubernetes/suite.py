@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .client import PARTIAL, PARTIAL_LIST, Client, Object, until
+from .client import MERGE_PATCH, PARTIAL, PARTIAL_LIST, Client, Object, until
 
 NODES = "/api/v1/nodes"
 GROUP = "telemetry.intel.com"
@@ -22,6 +22,7 @@ CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/taspolicies.{GRO
 STRATEGIES = {"dontschedule": {"rules": [{"metricname": "health", "operator": "Equals", "target": 1}]}}
 OTHER_STRATEGIES = {"dontschedule": {"rules": [{"metricname": "health", "operator": "Equals", "target": 2}]}}
 TOO_LONG = "x" * 64
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Server(ABC):
@@ -36,6 +37,16 @@ class Server(ABC):
     @abstractmethod
     async def forget(self) -> str:
         """A resource version of policies that is too old to watch from."""
+
+
+def budgets_of(namespace: str) -> str:
+    """The path of a namespace's disruption budgets."""
+    return f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+
+
+def deployments_of(namespace: str) -> str:
+    """The path of a namespace's Deployments."""
+    return f"/apis/apps/v1/namespaces/{namespace}/deployments"
 
 
 def policies_of(namespace: str) -> str:
@@ -70,6 +81,11 @@ def managers_of(stored: Object, key: str) -> list[tuple[str, str]]:
         for entry in stored["metadata"]["managedFields"]
         if f"f:{key}" in entry["fieldsV1"].get("f:metadata", {}).get("f:labels", {})
     ]
+
+
+async def _is_ready(api: Client, path: str) -> bool:
+    conditions = (await api.get(path)).ok()["status"].get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def fresh(prefix: str) -> str:
@@ -780,6 +796,64 @@ class KubernetesContract:
             await api.create(f"{path}/eviction", {"metadata": {"name": "web"}}),
         ):
             assert again.failed(404, "NotFound") == 'pods "web" not found'
+
+    async def test_an_eviction_that_a_disruption_budget_forbids_is_429(
+        self, api: Client, namespace: str, node: Object
+    ) -> None:
+        target = {"kind": "Node", "name": node["metadata"]["name"]}
+        for name in ("first", "second"):
+            path = f"{pods_of(namespace)}/{name}"
+            (await api.create(pods_of(namespace), pod(name))).ok()
+            (await api.create(f"{path}/binding", {"metadata": {"name": name}, "target": target})).ok()
+            await until(lambda path=path: _is_ready(api, path), f"{name} is ready")  # type: ignore[misc]
+        selector = {"matchLabels": {"telemetry-policy": "demo"}}
+        budget = {"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": selector}}
+        (await api.create(budgets_of(namespace), budget)).ok()
+
+        async def evicted(name: str) -> bool:
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            return (await api.create(f"{pods_of(namespace)}/{name}/eviction", eviction)).status == 201
+
+        await until(lambda: evicted("first"), "one pod more than the budget needs may be evicted")
+
+        async def needed() -> str:
+            answer = await api.create(f"{pods_of(namespace)}/second/eviction", {"metadata": {"name": "second"}})
+            assert (
+                answer.failed(429, "TooManyRequests")
+                == "Cannot evict pod as it would violate the pod's disruption budget."
+            )
+            (cause,) = answer.body["details"]["causes"]
+            assert cause["reason"] == "DisruptionBudget"
+            return str(cause["message"]) if "has 1 " in cause["message"] else ""  # the controller counts a little later
+
+        assert await until(needed, "the controller has counted") == (
+            "The disruption budget web needs 1 healthy pods and has 1 currently"
+        )
+        assert (await api.get(f"{pods_of(namespace)}/second")).ok()["metadata"].get("deletionTimestamp") is None
+        (await api.delete(f"{budgets_of(namespace)}/web")).ok()
+        await until(lambda: evicted("second"), "without the budget the pod may be evicted")
+
+    async def test_a_deployment_is_scaled_by_its_subresource(self, api: Client, namespace: str) -> None:
+        labels = {"app": "web"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "pause"}]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+        created = (await api.create(deployments_of(namespace), {"metadata": {"name": "web"}, "spec": spec})).ok()
+        assert created["metadata"]["generation"] == 1
+        path = f"{deployments_of(namespace)}/web"
+        before = (await api.get(f"{path}/scale")).ok()
+        assert (before["kind"], before["apiVersion"]) == ("Scale", "autoscaling/v1")
+        assert before["metadata"]["uid"] == created["metadata"]["uid"]
+        for content_type in (MERGE_PATCH, STRATEGIC):
+            replicas = 3 if content_type == MERGE_PATCH else 5
+            scaled = await api.patch(f"{path}/scale", {"spec": {"replicas": replicas}}, content_type=content_type)
+            assert (scaled.ok()["kind"], scaled.ok()["spec"]) == ("Scale", {"replicas": replicas})
+            deployment = (await api.get(path)).ok()
+            assert (deployment["spec"]["replicas"], deployment["spec"]["selector"]) == (replicas, spec["selector"])
+        assert deployment["metadata"]["generation"] == 3
+        negative = await api.patch(f"{path}/scale", {"spec": {"replicas": -1}})
+        assert "must be greater than or equal to 0" in negative.failed(422, "Invalid")
+        missing = await api.patch(f"{deployments_of(namespace)}/absent/scale", {"spec": {"replicas": 1}})
+        assert missing.failed(404, "NotFound") == 'deployments.apps "absent" not found'
 
     async def test_where_a_pod_runs_is_not_patched_but_its_status_is(self, api: Client, namespace: str) -> None:
         path = f"{pods_of(namespace)}/web"

@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 
 from .client import TABLE, Client, Object
-from .suite import GROUP, NODES, pod, pods_of, policies_of, policy
-
-STRATEGIC = "application/strategic-merge-patch+json"
+from .suite import GROUP, NODES, STRATEGIC, pod, pods_of, policies_of, policy
 
 
 def columns(table: Object) -> list[tuple[str, str]]:
