@@ -55,7 +55,7 @@ MODULES = (
     # Without the service discovery of two dozen clouds: the tests name the targets.
     Module(
         name="prometheus",
-        packages={"prometheus": "github.com/prometheus/prometheus/cmd/prometheus"},
+        packages={name: f"github.com/prometheus/prometheus/cmd/{name}" for name in ("prometheus", "promtool")},
         tags="remove_all_sd",
     ),
     Module(name="node_exporter", packages={"node_exporter": "github.com/prometheus/node_exporter"}),
