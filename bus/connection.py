@@ -242,10 +242,17 @@ class Bus:
             log.log(level, "bus_stream_invalid", connection=self.name, bus=self.address, error=str(problem))
 
     async def feed(
-        self, bucket: Bucket, *, keys: str = ">", after: Callable[[Epoch], int | None] | None = None
+        self,
+        bucket: Bucket,
+        *,
+        keys: str = ">",
+        after: Callable[[Epoch], int | None] | None = None,
+        pace: float = 0.0,
     ) -> Feed:
         """`Feed.open` over the current connection, for the modules of this package."""
-        return await self._checked(Feed.open(self.link, bucket, name=self._consumer_prefix, keys=keys, after=after))
+        return await self._checked(
+            Feed.open(self.link, bucket, name=self._consumer_prefix, keys=keys, after=after, pace=pace)
+        )
 
     async def last_revision(self, bucket: Bucket, keys: str) -> int:
         """The last revision of all keys that match `keys` (wildcards are allowed), or 0. Raises as `get` does."""

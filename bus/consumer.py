@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ import structlog
 
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
-from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError, UnavailableError
+from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError
 from bus.pull import Message, Pull
 from tas.values.backoff import Backoff
 
@@ -84,12 +83,13 @@ class SharedConsumer:
         try:
             await pull.open()
             while True:
-                await self._finish(await pull.next())
+                await self._finish(pull, await pull.next())
         finally:
             for message in await pull.drain():
-                await self._acknowledge(message, _NAK)  # another replica can have it at once
+                pull.answer(message, _NAK)  # another replica can have it at once
+            await pull.send_answers()
 
-    async def _finish(self, messages: Sequence[Message]) -> None:
+    async def _finish(self, pull: Pull, messages: Sequence[Message]) -> None:
         """Handles and acknowledges a batch; a cancellation takes effect after that."""
         task = asyncio.ensure_future(self._handler(messages))
         try:
@@ -100,31 +100,26 @@ class SharedConsumer:
             finally:  # also after a second cancellation
                 task.cancel()
             await asyncio.wait([task])
-            await self._settle(messages, task)
+            self._settle(pull, messages, task)
             raise
         except Exception:  # noqa: BLE001, S110 - the task has the handler's error
             pass
-        await self._settle(messages, task)
+        self._settle(pull, messages, task)
         if not isinstance(error := task.exception(), BusError | None):
             raise error
 
-    async def _settle(self, messages: Sequence[Message], task: "asyncio.Future[None]") -> None:
+    def _settle(self, pull: Pull, messages: Sequence[Message], task: "asyncio.Future[None]") -> None:
         if task.cancelled():
             return
         error = task.exception()
         if error is None:
             for message in messages:
-                await self._acknowledge(message, _ACK)
+                pull.answer(message, _ACK)
         elif isinstance(error, BusError):
             log.warning("batch_nacked", durable=self._durable, messages=len(messages), error=str(error))
             for message in messages:
                 delay = REDELIVERY.after(message.deliveries)
-                await self._acknowledge(message, _NAK + b" " + msgspec.json.encode({"delay": int(delay * NANOSECONDS)}))
-
-    async def _acknowledge(self, message: Message, answer: bytes) -> None:
-        # Without a connection nothing is acknowledged, and the server delivers again: to handle twice is harmless.
-        with suppress(UnavailableError):
-            await self._bus.link.send(message.reply, answer)
+                pull.answer(message, _NAK + b" " + msgspec.json.encode({"delay": int(delay * NANOSECONDS)}))
 
     async def _ensure(self) -> None:
         """Creates the durable if it is missing. Raises BusError."""

@@ -1,13 +1,15 @@
 """The stored entries of a bucket and then its changes, over one connection, until the first gap.
 
-An ordered consumer: ephemeral, pushed, without acknowledgements (ADR-17). If a message is missing, or the server sends
-nothing any more, the feed ends, and `bus.watch` opens the next one.
+An ordered consumer: ephemeral, without acknowledgements (ADR-17). The server pushes each entry at once; with a pace,
+the feed requests entries together instead (`bus.requests`). If a message is missing, or the server sends nothing any
+more, the feed ends, and `bus.watch` opens the next one.
 """
 
 import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 
 from bus.buckets import NANOSECONDS, Bucket
 from bus.client import Msg, Subscription
@@ -15,6 +17,7 @@ from bus.entry import Epoch, RawEntry, is_tombstone
 from bus.errors import BusError, UnavailableError
 from bus.link import CALL_SECONDS, Delivery, Link, status
 from bus.pulse import HEARTBEAT_SECONDS, Pulse
+from bus.requests import Pace, Requests
 
 REMOVE_SECONDS = 0.5
 """How long the deletion of a consumer may take: without it the server deletes the consumer later."""
@@ -29,6 +32,10 @@ BATCH_SECONDS = 0.05
 """`on_batch` is called at least this often while many entries arrive."""
 
 
+REQUESTED_ENTRIES = 1000
+"""How many entries one request of a paced feed may get."""
+
+
 class Feed:
     """One attachment: `release` starts the delivery, and `beat` raises when the feed has ended.
 
@@ -38,7 +45,7 @@ class Feed:
         applied: The last sequence up to which all wanted entries have been delivered.
     """
 
-    def __init__(self, link: Link, bucket: Bucket, name: str, keys: str) -> None:
+    def __init__(self, link: Link, bucket: Bucket, name: str, keys: str, pace: float) -> None:
         self.epoch = Epoch(created="", last_sequence=0)
         self.from_start = True
         self._link = link
@@ -57,6 +64,18 @@ class Feed:
         self._on_entry: Callable[[RawEntry], None] = lambda _: None
         self._on_batch: Callable[[], None] = lambda: None
         self._caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inbox = f"{link.inbox}.{self._consumer}"
+        next_message = f"$JS.API.CONSUMER.MSG.NEXT.{bucket.stream}.{self._consumer}"
+        self._requests: Requests | None = None
+        if pace:
+            self._requests = Requests(
+                link,
+                next_message,
+                self._inbox,
+                batch=REQUESTED_ENTRIES,
+                pace=Pace(pace, messages=inf),
+                end=self._pulse.end,
+            )
 
     @classmethod
     async def open(
@@ -67,14 +86,17 @@ class Feed:
         name: str,
         keys: str = ">",
         after: Callable[[Epoch], int | None] | None = None,
+        pace: float = 0.0,
     ) -> "Feed":
         """Attaches to the bucket; no entry is delivered before `release`.
 
         `after` gets the current epoch and returns the last sequence that the caller knows, or None to get the last
-        entry of every key. `name` is the prefix of the consumer's name. `keys` is a pattern with NATS wildcards.
+        entry of every key. `name` is the prefix of the consumer's name. `keys` is a pattern with NATS wildcards. With
+        a `pace`, in seconds and shorter than a heartbeat, an entry that follows another one may arrive so much later,
+        together with others: each delivery costs this process and the server more than an entry does.
         Raises UnavailableError within a few seconds, also if the stream is replaced meanwhile.
         """
-        feed = cls(link, bucket, name, keys)
+        feed = cls(link, bucket, name, keys, pace)
         try:
             await feed._attach(after)
         except BaseException:
@@ -99,6 +121,8 @@ class Feed:
         self._report_batch()
         for subject in reply_subjects:
             await self._reply(subject)
+        if self._requests is not None:
+            self._requests.start()
 
     async def caught_up(self) -> None:
         """Waits until `is_caught_up`. Raises UnavailableError if the feed ends before."""
@@ -114,6 +138,8 @@ class Feed:
 
     async def close(self) -> None:
         """Ends the feed, and deletes its consumer if the connection is not lost."""
+        if self._requests is not None:
+            self._requests.stop()
         if self._subscription is not None and not self._link.lost.is_set():
             await self._link.unsubscribe(self._subscription)
             await self.remove(self._link)
@@ -129,21 +155,23 @@ class Feed:
         self.from_start = start is None
         self.epoch = epoch
         self.applied = start or 0
-        deliver_to = f"{self._link.inbox}.{self._consumer}"
-        self._subscription = await self._link.subscribe(deliver_to, self._on_message)
+        self._subscription = await self._link.subscribe(self._inbox, self._on_message)
         config = {
             "name": self._consumer,
-            "deliver_subject": deliver_to,
             "filter_subject": self._filter,
             "deliver_policy": "last_per_subject",
             "ack_policy": "none",
             "max_deliver": 1,
-            "flow_control": True,
-            "idle_heartbeat": int(HEARTBEAT_SECONDS * NANOSECONDS),
             "inactive_threshold": INACTIVE_SECONDS * NANOSECONDS,
             "mem_storage": True,
             "num_replicas": 1,
         }
+        if self._requests is None:
+            config |= {
+                "deliver_subject": self._inbox,
+                "flow_control": True,
+                "idle_heartbeat": int(HEARTBEAT_SECONDS * NANOSECONDS),
+            }
         if start is not None:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start + 1}
         stream = self._bucket.stream
@@ -188,9 +216,12 @@ class Feed:
             return ""
         self._pulse.received()
         try:
-            if status(message):
+            if not status(message):
+                self._receive_entry(message)
+            elif self._requests is None:
                 return self._receive_status(message)
-            self._receive_entry(message)
+            elif self._requests.received_status(message):
+                self._note_idle()
         except Exception as error:  # noqa: BLE001 - `beat` raises it
             self._pulse.end(error)
         return ""
@@ -202,6 +233,8 @@ class Feed:
             return
         self._consumer_sequence = delivery.consumer_sequence
         self._pending = delivery.pending
+        if self._requests is not None:
+            self._requests.received()
         self._on_entry(
             RawEntry(
                 key=self._bucket.key(message.subject),
@@ -228,12 +261,16 @@ class Feed:
             return message.reply
         if int(last_consumer_sequence) != self._consumer_sequence:
             self._end(f"{int(last_consumer_sequence) - self._consumer_sequence} entries were lost")
-        elif not self._caught_up.done() and self._pending == 0:
-            # The server is idle, but the last sequence was never delivered: that message was purged or has expired.
+        else:
+            self._note_idle()
+        return headers.get("Nats-Consumer-Stalled", "")
+
+    def _note_idle(self) -> None:
+        """The server has no more entries: if the last sequence was never delivered, it was purged or has expired."""
+        if not self._caught_up.done() and self._pending == 0:
             self.applied = max(self.applied, self.epoch.last_sequence)
             self._set_caught_up()
             self._on_batch()
-        return headers.get("Nats-Consumer-Stalled", "")
 
     def _report_batch(self) -> None:
         try:

@@ -114,7 +114,7 @@ class Overtaking:
             await pull.open()
             pending, handled_at = 1, time.monotonic()
             while self._behind.is_set() or len(held):
-                messages = await pull.take() if len(held) and not pending else await pull.next()
+                messages = pull.take() if len(held) and not pending else await pull.next()
                 for message in messages:
                     held.add(message)
                     pending = message.pending

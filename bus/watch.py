@@ -59,7 +59,8 @@ class Watch:
     invalid values when they are read. `on_epoch` is called before the first entry of each epoch, also of the first: the
     caller must keep what it knows until `_synced` of the new epoch is stored. The epoch begins again if the watch was
     away for so long that it may have missed deletions. `on_batch` is called after each burst of
-    entries, and when `caught_up` becomes true. An exception of these functions is a bug and ends `run`.
+    entries, and when `caught_up` becomes true. An exception of these functions is a bug and ends `run`. With a `pace`,
+    entries that follow another one arrive together, at most so many seconds later (`bus.feed`).
     """
 
     def __init__(
@@ -68,9 +69,11 @@ class Watch:
         *handlers: Handler[Any, Any],
         on_epoch: Callable[[Epoch], None],
         on_batch: Callable[[], None] | None = None,
+        pace: float = 0.0,
     ) -> None:
         kind = handlers[0].kind
         self._bus = bus
+        self._pace = pace
         self._bucket = kind.bucket
         self._keys = kind.keys if len(handlers) == 1 else ">"  # the other keys are not even sent
         self._on_entry = partial(hand_on, kind.bucket, handlers, bus.on_invalid)
@@ -117,7 +120,7 @@ class Watch:
 
     async def _follow(self) -> None:
         """Follows one feed until it fails. Raises BusError."""
-        feed = await self._bus.feed(self._bucket, keys=self._keys, after=self._applied_before)
+        feed = await self._bus.feed(self._bucket, keys=self._keys, after=self._applied_before, pace=self._pace)
         try:
             if feed.from_start:
                 self._caught_up = False

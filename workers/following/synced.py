@@ -29,6 +29,7 @@ class SyncedWatch:
     `handlers` get every other entry, deletions included. `on_epoch` is called before the first entry of a new epoch of
     the bucket. `on_complete` is called once in each epoch: keys that were not in the list no longer exist. It is called
     again if the list changes between one of a cluster and one of none. Without handlers `bucket` names the bucket.
+    `pace` is that of the watch.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class SyncedWatch:
         on_epoch: Callable[[Epoch], None],
         on_complete: Callable[[Synced], None],
         bucket: Bucket | None = None,
+        pace: float = 0.0,
     ) -> None:
         self._bucket = bucket or handlers[0].kind.bucket
         self._on_epoch = on_epoch
@@ -50,6 +52,7 @@ class SyncedWatch:
             *handlers,
             on_epoch=self._epoch_began,
             on_batch=self._complete_if_taken_in,
+            pace=pace,
         )
 
     @property

@@ -43,6 +43,10 @@ MAX_CONCURRENT_WRITES = 32
 DECODED_AT_ONCE = 8
 """After so many messages the event loop runs: an extender may answer in the same process."""
 
+PACE_SECONDS = 0.1
+"""How long writes of replicas are gathered before this one learns of them. Most are its own, which it knows; after a
+write of another replica, its next write of the node conflicts until then, and is repeated."""
+
 RETRY_SECONDS = 1.0
 """The delay before a failed deletion is retried."""
 
@@ -119,6 +123,7 @@ class Materialize:
             NODE_FACTS.to(self._apply_facts),
             on_epoch=self._start_epoch,
             on_complete=self._complete,
+            pace=PACE_SECONDS,
         )
         self._consumer = SharedConsumer(bus, SAMPLES, DURABLE, self.handle)
         self._overtaking = Overtaking(bus, SAMPLES, self._handle_early)

@@ -62,6 +62,9 @@ CHECK_SECONDS = 0.5
 CHECK_ALL_SECONDS = 5.0
 """How often all policies are checked: a metric becomes stale without an event."""
 
+PACE_SECONDS = 0.25
+"""How long entries of the bus are gathered: a check is later anyway."""
+
 MAX_CONCURRENT = 4
 """Statuses that are patched at the same time."""
 
@@ -218,7 +221,9 @@ class _Following:
         self._start_at = time.monotonic() + patch_after
         self._patched: dict[PolicyKey, float] = {}
         self._reflector = Reflector(client, POLICIES, on_list=self._listed, on_change=self._change)
-        self._verdicts = Watch(bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self._verdicts_epoch_began())
+        self._verdicts = Watch(
+            bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self._verdicts_epoch_began(), pace=PACE_SECONDS
+        )
         self._refusals = Watch(bus, REFUSED_LABELS.to(self._take_refused), on_epoch=lambda _: self.refused.clear())
         self._nodes = SyncedWatch(
             bus,
@@ -226,6 +231,7 @@ class _Following:
             NODE_FACTS.to(self._take_facts),
             on_epoch=lambda _: self._nodes_epoch_began(),
             on_complete=self._complete,
+            pace=PACE_SECONDS,
         )
 
     async def run(self) -> None:

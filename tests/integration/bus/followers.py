@@ -19,6 +19,7 @@ def raw_watch(
     on_epoch: Callable[[Epoch], None],
     on_batch: Callable[[], None] | None = None,
     keys: str = ">",
+    pace: float = 0.0,
 ) -> Watch:
     """A watch of bytes: every key and every value is valid."""
     kind: RecordKind[str, bytes] = RecordKind(
@@ -28,19 +29,21 @@ def raw_watch(
     def take(entry: Entry[str, bytes]) -> None:
         on_entry(RawEntry(entry.key, entry.readable(), entry.revision, entry.created))
 
-    return Watch(bus, kind.to(take), on_epoch=on_epoch, on_batch=on_batch)
+    return Watch(bus, kind.to(take), on_epoch=on_epoch, on_batch=on_batch, pace=pace)
 
 
 class Follower:
     """What a watch delivered, and the view that results."""
 
-    def __init__(self, bus: Bus, bucket: Bucket, keys: str = ">") -> None:
+    def __init__(self, bus: Bus, bucket: Bucket, keys: str = ">", pace: float = 0.0) -> None:
         self.epochs: list[Epoch] = []
         self.entries: list[RawEntry] = []
         self.batches = 0
         self.caught_up_at_epochs: list[bool] = []
         self.view: dict[str, bytes] = {}
-        self.watch = raw_watch(bus, bucket, on_entry=self._entry, on_epoch=self._epoch, on_batch=self._batch, keys=keys)
+        self.watch = raw_watch(
+            bus, bucket, on_entry=self._entry, on_epoch=self._epoch, on_batch=self._batch, keys=keys, pace=pace
+        )
 
     def _epoch(self, epoch: Epoch) -> None:
         self.epochs.append(epoch)
@@ -63,9 +66,9 @@ class Follower:
 
 
 @asynccontextmanager
-async def following(bus: Bus, bucket: Bucket, *, keys: str = ">") -> AsyncIterator[Follower]:
+async def following(bus: Bus, bucket: Bucket, *, keys: str = ">", pace: float = 0.0) -> AsyncIterator[Follower]:
     """Runs a watch as long as the body does."""
-    follower = Follower(bus, bucket, keys)
+    follower = Follower(bus, bucket, keys, pace)
     task = asyncio.create_task(follower.watch.run())
     try:
         yield follower

@@ -14,7 +14,8 @@ from bus.connection import Bus
 from bus.consumer import REDELIVERY, Message, SharedConsumer
 from bus.errors import ConflictError, MisconfiguredError, RefusedError, UnavailableError
 from bus.link import Link
-from bus.pull import BATCH_BYTES, EXPIRES_SECONDS
+from bus.pull import BATCH_BYTES
+from bus.requests import DELIVERED_AT_ONCE, EXPIRES_SECONDS
 from tas.values.backoff import Backoff
 from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
@@ -194,7 +195,7 @@ async def test_a_slow_handler_fetches_at_most_one_batch_in_advance(bus: Bus) -> 
 async def test_a_request_without_messages_is_followed_by_the_next_one(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.pull.EXPIRES_SECONDS", 1.1)  # the server requires more than twice the heartbeat
+    monkeypatch.setattr("bus.requests.EXPIRES_SECONDS", 1.1)  # the server requires more than twice the heartbeat
     handler = Handler()
     requests = 0
     send = Link.send
@@ -248,8 +249,8 @@ async def test_when_cancelled_messages_under_way_are_delivered_to_others(server:
         async with consuming(far, slow, batch=5, ack_wait_seconds=600) as task:
             await eventually(lambda: attached(bus, 1))
             proxy.delay = 0.5
-            sent = await publish(bus, 5)
-            await eventually(lambda: pending_is(bus, (5, 0)))  # the server has sent all of them
+            sent = await publish(bus, DELIVERED_AT_ONCE)
+            await eventually(lambda: pending_is(bus, (DELIVERED_AT_ONCE, 0)))  # the server has sent all of them
             assert slow.begun == 0
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

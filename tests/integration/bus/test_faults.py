@@ -181,10 +181,13 @@ async def has_consumers(bus: Bus, of: Bucket | Stream, count: int) -> bool:
     return await answered(lambda: consumers(bus, of)) == count
 
 
-async def test_an_earlier_state_of_a_store_is_a_new_epoch_facts_n34(server: Server, bus: Bus, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pace", [0.0, 0.1])
+async def test_an_earlier_state_of_a_store_is_a_new_epoch_facts_n34(
+    server: Server, bus: Bus, tmp_path: Path, pace: float
+) -> None:
     """As after a power loss, or from a backup: the stream has the same creation time, and ends earlier."""
     await write_eventually(bus, "kept")
-    async with following(bus, NODES) as follower:
+    async with following(bus, NODES, pace=pace) as follower:
         await follower.caught_up()
         await server.stop()
         shutil.copytree(tmp_path / "store", tmp_path / "backup")
@@ -341,8 +344,11 @@ async def test_a_watch_that_gets_heartbeats_and_no_entries_is_reopened_facts_n36
 
 
 @pytest.mark.usefixtures("long_limits")
-async def test_a_lost_entry_is_detected_at_the_next_entry(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with following(bus, NODES) as follower:
+@pytest.mark.parametrize("pace", [0.0, 0.1])
+async def test_a_lost_entry_is_detected_at_the_next_entry(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, pace: float
+) -> None:
+    async with following(bus, NODES, pace=pace) as follower:
         await follower.caught_up()
         feed = follower.watch._feed
         assert feed is not None

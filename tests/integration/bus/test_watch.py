@@ -64,8 +64,9 @@ async def test_a_feed_without_stored_entries_is_caught_up_at_once(bus: Bus, keys
     await feed.close()
 
 
-async def test_an_empty_bucket_is_caught_up_without_an_entry(bus: Bus) -> None:
-    async with following(bus, NODES) as follower:
+@pytest.mark.parametrize("pace", [0.0, 0.1])
+async def test_an_empty_bucket_is_caught_up_without_an_entry(bus: Bus, pace: float) -> None:
+    async with following(bus, NODES, pace=pace) as follower:
         await follower.caught_up()
         assert follower.entries == []
         assert follower.batches
@@ -193,11 +194,12 @@ async def test_a_slow_reader_catches_up_and_does_not_block_other_tasks(bus: Bus)
         await asyncio.wait(tasks)
 
 
-async def test_a_watch_catches_up_though_the_last_message_was_purged(bus: Bus) -> None:
+@pytest.mark.parametrize("pace", [0.0, 0.1])
+async def test_a_watch_catches_up_though_the_last_message_was_purged(bus: Bus, pace: float) -> None:
     await fill(bus, 3)
     await bus.api("STREAM.PURGE.KV_NODES", {"filter": "$KV.NODES.n2.metrics"})
     assert (await bus.epoch(NODES)).last_sequence > 0
-    async with following(bus, NODES) as follower:
+    async with following(bus, NODES, pace=pace) as follower:
         await follower.caught_up()
         assert len(follower.view) == 2
         assert follower.watch.status.lag == 0
@@ -310,7 +312,12 @@ async def test_a_leader_that_is_briefly_behind_begins_no_new_epoch(server: Serve
         wrong_answers = 0
 
         async def feed(
-            self, bucket: Bucket, *, keys: str = ">", after: Callable[[Epoch], int | None] | None = None
+            self,
+            bucket: Bucket,
+            *,
+            keys: str = ">",
+            after: Callable[[Epoch], int | None] | None = None,
+            pace: float = 0.0,
         ) -> Feed:
             def lagging_after(epoch: Epoch) -> int | None:
                 assert after is not None
@@ -319,7 +326,7 @@ async def test_a_leader_that_is_briefly_behind_begins_no_new_epoch(server: Serve
                     return after(replace(epoch, last_sequence=epoch.last_sequence - 1))
                 return after(epoch)
 
-            return await super().feed(bucket, keys=keys, after=lagging_after)
+            return await super().feed(bucket, keys=keys, after=lagging_after, pace=pace)
 
     async with LaggingBus.connect(server.url, name="lagging") as bus:
         assert isinstance(bus, LaggingBus)

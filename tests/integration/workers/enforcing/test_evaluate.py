@@ -198,11 +198,16 @@ class GatedBus(Bus):
         self.not_read: tuple[str, ...] = ()
 
     async def feed(
-        self, bucket: Bucket, *, keys: str = ">", after: Callable[[Epoch], int | None] | None = None
+        self,
+        bucket: Bucket,
+        *,
+        keys: str = ">",
+        after: Callable[[Epoch], int | None] | None = None,
+        pace: float = 0.0,
     ) -> Feed:
         if bucket in self.not_followed:
             await self.gate.wait()
-        return await super().feed(bucket, keys=keys, after=after)
+        return await super().feed(bucket, keys=keys, after=after, pace=pace)
 
     async def get(self, bucket: Bucket, key: str) -> RawEntry | None:
         if key in self.not_read:

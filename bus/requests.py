@@ -1,0 +1,164 @@
+"""Requests for the messages of a pull consumer, over one connection: one request at a time.
+
+Each delivery wakes up the server and this process, which costs more than most messages do. So when messages arrive
+quickly, a request gets those that were stored during a pause. All other messages are delivered at once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from bus.buckets import NANOSECONDS
+from bus.client import Msg
+from bus.errors import UnavailableError
+from bus.link import NO_RESPONDERS, Link, status
+from bus.pulse import HEARTBEAT_SECONDS
+
+EXPIRES_SECONDS = 3.0
+"""When a request that waits for the next message expires, and the next one is sent.
+
+Short, because a paused replica with a pending request gets messages, which wait until their acknowledgement is overdue.
+"""
+
+GATHERED = 2
+"""A pause is only made if at least so many messages are expected."""
+
+DELIVERED_AT_ONCE = 4
+"""How many messages one request gets without a pause."""
+
+_HEARTBEAT = "100"
+_ENDS = ("404", "408")
+"""The statuses of a request that got all stored messages, and of one that has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long messages are gathered: until about `messages` have arrived at their current rate, at most `seconds`.
+
+    `seconds` must be shorter than a heartbeat: during a pause the server sends none.
+    """
+
+    seconds: float
+    messages: float
+
+    def after(self, received: int, seconds: float) -> float:
+        """The pause after a request that got so many messages, which arrived in so many seconds; 0 for none."""
+        if received * self.seconds < GATHERED * seconds:
+            return 0.0
+        return min(self.seconds, self.messages / received * seconds)
+
+
+class Requests:
+    """Decides when which request is sent.
+
+    `end` gets the error that ends the consumer. `is_room` says whether another batch may arrive; after it was False,
+    the caller calls `resume`. `before` is awaited before each request: what it sends is written together with it.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        subject: str,
+        inbox: str,
+        *,
+        batch: int,
+        pace: Pace,
+        end: Callable[[Exception], None],
+        is_room: Callable[[], bool] = lambda: True,
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        assert pace.seconds < HEARTBEAT_SECONDS
+        self._link = link
+        self._subject = subject
+        self._inbox = inbox
+        self._stored = _Request(batch, no_wait=True)
+        self._next = _Request(
+            DELIVERED_AT_ONCE,
+            expires=int(EXPIRES_SECONDS * NANOSECONDS),
+            idle_heartbeat=int(HEARTBEAT_SECONDS * NANOSECONDS),
+        )
+        self._pace = pace
+        self._end = end
+        self._is_room = is_room
+        self._before = before
+        self._requested = 0
+        self._received = 0
+        self._asked_at = asyncio.get_running_loop().time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Future[None] | None = None
+        self._due: _Request | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Sends the first request."""
+        self._request(self._stored)
+
+    def stop(self) -> None:
+        """Sends no more requests."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def resume(self) -> None:
+        """Sends the request that is due, if there is room now."""
+        if self._due is not None and self._is_room():
+            self._request(self._due)
+
+    def received(self) -> None:
+        """Notes a message: after the last one of a request the next request follows."""
+        self._received += 1
+        if self._received == self._requested:
+            if self._requested == self._stored.batch:
+                self._request(self._stored)
+            else:
+                self._continue()
+
+    def received_status(self, message: Msg) -> bool:
+        """Handles a message with a status; returns whether the server has no message left. Raises UnavailableError."""
+        what = status(message)
+        if what == _HEARTBEAT:
+            return True
+        if what not in _ENDS:
+            # 409 has a description: the consumer was deleted, has another leader, or has too many requests.
+            missing = what == NO_RESPONDERS
+            why = "the consumer is missing" if missing else (message.headers or {}).get("Description", "")
+            raise UnavailableError(f"{self._subject}: {what} {why}")
+        is_idle = not self._received
+        self._continue()
+        return is_idle
+
+    def _continue(self) -> None:
+        """Sends the next request now, or after a pause."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        pause = self._pace.after(self._received, now - self._asked_at) if self._received else 0.0
+        self._asked_at = now
+        if pause:
+            self._timer = loop.call_at(now + pause, self._request, self._stored)
+        else:
+            self._request(self._next)
+
+    def _request(self, what: "_Request") -> None:
+        self._due = None if self._is_room() else what
+        if self._due is None and not self._stopped:
+            self._requested, self._received = what.batch, 0
+            self._sending = asyncio.ensure_future(self._send(msgspec.json.encode(what)))
+
+    async def _send(self, body: bytes) -> None:
+        try:
+            if self._before is not None:
+                await self._before()
+            await self._link.send(self._subject, body, reply=self._inbox)
+        except UnavailableError as error:
+            self._end(error)
+
+
+class _Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of a request: for what is stored now, or with `expires` (in nanoseconds) for the next messages."""
+
+    batch: int
+    no_wait: bool = False
+    expires: int = 0
+    idle_heartbeat: int = 0

@@ -1,0 +1,78 @@
+"""Watches and consumers that gather messages that arrive quickly."""
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from bus.buckets import NODES
+from bus.connection import Bus
+from bus.link import Link
+from tests.integration.bus.followers import following
+from tests.integration.servers import eventually
+
+pytestmark = pytest.mark.usefixtures("long_limits")
+
+STORED = 1500
+"""More than one request gets."""
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """The requests for messages that are sent."""
+    found: list[dict[str, int]] = []
+    send = Link.send
+
+    async def noted(link: Link, subject: str, payload: bytes, *, reply: str = "") -> None:
+        if subject.startswith("$JS.API.CONSUMER.MSG.NEXT."):
+            found.append(msgspec.json.decode(payload))
+        await send(link, subject, payload, reply=reply)
+
+    monkeypatch.setattr(Link, "send", noted)
+    return found
+
+
+async def put(bus: Bus, key: str) -> int:
+    return await bus.put(NODES, key, b"1", revision=0, read_at=time.monotonic())
+
+
+async def test_a_paced_watch_delivers_all_entries_in_order_and_gathers_those_that_follow_quickly(
+    bus: Bus, requests: list[dict[str, int]]
+) -> None:
+    for start in range(0, STORED, 100):
+        await asyncio.gather(*(put(bus, f"stored-{number}") for number in range(start, start + 100)))
+    async with following(bus, NODES, pace=0.2) as follower:
+        await follower.caught_up()
+        assert len(follower.view) == STORED
+        await eventually(lambda: "expires" in requests[-1])  # the server has no more entries
+        before, batches = len(requests), follower.batches
+        revisions = [await put(bus, f"later-{number}") for number in range(400)]
+        await eventually(lambda: len(follower.entries) == STORED + 400)
+        assert [entry.revision for entry in follower.entries[STORED:]] == revisions
+        assert any("no_wait" in request for request in requests[before:])
+        assert len(requests) - before < 100
+        assert follower.batches - batches < 100
+
+
+async def test_a_paced_watch_delivers_an_entry_after_an_idle_time_without_a_new_request(
+    bus: Bus, requests: list[dict[str, int]]
+) -> None:
+    async with following(bus, NODES, pace=0.2) as follower:
+        await follower.caught_up()
+        await eventually(lambda: "expires" in requests[-1])
+        before = len(requests)
+        await put(bus, "alone")
+        await eventually(lambda: len(follower.entries) == 1)
+        assert {*map(str, requests[before:])} <= {str(requests[before - 1])}  # at most the same one, after it expired
+
+
+async def test_a_paced_watch_goes_on_after_its_consumer_was_deleted(bus: Bus) -> None:
+    async with following(bus, NODES, pace=0.1) as follower:
+        await follower.caught_up()
+        feed = follower.watch._feed
+        assert feed is not None
+        await bus.api(f"CONSUMER.DELETE.{NODES.stream}.{feed._consumer}")
+        await put(bus, "after")
+        await eventually(lambda: "after" in follower.view)
+        assert follower.watch._feed is not feed
