@@ -23,7 +23,7 @@ FIRST_SEQUENCE_MICROSECONDS = 10**15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """A stream; `max_age_seconds` and `max_bytes` of 0 mean no limit, as does `max_message_bytes`.
+    """A stream; limits of 0 mean no limit.
 
     It stores what is published on `subjects`, or an ordered copy of its `sources` with limits of its own.
     """
@@ -34,6 +34,7 @@ class Stream:
     max_age_seconds: float = 0
     max_bytes: int = 0
     max_message_bytes: int = 0
+    max_messages_per_subject: int = 0
 
     @property
     def stream(self) -> str:
@@ -87,13 +88,31 @@ The history can grow without end, so the bucket has a limit. At the limit `evalu
 VERDICT_LOG = Stream(name="VERDICT_LOG", sources=(VERDICTS,), max_age_seconds=24 * 3600, max_bytes=1 << 30)
 """For a day with 1.2 changes a second if a verdict has 10 KB. A verdict of 50 policies with three strategies each has
 33 KB: then the log holds its last 32,000 changes."""
+EVENTS = Stream(
+    name="EVENTS", subjects=("tas.events.>", "tas.announced.>"), max_age_seconds=7 * 24 * 3600, max_bytes=1 << 30
+)
+"""The public events. Below `tas.announced` the publisher stores up to which change of the bus all is announced."""
+ANNOUNCED = Stream(name="ANNOUNCED", sources=(EVENTS,), max_messages_per_subject=1, max_bytes=256 << 20)
+"""The last event of each subject, also when EVENTS no longer has it: a violation may last longer than that."""
 LEASES = Bucket(name="LEASES", ttl=True)
 SOURCES = Bucket(name="SOURCES", ttl=True)
 """A key expires when its source is no longer configured."""
 REFUSALS = Bucket(name="REFUSALS", ttl=True)
 """A key expires when no replica of `labels` renews it."""
 
-ALL: tuple[Stream | Bucket, ...] = (SAMPLES, NODES, POLICIES, PODS, VERDICTS, VERDICT_LOG, LEASES, SOURCES, REFUSALS)
+ALL: tuple[Stream | Bucket, ...] = (
+    SAMPLES,
+    NODES,
+    POLICIES,
+    PODS,
+    VERDICTS,
+    VERDICT_LOG,
+    LEASES,
+    SOURCES,
+    REFUSALS,
+    EVENTS,
+    ANNOUNCED,
+)
 """Every stream and bucket that a connection creates if it is missing."""
 
 SYNCED = "_synced"
@@ -117,6 +136,8 @@ def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) ->
             "max_age": int(of.max_age_seconds * NANOSECONDS),
             "max_msg_size": of.max_message_bytes or -1,
         }
+        if of.max_messages_per_subject:
+            stream["max_msgs_per_subject"] = of.max_messages_per_subject
         if of.sources:
             stream["sources"] = [{"name": source.stream} for source in of.sources]
         return stream

@@ -8,7 +8,7 @@ import base64
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -158,6 +158,19 @@ class Bus:
             _check_message(stream, subject, payload)
         link, seconds = await self._writable()
         await self._checked(link.publish_all(messages, seconds=seconds))
+
+    async def publish_each(
+        self, stream: Stream, messages: Sequence[tuple[str, bytes, Mapping[str, str]]]
+    ) -> list[int | BusError]:
+        """Publishes up to a few hundred messages (subject, payload, headers), each with a sequence or an error.
+
+        Raises UnavailableError if some answers are missing: each message may be stored. Raises RefusedError if a
+        message is invalid; nothing was sent.
+        """
+        for subject, payload, _ in messages:
+            _check_message(stream, subject, payload)
+        link, seconds = await self._writable()
+        return await self._checked(link.publish_each(messages, seconds=seconds))
 
     async def put(
         self, bucket: Bucket, key: str, value: bytes, *, revision: int, read_at: float, ttl_seconds: int = 0

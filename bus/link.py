@@ -243,17 +243,34 @@ class Link:
 
         Raises as `publish` does, for the first message that failed, after all answers: other messages may be stored.
         """
-        for subject, payload in messages:
+        for outcome in await self.publish_each([(*each, None) for each in messages], seconds=seconds):
+            if isinstance(outcome, BusError):
+                raise outcome
+
+    async def publish_each(
+        self, messages: Sequence[tuple[str, bytes, Mapping[str, str] | None]], *, seconds: float
+    ) -> list[int | BusError]:
+        """Publishes (subject, payload, headers) as `publish_all` does, and returns a sequence or an error for each.
+
+        Raises UnavailableError without all answers in time: each message may be stored. Raises RefusedError if a
+        message is too large; nothing was sent.
+        """
+        for subject, payload, _ in messages:
             self._refuse(subject, payload)
         expected: dict[str, tuple[str, asyncio.Future[Msg | BusError]]] = {}
         try:
             async with asyncio.timeout(seconds):
-                for subject, payload in messages:
+                for subject, payload, headers in messages:
                     await self.wait_writable(seconds)
                     self._refuse_if_lost()  # `_lose` ends only the requests that it knows
                     token, reply = self._expect(subject)
                     expected[token] = (subject, reply)
-                    await self._client.publish(subject, payload, reply=f"{self.inbox}.reply.{token}")
+                    await self._client.publish(
+                        subject,
+                        payload,
+                        reply=f"{self.inbox}.reply.{token}",
+                        headers=None if headers is None else dict(headers),
+                    )
                 answers = [(subject, await reply) for subject, reply in expected.values()]
         except TimeoutError as error:
             unanswered = sum(not reply.done() for _, reply in expected.values())
@@ -265,8 +282,13 @@ class Link:
         finally:
             for token in expected:
                 del self._replies[token]
+        outcomes: list[int | BusError] = []
         for subject, answer in answers:
-            _sequence(subject, _body(subject, answer))
+            try:
+                outcomes.append(_sequence(subject, _body(subject, answer)))
+            except BusError as error:
+                outcomes.append(error)
+        return outcomes
 
     async def subscribe(self, subject: str, handle: Callable[[Msg], Coroutine[Any, Any, None]]) -> Subscription:
         """Awaits `handle` for each message in turn; `handle` must not raise. Raises UnavailableError."""

@@ -6,6 +6,7 @@ nats-py's own `fetch` waits for a full batch, or does not return.
 import asyncio
 import secrets
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -31,8 +32,9 @@ BATCH_BYTES = 256 << 10
 class Message:
     """One message of a stream. `arrived` is when the server stored it, seconds since 1970.
 
-    `deliveries` counts the deliveries, this one included; `pending` counts the messages behind this one, and is up to
-    date in the last message of a batch; `reply` is the subject for the acknowledgement.
+    `deliveries` counts the deliveries, this one included; `delivery` counts those of the consumer; `pending` counts the
+    messages behind this one, and is up to date in the last message of a batch; `reply` is the subject for the
+    acknowledgement.
     """
 
     subject: str
@@ -42,6 +44,8 @@ class Message:
     deliveries: int
     reply: str
     pending: int = 0
+    delivery: int = 0
+    headers: Mapping[str, str] | None = None
 
 
 class Pull:
@@ -161,6 +165,8 @@ class Pull:
                 deliveries=delivery.deliveries,
                 reply=message.reply,
                 pending=delivery.pending,
+                delivery=delivery.consumer_sequence,
+                headers=message.headers,
             )
         )
         if self._arrival is not None and not self._arrival.done():

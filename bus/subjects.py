@@ -8,10 +8,12 @@ from typing import Literal, cast
 
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
+from tas.events.data import ALL_POLICIES, Data
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_dns_label, is_source_name, is_subdomain
 
 SAMPLES = "tas.samples"
+EVENTS = "tas.events"
 
 NodeKind = Literal["metrics", "facts"]
 """The kind of a key of NODES: the node's newest samples, or the node as reported by the API server."""
@@ -46,6 +48,22 @@ def parse_samples_subject(subject: str) -> tuple[str, str]:
     if not is_source_name(source):
         raise InvalidInputError("sample", "subject", subject, "its source must be of a-z, 0-9 and -, at most 63")
     return node, source
+
+
+def event_subject(data: Data) -> str:
+    """The subject of the events about one thing: the channel of the data, and a token for each of its names."""
+    return ".".join((EVENTS, data.CHANNEL, *map(event_token, data.names)))
+
+
+def event_token(name: str) -> str:
+    """The token of a DNS name, as `token`, or of a label key: the key may contain `_`, which becomes `=`."""
+    return name if name == ALL_POLICIES else token(name.replace("_", "="))
+
+
+def events_filter(channel: str, *names: str | None) -> str:
+    """The filter for the events of a channel; None stands for any name, and so do the names after the last one."""
+    tokens = ["*" if name is None else event_token(name) for name in names]
+    return ".".join((EVENTS, channel, *tokens, ">"))
 
 
 def node_metrics_key(node: str) -> str:

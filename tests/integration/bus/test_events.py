@@ -1,0 +1,128 @@
+"""Events on the bus: conditional publishing, replay from a time or a sequence, gaps, the last event of a subject."""
+
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from bus.buckets import ANNOUNCED, EVENTS
+from bus.connection import Bus
+from bus.errors import ConflictError
+from bus.events import EventMessage, EventReader, Expected, Lost, Start, last_events, publish_events
+from bus.stream_reader import FROM_START
+from bus.subjects import events_filter
+from tas.events.data import EventData, Gap, ViolationStarted
+from tas.events.event import Cause, Event, event_of
+from tests.integration.servers import Server, eventually
+
+pytestmark = pytest.mark.usefixtures("long_limits")
+
+POLICY: dict[str, Any] = {"namespace": "default", "policy": "p", "strategy": "deschedule"}
+
+
+def event(number: int, data: EventData | None = None) -> Event:
+    started = ViolationStarted(node=f"node-{number}", **POLICY)
+    return event_of(data or started, Cause("1", number), time=time.time())
+
+
+async def publish(bus: Bus, *numbers: int) -> list[int]:
+    outcomes = await publish_events(bus, [Expected(event(number), 0) for number in numbers])
+    assert all(isinstance(each, int) for each in outcomes), outcomes
+    return [each for each in outcomes if isinstance(each, int)]
+
+
+def nodes(messages: Sequence[EventMessage]) -> list[str]:
+    return [each.event.subject.removeprefix("nodes/") for each in messages]
+
+
+async def stored(bus: Bus, start: Start, *filters: str) -> tuple[list[EventMessage], list[Lost]]:
+    messages: list[EventMessage] = []
+    lost: list[Lost] = []
+    reader = EventReader(bus, start, filters=filters, batch=7) if filters else EventReader(bus, start, batch=7)
+    async for batch in reader.stored():
+        messages += batch.messages
+        lost += [batch.lost] if batch.lost else []
+    return messages, lost
+
+
+async def test_an_event_is_published_only_after_the_expected_one(bus: Bus) -> None:
+    (first,) = await publish(bus, 1)
+    outcomes = await publish_events(bus, [Expected(event(1), 0), Expected(event(2), 0), Expected(event(1), first)])
+    assert isinstance(outcomes[0], ConflictError)
+    assert outcomes[1:] == [first + 1, first + 2]
+    messages, _ = await stored(bus, FROM_START)
+    assert nodes(messages) == ["node-1", "node-2", "node-1"]
+    assert messages[0].event.id == event(1).id
+
+
+async def test_events_are_replayed_from_a_sequence_and_from_a_time(bus: Bus) -> None:
+    sequences = await publish(bus, *range(50))
+    messages, lost = await stored(bus, FROM_START)
+    assert (nodes(messages), lost) == ([f"node-{number}" for number in range(50)], [])
+    messages, lost = await stored(bus, Start(after=sequences[19]))
+    assert ([each.sequence for each in messages], lost) == (sequences[20:], [])
+    since = messages[5].arrived
+    messages, lost = await stored(bus, Start(time=since - 1e-6))
+    assert messages[0].sequence <= sequences[25]
+    assert (messages[-1].sequence, lost) == (sequences[-1], [])
+    assert await stored(bus, Start(time=time.time() + 60)) == ([], [])
+    messages, lost = await stored(bus, FROM_START, events_filter("violation", "node-7"), events_filter("gap"))
+    assert (nodes(messages), lost) == (["node-7"], [])
+
+
+async def test_a_gap_is_reported_wherever_it_is(bus: Bus) -> None:
+    sequences = await publish(bus, *range(50))
+    async with aclosing(EventReader(bus, Start(after=sequences[9]), batch=7).batches()) as batches:
+        first = await anext(batches)
+        assert first.messages[0].sequence == sequences[10]
+        assert first.lost is None
+        await bus.api(f"STREAM.PURGE.{EVENTS.stream}", {"seq": sequences[40]})
+        seen, losses = list(first.messages), []
+        async for batch in batches:
+            seen += batch.messages
+            losses += [batch.lost] if batch.lost else []
+            if seen[-1].sequence == sequences[-1]:
+                break
+    (lost,) = losses
+    assert (lost.stream, lost.last) == (EVENTS.name, sequences[39])
+    assert [each.sequence for each in seen] == [*range(sequences[10], lost.first), *sequences[40:]]
+    assert lost.first < lost.last
+    assert (await stored(bus, Start(after=sequences[9])))[1] == [Lost(EVENTS.name, sequences[10], sequences[39])]
+    assert (await stored(bus, Start(time=time.time() - 60)))[1] == [Lost(EVENTS.name, sequences[0], sequences[39])]
+    assert (await stored(bus, Start(after=sequences[44]), events_filter("violation", "node-47")))[1] == []
+
+
+async def test_a_reader_continues_after_a_restart_of_the_server(bus: Bus, server: Server) -> None:
+    await publish(bus, *range(5))
+    seen: list[EventMessage] = []
+    async with aclosing(EventReader(bus, FROM_START).batches()) as batches:
+        while len(seen) < 5:
+            seen += (await anext(batches)).messages
+        await server.kill()
+        await server.start()
+        await bus.wait_connected()
+        await eventually(lambda: bus.connected)
+        await publish(bus, *range(5, 10))
+        while len(seen) < 10:
+            seen += (await anext(batches)).messages
+    assert nodes(seen) == [f"node-{number}" for number in range(10)]
+
+
+async def test_the_last_event_of_a_subject_is_known_when_the_stream_has_lost_it(bus: Bus) -> None:
+    sequences = await publish(bus, *range(300))
+    (again,) = await publish_events(bus, [Expected(event(1), sequences[1])])
+    gap = event(0, Gap(stream="VERDICT_LOG", first=1, last=2))
+    (last,) = await publish_events(bus, [Expected(gap, 0)])
+
+    async def copied() -> bool:
+        return bool((await bus.api(f"STREAM.INFO.{ANNOUNCED.stream}"))["state"]["messages"] == 301)
+
+    await eventually(copied)
+    await bus.api(f"STREAM.PURGE.{EVENTS.stream}", {"seq": sequences[-1]})
+    found = {each.subject: (each.sequence, each.event.type) for each in await last_events(bus)}
+    assert len(found) == 301
+    assert found["tas.events.violation.node-1.default.p.deschedule"][0] == again
+    assert found["tas.events.violation.node-5.default.p.deschedule"][0] == sequences[5]
+    assert found["tas.events.gap"] == (last, gap.type)

@@ -1,0 +1,48 @@
+"""One event of each type, with every field set."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tas.events.data import (
+    BreakerReset,
+    BreakerTripped,
+    EndReason,
+    EpochChanged,
+    EventData,
+    Gap,
+    LabelApplied,
+    LabelRemoved,
+    MetricFresh,
+    MetricStale,
+    PolicyAccepted,
+    PolicyRefused,
+    ResourcePatched,
+    SourceBack,
+    SourceDry,
+    ViolationEnded,
+    ViolationStarted,
+)
+
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+NODE: dict[str, Any] = {"node": "ip-10-0-0-1.ec2.internal", "node_uid": "n-1"}
+POLICY: dict[str, Any] = {"namespace": "default", "policy": "demo.policy", "policy_uid": "p-1", "generation": 3}
+STRATEGY: dict[str, Any] = NODE | POLICY | {"strategy": "deschedule"}
+LABEL: dict[str, Any] = NODE | {"label": "telemetry.aware.scheduling.demo/Gpu_1", "policy": "demo"}
+
+EXAMPLES: tuple[EventData, ...] = (
+    ViolationStarted(**STRATEGY, value="2"),
+    ViolationEnded(**STRATEGY, reason=EndReason.MET, value="2", since=SINCE),
+    MetricStale(**STRATEGY, state="violated"),
+    MetricFresh(**STRATEGY, state="met"),
+    LabelApplied(**LABEL, value="high", previous="low"),
+    LabelRemoved(**LABEL, previous="high", gone=True),
+    ResourcePatched(**NODE, resource="telemetry/scheduling", count=1000),
+    SourceDry(source="prometheus", kind="prometheus", problem="no answer within 5 s"),
+    SourceBack(source="prometheus", kind="prometheus", since=SINCE),
+    PolicyAccepted(**POLICY),
+    PolicyRefused(**POLICY, problems=("spec.strategies = 1: must be an object",), total=1),
+    BreakerTripped(namespace="default", policy="demo.policy", limit=10, wanted=11, reason="maxNodes"),
+    BreakerReset(namespace="default", policy="demo.policy", since=SINCE),
+    EpochChanged(epoch="1795277068888665", previous="1795277000000000"),
+    Gap(stream="VERDICT_LOG", first=5, last=9),
+)
