@@ -22,6 +22,7 @@ class _StrategyVerdict(msgspec.Struct, kw_only=True, omit_defaults=True, rename=
     labels: dict[str, _LabelVerdict] = {}
     sampled: list[str] = []
     rejects: bool = False
+    before: State | None = None
 
 
 class _StrategyVerdicts(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -115,6 +116,7 @@ def _written_strategy(strategy: StrategyVerdict) -> _StrategyVerdict:
         },
         sampled=list(strategy.sampled),
         rejects=strategy.rejects,
+        before=strategy.before,
     )
 
 
@@ -134,4 +136,5 @@ def _read_strategy(written: _StrategyVerdict) -> StrategyVerdict:
         },
         sampled=tuple(written.sampled),
         rejects=written.rejects,
+        before=written.before,
     )

@@ -229,12 +229,15 @@ def _evaluate_strategy(
     state = strategy_state(strategy, [result.state for result in results], selected=context.selected)
     changed, value = context.now, results[0].value
     value_text = "" if value is None else format_quantity(value)
+    before = None if previous is None else previous.state
     if previous is not None and previous.state is state:
-        changed, value_text = min(previous.changed, context.now), previous.value
+        changed, value_text, before = min(previous.changed, context.now), previous.value, previous.before
     sampled: tuple[str, ...] = ()
     if strategy.type is not StrategyType.DONTSCHEDULE:
         sampled = tuple(sorted({_series(result.rule) for result in results if result.sampled}))
-    verdict = StrategyVerdict(state=state, changed=changed, value=value_text, labels=labels, sampled=sampled)
+    verdict = StrategyVerdict(
+        state=state, changed=changed, value=value_text, labels=labels, sampled=sampled, before=before
+    )
     return verdict, results, deadlines
 
 

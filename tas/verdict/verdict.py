@@ -62,10 +62,11 @@ class LabelVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy of one policy for one node.
 
-    `labels` maps each label key to its verdict; `dontschedule` has none. `changed` is when the state last changed, and
-    `value` the first rule's value at that time as quantity text, or "". `sampled` are the series of the rules (`metric`
-    or `metric@source`) that ever had a sample, sorted, for `onStale: clear`. `rejects` is whether filter rejects the
-    node for pods of the policy (`dontschedule`).
+    `labels` maps each label key to its verdict; `dontschedule` has none. `changed` is when the state last changed,
+    `before` the state before that (None: this is the first state of this policy in this epoch), and `value` the first
+    rule's value at that time as quantity text, or "". `sampled` are the series of the rules (`metric` or
+    `metric@source`) that ever had a sample, sorted, for `onStale: clear`. `rejects` is whether filter rejects the node
+    for pods of the policy (`dontschedule`).
     """
 
     state: State
@@ -74,6 +75,7 @@ class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, LabelVerdict] = {}
     sampled: tuple[str, ...] = ()
     rejects: bool = False
+    before: State | None = None
 
 
 class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True):

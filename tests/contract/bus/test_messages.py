@@ -155,6 +155,7 @@ VERDICT = NodeVerdict(
                         )
                     },
                     sampled=("health_metric",),
+                    before=State.MET,
                 ),
                 StrategyType.LABELING: StrategyVerdict(
                     state=State.UNKNOWN,

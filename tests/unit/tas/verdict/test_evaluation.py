@@ -1110,3 +1110,16 @@ def test_the_order_of_rules_changes_only_the_value_of_ties(spec: Any, changes: l
     assert {kind: each.state for kind, each in verdict.strategies.items()} == {
         kind: each.state for kind, each in expected.strategies.items()
     }
+
+
+def test_a_verdict_says_which_state_was_before_the_current_one() -> None:
+    of = deschedule("a > 1")
+    first = evaluated(of, samples(a=2))
+    assert only(first).before is None
+    again = evaluated(of, samples(a=3), first, now=NOW + 1)
+    assert (only(again).state, only(again).before) == (State.VIOLATED, None)
+    unknown = evaluated(of, (), again, now=NOW + 2)
+    met = evaluated(of, samples(NOW + 3, a=0), unknown, now=NOW + 3)
+    assert (only(unknown).before, only(met).before) == (State.VIOLATED, State.UNKNOWN)
+    assert only(evaluated(of, samples(NOW + 4, a=0), met, now=NOW + 4)).before is State.UNKNOWN
+    assert only(evaluated(of, samples(NOW + 4, a=0), met, now=NOW + 4, uid="other")).before is None
