@@ -407,6 +407,15 @@ class Settings:
         parse=_switch,
         default="off",
     )
+    prometheus_query: bool = _setting(
+        group="The extender",
+        form="on|off",
+        help="Whether /api/v1/query is answered at --health-listen, as Prometheus answers it: each node's fresh value "
+        "of a metric.",
+        commands=_RUNS_EXTENDER,
+        parse=_switch,
+        default="off",
+    )
     extender_health: Address = _setting(
         group="The extender",
         form="HOST:PORT",

@@ -77,6 +77,7 @@ def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
         unknown_policy_fails=settings.unknown_policy is UnknownPolicy.ERROR,
         unresolvable=settings.failed_nodes is FailedNodes.UNRESOLVABLE,
         debug_explain=settings.debug_explain,
+        prometheus_query=settings.prometheus_query,
         share_listen=settings.share_listen,
         extensions=installed(),
         only=settings.only,

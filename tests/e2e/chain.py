@@ -138,12 +138,12 @@ class Chain:
 
 
 @contextmanager
-def descheduler(cluster: Cluster) -> Iterator[Process]:
-    """Runs a descheduler with the policy of the example, once a second."""
+def descheduler(cluster: Cluster, policy: Path = EXAMPLE / "descheduler.yaml") -> Iterator[Process]:
+    """Runs a descheduler with this policy, by default that of the example, once a second."""
     cluster.apply(DESCHEDULER_RIGHTS)
     (port,) = free_ports(1)
     flags = [
-        f"--policy-config-file={EXAMPLE / 'descheduler.yaml'}",
+        f"--policy-config-file={policy}",
         f"--client-connection-kubeconfig={cluster.kubeconfig_for(DESCHEDULER)}",
         "--descheduling-interval=1s",
         *_secure(cluster.folder / "server.crt", cluster.folder / "server.key", port),

@@ -65,7 +65,7 @@ class Product:
         yield
         file.unlink()
 
-    def publish(self, samples: Mapping[str, Mapping[str, int]]) -> None:
+    def publish(self, samples: Mapping[str, Mapping[str, float]]) -> None:
         """Publishes samples, measured now: values by metric by node."""
         commands = [
             [*TAS, "publish", node, *(f"{metric}={value}" for metric, value in metrics.items()), "--bus", self.bus]

@@ -35,6 +35,7 @@ from bus.subjects import (
 )
 from tas.errors import InvalidInputError
 from tas.extender.binding import decode_binding
+from tas.extender.instant_query import parse_instant_query
 from tas.extender.preemption import decode_preemption_args
 from tas.extender.wire import decode_args
 from tas.policy.policy import PolicyKey
@@ -55,6 +56,8 @@ from workers.kubernetes.resources import NODES, PODS, POLICIES, Resource
 from workers.process.manifests import MAX_BYTES as MAX_MANIFEST_BYTES
 from workers.process.manifests import ManifestError, read_yaml
 from workers.serving.extender_http import MAX_BODY_BYTES
+from workers.serving.instant_query import MAX_BODY_BYTES as MAX_QUERY_BYTES
+from workers.serving.instant_query import parse_parameters
 from workers.watching.policy_files import parse_file
 from workers.watching.policy_lint import lint
 from workers.watching.watch import node_facts, pod_record, policy_record
@@ -358,6 +361,18 @@ DECODERS: tuple[Decoder, ...] = (
         seeds=(json.dumps({"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", **_OBJECT}).encode(),),
     ),
     _manifest("manifest-lint", partial(lint, "a.yaml"), *_POLICIES),
+    Decoder(
+        name="instant-query",
+        decode=lambda data: parse_instant_query(parse_parameters("", data), NOW),
+        allowed=(InvalidInputError,),
+        largest=MAX_QUERY_BYTES,
+        seeds=(
+            b"query=load1&time=1767225605.1&timeout=5s",
+            b"query=load1%7Binstance%3D%22node-1%22%2C+source%3D%27machine%27%2C%7D&time=2026-01-01T00%3A00%3A05Z",
+            b"query=%7B__name__%3D%22load-1%22%7D",
+        ),
+        form="text",
+    ),
     _manifest("source-config", _decode_source_config, _SOURCE_CONFIG, a=ManifestError, b=SourceConfigError),
     _manifest("kubeconfig", _decode_kubeconfig, _KUBECONFIG, a=ConfigurationError),
 )

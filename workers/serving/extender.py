@@ -29,6 +29,7 @@ from workers.serving.extender_debug import ExplainHandler
 from workers.serving.extender_http import AnswerRing, build_app, verb_handlers
 from workers.serving.extender_metrics import ExtenderMetrics
 from workers.serving.extensions import TELEMETRY, load
+from workers.serving.instant_query import InstantQueryHandler
 from workers.serving.mounted import EXTENSION_SECONDS, MountedExtension, entered
 
 log = structlog.get_logger("extender")
@@ -53,6 +54,7 @@ class ExtenderWorker:
         unknown_policy_fails: bool = False,
         unresolvable: bool = True,
         debug_explain: bool = False,
+        prometheus_query: bool = False,
         share_listen: bool = False,
         limits: Limits | None = None,
         certificates: Certificates | None = None,
@@ -77,6 +79,11 @@ class ExtenderWorker:
         )
         self._explain = ExplainHandler(self._followed.view, self._decider)
         self._debug_explain = debug_explain
+        self._queries = (
+            InstantQueryHandler(self._followed.view, unready=self.unready, registry=registry)
+            if prometheus_query
+            else None
+        )
         self._share_listen = share_listen
         nodes = NodeView(self._followed.view)
         self._extensions = [
@@ -123,11 +130,12 @@ class ExtenderWorker:
                     await asyncio.Event().wait()
 
     def health_routes(self) -> Iterable[web.RouteDef]:
-        """Routes for the last answers, the explanation of current answers, and the extensions."""
+        """Routes for the last answers, the explanation of current answers, the extensions, and queries."""
         return [
             web.get("/answers", self._answers),
             web.get("/extensions", self._list_extensions),
             self._explain.route(),
+            *([] if self._queries is None else self._queries.routes()),
         ]
 
     def _answered(self, answer: Answer) -> None:

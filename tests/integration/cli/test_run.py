@@ -164,6 +164,7 @@ async def test_the_health_port_reports_every_worker(everything: Running) -> None
     }
     assert (await everything.health("/healthz"))[0] == 200
     assert (await everything.health("/answers"))[0] == 200
+    assert (await everything.health("/api/v1/query?query=load1"))[0] == 404  # without --prometheus-query
     assert (await everything.health("/problems"))[1] == '{"problems":[]}\n'
     status, text = await everything.health("/metrics")
     assert status == 200

@@ -88,6 +88,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "failed_nodes": ("resolvable", FailedNodes.RESOLVABLE),
         "share_listen": ("on", True),
         "debug_explain": ("on", True),
+        "prometheus_query": ("on", True),
         "extender_health": ("127.0.0.1:9012", Address("127.0.0.1", 9012)),
         "node": ("node-1.example", "node-1.example"),
         "period": ("250ms", 0.25),
