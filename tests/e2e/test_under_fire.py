@@ -118,7 +118,8 @@ def reporting(scene: Stage, users: Users, faults: Faults, observer: Observer) ->
         report.wrong_labels = observer.wrong_labels
         report.statuses = observer.statuses
         report.memory = {str(life): sizes for life, sizes in observer.memory.sizes.items()}
-        report.growth = observer.memory.growth()
+        restarted = [at for at, kind in faults.noted if kind.startswith("rolling")]
+        report.growth = observer.memory.growth(after=restarted[0] if restarted else time.time())
         report.requests = requests(scene.plane.folder.glob("audit*.log"))
         report.events = events(scene.replicas)
         if path := os.environ.get("TAS_FIRE_REPORT"):

@@ -79,11 +79,16 @@ class Memory:
                 continue
             self.sizes[Life(name, pid)].append((now, size))
 
-    def growth(self, *, lived: float = LIVED_SECONDS) -> dict[str, float]:
-        """For each process of this age: by which part its memory is larger in the last third than in the middle."""
+    def growth(self, *, after: float, lived: float = LIVED_SECONDS) -> dict[str, float]:
+        """For each process that has lived so long: by which part its memory is larger in the last third than before.
+
+        Compared with the middle third of its life. Only measurements `after` this time count: until then a new bus
+        fills up, since SAMPLES keeps ten minutes.
+        """
         found = {}
-        for life, sizes in self.sizes.items():
-            if sizes[-1][0] - sizes[0][0] >= lived:
+        for life, measured in self.sizes.items():
+            sizes = [(at, size) for at, size in measured if at >= after]
+            if sizes and sizes[-1][0] - sizes[0][0] >= lived:
                 found[str(life)] = _growth([size for _, size in sizes])
         return found
 
