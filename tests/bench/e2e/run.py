@@ -29,6 +29,7 @@ class Variant:
         tls: Whether they talk HTTPS, with certificates on both sides.
         apart: Whether each worker is a process of its own.
         names_only: The scheduler's `nodeCacheCapable`.
+        same: Whether the fixed answer has the form and the size of the product's answers.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Variant:
     tls: bool = False
     apart: bool = False
     names_only: bool = True
+    same: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ async def measure(world: World, variant: Variant, *, pods: int) -> Run:
             served = stack.enter_context(world.product(server.url, tls=variant.tls, apart=variant.apart))
             await world.ready(served)
         elif variant.extender:
-            served = stack.enter_context(world.floor(tls=variant.tls))
+            served = stack.enter_context(world.floor(tls=variant.tls, same=variant.same))
             await world.listening(served)
         reporting = source.start()
         if served is not None:

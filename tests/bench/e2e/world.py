@@ -213,11 +213,17 @@ class World:
                 yield server, Source(self, server, stack)
 
     @contextmanager
-    def floor(self, *, tls: bool) -> Iterator[Served]:
+    def floor(self, *, tls: bool, same: bool) -> Iterator[Served]:
         """The extender with the fixed answer."""
         (port,) = free_ports(1)
         files = self.tls.server_files if tls else ()
-        command = [*module("tests.bench.e2e.floor"), "--listen", f"127.0.0.1:{port}", *files]
+        command = [
+            *module("tests.bench.e2e.floor"),
+            "--listen",
+            f"127.0.0.1:{port}",
+            *files,
+            *(["same"] if same else []),
+        ]
         with self.stand.process("fixed answer", command) as process:
             yield Served(port=port, tls=self.tls if tls else None, processes=[process])
 
