@@ -17,7 +17,7 @@ from tests.certificates import Authority, private_key, private_pem, public_pem
 from .api import Api, ApiError
 from .processes import Process, free_ports, running, until
 
-# The controllers for Deployments, evictions and service accounts. kwok simulates the nodes.
+# The controllers for Deployments, DaemonSets, evictions and service accounts. kwok simulates the nodes.
 CONTROLLERS = (
     "serviceaccount-token-controller",
     "serviceaccount-controller",
@@ -27,6 +27,7 @@ CONTROLLERS = (
     "pod-garbage-collector-controller",
     "deployment-controller",
     "replicaset-controller",
+    "daemonset-controller",
     "disruption-controller",
 )
 FRONT_PROXY_USER = "front-proxy-client"
