@@ -7,6 +7,7 @@ quickly, a request gets those that were stored during a pause. All other message
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from math import inf
 
 import msgspec
 
@@ -25,6 +26,9 @@ Short, because a paused replica with a pending request gets messages, which wait
 GATHERED = 2
 """A pause is only made if at least so many messages are expected."""
 
+RESOLUTION_SECONDS = 1e-6
+"""The shortest time in which messages count as arrived, for their rate."""
+
 DELIVERED_AT_ONCE = 4
 """How many messages one request gets without a pause."""
 
@@ -37,17 +41,19 @@ _ENDS = ("404", "408")
 class Pace:
     """How long messages are gathered: until about `messages` have arrived at their current rate, at most `seconds`.
 
-    `seconds` must be shorter than a heartbeat: during a pause the server sends none.
+    `seconds` must be shorter than a heartbeat: during a pause the server sends none. Beyond `fastest` messages a second
+    there are no pauses: then messages arrive together anyway, while the ones before them are handled.
     """
 
     seconds: float
     messages: float
+    fastest: float = inf
 
-    def after(self, received: int, seconds: float) -> float:
-        """The pause after a request that got so many messages, which arrived in so many seconds; 0 for none."""
-        if received * self.seconds < GATHERED * seconds:
+    def after(self, rate: float) -> float:
+        """The pause at so many messages a second; 0 for none."""
+        if rate * self.seconds < GATHERED or rate > self.fastest:
             return 0.0
-        return min(self.seconds, self.messages / received * seconds)
+        return min(self.seconds, self.messages / rate)
 
 
 class Requests:
@@ -74,10 +80,13 @@ class Requests:
         self._subject = subject
         self._inbox = inbox
         self._stored = _Request(batch, no_wait=True)
-        self._next = _Request(
-            DELIVERED_AT_ONCE,
-            expires=int(EXPIRES_SECONDS * NANOSECONDS),
-            idle_heartbeat=int(HEARTBEAT_SECONDS * NANOSECONDS),
+        self._next, self._next_many = (
+            _Request(
+                count,
+                expires=int(EXPIRES_SECONDS * NANOSECONDS),
+                idle_heartbeat=int(HEARTBEAT_SECONDS * NANOSECONDS),
+            )
+            for count in (DELIVERED_AT_ONCE, batch)
         )
         self._pace = pace
         self._end = end
@@ -110,10 +119,7 @@ class Requests:
         """Notes a message: after the last one of a request the next request follows."""
         self._received += 1
         if self._received == self._requested:
-            if self._requested == self._stored.batch:
-                self._request(self._stored)
-            else:
-                self._continue()
+            self._continue()
 
     def received_status(self, message: Msg) -> bool:
         """Handles a message with a status; returns whether the server has no message left. Raises UnavailableError."""
@@ -133,12 +139,14 @@ class Requests:
         """Sends the next request now, or after a pause."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        pause = self._pace.after(self._received, now - self._asked_at) if self._received else 0.0
+        rate = self._received / max(now - self._asked_at, RESOLUTION_SECONDS)
         self._asked_at = now
-        if pause:
+        if self._requested == self._stored.batch == self._received:
+            self._request(self._stored)  # a backlog
+        elif pause := self._pace.after(rate):
             self._timer = loop.call_at(now + pause, self._request, self._stored)
         else:
-            self._request(self._next)
+            self._request(self._next_many if rate > self._pace.fastest else self._next)
 
     def _request(self, what: "_Request") -> None:
         self._due = None if self._is_room() else what
