@@ -1,14 +1,24 @@
 """A node's verdict in VERDICTS."""
 
+from functools import lru_cache
+from operator import attrgetter
+
 import msgspec
 
 from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, time_of
-from tas.policy.policy import PolicyKey, StrategyType
+from tas.policy.policy import PolicyKey
 from tas.policy.rules import State
-from tas.verdict.verdict import DesiredLabel, LabelVerdict, NodeVerdict, PolicyVerdict, StrategyVerdict
+from tas.verdict.verdict import (
+    VERDICT_STRATEGIES,
+    DesiredLabel,
+    LabelVerdict,
+    NodeVerdict,
+    PolicyVerdict,
+    StrategyVerdict,
+)
 
 
-class _LabelVerdict(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+class _LabelVerdict(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True, rename="camel"):
     state: State
     desired: DesiredLabel
     violated_since: Time | None = None
@@ -48,6 +58,12 @@ class _NodeVerdict(msgspec.Struct, kw_only=True, rename="camel"):
     policies: list[_PolicyVerdict]
 
 
+REMEMBERED = 64
+"""How many decoded verdicts are kept: more than the nodes that a worker handles at the same time."""
+
+_STRATEGIES = tuple((kind, attrgetter(kind.value)) for kind in VERDICT_STRATEGIES)
+"""Each kind with the function that gets its strategy: to make a kind from a name takes as long as to read a label."""
+
 _read = reader("verdict of a node", _NodeVerdict)
 
 
@@ -76,8 +92,13 @@ def encode_verdict(verdict: NodeVerdict) -> bytes:
     )
 
 
+@lru_cache(maxsize=REMEMBERED)
 def decode_verdict(data: bytes) -> NodeVerdict:
-    """The inverse of `encode_verdict`. Raises InvalidInputError."""
+    """The inverse of `encode_verdict`. Raises InvalidInputError.
+
+    A reader usually decodes a verdict several times within a moment: when it arrives, when it is compared, and when it
+    is read again before a patch. So the last ones are remembered.
+    """
     written = _read(data)
     return NodeVerdict(
         node_uid=written.node_uid,
@@ -89,9 +110,9 @@ def decode_verdict(data: bytes) -> NodeVerdict:
                 uid=policy.uid,
                 generation=policy.generation,
                 strategies={
-                    StrategyType(kind): _read_strategy(getattr(policy.strategies, kind))
-                    for kind in policy.strategies.__struct_fields__
-                    if getattr(policy.strategies, kind) is not None
+                    kind: _read_strategy(strategy)
+                    for kind, of_kind in _STRATEGIES
+                    if (strategy := of_kind(policy.strategies)) is not None
                 },
                 holds_prefix=policy.holds_prefix,
             )

@@ -35,7 +35,7 @@ class DesiredKind(StrEnum):
     ABSENT = "absent"
 
 
-class DesiredLabel(msgspec.Struct, frozen=True, omit_defaults=True):
+class DesiredLabel(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     """What a strategy desires of one label; `value` is the value to set."""
 
     kind: DesiredKind
@@ -46,7 +46,7 @@ HOLD = DesiredLabel(DesiredKind.HOLD)
 ABSENT = DesiredLabel(DesiredKind.ABSENT)
 
 
-class LabelVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class LabelVerdict(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     """The state of one label's rules, and the desired label. Times are in seconds since 1970.
 
     `state` is the state by samples. The times apply `onStale` to unknown: `violated_since` stays while unknown and ends
