@@ -94,6 +94,10 @@ EVENTS = Stream(
 """The public events. Below `tas.announced` the publisher stores up to which change of the bus all is announced."""
 ANNOUNCED = Stream(name="ANNOUNCED", sources=(EVENTS,), max_messages_per_subject=1, max_bytes=256 << 20)
 """The last event of each subject, also when EVENTS no longer has it: a violation may last longer than that."""
+DEAD_LETTERS = Stream(
+    name="DEAD_LETTERS", subjects=("tas.dead_letters.*",), max_age_seconds=30 * 24 * 3600, max_bytes=256 << 20
+)
+"""Events that a subscription gave up."""
 LEASES = Bucket(name="LEASES", ttl=True)
 SOURCES = Bucket(name="SOURCES", ttl=True)
 """A key expires when its source is no longer configured."""
@@ -112,6 +116,7 @@ ALL: tuple[Stream | Bucket, ...] = (
     REFUSALS,
     EVENTS,
     ANNOUNCED,
+    DEAD_LETTERS,
 )
 """Every stream and bucket that a connection creates if it is missing."""
 

@@ -75,7 +75,7 @@ async def publish_events(bus: Bus, events: Sequence[Expected]) -> list[int | Bus
 
 
 class EventReader:
-    """Reads events in order: all, or those of `filters`, which `bus.subjects.events_filter` makes."""
+    """Reads events in order: all, or those of `filters`, which `bus.subjects.selection_filters` makes."""
 
     def __init__(self, bus: Bus, start: Start, *, filters: Sequence[str] = (ALL_EVENTS,), batch: int = 256) -> None:
         self._reader = StreamReader(bus, EVENTS, start, filters=filters, batch=batch)

@@ -8,7 +8,8 @@ from typing import Literal, cast
 
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
-from tas.events.data import ALL_POLICIES, Data
+from tas.events.data import ALL_POLICIES, BreakerReset, BreakerTripped, Data
+from tas.events.selection import Selection
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_dns_label, is_source_name, is_subdomain
 
@@ -60,10 +61,24 @@ def event_token(name: str) -> str:
     return name if name == ALL_POLICIES else token(name.replace("_", "="))
 
 
-def events_filter(channel: str, *names: str | None) -> str:
-    """The filter for the events of a channel; None stands for any name, and so do the names after the last one."""
-    tokens = ["*" if name is None else event_token(name) for name in names]
-    return ".".join((EVENTS, channel, *tokens, ">"))
+def selection_filters(selection: Selection) -> list[str]:
+    """Filters of EVENTS that match every selected event, and as few others as subjects can tell; no two overlap."""
+    if not (selection.of or selection.node or selection.policy):
+        return [f"{EVENTS}.>"]
+    wanted = {"node": selection.node, "namespace": selection.namespace, "policy": selection.policy}
+    found: set[str] = set()
+    for data in selection.types:
+        if issubclass(data, BreakerTripped | BreakerReset):  # those of all policies have fewer tokens
+            found.add(f"{EVENTS}.{data.CHANNEL}.>")
+            continue
+        tokens = [event_token(value) if (value := wanted.get(field)) else "*" for field in data.NAMES]
+        found.add(".".join((EVENTS, data.CHANNEL, *tokens)))
+    return sorted(found)
+
+
+def dead_letters_subject(subscription: str) -> str:
+    """The subject of the events that a subscription gave up."""
+    return f"tas.dead_letters.{subscription}"
 
 
 def node_metrics_key(node: str) -> str:

@@ -15,12 +15,16 @@ from typing import Any
 import nats
 import pytest
 
-from bus.buckets import ALL, POLICIES, SAMPLES, SYNCED, VERDICT_LOG, VERDICTS
+from bus.buckets import ALL, DEAD_LETTERS, POLICIES, SAMPLES, SYNCED, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.errors import RefusedError
+from bus.events import Expected, publish_events
 from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples
 from bus.server import MINIMUM_VERSION, EmbeddedServer
 from bus.subjects import policy_key
+from bus.subscription import Subscription
+from tas.events.data import EndReason, ViolationEnded, ViolationStarted
+from tas.events.event import Cause, event_of
 from tas.policy.policy import PolicyKey
 from tas.samples.capacity import NODE_LIMIT, SOURCE_LIMIT
 from tas.values.quantity import parse_quantity
@@ -62,6 +66,34 @@ async def running(program: str, *arguments: str) -> AsyncIterator[asyncio.Stream
 
 async def line(output: asyncio.StreamReader) -> str:
     return (await asyncio.wait_for(output.readline(), 60)).decode().strip()
+
+
+async def test_the_program_that_subscribes_prints_what_begins_and_ends(server: EmbeddedServer, bus: Bus) -> None:
+    (program,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "subscribing.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    of: dict[str, Any] = {"node": "node-1", "namespace": "default", "policy": "demo-policy", "strategy": "deschedule"}
+    events = (ViolationStarted(**of, value="2"), ViolationEnded(**of, reason=EndReason.MET))
+
+    async def is_subscribed() -> bool:
+        try:
+            await bus.api("CONSUMER.INFO.EVENTS.pager")
+        except RefusedError:
+            return False
+        return True
+
+    async with running(program, server.url) as output:
+        await eventually(is_subscribed)
+        sequence = 0
+        for data in events:
+            expected = Expected(event_of(data, Cause("1", sequence), time=time.time()), sequence)
+            (stored,) = await publish_events(bus, [expected])
+            assert isinstance(stored, int)
+            sequence = stored
+        printed = [await line(output) for _ in range(2)]
+        while printed[-1] != "node-1: met":  # among the lines of the log
+            printed.append(await line(output))
+    assert "node-1 violates the policy: 2" in printed
 
 
 async def test_the_program_that_publishes_stores_a_valid_sample(server: EmbeddedServer, bus: Bus) -> None:
@@ -176,6 +208,22 @@ async def test_the_permissions_suffice_and_allow_nothing_else(guarded: str) -> N
         assert await agent.publish(SAMPLES, "tas.samples.node-1.my-agent", b"{}")
         with pytest.raises(RefusedError, match="permission"):
             await agent.publish(SAMPLES, "tas.samples.node-2.my-agent", b"{}")
+
+
+async def test_the_permissions_of_a_subscription_suffice_to_handle_events_and_to_give_them_up(guarded: str) -> None:
+    started = ViolationStarted(node="node-1", namespace="default", policy="demo", strategy="deschedule")
+    async with Bus.connect(f"nats://tas:secret@{guarded}", name="tas") as bus:
+        await asyncio.wait_for(bus.wait_connected(), 60)
+        await publish_events(bus, [Expected(event_of(started, Cause("1", 1), time=time.time()), 0)])
+        url = f"nats://pager:secret@{guarded}"
+        async with Subscription(url, "pager", since_seconds=3600, attempts=1) as events:
+            assert (await asyncio.wait_for(anext(events), 60)).data == started
+            await events.retry("the channel does not exist")
+        info = await bus.api("CONSUMER.INFO.EVENTS.pager")
+        assert (info["num_ack_pending"], info["num_pending"]) == (0, 0)
+        assert (await bus.last_messages(DEAD_LETTERS, "tas.dead_letters.*"))[0].data == b'{"node":"node-1",' + (
+            b'"namespace":"default","policy":"demo","strategy":"deschedule"}'
+        )
 
 
 async def test_the_permissions_suffice_for_a_client_library(guarded: str) -> None:

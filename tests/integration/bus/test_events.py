@@ -12,9 +12,10 @@ from bus.connection import Bus
 from bus.errors import ConflictError
 from bus.events import EventMessage, EventReader, Expected, Lost, Start, last_events, publish_events
 from bus.stream_reader import FROM_START
-from bus.subjects import events_filter
+from bus.subjects import selection_filters
 from tas.events.data import EventData, Gap, ViolationStarted
 from tas.events.event import Cause, Event, event_of
+from tas.events.selection import Selection
 from tests.integration.servers import Server, eventually
 
 pytestmark = pytest.mark.usefixtures("long_limits")
@@ -68,7 +69,7 @@ async def test_events_are_replayed_from_a_sequence_and_from_a_time(bus: Bus) -> 
     assert messages[0].sequence <= sequences[25]
     assert (messages[-1].sequence, lost) == (sequences[-1], [])
     assert await stored(bus, Start(time=time.time() + 60)) == ([], [])
-    messages, lost = await stored(bus, FROM_START, events_filter("violation", "node-7"), events_filter("gap"))
+    messages, lost = await stored(bus, FROM_START, *selection_filters(Selection(of=(ViolationStarted,), node="node-7")))
     assert (nodes(messages), lost) == (["node-7"], [])
 
 
@@ -91,7 +92,11 @@ async def test_a_gap_is_reported_wherever_it_is(bus: Bus) -> None:
     assert lost.first < lost.last
     assert (await stored(bus, Start(after=sequences[9])))[1] == [Lost(EVENTS.name, sequences[10], sequences[39])]
     assert (await stored(bus, Start(time=time.time() - 60)))[1] == [Lost(EVENTS.name, sequences[0], sequences[39])]
-    assert (await stored(bus, Start(after=sequences[44]), events_filter("violation", "node-47")))[1] == []
+    assert (
+        await stored(
+            bus, Start(after=sequences[44]), *selection_filters(Selection(of=(ViolationStarted,), node="node-47"))
+        )
+    )[1] == []
 
 
 async def test_a_reader_continues_after_a_restart_of_the_server(bus: Bus, server: Server) -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bus.subjects import event_subject, events_filter
+from bus.subjects import event_subject
 from tas.errors import InvalidInputError
 from tas.events.cloudevents import body, decode, headers
 from tas.events.data import BreakerTripped, EventData, LabelApplied, Unknown, ViolationStarted
@@ -104,8 +104,3 @@ def test_each_thing_has_a_subject_of_its_own() -> None:
         "tas.events.violation.ip-10-0-0-1_ec2_internal.default.demo_policy.deschedule"
     )
     assert event_subject(BreakerTripped(limit=1, wanted=2)) == "tas.events.breaker._all"
-
-
-def test_a_filter_names_a_channel_and_some_of_its_names() -> None:
-    assert events_filter("violation") == "tas.events.violation.>"
-    assert events_filter("violation", None, "default", "demo.policy") == "tas.events.violation.*.default.demo_policy.>"

@@ -1,0 +1,50 @@
+"""Events that a subscriber could not handle: copies with the reason, for a person to read and to publish again."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from bus.buckets import DEAD_LETTERS
+from bus.connection import Bus
+from bus.errors import BusError
+from bus.subjects import dead_letters_subject
+from tas.errors import line_of
+
+MAX_REASON = 300
+"""The most characters of a reason."""
+
+SUBSCRIPTION, REASON, ATTEMPTS, SEQUENCE = "tas-subscription", "tas-reason", "tas-attempts", "tas-sequence"
+"""The headers that a dead letter has beside those of the event. The reason is percent-encoded."""
+
+
+class DeadLetter(NamedTuple):
+    """Why a subscription gave up an event after so many attempts; `sequence` is that of the event in EVENTS."""
+
+    subscription: str
+    reason: str
+    attempts: int
+    sequence: int
+
+
+async def publish_dead_letter(bus: Bus, letter: DeadLetter, headers: Mapping[str, str] | None, data: bytes) -> None:
+    """Stores a copy of an event: its headers and its body. The server drops a repetition. Raises BusError."""
+    own = {
+        "Nats-Msg-Id": f"{letter.subscription}/{letter.sequence}",
+        SUBSCRIPTION: letter.subscription,
+        REASON: quote(line_of(letter.reason, MAX_REASON), safe=" "),
+        ATTEMPTS: str(letter.attempts),
+        SEQUENCE: str(letter.sequence),
+    }
+    kept = {name: value for name, value in (headers or {}).items() if not name.lower().startswith("nats-")}
+    (stored,) = await bus.publish_each(DEAD_LETTERS, [(dead_letters_subject(letter.subscription), data, kept | own)])
+    if isinstance(stored, BusError):
+        raise stored
+
+
+def dead_letter_of(headers: Mapping[str, str] | None) -> DeadLetter:
+    """What the headers of a dead letter say; unknown parts are empty or 0."""
+    found = headers or {}
+    attempts, sequence = (
+        int(text) if (text := found.get(name, "")).isdecimal() else 0 for name in (ATTEMPTS, SEQUENCE)
+    )
+    return DeadLetter(found.get(SUBSCRIPTION, ""), unquote(found.get(REASON, "")), attempts, sequence)
