@@ -24,8 +24,8 @@ from bus.pull import Message, Pull
 from bus.stream_reader import Start
 from bus.subjects import selection_filters
 from tas.errors import InvalidInputError, line_of
-from tas.events.data import Data, Gap, Unknown
-from tas.events.event import Cause, Event, event_of
+from tas.events.data import Data, Unknown
+from tas.events.event import Event, lost_event
 from tas.events.selection import Selection, parse_policy_name
 from tas.values.backoff import Backoff
 
@@ -357,8 +357,7 @@ class Subscription:
 
     def _report_gap(self, first: int, last: int) -> None:
         log.warning("events_lost", subscription=self.name, first=first, last=last)
-        gap = Gap(stream=EVENTS.stream, first=first, last=last)
-        self._ready.append((event_of(gap, Cause(str(first), last), time=time.time()), None))
+        self._ready.append((lost_event(EVENTS.stream, first, last, now=time.time()), None))
 
     async def _interrupted(self, error: BusError) -> None:
         """Waits before the next attempt to attach."""

@@ -49,6 +49,20 @@ POD_SPEC_IS_FIXED = (
     "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
 
+NODE_INFO = (
+    "architecture",
+    "bootID",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "machineID",
+    "operatingSystem",
+    "osImage",
+    "systemUUID",
+)
+"""The fields of `status.nodeInfo` of a node: always there, though they may be empty. Clients require them."""
+
 EVENT_AGE = timedelta(hours=1)
 """How long an Event is kept: the default of `--event-ttl` of kube-apiserver."""
 
@@ -255,6 +269,7 @@ class Cluster:
             status = new.setdefault("status", {})
             status.setdefault("capacity", {})
             status["allocatable"] = dict(status["capacity"]) | status.get("allocatable", {})
+            status["nodeInfo"] = dict.fromkeys(NODE_INFO, "") | status.get("nodeInfo", {})
             new["status"] = with_condition(status, self._condition("Ready", reason="KubeletReady"))
         elif resource is PODS:
             new["spec"] = {"schedulerName": "default-scheduler", "restartPolicy": "Always"} | new.get("spec", {})

@@ -4,7 +4,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from tas.events.data import Data, EventData, Unknown
+from tas.events.data import Data, EventData, Gap, Unknown
 from tas.policy.policy import LABEL_PREFIX
 
 TYPE_PREFIX = LABEL_PREFIX
@@ -61,3 +61,8 @@ def cause_of(event: Event) -> Cause | None:
     epoch, _, rest = event.id.partition("/")
     revision = rest.partition("/")[0]
     return Cause(epoch, int(revision)) if epoch.isdecimal() and revision.isdecimal() and rest.isascii() else None
+
+
+def lost_event(stream: str, first: int, last: int, *, now: float) -> Event:
+    """The gap that a reader reports: the stream no longer has the sequences from `first` to `last`."""
+    return event_of(Gap(stream=stream, first=first, last=last), Cause(str(first), last), time=now)

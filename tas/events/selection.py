@@ -6,6 +6,7 @@ import msgspec
 
 from tas.errors import InvalidInputError
 from tas.events.data import BreakerReset, BreakerTripped, Data, EpochChanged, EventData, Gap, Unknown
+from tas.values.names import is_dns_label, is_subdomain
 
 OF_ALL = (BreakerTripped, BreakerReset, EpochChanged, Gap)
 """These may concern every node and every policy."""
@@ -17,12 +18,22 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Events of some types (none: all), about one node, about one policy; an empty text means any.
 
     `namespace` without `policy` has no meaning. A `Gap` is always selected: it says that other events are missing.
+    Raises InvalidInputError.
     """
 
     of: tuple[type[Data], ...] = ()
     node: str = ""
     namespace: str = ""
     policy: str = ""
+
+    def __post_init__(self) -> None:
+        for field, value in (("node", self.node), ("policy", self.policy)):
+            if value and not is_subdomain(value):
+                raise InvalidInputError("selection", field, value, "must be a lowercase DNS subdomain (RFC 1123)")
+        if self.namespace and not is_dns_label(self.namespace):
+            raise InvalidInputError(
+                "selection", "policy", self.namespace, "its namespace must be a DNS label (RFC 1123)"
+            )
 
     @property
     def types(self) -> tuple[type[Data], ...]:

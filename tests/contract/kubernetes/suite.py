@@ -183,6 +183,9 @@ class KubernetesContract:
         listed = (await api.get(NODES)).ok()
         assert (listed["kind"], listed["apiVersion"]) == ("NodeList", "v1")
         (mine,) = [each for each in listed["items"] if each["metadata"]["name"] == node["metadata"]["name"]]
+        required = {"architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"}
+        required |= {"kubeletVersion", "machineID", "operatingSystem", "osImage", "systemUUID"}
+        assert required <= mine["status"]["nodeInfo"].keys()
         assert "kind" not in mine
         assert mine["metadata"] == (await api.get(path)).ok()["metadata"]
         assert int(listed["metadata"]["resourceVersion"]) >= int(mine["metadata"]["resourceVersion"])

@@ -23,7 +23,7 @@ from cli.settings import (
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 
-COMMANDS = (*RUN, "up", "demo", "publish", "get", "explain", "top", "trace")
+COMMANDS = (*RUN, "up", "demo", "publish", "get", "events", "explain", "top", "trace")
 
 
 def mistakes(command: str, given: Mapping[str, str]) -> list[tuple[str, str]]:

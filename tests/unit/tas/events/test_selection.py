@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from bus.subjects import event_subject, selection_filters
@@ -88,3 +89,12 @@ def test_a_policy_is_named_with_or_without_its_namespace(text: str, parsed: tupl
 def test_other_names_of_policies_are_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="policy"):
         parse_policy_name(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("node", "*"), ("node", "Node_1"), ("policy", ">"), ("policy", "a b"), ("namespace", "a.b")]
+)
+def test_names_that_are_no_names_are_refused(field: str, value: str) -> None:
+    """They would be wildcards, or match nothing."""
+    with pytest.raises(InvalidInputError):
+        msgspec.structs.replace(Selection(), **{field: value})
