@@ -13,13 +13,15 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
 
     `resource_version`, here and in other records, is the API server's resource version at which these values were
     first read: of two writers, the one with the later version is right. `labels_left_out` counts the labels of the
-    node for which the record had no room; `labels` are then not complete.
+    node for which the record had no room; `labels` are then not complete. `created` is when the API server created the
+    node.
     """
 
     uid: str
     labels: dict[str, str]
     resource_version: str = ""
     labels_left_out: int = 0
+    created: Time | None = None
 
     @property
     def complete_labels(self) -> dict[str, str] | None:

@@ -81,6 +81,7 @@ def node_facts(found: Object) -> tuple[str, NodeFacts]:
         labels=labels,
         resource_version=metadata.resource_version,
         labels_left_out=len(metadata.labels) - len(labels),
+        created=metadata.creation_timestamp,
     )
 
 

@@ -73,6 +73,7 @@ SCRAPES = (
 FACTS = NodeFacts(
     uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
     labels={"kubernetes.io/hostname": "ip-10-0-0-1.ec2.internal", "topology.kubernetes.io/zone": "eu-1a"},
+    created=NEW_YEAR,
 )
 POD = PodRecord(
     policy="demo-policy",
