@@ -1,25 +1,40 @@
 """The public events on the bus: everybody else reads and writes `Event`, and sees no bytes and no headers."""
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+
+import msgspec
 
 from bus.buckets import ANNOUNCED, EVENTS
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.pull import Message
-from bus.stream_reader import FROM_START, Lost, Start, StreamReader
+from bus.records.codec import encode, reader
+from bus.stream_reader import FROM_START, Lost, Start, StreamReader, origin
 from bus.subjects import EVENTS as EVENTS_SUBJECT
 from bus.subjects import event_subject
 from tas.errors import InvalidInputError
 from tas.events import cloudevents
 from tas.events.event import Event
 
-__all__ = ["ALL_EVENTS", "EventMessage", "EventReader", "Events", "Expected", "Lost", "Start", "publish_events"]
+__all__ = [
+    "ALL_EVENTS",
+    "AnnouncedUpTo",
+    "EventMessage",
+    "EventReader",
+    "Events",
+    "Expected",
+    "Lost",
+    "Start",
+    "last_events",
+    "last_of",
+    "publish_events",
+    "read_position",
+    "write_position",
+]
 
 ALL_EVENTS = f"{EVENTS_SUBJECT}.>"
-
-ORIGIN_HEADER = "Nats-Stream-Source"
-"""The server's header on a message that was copied from another stream; the second word is the sequence there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +97,17 @@ class EventReader:
 
     async def batches(self) -> AsyncGenerator[Events, None]:
         """As `StreamReader.batches`."""
-        async for batch in self._reader.batches():
-            messages, invalid = decoded(batch.messages)
-            yield Events(messages, batch.lost, batch.behind, invalid)
+        async with aclosing(self._reader.batches()) as batches:
+            async for batch in batches:
+                messages, invalid = decoded(batch.messages)
+                yield Events(messages, batch.lost, batch.behind, invalid)
 
     async def stored(self) -> AsyncGenerator[Events, None]:
         """As `StreamReader.stored`."""
-        async for batch in self._reader.stored():
-            messages, invalid = decoded(batch.messages)
-            yield Events(messages, batch.lost, batch.behind, invalid)
+        async with aclosing(self._reader.stored()) as batches:
+            async for batch in batches:
+                messages, invalid = decoded(batch.messages)
+                yield Events(messages, batch.lost, batch.behind, invalid)
 
 
 def decoded(messages: Sequence[Message]) -> tuple[list[EventMessage], list[InvalidInputError]]:
@@ -107,19 +124,65 @@ def decoded(messages: Sequence[Message]) -> tuple[list[EventMessage], list[Inval
     return found, invalid
 
 
-async def last_events(bus: Bus) -> list[EventMessage]:
-    """The last event of each subject, also if EVENTS no longer has it. Raises BusError.
+async def last_events(bus: Bus, channel: str = "") -> list[EventMessage]:
+    """The last event of each subject, or of those of a channel, also if EVENTS no longer has it. Raises BusError.
 
     `sequence` is that in EVENTS.
     """
     found: list[EventMessage] = []
-    async for batch in StreamReader(bus, ANNOUNCED, FROM_START, filters=(ALL_EVENTS,)).stored():
+    of = f"{EVENTS_SUBJECT}.{channel}.>" if channel else ALL_EVENTS
+    async for batch in StreamReader(bus, ANNOUNCED, FROM_START, filters=(of,)).stored():
         for message in batch.messages:
             events, _ = decoded([message])
-            found += (EventMessage(each.subject, _origin(message), each.arrived, each.event) for each in events)
+            found += (EventMessage(each.subject, origin(message), each.arrived, each.event) for each in events)
     return found
 
 
-def _origin(message: Message) -> int:
-    words = (message.headers or {}).get(ORIGIN_HEADER, "").split()
-    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
+class AnnouncedUpTo(msgspec.Struct, frozen=True, kw_only=True):
+    """Up to which revision of VERDICTS everything is announced: the position of the publisher.
+
+    `epoch` and `log` are the times of creation of VERDICTS and VERDICT_LOG, `sequence` is that in VERDICT_LOG. A
+    `revision` of 0 means that it is not known.
+    """
+
+    epoch: str
+    log: str
+    sequence: int
+    revision: int
+
+
+_POSITION = "tas.announced.verdicts"
+
+_read_position = reader("position of the publisher", AnnouncedUpTo)
+
+
+async def read_position(bus: Bus) -> tuple[AnnouncedUpTo | None, int]:
+    """The stored position, and the sequence that the next write expects. Raises UnavailableError, RefusedError."""
+    for stream in (EVENTS, ANNOUNCED):
+        for message in await bus.last_messages(stream, _POSITION):
+            try:
+                position = _read_position(message.data)
+            except InvalidInputError:
+                position = None
+            return position, message.sequence if stream is EVENTS else 0
+    return None, 0
+
+
+async def write_position(bus: Bus, position: AnnouncedUpTo, *, expected: int) -> int:
+    """Stores the position if the last sequence of its subject is `expected`, and returns the new one. Raises BusError.
+
+    A ConflictError means that another publisher is at work.
+    """
+    headers = {"Nats-Expected-Last-Subject-Sequence": str(expected)}
+    (outcome,) = await bus.publish_each(EVENTS, [(_POSITION, encode(position), headers)])
+    if isinstance(outcome, BusError):
+        raise outcome
+    return outcome
+
+
+async def last_of(bus: Bus, subjects: Sequence[str]) -> list[EventMessage]:
+    """The last event of each of these subjects that EVENTS has, by its leader. Raises BusError."""
+    found: list[EventMessage] = []
+    async for batch in EventReader(bus, Start(last_per_subject=True), filters=subjects).stored():
+        found += batch.messages
+    return found

@@ -6,7 +6,7 @@ An ephemeral pull consumer without acknowledgements: a slow reader requests less
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from bus.buckets import NANOSECONDS, Stream
+from bus.buckets import NANOSECONDS, Bucket, Stream
 from bus.connection import Bus
 from bus.errors import BusError, UnavailableError
 from bus.pull import Message, Pull
@@ -29,6 +29,9 @@ RETRY = Backoff(first=0.1, longest=1.0)
 """The waits after failures to attach."""
 
 ALL_SUBJECTS = (">",)
+
+ORIGIN_HEADER = "Nats-Stream-Source"
+"""The server's header on a message that was copied from another stream; the second word is the sequence there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class StreamReader:
     def __init__(
         self,
         bus: Bus,
-        stream: Stream,
+        stream: Stream | Bucket,
         start: Start,
         *,
         filters: Sequence[str] = ALL_SUBJECTS,
@@ -121,9 +124,10 @@ class StreamReader:
         while True:
             await self._bus.wait_connected()
             try:
-                async for batch in self._attached():
-                    failures = 0
-                    yield batch
+                async with aclosing(self._attached()) as batches:
+                    async for batch in batches:
+                        failures = 0
+                        yield batch
             except BusError as error:
                 log.info("reader_interrupted", stream=self._stream, error=str(error), applied=self._applied)
             failures += 1
@@ -131,11 +135,12 @@ class StreamReader:
 
     async def stored(self) -> AsyncGenerator[Batch, None]:
         """The batches of what is stored now; ends then. Raises BusError."""
-        async for batch in self._attached():
-            if batch.messages or batch.lost:
-                yield batch
-            if not batch.behind:
-                return
+        async with aclosing(self._attached()) as batches:
+            async for batch in batches:
+                if batch.messages or batch.lost:
+                    yield batch
+                if not batch.behind:
+                    return
 
     async def _attached(self) -> AsyncGenerator[Batch, None]:
         """The batches of one consumer. Raises BusError when it has ended."""
@@ -213,3 +218,9 @@ class StreamReader:
         state = (await self._bus.api(f"STREAM.INFO.{self._stream}"))["state"]
         first = state["first_seq"] if until is None else min(until, state["first_seq"])
         return Lost(self._stream, sequence + 1, first - 1) if first > sequence + 1 else None
+
+
+def origin(message: Message) -> int:
+    """The sequence of a copied message in the stream from which the server has copied it; 0 if it is no copy."""
+    words = (message.headers or {}).get(ORIGIN_HEADER, "").split()
+    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0

@@ -29,6 +29,7 @@ WORKERS = {
     "materialize": "Store the newest samples of each node on the bus.",
     "policies": "Store the TASPolicies of a directory on the bus.",
     "evaluate": "Evaluate every policy for every node, and store the verdicts. They contain the desired labels.",
+    "events": "Publish what happens as public events: violations, stale metrics, labels, policies, sources.",
     "labels": "Write the desired labels of verdicts to the nodes. Also wake pods that wait for a node.",
     "resources": "Add the resource `telemetry/scheduling` to each node.",
     "collect": "Poll sources, and publish samples. Only metrics that policies use are polled.",
@@ -57,8 +58,8 @@ def run_all(settings: Settings) -> int:
 
     The bus is embedded unless --bus is given.
 
-    With --policies: materialize, policies, evaluate and extender. With --kubeconfig: materialize, watch, evaluate,
-    extender, labels and collect; with --node-resource also resources. With --source also collect.
+    With --policies: materialize, policies, evaluate, extender and events. With --kubeconfig: materialize, watch,
+    evaluate, extender, labels, events and collect; with --node-resource also resources. With --source also collect.
     """
     from cli.wiring import all_workers, run_workers
 

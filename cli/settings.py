@@ -109,6 +109,7 @@ RUN = (
     "run bus",
     "run collect",
     "run evaluate",
+    "run events",
     "run extender",
     "run labels",
     "run machine",
@@ -521,6 +522,7 @@ class Settings:
             "run collect": "127.0.0.1:9011",
             "run resources": "127.0.0.1:9010",
             "run evaluate": "127.0.0.1:9009",
+            "run events": "127.0.0.1:9013",
         },
     )
     log_format: LogFormat = _setting(

@@ -42,6 +42,7 @@ from workers.process.limits import Limits
 from workers.process.logs import configure_logging
 from workers.process.runtime import Supervisor, Worker, invalid_entries, new_registry, stop_signals
 from workers.process.tls import TlsError, TlsFiles
+from workers.publishing.events import EventPublisher
 from workers.serving.extender import ExtenderWorker
 from workers.serving.extensions import installed
 from workers.watching.policies import PolicyDirectory
@@ -93,6 +94,7 @@ BUILD: dict[str, Callable[[Bus, Settings, CollectorRegistry], Worker]] = {
     "evaluate": lambda bus, settings, registry: Evaluate(
         bus, registry=registry, default_stale_after=settings.stale_after
     ),
+    "events": lambda bus, _, registry: EventPublisher(bus, registry=registry),
     "extender": _extender,
     "machine": lambda bus, settings, registry: Machine(
         bus, node=settings.node, period=settings.period, registry=registry
@@ -123,9 +125,9 @@ def all_workers(settings: Settings) -> tuple[str, ...]:
     """The workers of `tas run all`, besides the embedded server."""
     collect = ("collect",) if sources_of(settings) else ()
     if settings.kubeconfig is None:
-        return ("materialize", "policies", "evaluate", "extender", *collect)
+        return ("materialize", "policies", "evaluate", "extender", "events", *collect)
     resources = ("resources",) if settings.node_resource else ()
-    return ("materialize", "watch", "evaluate", "status", "extender", "labels", *collect, *resources)
+    return ("materialize", "watch", "evaluate", "status", "extender", "labels", "events", *collect, *resources)
 
 
 def kubeconfig_problem(kubeconfig: Path | str, error: ConfigurationError) -> str:

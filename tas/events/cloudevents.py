@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.events.data import Data, EventData, Unknown
+from tas.events.data import Data, EventData, Time, Unknown
 from tas.events.event import DATA_TYPES, Event
 
 SPEC_VERSION = "1.0"
@@ -81,7 +81,7 @@ def decode(found: Mapping[str, str] | None, data: bytes) -> Event:
 
 def _time(text: str) -> float:
     try:
-        return msgspec.convert(text, datetime).timestamp()
+        return msgspec.convert(text, Time).timestamp()
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
         raise InvalidInputError("event", f"{PREFIX}time", text, "must be a time as in RFC 3339") from error
 

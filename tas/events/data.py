@@ -17,9 +17,9 @@ class EndReason(StrEnum):
     """Why a violation has ended."""
 
     MET = "met"
-    """A fresh sample meets the rules."""
+    """Fresh samples meet the rules, or the policy does not select the node any more."""
     POLICY_REMOVED = "policyRemoved"
-    """The policy or its strategy no longer exists, or does not select the node any more."""
+    """The policy or its strategy no longer exists."""
     NODE_REMOVED = "nodeRemoved"
 
 
@@ -64,12 +64,16 @@ class _OfStrategy(_OfNode, frozen=True, kw_only=True):
 
 
 class ViolationStarted(_OfStrategy, frozen=True, kw_only=True):
-    """A node violates a strategy by fresh samples. `value` is the value of its first rule as quantity text, or ""."""
+    """A node violates a strategy by fresh samples. `value` is the value of its first rule as quantity text, or "".
+
+    `dry_run`: the policy is suspended or dry-run, so it changes nothing.
+    """
 
     TYPE: ClassVar[str] = "violation.started.v1"
     CHANNEL: ClassVar[str] = "violation"
 
     value: str = ""
+    dry_run: bool = False
 
 
 class ViolationEnded(_OfStrategy, frozen=True, kw_only=True):
@@ -202,34 +206,31 @@ class PolicyRefused(_OfPolicy, frozen=True, kw_only=True):
 
 
 ALL_POLICIES = "_all"
-"""The token of the limit over all policies, in place of a namespace and a policy."""
+"""The token of the limit over all policies, in place of a policy."""
 
 
 class _OfBreaker(Data, frozen=True, kw_only=True):
-    """Without `namespace` and `policy`, the limit over all policies."""
+    """`policy` is the name of the policies that share the breaker; without a name it is the limit over all policies."""
 
-    NAMES: ClassVar[tuple[str, ...]] = ("namespace", "policy")
+    NAMES: ClassVar[tuple[str, ...]] = ("policy",)
 
-    namespace: str = ""
     policy: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Namespace and policy, or the token for all policies."""
-        return (self.namespace, self.policy) if self.policy else (ALL_POLICIES,)
+        """The policy, or the token for all policies."""
+        return (self.policy or ALL_POLICIES,)
 
     @property
     def about(self) -> str:
-        """The policy, or the limit over all."""
-        if not self.policy:
-            return f"breakers/{ALL_POLICIES}"
-        return f"namespaces/{self.namespace}/taspolicies/{self.policy}"
+        """The breaker."""
+        return f"breakers/{self.policy or ALL_POLICIES}"
 
 
 class BreakerTripped(_OfBreaker, frozen=True, kw_only=True):
     """More nodes would get labels than the breaker allows: no label is set or removed until a reset.
 
-    `wanted` is the number of nodes that would have labels, `limit` the most that may.
+    `wanted` is the number of nodes that would have labels, `limit` the most that may, of `selected` nodes.
     """
 
     TYPE: ClassVar[str] = "breaker.tripped.v1"
@@ -237,7 +238,7 @@ class BreakerTripped(_OfBreaker, frozen=True, kw_only=True):
 
     limit: int
     wanted: int
-    reason: str = ""
+    selected: int = 0
 
 
 class BreakerReset(_OfBreaker, frozen=True, kw_only=True):

@@ -34,6 +34,10 @@ from bus.subjects import (
     parse_verdict_key,
 )
 from tas.errors import InvalidInputError
+from tas.events.cloudevents import decode as decode_event
+from tas.events.cloudevents import headers
+from tas.events.data import PolicyRefused, ViolationStarted
+from tas.events.event import Cause, event_of
 from tas.extender.binding import decode_binding
 from tas.extender.instant_query import parse_instant_query
 from tas.extender.preemption import decode_preemption_args
@@ -276,6 +280,21 @@ DECODERS: tuple[Decoder, ...] = (
     _record("source", decode_source_state),
     _record("synced", decode_synced),
     _record("verdict", decode_verdict),
+    *(
+        Decoder(
+            name=f"event-{data.TYPE}",
+            decode=partial(decode_event, headers(event_of(data, Cause("1", 2), time=NOW))),
+            allowed=(InvalidInputError,),
+            largest=PAYLOAD,
+            seeds=(msgspec.json.encode(data),),
+        )
+        for data in (
+            ViolationStarted(node="a.b", namespace="default", policy="p", strategy="deschedule", value="2"),
+            PolicyRefused(
+                namespace="default", policy="p", policy_uid="u", generation=1, problems=("a = 1: b",), total=1
+            ),
+        )
+    ),
     _text("subject-sample", parse_samples_subject, SUBJECT, allowed=(InvalidInputError,)),
     _text("key-node", parse_node_key, "a_b.metrics", allowed=(InvalidInputError,)),
     _text("key-verdict", parse_verdict_key, "a_b", allowed=(InvalidInputError,)),

@@ -10,6 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
+from bus.events import EventMessage, EventReader
+from bus.stream_reader import FROM_START
+from bus.subjects import event_subject
+from tas.events.data import ResourcePatched
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import World
@@ -113,9 +117,39 @@ class ResourceScenarios:
             await wait_for_resource(world, node, "1k")
         assert time.monotonic() - began >= 2 * PATCH_SECONDS
 
-    async def test_a_recreated_node_gets_the_resource_again(self, world: World, resources: CollectorRegistry) -> None:
+    async def test_a_recreated_node_gets_the_resource_again_and_each_is_announced_once(
+        self, world: World, bus: Bus, resources: CollectorRegistry, kubeconfig: Path, server: Server
+    ) -> None:
         node = await world.node()
         await wait_for_resource(world, node, "1k")
+        await wait_for_events(bus, node, count=1)
         await world.admin.delete_node(node)
         await world.node()
         await wait_for_resource(world, node, "1k")
+        await wait_for_events(bus, node, count=2)
+        async with resources_running(kubeconfig, server.url):
+            other = await world.node("other")
+            await wait_for_resource(world, other, "1k")
+            events = await wait_for_events(bus, node, other, count=3)
+        assert [(each.event.subject, each.event.resync) for each in events] == [
+            (f"nodes/{node}", False),
+            (f"nodes/{node}", False),
+            (f"nodes/{other}", False),
+        ]
+        assert len({each.event.id for each in events}) == 3
+
+
+async def wait_for_events(bus: Bus, *nodes: str, count: int) -> list[EventMessage]:
+    """Waits for so many events of the resources of nodes, and returns them."""
+    filters = [event_subject(ResourcePatched(node=node, resource=RESOURCE, count=1000)) for node in nodes]
+    found: list[EventMessage] = []
+
+    async def are_published() -> bool:
+        found.clear()
+        async for batch in EventReader(bus, FROM_START, filters=filters).stored():
+            found.extend(batch.messages)
+        return len(found) >= count
+
+    await eventually(are_published)
+    assert len(found) == count
+    return found

@@ -16,6 +16,7 @@ from bus.connection import Bus
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.node_resource import RESOURCE, is_offered
 from workers.enforcing.lease_first import LeaseFirst
+from workers.enforcing.resource_events import ResourceEvents
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
@@ -45,6 +46,7 @@ class Resources:
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
         self._reflector = Reflector(client, FULL_NODES, on_list=self._listed, on_change=self._change)
         self._lease = LeaseFirst(bus, "resources", on_held=self._reflector.relist)
+        self._events = ResourceEvents(bus)
         self._patches = Counter(
             "tas_node_resource_patches",
             "Attempts to patch a node's status, by result.",
@@ -61,7 +63,7 @@ class Resources:
     async def run(self) -> None:
         """Follows until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for work in (self._reflector.run(), self._queue.run(), self._lease.run()):
+            for work in (self._reflector.run(), self._queue.run(), self._lease.run(), self._events.run()):
                 tasks.create_task(work)
 
     async def _handle(self, name: str) -> float | None:
@@ -95,6 +97,7 @@ class Resources:
             return None
         self._patched[name] = time.monotonic()
         self._patches.labels("patched").inc()
+        self._events.note(name, node.metadata.uid, self._count)
         log.info("node_resource_offered", node=name, resource=RESOURCE, count=self._count)
         return None
 
@@ -112,15 +115,18 @@ class Resources:
         names = {node.metadata.name for node in listing.items}
         self._patched = {name: when for name, when in self._patched.items() if name in names}
         for node in listing.items:
-            self._check(node)
+            self._check(node, is_listed=True)
 
     def _change(self, change: Change[NodeObject]) -> None:
         if change.type is ChangeType.DELETED:
             self._patched.pop(change.object.metadata.name, None)
             self._queue.forget(change.object.metadata.name)
+            self._events.forget(change.object.metadata.name)
         else:
             self._check(change.object)
 
-    def _check(self, node: NodeObject) -> None:
-        if not self._is_correct(node):
+    def _check(self, node: NodeObject, *, is_listed: bool = False) -> None:
+        if self._is_correct(node):
+            self._events.note(node.metadata.name, node.metadata.uid, self._count, is_listed=is_listed)
+        else:
             self._queue.add(node.metadata.name, after=self._lease.delay)

@@ -159,7 +159,14 @@ async def test_the_health_port_reports_every_worker(everything: Running) -> None
     assert status == 200
     assert json.loads(text) == {
         "ready": True,
-        "workers": {"bus": None, "materialize": None, "policies": None, "evaluate": None, "extender": None},
+        "workers": {
+            "bus": None,
+            "materialize": None,
+            "policies": None,
+            "evaluate": None,
+            "extender": None,
+            "events": None,
+        },
         "bus": None,
     }
     assert (await everything.health("/healthz"))[0] == 200
@@ -349,11 +356,11 @@ async def test_honcho_starts_everything_from_the_procfile(tas: Tas, tmp_path: Pa
     binaries.mkdir()
     (binaries / "tas").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli "$@"\n')
     (binaries / "tas").chmod(0o755)
-    ports = free_ports(7)
+    ports = free_ports(8)
     procfile = PROCFILE
     # Not the ports of a running installation on this machine.
     for name, port in zip(
-        ("bus", "materialize", "policies", "evaluate", "extender", "machine"), ports[1:], strict=True
+        ("bus", "materialize", "policies", "evaluate", "events", "extender", "machine"), ports[1:], strict=True
     ):
         procfile = re.sub(rf"(tas run {name} .*)", rf"\1 --health-listen 127.0.0.1:{port}", procfile)
     procfile = procfile.replace("tas run extender ", "tas run extender --listen 127.0.0.1:0 ")

@@ -89,7 +89,16 @@ def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
     assert (settings.period, settings.log_level) == (2.0, LogLevel.INFO)
     assert settings.kubeconfig == "in-cluster"
     assert settings.listen == Address("0.0.0.0", 9001)
-    assert all_workers(settings) == ("materialize", "watch", "evaluate", "status", "extender", "labels", "collect")
+    assert all_workers(settings) == (
+        "materialize",
+        "watch",
+        "evaluate",
+        "status",
+        "extender",
+        "labels",
+        "events",
+        "collect",
+    )
 
 
 @pytest.mark.usefixtures("pod")

@@ -30,7 +30,7 @@ STRATEGY: dict[str, Any] = NODE | POLICY | {"strategy": "deschedule"}
 LABEL: dict[str, Any] = NODE | {"label": "telemetry.aware.scheduling.demo/Gpu_1", "policy": "demo"}
 
 EXAMPLES: tuple[EventData, ...] = (
-    ViolationStarted(**STRATEGY, value="2"),
+    ViolationStarted(**STRATEGY, value="2", dry_run=True),
     ViolationEnded(**STRATEGY, reason=EndReason.MET, value="2", since=SINCE),
     MetricStale(**STRATEGY, state="violated"),
     MetricFresh(**STRATEGY, state="met"),
@@ -41,8 +41,8 @@ EXAMPLES: tuple[EventData, ...] = (
     SourceBack(source="prometheus", kind="prometheus", since=SINCE),
     PolicyAccepted(**POLICY),
     PolicyRefused(**POLICY, problems=("spec.strategies = 1: must be an object",), total=1),
-    BreakerTripped(namespace="default", policy="demo.policy", limit=10, wanted=11, reason="maxNodes"),
-    BreakerReset(namespace="default", policy="demo.policy", since=SINCE),
+    BreakerTripped(policy="demo.policy", limit=10, wanted=11, selected=20),
+    BreakerReset(policy="demo.policy", since=SINCE),
     EpochChanged(epoch="1795277068888665", previous="1795277000000000"),
     Gap(stream="VERDICT_LOG", first=5, last=9),
 )

@@ -1,0 +1,64 @@
+"""What was last announced about each thing: the memory of the publisher, read from the stream of events itself."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tas.events.data import Data
+from tas.events.event import Event
+
+Thing = tuple[str, ...]
+"""A channel and the names of its data: the events of one thing share a subject."""
+
+
+def thing_of(data: Data) -> Thing:
+    """What the data is about."""
+    return (data.CHANNEL, *data.names)
+
+
+class Announcement(NamedTuple):
+    """The last event of a thing, and its sequence in the stream (0: the stream no longer has it)."""
+
+    event: Event
+    sequence: int
+
+
+class Announcements:
+    """The last event of each thing."""
+
+    def __init__(self) -> None:
+        self._last: dict[Thing, Announcement] = {}
+        self._of_node: dict[tuple[str, str], set[Thing]] = {}
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def add(self, event: Event, sequence: int) -> None:
+        """Notes the last event of a thing."""
+        thing = thing_of(event.data)
+        self._last[thing] = Announcement(event, sequence)
+        if "node" in event.data.NAMES:
+            self._of_node.setdefault((thing[0], thing[1]), set()).add(thing)
+
+    def note_lost(self, thing: Thing) -> None:
+        """Notes that the stream has no event of the thing any more."""
+        if thing in self._last:
+            self._last[thing] = self._last[thing]._replace(sequence=0)
+
+    def sequence(self, thing: Thing) -> int:
+        """The sequence that the next event of the thing must expect."""
+        last = self._last.get(thing)
+        return 0 if last is None else last.sequence
+
+    def last(self, thing: Thing) -> Event | None:
+        """The last event of a thing."""
+        last = self._last.get(thing)
+        return None if last is None else last.event
+
+    def of_node(self, channel: str, node: str) -> Iterator[Event]:
+        """The last event of each thing of a node in a channel, in the order of their names."""
+        for thing in sorted(self._of_node.get((channel, node), ())):
+            yield self._last[thing].event
+
+    def nodes(self, channel: str) -> set[str]:
+        """The nodes with events in a channel."""
+        return {node for of, node in self._of_node if of == channel}

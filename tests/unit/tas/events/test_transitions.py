@@ -1,0 +1,448 @@
+"""Which transition is announced by which revision, for any history, whatever is killed, repeated or late."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.events.announcements import Announcements, thing_of
+from tas.events.data import EndReason, Gap, LabelApplied, LabelRemoved, SourceDry, ViolationEnded, ViolationStarted
+from tas.events.event import Event
+from tas.events.transitions import (
+    MAX_PROBLEMS,
+    Epoch,
+    KnownPolicy,
+    Publication,
+    Revision,
+    of_epoch,
+    of_gap,
+    of_labels,
+    of_missing_node,
+    of_policy,
+    of_source,
+    of_verdict,
+)
+from tas.policy.policy import PolicyKey, Problem, StrategyType
+from tas.policy.rules import State
+from tas.sources.state import SourceMetric, SourceState
+from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
+
+VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
+EPOCH = Epoch("1000000", 1.0)
+OLD, NEW = 0.5, 2.0
+KEY = PolicyKey("default", "p")
+DESCHEDULE = StrategyType.DESCHEDULE
+
+
+def strategy(state: State, before: State | None = None, changed: float = 10.0) -> StrategyVerdict:
+    return StrategyVerdict(state=state, changed=changed, before=before, value="2")
+
+
+def verdict(
+    policies: Mapping[str, StrategyVerdict], *, node_uid: str = "n", uid: str = "u", time: float = 20.0
+) -> NodeVerdict:
+    return NodeVerdict(
+        node_uid=node_uid,
+        nodes_revision=1,
+        policies_revision=1,
+        time=time,
+        policies={
+            PolicyKey("default", name): PolicyVerdict(uid=uid, generation=1, strategies={DESCHEDULE: each})
+            for name, each in policies.items()
+        },
+    )
+
+
+class Publisher:
+    """Publishes all events of one revision after the other, as the only replica."""
+
+    def __init__(self, epoch: Epoch = EPOCH) -> None:
+        self.announced = Announcements()
+        self.epoch = epoch
+        self.revision = 100
+        self.published: list[Event] = []
+
+    def publish(self, next_event: Callable[[Publication], Event | None]) -> list[Event]:
+        """The events of the next revision."""
+        self.revision += 1
+        of = Publication(self.announced, self.epoch, Revision(self.revision, 30.0))
+        found: list[Event] = []
+        while (event := next_event(of)) is not None:
+            assert len(found) < 20, "no end"
+            found.append(event)
+            self.announced.add(event, len(self.published) + len(found))
+        self.published += found
+        return found
+
+    def verdict(
+        self,
+        found: NodeVerdict | None,
+        *,
+        node_created: float | None = OLD,
+        policies: Mapping[PolicyKey, KnownPolicy] = {},
+    ) -> list[Event]:
+        return self.publish(lambda of: of_verdict(of, "node-1", found, node_created=node_created, policies=policies))
+
+    def states(self, *states: State) -> list[list[str]]:
+        """The types of events of each of these states, one after the other."""
+        before: State | None = None
+        types: list[list[str]] = []
+        for state in states:
+            types.append([event.data.TYPE for event in self.verdict(verdict({"p": strategy(state, before)}))])
+            before = state
+        return types
+
+    def labels(self, labels: Mapping[str, str] | None, *, uid: str = "n", is_complete: bool = True) -> list[Event]:
+        return self.publish(
+            lambda of: of_labels(of, "node-1", labels, node_uid=uid, node_created=OLD, is_complete=is_complete)
+        )
+
+
+def types(events: Sequence[Event]) -> list[str]:
+    return [event.data.TYPE.removesuffix(".v1") for event in events]
+
+
+def test_each_change_of_the_state_is_one_event() -> None:
+    assert Publisher().states(UNKNOWN, MET, VIOLATED, UNKNOWN, VIOLATED, UNKNOWN, MET, UNKNOWN) == [
+        [],
+        [],
+        ["violation.started.v1"],
+        ["metric.stale.v1"],
+        ["metric.fresh.v1"],
+        ["metric.stale.v1"],
+        ["metric.fresh.v1", "violation.ended.v1"],
+        ["metric.stale.v1"],
+    ]
+
+
+def test_an_event_has_the_time_of_the_transition_and_not_of_its_publication() -> None:
+    publisher = Publisher()
+    (started,) = publisher.verdict(verdict({"p": strategy(VIOLATED, MET, changed=5.0)}))
+    (ended,) = publisher.verdict(verdict({"p": strategy(MET, VIOLATED, changed=6.0)}))
+    assert (started.time, ended.time) == (5.0, 6.0)
+    assert isinstance(ended.data, ViolationEnded)
+    assert ended.data.since is not None
+    assert (ended.data.reason, ended.data.since.timestamp()) == (EndReason.MET, 5.0)
+
+
+def test_a_violation_ends_with_its_policy_and_with_its_node() -> None:
+    publisher = Publisher()
+    publisher.verdict(verdict({"p": strategy(VIOLATED), "q": strategy(VIOLATED)}))
+    (policy,) = publisher.verdict(verdict({"q": strategy(VIOLATED)}, time=21.0))
+    (node,) = publisher.verdict(None)
+    assert isinstance(policy.data, ViolationEnded)
+    assert isinstance(node.data, ViolationEnded)
+    assert (policy.data.policy, policy.data.reason, policy.time) == ("p", EndReason.POLICY_REMOVED, 21.0)
+    assert (node.data.policy, node.data.reason, node.time) == ("q", EndReason.NODE_REMOVED, 30.0)
+    assert publisher.verdict(None) == []
+
+
+def test_a_violation_of_another_object_of_the_same_name_ends_before_a_new_one_starts() -> None:
+    publisher = Publisher()
+    publisher.verdict(verdict({"p": strategy(VIOLATED)}))
+    ended, started = publisher.verdict(verdict({"p": strategy(VIOLATED)}, uid="other"))
+    assert isinstance(ended.data, ViolationEnded)
+    assert (ended.data.reason, ended.data.policy_uid) == (EndReason.POLICY_REMOVED, "u")
+    assert isinstance(started.data, ViolationStarted)
+    assert started.data.policy_uid == "other"
+    ended, started = publisher.verdict(verdict({"p": strategy(VIOLATED)}, uid="other", node_uid="m"))
+    assert isinstance(ended.data, ViolationEnded)
+    assert ended.data.reason is EndReason.NODE_REMOVED
+    publisher.verdict(verdict({"p": strategy(UNKNOWN, VIOLATED)}, uid="other", node_uid="m"))
+    assert types(publisher.verdict(verdict({"p": strategy(MET)}, uid="third", node_uid="m"))) == ["violation.ended"]
+
+
+def resync(
+    before: State | None = None,
+    *,
+    node: float | None = OLD,
+    policy: float | None = OLD,
+    publisher: Publisher | None = None,
+) -> bool:
+    (event,) = (publisher or Publisher()).verdict(
+        verdict({"p": strategy(VIOLATED, before)}), node_created=node, policies={KEY: KnownPolicy(policy)}
+    )
+    return event.resync
+
+
+def test_the_first_violation_of_an_epoch_is_a_resync_if_it_may_be_older_than_the_epoch() -> None:
+    assert resync()
+    assert resync(UNKNOWN)
+    assert resync(node=None, policy=None)
+    assert not resync(MET)
+    assert not resync(node=NEW)
+    assert not resync(policy=NEW)
+    known = Publisher()
+    known.states(MET, UNKNOWN)
+    (_, started) = known.verdict(verdict({"p": strategy(VIOLATED, UNKNOWN)}))
+    assert not started.resync
+
+
+def test_what_an_earlier_epoch_announced_is_not_repeated_in_the_next() -> None:
+    publisher = Publisher()
+    publisher.verdict(verdict({"p": strategy(VIOLATED)}))
+    publisher.epoch = Epoch("2000000", 2.0)
+    assert publisher.verdict(verdict({"p": strategy(VIOLATED)})) == []
+    (ended,) = publisher.verdict(verdict({"p": strategy(MET, VIOLATED)}))
+    assert not ended.resync
+
+
+def test_a_violation_of_a_policy_that_changes_nothing_says_so() -> None:
+    policies = {KEY: KnownPolicy(OLD, dry_run=True)}
+    (event,) = Publisher().verdict(verdict({"p": strategy(VIOLATED)}), policies=policies)
+    assert isinstance(event.data, ViolationStarted)
+    assert event.data.dry_run
+
+
+def test_labels_are_announced_as_the_api_server_shows_them() -> None:
+    publisher = Publisher()
+    prefixed = "telemetry.aware.scheduling.p/card"
+    assert publisher.labels({"zone": "a", "q": "other"}) == []
+    assert types(publisher.labels({"zone": "a", "p": "violating", prefixed: "low"})) == ["label.applied"] * 2
+    (changed,) = publisher.labels({"p": "violating", prefixed: "high"})
+    assert isinstance(changed.data, LabelApplied)
+    assert (changed.data.previous, changed.data.value, changed.data.policy) == ("low", "high", "p")
+    assert publisher.labels({prefixed: "high"}, is_complete=False) == []
+    (removed,) = publisher.labels({prefixed: "high"})
+    assert isinstance(removed.data, LabelRemoved)
+    assert (removed.data.label, removed.data.gone) == ("p", False)
+    gone, applied = publisher.labels({prefixed: "high"}, uid="other")
+    assert isinstance(gone.data, LabelRemoved)
+    assert gone.data.gone
+    assert types([applied]) == ["label.applied"]
+    (deleted,) = publisher.labels(None)
+    assert isinstance(deleted.data, LabelRemoved)
+    assert deleted.data.gone
+
+
+def test_labels_that_were_there_at_the_first_start_are_a_resync() -> None:
+    first, later = Publisher(EPOCH._replace(is_known=False)), Publisher()
+    assert [event.resync for event in first.labels({"p": "violating"})] == [True]
+    assert [event.resync for event in later.labels({"p": "violating"})] == [False]
+
+
+def test_a_node_that_a_complete_list_does_not_have_has_no_labels_and_no_violations() -> None:
+    publisher = Publisher()
+    publisher.labels({"p": "violating"})
+    publisher.verdict(verdict({"p": strategy(VIOLATED)}))
+    for channel, expected in (("label", "label.removed"), ("violation", "violation.ended")):
+
+        def missing(_: Publication, channel: str = channel) -> Event | None:
+            return of_missing_node(publisher.announced, EPOCH, channel, "node-1", now=40.0)
+
+        (event,) = publisher.publish(missing)
+        assert types([event]) == [expected]
+    assert len({event.id for event in publisher.published}) == len(publisher.published)
+
+
+def test_each_generation_of_a_policy_is_accepted_or_refused_once() -> None:
+    publisher = Publisher()
+
+    def policy(generation: int, *problems: Problem, created: float | None = NEW) -> list[Event]:
+        return publisher.publish(
+            lambda of: of_policy(of, KEY, uid="u", generation=generation, problems=problems, created=created)
+        )
+
+    refused = Problem(field="f", value="1", reason="r", refused=True)
+    ignored = Problem(field="f", value="1", reason="r", refused=False)
+    assert types(policy(1)) == ["policy.accepted"]
+    assert types(policy(1, ignored)) == []
+    (event,) = policy(2, *[refused] * 9, ignored)
+    assert (len(event.data.problems), event.data.total) == (MAX_PROBLEMS, 9)  # type: ignore[union-attr]
+    assert [each.resync for each in policy(3)] == [False]
+    first = Publisher(EPOCH._replace(is_known=False))
+    found = first.publish(lambda of: of_policy(of, KEY, uid="u", generation=1, problems=(), created=None))
+    assert [each.resync for each in found] == [True]
+
+
+def test_a_source_is_dry_once_and_back_once() -> None:
+    publisher = Publisher()
+
+    def source(missing: str | None, polls: int = 1) -> list[Event]:
+        metrics = {} if missing is None else {"m": SourceMetric(missing=missing, nodes=0 if missing else 1)}
+        state = SourceState(
+            kind="prometheus", holder="h", since=0.0, time=1.0, period=1.0, polls=polls, metrics=metrics
+        )
+        return publisher.publish(lambda of: of_source(of, "s", state))
+
+    assert source("", polls=0) == source("") == source(None) == []
+    (dry,) = source("no value")
+    assert isinstance(dry.data, SourceDry)
+    assert dry.data.problem == "m: no value"
+    assert source("other") == source("", polls=0) == []
+    assert types(source("")) == ["source.back"]
+    source("no value")
+    assert types(publisher.publish(lambda of: of_source(of, "s", None))) == ["source.back"]
+
+
+def test_epochs_and_gaps_are_announced_once() -> None:
+    publisher = Publisher()
+    gap = Gap(stream="VERDICT_LOG", first=1, last=2)
+    assert types(publisher.publish(of_epoch)) == ["bus.epochchanged"]
+    assert publisher.publish(of_epoch) == []
+    assert types(publisher.publish(lambda of: of_gap(of, gap))) == ["gap"]
+    assert publisher.publish(lambda of: of_gap(of, gap)) == []
+    publisher.epoch = Epoch("2000000", 2.0)
+    (changed,) = publisher.publish(of_epoch)
+    assert (changed.data.previous, changed.data.epoch) == ("1000000", "2000000")  # type: ignore[union-attr]
+
+
+class Logged(NamedTuple):
+    """A revision of the verdict of a node."""
+
+    node: str
+    verdict: NodeVerdict | None
+
+
+NODES = ("node-1", "node-2")
+POLICIES = ("p", "q")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Logged]:
+    """Verdicts as `evaluate` writes them: each has the state before; nodes and policies come and go."""
+    log: list[Logged] = []
+    states: dict[tuple[str, str], tuple[State, State | None]] = {}
+    incarnation = dict.fromkeys(NODES, 0)
+    for _ in range(draw(st.integers(1, 12))):
+        node = draw(st.sampled_from(NODES))
+        if draw(st.integers(0, 9)) == 0:
+            incarnation[node] += 1
+            states = {key: each for key, each in states.items() if key[0] != node}
+            log.append(Logged(node, None))
+            continue
+        policies: dict[str, StrategyVerdict] = {}
+        for name in POLICIES:
+            state = draw(st.sampled_from((None, UNKNOWN, MET, VIOLATED)))
+            if state is None:
+                states.pop((node, name), None)
+                continue
+            last = states.get((node, name))
+            if last is None or last[0] is not state:
+                states[node, name] = state, None if last is None else last[0]
+            policies[name] = strategy(*states[node, name], changed=float(len(log)))
+        log.append(Logged(node, verdict(policies, node_uid=f"{node}-{incarnation[node]}")))
+    return log
+
+
+class Stream:
+    """The stream of events: a publication succeeds if the last event of its thing is the expected one."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.last = Announcements()
+
+    def publish(self, event: Event, expected: int) -> bool:
+        thing = thing_of(event.data)
+        if self.last.sequence(thing) != expected:
+            return False
+        self.events.append(event)
+        self.last.add(event, len(self.events))
+        return True
+
+
+class Replica:
+    """A publisher that may stop before any publication, and go on later with what it knew."""
+
+    def __init__(self, stream: Stream, log: Sequence[Logged], position: int) -> None:
+        self._stream = stream
+        self._log = log
+        self.position = position
+        self._announced = Announcements()
+        for thing in {thing_of(event.data) for event in stream.events}:
+            self._copy(thing)
+        self._pending: tuple[Event, int] | None = None
+
+    def step(self) -> bool:
+        """Publishes what it has decided, or decides what to publish next; returns whether something is left."""
+        if self._pending is not None:
+            event, expected = self._pending
+            self._pending = None
+            if self._stream.publish(event, expected):
+                self._announced.add(event, len(self._stream.events))
+            else:
+                self._copy(thing_of(event.data))
+            return True
+        if self.position == len(self._log):
+            return False
+        logged = self._log[self.position]
+        of = Publication(self._announced, EPOCH, Revision(100 + self.position, 0.0))
+        found = of_verdict(of, logged.node, logged.verdict, node_created=OLD, policies={})
+        if found is None:
+            self.position += 1
+        else:
+            self._pending = found, self._announced.sequence(thing_of(found.data))
+        return True
+
+    def _copy(self, thing: tuple[str, ...]) -> None:
+        last = self._stream.last.last(thing)
+        assert last is not None
+        self._announced.add(last, self._stream.last.sequence(thing))
+
+
+def expected_events(log: Sequence[Logged]) -> list[tuple[str, ...]]:
+    """What one replica that is never disturbed publishes: type and id of each event, by node and policy."""
+    stream = Stream()
+    replica = Replica(stream, log, 0)
+    while replica.step():
+        pass
+    return by_policy(stream.events)
+
+
+def by_policy(events: Sequence[Event]) -> list[tuple[str, ...]]:
+    """The ids of the events, in order for each node and policy."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for event in events:
+        found.setdefault(event.data.names[:3], []).append(event.id)
+    return sorted((*names, *ids) for names, ids in found.items())
+
+
+@given(histories(), st.lists(st.tuples(st.integers(0, 1), st.sampled_from("ssssssr"), st.integers(0, 12)), max_size=80))
+def test_two_replicas_that_are_killed_and_paused_publish_each_transition_once_and_in_order(
+    log: list[Logged], schedule: list[tuple[int, str, int]]
+) -> None:
+    stream = Stream()
+    replicas = [Replica(stream, log, 0), Replica(stream, log, 0)]
+    done = 0
+    for number, action, back in schedule:
+        if action == "s":
+            replicas[number].step()
+            done = max(done, replicas[number].position)
+        else:  # killed; the stored position is never ahead of what is announced
+            replicas[number] = Replica(stream, log, max(0, done - back))
+    for replica in replicas:
+        while replica.step():
+            pass
+    assert len({event.id for event in stream.events}) == len(stream.events)
+    assert by_policy(stream.events) == expected_events(log)
+
+
+@given(histories())
+def test_the_last_events_say_what_the_last_verdicts_say(log: list[Logged]) -> None:
+    stream = Stream()
+    replica = Replica(stream, log, 0)
+    while replica.step():
+        pass
+    last = {logged.node: logged.verdict for logged in log}
+    violated = {
+        (node, name)
+        for node, found in last.items()
+        for name, policy in ({} if found is None else {key.name: each for key, each in found.policies.items()}).items()
+        if policy.strategies[DESCHEDULE].state is VIOLATED
+    }
+    met = {
+        (node, name)
+        for node, found in last.items()
+        for name, policy in ({} if found is None else {key.name: each for key, each in found.policies.items()}).items()
+        if policy.strategies[DESCHEDULE].state is MET
+    }
+    started = {
+        (event.data.node, event.data.policy)
+        for node in NODES
+        for event in stream.last.of_node("violation", node)
+        if isinstance(event.data, ViolationStarted)
+    }
+    assert violated <= started
+    assert not started & met
+    assert started <= {(node, key.name) for node, found in last.items() if found for key in found.policies}
