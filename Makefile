@@ -45,7 +45,7 @@ format: $(VENV)/.ready  ## format the code, and apply the fixes of the linter
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.ready    ## write docs/settings.md from the settings
+docs: $(VENV)/.ready    ## write the pages and schemas that are made from the code
 	$(BIN)/python -m cli docs
 
 e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go once, to build it)

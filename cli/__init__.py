@@ -30,7 +30,7 @@ COMMANDS = {
     "top": _Command("top", "Show the live view of a running installation."),
     "policy": _Command("policy", "Check manifests of TASPolicy."),
     "crd": _Command("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
-    "docs": _Command("docs", "Write the documentation of the settings."),
+    "docs": _Command("docs", "Write the pages of the settings, and the schemas of the events."),
 }
 """Each command with its module below `cli`, imported when the command is called, and its line in `tas --help`."""
 

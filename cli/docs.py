@@ -1,42 +1,70 @@
 """`tas docs`: writes the documentation that is generated from the code."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
+import orjson
 
+from bus.asyncapi import asyncapi, schemas
 from cli.output import echo
 from cli.settings import settings_page
 
-SETTINGS_PAGE = Path("docs/settings.md")
+FOLDER = Path("docs")
+SCHEMAS = Path("events/schemas")
 
 
 @click.command("docs")
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if the page is out of date.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file is out of date.")
 @click.option(
-    "--page",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=SETTINGS_PAGE,
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=FOLDER,
     show_default=True,
-    help="The file to write.",
+    help="The folder of the files.",
 )
-def docs(*, check: bool, page: Path) -> None:
-    """Write the documentation of the settings."""
-    expected = settings_page()
+def docs(*, check: bool, folder: Path) -> None:
+    """Write the pages of the settings, and the schemas of the events."""
+    expected = dict(_generated())
+    superfluous = {path.relative_to(folder) for path in (folder / SCHEMAS).glob("*.json")} - expected.keys()
+    wrong = [path for path, content in expected.items() if _content(folder / path) != content] + sorted(superfluous)
     if check:
-        if _content(page) != expected.encode():
-            raise click.ClickException(f"{page} is out of date: run `tas docs`")
+        if wrong:
+            raise click.ClickException(f"{', '.join(str(folder / path) for path in wrong)}: run `tas docs`")
         return
-    try:
-        page.write_text(expected)
-    except OSError as error:
-        raise click.ClickException(f"--page = {page}: {error.strerror}") from error
-    echo(f"{page} written")
+    for path in wrong:
+        _write(folder / path, expected.get(path))
+        echo(f"{folder / path} {'written' if path in expected else 'deleted'}")
 
 
-def _content(page: Path) -> bytes | None:
+def _generated() -> Iterator[tuple[Path, bytes]]:
+    """Each file, by its path below the folder."""
+    yield Path("settings.md"), settings_page().encode()
+    yield Path("events/asyncapi.json"), _json(asyncapi())
+    for name, schema in schemas().items():
+        yield SCHEMAS / f"{name}.json", _json(schema)
+
+
+def _json(document: Any) -> bytes:
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _content(path: Path) -> bytes | None:
     try:
-        return page.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise click.ClickException(f"--page = {page}: {error.strerror}") from error
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+
+
+def _write(path: Path, content: bytes | None) -> None:
+    try:
+        if content is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error

@@ -92,26 +92,40 @@ def test_the_version_is_printed() -> None:
 
 def test_each_line_of_the_procfile_has_flags_of_its_command() -> None:
     lines = [line.split(": ", 1) for line in Path("Procfile").read_text().splitlines() if not line.startswith("#")]
-    assert [name for name, _ in lines] == ["bus", "materialize", "policies", "evaluate", "extender", "machine"]
+    assert [name for name, _ in lines] == [
+        "bus",
+        "materialize",
+        "policies",
+        "evaluate",
+        "events",
+        "extender",
+        "machine",
+    ]
     for name, command in lines:
         assert command.startswith(f"exec tas run {name} ")
         known = tas("run", name, "--help").stdout
         assert all(flag in known for flag in re.findall(r"--[a-z-]+", command))
 
 
-def test_docs_writes_the_page_and_checks_it(tmp_path: Path) -> None:
-    page = tmp_path / "settings.md"
-    missing = tas("docs", "--check", "--page", str(page))
+def test_docs_writes_the_files_and_checks_them(tmp_path: Path) -> None:
+    folder = ("--folder", str(tmp_path))
+    missing = tas("docs", "--check", *folder)
     assert missing.exit_code == 1
     assert "run `tas docs`" in missing.stderr
-    assert tas("docs", "--page", str(page)).exit_code == 0
-    assert tas("docs", "--check", "--page", str(page)).exit_code == 0
+    assert tas("docs", *folder).exit_code == 0
+    assert tas("docs", "--check", *folder).exit_code == 0
+    page, schemas = tmp_path / "settings.md", tmp_path / "events" / "schemas"
     page.write_text(page.read_text().replace("2m", "3m"))
-    assert tas("docs", "--check", "--page", str(page)).exit_code == 1
+    assert tas("docs", "--check", *folder).exit_code == 1
     page.write_bytes(b"\xff")
-    assert "run `tas docs`" in tas("docs", "--check", "--page", str(page)).stderr
+    assert "run `tas docs`" in tas("docs", "--check", *folder).stderr
+    (schemas / "gone.v1.json").write_text("{}")
+    assert tas("docs", *folder).stdout == f"{page} written\n{schemas / 'gone.v1.json'} deleted\n"
+    assert tas("docs", "--check", *folder).exit_code == 0
+    page.unlink()
+    page.mkdir()
+    assert tas("docs", *folder).exit_code == 1
     assert tas("docs", "--check").exit_code == 0
-    assert tas("docs", "--page", str(tmp_path / "no" / "page.md")).exit_code == 1
 
 
 def test_of_a_huge_file_lint_reads_no_more_than_a_manifest_may_have(tmp_path: Path) -> None:

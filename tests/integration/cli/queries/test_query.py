@@ -416,7 +416,7 @@ async def test_a_text_from_elsewhere_does_not_control_the_terminal(tas: Tas, bus
 SHORT_COMMANDS = [
     ("crd",),
     ("demo", "labeling", "--within", "soon"),
-    ("docs", "--check", "--page", "nowhere.md"),
+    ("docs", "--check", "--folder", "nowhere"),
     ("explain", "node", "node-1"),
     ("get", "nodes", "--json"),
     ("policy", "lint", "nowhere.yaml"),

@@ -1,0 +1,103 @@
+"""The published schemas of events, and the AsyncAPI document: they only grow, and say what is published."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.asyncapi import asyncapi, compatible, schemas
+from bus.subjects import event_subject
+from tas.events.cloudevents import body, headers
+from tas.events.data import EventData
+from tas.events.event import DATA_TYPES, Cause, event_of
+from tests.unit.tas.events.examples import EXAMPLES
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / "tests/contract/golden/events").glob("*.json")}
+PAGE = (ROOT / "docs" / "events.md").read_text()
+CHANNELS: dict[str, Any] = asyncapi()["channels"]
+
+
+def test_every_type_has_a_published_schema() -> None:
+    assert GOLDEN.keys() == schemas().keys()
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_a_schema_still_serves_the_readers_of_the_published_one(name: str) -> None:
+    assert list(compatible(GOLDEN[name], schemas()[name])) == []
+
+
+def test_what_breaks_readers_is_noticed() -> None:
+    (name,) = (name for name in GOLDEN if name.endswith("violation.ended.v1"))
+    published = GOLDEN[name]
+
+    def changed(path: tuple[str, ...], value: Any) -> list[str]:
+        current = copy.deepcopy(published)
+        inner = current["$defs"]["ViolationEnded"]
+        for step in path[:-1]:
+            inner = inner[step]
+        if value is None:
+            del inner[path[-1]]
+        else:
+            inner[path[-1]] = value
+        return list(compatible(published, current))
+
+    assert len(changed(("properties", "value"), None)) == 1
+    assert len(changed(("properties", "value", "type"), "number")) == 1
+    assert len(changed(("required",), ["node"])) == 1
+    assert changed(("properties", "added"), {"type": "string"}) == []
+    assert changed(("description",), "Other words.") == []
+    assert changed(("required",), [*published["$defs"]["ViolationEnded"]["required"], "value"]) == []
+
+
+@pytest.mark.parametrize("data", EXAMPLES, ids=lambda data: data.TYPE)
+def test_an_event_has_the_fields_of_its_schema(data: EventData) -> None:
+    event = event_of(data, Cause("1", 2), time=0.0)
+    document, schema = json.loads(body(event)), schemas()[event.type]["$defs"][type(data).__name__]
+    assert schema["properties"].keys() == document.keys()
+    assert set(schema["required"]) <= document.keys()
+
+
+@pytest.mark.parametrize("data", EXAMPLES, ids=lambda data: data.TYPE)
+def test_an_event_is_published_on_a_channel_of_the_document(data: EventData) -> None:
+    name = type(data).__name__
+    (address,) = (each["address"] for each in CHANNELS.values() if name in each["messages"])
+    pattern = re.sub(r"\\\{\w+\\\}", r"[^.]+", re.escape(address))
+    assert re.fullmatch(pattern, event_subject(data))
+    message = asyncapi()["components"]["messages"][name]
+    assert message["name"] == event_of(data, Cause("1", 2), time=0.0).type
+    traits = asyncapi()["components"]["messageTraits"]["cloudEvent"]["headers"]
+    published = headers(event_of(data, Cause("1", 2), time=0.0, resync=True))
+    assert published.keys() == traits["properties"].keys()
+    assert all(published[name] == each["const"] for name, each in traits["properties"].items() if "const" in each)
+
+
+def references(document: Any) -> Iterator[str]:
+    if isinstance(document, dict):
+        yield from ([document["$ref"]] if "$ref" in document else [])
+        for each in document.values():
+            yield from references(each)
+    elif isinstance(document, list):
+        for each in document:
+            yield from references(each)
+
+
+def test_all_references_of_the_document_exist() -> None:
+    found = set(references(asyncapi()))
+    assert len(found) > 3 * len(DATA_TYPES)
+    for reference in found:
+        target: Any = asyncapi()
+        for step in reference.removeprefix("#/").split("/"):
+            target = target[step]
+
+
+def test_the_page_has_a_row_for_each_type() -> None:
+    for data in EXAMPLES:
+        row = re.search(rf"^\| `{re.escape(data.TYPE)}` \| `([^`]+)` \|", PAGE, re.MULTILINE)
+        assert row, data.TYPE
+        (address,) = (each["address"] for each in CHANNELS.values() if type(data).__name__ in each["messages"])
+        assert row[1] == re.sub(r"\{(\w+)\}", r"<\1>", address.removeprefix("tas.events."))
