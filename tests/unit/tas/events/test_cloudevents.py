@@ -33,7 +33,7 @@ def test_no_header_has_a_character_that_is_escaped_facts_n2(data: EventData) -> 
     assert found["ce-resync"] == "true"
 
 
-def test_the_headers_are_those_of_the_binding_and_of_the_go_sdk_facts_n1_n3() -> None:
+def test_facts_n1_n3_n53_the_headers_are_those_of_the_binding_and_of_the_go_sdk() -> None:
     assert headers(STARTED) == {
         "ce-specversion": "1.0",
         "ce-id": "1795277068888665/1795277068888700/violation.started.v1/ip-10-0-0-1.ec2.internal/default/demo.policy"

@@ -4,6 +4,7 @@ import pytest
 from bus.subjects import event_subject, selection_filters
 from tas.errors import InvalidInputError
 from tas.events.data import (
+    BreakerReset,
     BreakerTripped,
     Data,
     EpochChanged,
@@ -73,7 +74,8 @@ def test_a_node_or_a_policy_selects_the_events_about_it_and_those_about_all() ->
     assert {ViolationStarted, PolicyAccepted, BreakerTripped, EpochChanged} <= of_policy
     assert LabelApplied not in of_policy  # its policy is another one
     assert LabelApplied in selected(Selection(policy="demo", namespace="anywhere"))  # labels have no namespace
-    assert selected(Selection(policy="demo.policy", namespace="other")) == {EpochChanged, Gap}
+    of_other = selected(Selection(policy="demo.policy", namespace="other"))
+    assert of_other == {EpochChanged, Gap, BreakerTripped, BreakerReset}  # policies of a name share a breaker
     for selection in SELECTIONS:
         assert not selection.selects(Unknown(document={"policy": "demo.policy"}))
     for selection in SELECTIONS[3:8]:
