@@ -1,0 +1,68 @@
+"""A program in another language gets events by the AsyncAPI document alone."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.installed import EXAMPLES, ROOT
+
+from .cluster import Cluster
+from .processes import clean_environment, running, until
+from .product import product
+
+PACKAGES = ("@nats-io/transport-node@3.4.0", "@nats-io/jetstream@3.4.0")
+INSTALL_SECONDS = 60.0
+NODE = "node-of-events"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the program, and with the packages that it needs from the registry."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    folder = tmp_path / "node"
+    folder.mkdir()
+    shutil.copy(EXAMPLES / "subscribers" / "consumer.mjs", folder)
+    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", *PACKAGES]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"npm has not installed the client for NATS within {INSTALL_SECONDS:g} s")
+    if done.returncode != 0:
+        pytest.skip(f"npm cannot install the client for NATS: {done.stderr[-300:]}")
+    return folder
+
+
+def test_a_program_in_node_js_gets_events_by_the_asyncapi_document_alone(
+    cluster: Cluster, namespace: str, folder: Path, tmp_path: Path
+) -> None:
+    rules = [{"metricname": "health_metric", "operator": "Equals", "target": 2}]
+    strategies = {"dontschedule": {"rules": rules}}
+    with product(cluster, tmp_path) as tas, tas.policy(namespace, "demo", strategies):
+        tas.publish({NODE: {"health_metric": 2}})
+        until(lambda: tas.passes(namespace, "demo", [NODE]) == set(), "the node violates the policy")
+        document = str(ROOT / "docs" / "events" / "asyncapi.json")
+        command = ["node", "consumer.mjs", document, tas.bus, "violation"]
+        with running("consumer", command, folder=folder, env=clean_environment()) as consumer:
+
+            def printed() -> list[dict[str, Any]]:
+                consumer.must_run()
+                complete, _, _ = consumer.log.read_text().rpartition("\n")
+                return [json.loads(line) for line in complete.splitlines() if line.startswith("{")]
+
+            (first,) = until(printed, "the violation has started")
+            tas.publish({NODE: {"health_metric": 0}})
+            first, second = until(lambda: printed()[1:] and printed(), "the violation has ended")
+    assert [each["type"].rpartition("scheduling.")[2] for each in (first, second)] == [
+        "violation.started.v1",
+        "violation.ended.v1",
+    ]
+    for each in (first, second):
+        assert each["missing"] == []
+        assert (each["data"]["node"], each["data"]["namespace"], each["data"]["policy"]) == (NODE, namespace, "demo")
+    assert first["id"] != second["id"]
