@@ -103,6 +103,7 @@ SOURCES = Bucket(name="SOURCES", ttl=True)
 """A key expires when its source is no longer configured."""
 REFUSALS = Bucket(name="REFUSALS", ttl=True)
 """A key expires when no replica of `labels` renews it."""
+BREAKERS = Bucket(name="BREAKERS")
 
 ALL: tuple[Stream | Bucket, ...] = (
     SAMPLES,
@@ -117,11 +118,15 @@ ALL: tuple[Stream | Bucket, ...] = (
     EVENTS,
     ANNOUNCED,
     DEAD_LETTERS,
+    BREAKERS,
 )
 """Every stream and bucket that a connection creates if it is missing."""
 
 SYNCED = "_synced"
 """The key that marks NODES, POLICIES or PODS as complete."""
+
+PAUSED = "_paused"
+"""The key of the pause in BREAKERS."""
 
 
 def configuration(of: Stream | Bucket, *, first_sequence: int, replicas: int) -> dict[str, Any]:

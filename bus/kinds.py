@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from bus.buckets import LEASES, NODES, PODS, POLICIES, REFUSALS, SOURCES, SYNCED, VERDICTS, Bucket
+from bus.buckets import BREAKERS, LEASES, NODES, PAUSED, PODS, POLICIES, REFUSALS, SOURCES, SYNCED, VERDICTS, Bucket
 from bus.record_kind import RecordKind
+from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
 from bus.records.leases import LeaseRecord, decode_lease
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
@@ -16,8 +17,10 @@ from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
 from bus.subjects import (
     NodeKind,
+    breaker_key,
     node_facts_key,
     node_metrics_key,
+    parse_breaker_key,
     parse_node_key,
     parse_pod_key,
     parse_policy_key,
@@ -32,6 +35,7 @@ from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
+from tas.verdict.brake import Breaker, Pause
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import NodeVerdict
 
@@ -113,6 +117,25 @@ REFUSED_LABELS: RecordKind[str, tuple[RefusedLabel, ...]] = RecordKind(
     decode=lambda _, data: decode_refused_labels(data),
 )
 """By name of the policies, which share these labels."""
+
+BREAKER_RECORDS: RecordKind[str, Breaker] = RecordKind(
+    bucket=BREAKERS,
+    key=breaker_key,
+    parse_key=lambda key: None if key == PAUSED else parse_breaker_key(key),
+    encode=encode_breaker,
+    decode=lambda _, data: decode_breaker(data),
+)
+"""By name of the policies, and the breaker over all policies by `tas.verdict.brake.ALL`."""
+
+PAUSE_RECORDS: RecordKind[str, Pause] = RecordKind(
+    bucket=BREAKERS,
+    key=str,
+    parse_key=lambda key: key if key == PAUSED else None,
+    encode=encode_pause,
+    decode=lambda _, data: decode_pause(data),
+    keys=PAUSED,
+)
+"""`_paused`, its only key."""
 
 LEASE_RECORDS: RecordKind[str, LeaseRecord] = RecordKind(
     bucket=LEASES, key=str, parse_key=str, encode=encode, decode=lambda _, data: decode_lease(data)

@@ -12,6 +12,7 @@ from tas.events.data import ALL_POLICIES, BreakerReset, BreakerTripped, Data
 from tas.events.selection import Selection
 from tas.policy.policy import PolicyKey
 from tas.values.names import is_dns_label, is_source_name, is_subdomain
+from tas.verdict.brake import ALL
 
 SAMPLES = "tas.samples"
 EVENTS = "tas.events"
@@ -123,6 +124,16 @@ def refusals_key(policy: str) -> str:
 def parse_refusals_key(key: str) -> str:
     """The name of policies that a key of REFUSALS names. Raises InvalidInputError."""
     return _parse_name("REFUSALS", "policy", key)
+
+
+def breaker_key(policy: str) -> str:
+    """The key of the breaker of all policies of a name, or of `ALL`, in BREAKERS."""
+    return policy if policy == ALL else token(policy)
+
+
+def parse_breaker_key(key: str) -> str:
+    """The name of policies that a key of BREAKERS names, or `ALL`. Raises InvalidInputError."""
+    return key if key == ALL else _parse_name("BREAKERS", "policy", key)
 
 
 def pod_key(key: PodKey) -> str:

@@ -4,6 +4,7 @@ The options of the commands, their `--help` and `docs/settings.md` are made from
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from tas.enforcing.breaker import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit
 from tas.errors import shortened, without_password
+from tas.policy.policy import MAX_BREAKER_NODES
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.values.duration import DurationError, parse_duration
@@ -25,6 +28,7 @@ from workers.process.node_name import own_node_name
 
 EMBEDDED = "embedded"
 IN_CLUSTER = "in-cluster"
+OFF = "off"
 DEFAULT_URL = "nats://127.0.0.1:4222"
 EMBEDDED_PORT = 4222
 
@@ -128,7 +132,8 @@ _RUNS_COLLECT = ("run all", "run collect")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
 _SERVES_HTTPS = ("run all", "run extender")
 _EVALUATES = ("run evaluate", "run labels", "run watch")
-_QUERIES = ("events", "explain", "get", "publish", "top", "trace")
+_QUERIES = ("events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
+_LABELS = ("run all", "run labels")
 _PROCESSES = (*RUN, "up")
 _LOGS = ("demo", *_PROCESSES)
 _CONNECTS = tuple(command for command in _PROCESSES if command != "run bus")
@@ -204,6 +209,17 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise ValueError("must be a whole number from 0 to 999999999999")
     return int(text)
+
+
+def _limit(text: str) -> DefaultLimit | None:
+    if text == OFF:
+        return None
+    found = re.fullmatch(r"([0-9]{1,3})%,([0-9]{1,4})", text)
+    if found is None or int(found[1]) > 100 or not 1 <= int(found[2]) <= MAX_BREAKER_NODES:
+        raise ValueError(
+            f"must be {OFF}, or a percentage and a number of nodes from 1 to {MAX_BREAKER_NODES}, such as 30%,10"
+        )
+    return DefaultLimit(percent=int(found[1]), nodes=int(found[2]))
 
 
 def _connections(text: str) -> int:
@@ -308,9 +324,36 @@ class Settings:
         form="KEY,...",
         help="Names of policies with `deschedule` whose label may replace a value that somebody else has set. Without "
         "this such a value stays, and the node does not get the label. The replaced value is lost.",
-        commands=("run all", "run labels"),
+        commands=_LABELS,
         parse=_label_names,
         default_text="none",
+    )
+    breaker: DefaultLimit | None = _setting(
+        group="The cluster",
+        form=f"{OFF}|PERCENT%,NODES",
+        help="How many nodes may have labels of one policy at a time, for policies without `breaker`: PERCENT of the "
+        "nodes that the policy selects, but NODES are always allowed. Before one node too many the breaker trips.",
+        commands=_LABELS,
+        parse=_limit,
+        default=str(POLICY_DEFAULT),
+    )
+    breaker_all: DefaultLimit | None = _setting(
+        group="The cluster",
+        form=f"{OFF}|PERCENT%,NODES",
+        help="How many nodes may have labels of any policy at a time: PERCENT of all nodes, but NODES are always "
+        "allowed.",
+        commands=_LABELS,
+        parse=_limit,
+        default=str(ALL_DEFAULT),
+    )
+    flap_budget: int = _setting(
+        group="The cluster",
+        form="NUMBER",
+        help="How often the labels of one policy on one node may change within 5 minutes. Further changes wait. With 0 "
+        "there is no limit.",
+        commands=_LABELS,
+        parse=_count,
+        default="20",
     )
     node_resource: int = _setting(
         group="The cluster",

@@ -13,6 +13,7 @@ from cli.console import new_console
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import Settings
+from cli.up.freezes import Freezes
 from cli.up.live import LiveView, cluster_rows
 from tas.enforcing.pod import PodKey
 from workers.following.followed_view import FollowedView
@@ -35,6 +36,7 @@ async def _top(bus: Bus, url: str, settings: Settings) -> int:
     configure_logging(LogFormat.CONSOLE, LogLevel.WARNING)
     followed = FollowedView(bus, default_stale_after=settings.stale_after)
     pods = _Pods(bus)
+    freezes = Freezes(bus)
     live = LiveView(
         followed,
         answers_url=f"http://{settings.extender_health}/answers",
@@ -42,10 +44,11 @@ async def _top(bus: Bus, url: str, settings: Settings) -> int:
         console=new_console(),
         cluster=lambda: pods.rows(followed),
         file_problems=lambda: followed.file_problems,
+        freezes=freezes,
         no_events="no warning of tas top itself; the workers have logs of their own",
     )
     async with stop_signals() as stop:
-        tasks = [asyncio.create_task(part.run()) for part in (followed, pods, live)]
+        tasks = [asyncio.create_task(part.run()) for part in (followed, pods, freezes, live)]
         stopped = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)

@@ -27,6 +27,7 @@ from cli.settings import (
 )
 from cli.sources import Sources, sources_of
 from tas.errors import shortened
+from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
 from workers.enforcing.resources import Resources
@@ -116,6 +117,7 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
         registry=registry,
         default_stale_after=settings.stale_after,
         overwrite=settings.overwrite_labels or (),
+        brake=BrakeSettings(settings.breaker, settings.breaker_all, settings.flap_budget),
     ),
 }
 """The workers that also use the API server, each with its own client."""

@@ -8,13 +8,15 @@ import click
 import msgspec
 from rich.text import Text
 
-from bus.buckets import POLICIES, SYNCED
+from bus.buckets import PAUSED, POLICIES, SYNCED
 from bus.connection import Bus
 from bus.kinds import (
+    BREAKER_RECORDS,
     LEASE_RECORDS,
     NODE_FACTS,
     NODE_SAMPLES,
     NODE_VERDICTS,
+    PAUSE_RECORDS,
     POLICY_RECORDS,
     REFUSED_LABELS,
     SOURCE_STATES,
@@ -32,6 +34,7 @@ from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState, health
 from tas.values.quantity import format_quantity
+from tas.verdict.brake import Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.status import UNSET_SECONDS, unset_labels
@@ -161,7 +164,15 @@ def _sample_rows(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
 
 async def _policies(bus: Bus, *, as_json: bool) -> int:
     records = [record for _, record in sorted((await readable(bus, POLICY_RECORDS)).items())]
-    of_policies = _policy_problems(records, await readable(bus, REFUSED_LABELS), *await _labelling(bus, records))
+    breakers, pauses = await readable(bus, BREAKER_RECORDS), await readable(bus, PAUSE_RECORDS)
+    freezes = {
+        record.policy.key: freeze
+        for record in records
+        if set(LABEL_STRATEGIES) & record.policy.strategies.keys()
+        if (freeze := freeze_of(record.policy.key, breakers, pauses.get(PAUSED))) is not None
+    }
+    refused = await readable(bus, REFUSED_LABELS)
+    of_policies = _policy_problems(records, freezes, refused, *await _labelling(bus, records))
     synced = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
     problems = FileProblems() if synced is None else synced.file_problems
     if as_json:
@@ -238,11 +249,12 @@ async def _labelling(bus: Bus, records: Sequence[PolicyRecord]) -> tuple[Mapping
 
 def _policy_problems(
     records: Sequence[PolicyRecord],
+    freezes: Mapping[PolicyKey, Freeze],
     refused: Mapping[str, tuple[RefusedLabel, ...]],
     verdicts: Mapping[str, NodeVerdict],
     labels: _Labels,
 ) -> dict[PolicyKey, tuple[Problem, ...]]:
-    """The problems of each policy, with those of its labels: refused (`refused`, by name), or written by no worker."""
+    """The problems of each policy, with those of its labels: frozen, refused (by name), or written by no worker."""
     now = time.time()
     claims: dict[str, dict[PolicyKey, Claim]] = {}
     for record in records:
@@ -265,7 +277,9 @@ def _policy_problems(
             seconds=UNSET_SECONDS,
             now=now,
         )
-        found[key] = (*record.problems, *refused_problems(key, claims[key.name], of_name), *unset)
+        frozen = [freezes[key].problem()] if key in freezes else []
+        of_labels = frozen or (*refused_problems(key, claims[key.name], of_name), *unset)
+        found[key] = (*of_labels, *record.problems)
     return found
 
 
@@ -277,6 +291,8 @@ def _policy_rows(record: PolicyRecord, problems: Collection[Problem], *, last_go
     strategies = spec.pop("strategies") or {"": {"rules": []}}
     if record.policy.node_selector is not None:
         spec["nodeSelector"] = str(record.policy.node_selector) or "every node"
+    if "breaker" in spec:
+        spec["breaker"] = ", ".join(f"{name} {limit}" for name, limit in spec["breaker"].items())
     whole = _options(spec)
     for number, (kind, written) in enumerate(sorted(strategies.items())):
         options = {name: value for name, value in written.items() if name not in ("rules", "logicalOperator")}

@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cli.output import counted
+from cli.up.freezes import Freezes
 from tas.enforcing.labels import is_in_our_form
 from tas.explain.explain import explain_node
 from tas.policy.directory import FileProblems
@@ -62,7 +63,8 @@ class LiveView:
 
     Another worker keeps `followed` up to date. `answers_url` is `/answers` of the extender's health port. `hints` are
     commands that the user can try; the last one is always shown. `cluster` returns the rows of the section `cluster`:
-    text by name. `file_problems` returns what is wrong with the files of policies. `no_events` is shown without events.
+    text by name. `file_problems` returns what is wrong with the files of policies. `freezes` follows why labels are
+    frozen; another worker runs it. `no_events` is shown without events.
     """
 
     name = "live"
@@ -76,6 +78,7 @@ class LiveView:
         console: Console,
         cluster: Callable[[], Mapping[str, str]],
         file_problems: Callable[[], FileProblems],
+        freezes: Freezes,
         no_events: str = "none yet",
     ) -> None:
         self._answers_url = answers_url
@@ -83,6 +86,7 @@ class LiveView:
         self._console = console
         self._cluster = cluster
         self._file_problems = file_problems
+        self._freezes = freezes
         self._no_events = no_events
         self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
         self._followed = followed
@@ -220,13 +224,14 @@ class LiveView:
         return aligned([titles, *rows], width, flexible=3)
 
     def _problems(self) -> list[str]:
-        """What is wrong with files and with policies, the reason before the value: that may be long."""
+        """Frozen labels, and what is wrong with files and policies, the reason before the value: that may be long."""
+        frozen = self._freezes.texts(entry.policy for _, entry in sorted(self._view.policies.items()))
         of_files = [
             f"{each.origin}: in force: {each.in_force}; {each.reason}"
             + ("" if each.subject == "file" else f"; {each.subject}: {each.field} = {each.value}")
             for each in self._file_problems().listed
         ]
-        return of_files + [
+        return [*frozen, *of_files] + [
             f"{str(key).removeprefix('default/')}: {each.field}: {each.reason}; value: {each.value}"
             for key in sorted(self._view.policies)
             for each in self._followed.records[key].problems

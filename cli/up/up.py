@@ -15,6 +15,7 @@ from cli.discovery import bus_url, running_bus
 from cli.options import settings_command
 from cli.settings import EMBEDDED, Settings
 from cli.up.applied import AppliedPolicies, StoredProblems
+from cli.up.freezes import Freezes
 from cli.up.live import LiveView, cluster_rows
 from cli.up.simulated import SimulatedNodes, SimulatedPods
 from cli.wiring import all_workers, process, run_process
@@ -57,6 +58,7 @@ async def _up(settings: Settings) -> int:
         followed = FollowedView(bus, default_stale_after=settings.stale_after)
         request = _write_request(folder / "filter", f"http://{settings.listen}{PREFIX}")
         applied = AppliedPolicies(sandbox.cluster, directory)
+        freezes = Freezes(bus)
         live = LiveView(
             followed,
             answers_url=f"http://{settings.health_listen}/answers",
@@ -64,12 +66,14 @@ async def _up(settings: Settings) -> int:
             console=console,
             cluster=lambda: _cluster(sandbox.cluster),
             file_problems=lambda: applied.file_problems,
+            freezes=freezes,
         )
         simulated = SimulatedNodes(await parts.connect(url, "simulated"), followed, SIMULATED_NODES)
         for part in (
             applied,
             StoredProblems(bus, applied),
             followed,
+            freezes,
             simulated,
             SimulatedPods(sandbox.cluster),
             live,

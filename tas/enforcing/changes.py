@@ -37,6 +37,14 @@ class LabelChanges(NamedTuple):
         """The new values without the removals that are not `removable`."""
         return {label: value for label, value in self.values.items() if value is not None or label in removable}
 
+    def only(self, labels: Collection[str]) -> "LabelChanges":
+        """The changes of these labels; what is desired, and what others have set, stays as it is."""
+        return self._replace(
+            values={label: value for label, value in self.values.items() if label in labels},
+            removals={label: owner for label, owner in self.removals.items() if label in labels},
+            orphans=self.orphans.intersection(labels),
+        )
+
 
 def label_changes(
     policies: Mapping[PolicyKey, PolicyVerdict],

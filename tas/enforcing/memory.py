@@ -75,3 +75,30 @@ class PatchLimit:
     def forget(self, node: str) -> None:
         """Deletes the data of a deleted node."""
         self._nodes.pop(node, None)
+
+
+class FlapBudget:
+    """At most `count` changes of the labels of one policy on one node in `seconds`; 0: no limit.
+
+    Counts the changes that the API server shows, whoever made them: so all replicas count the same.
+    """
+
+    def __init__(self, count: int, *, seconds: float) -> None:
+        self._count = count
+        self._seconds = seconds
+        self._nodes: dict[str, PatchLimit] = {}
+
+    def changed(self, node: str, policy: str, *, at: float) -> None:
+        """Records a change of the labels of a policy, by its name."""
+        if self._count:
+            limit = self._nodes.setdefault(node, PatchLimit(self._count, seconds=self._seconds))
+            limit.patched(policy, at=at)
+
+    def wait(self, node: str, policy: str, *, at: float) -> float:
+        """Seconds until the next change is allowed."""
+        limit = self._nodes.get(node)
+        return 0.0 if limit is None else limit.wait(policy, at=at)
+
+    def forget(self, node: str) -> None:
+        """Deletes the data of a deleted node."""
+        self._nodes.pop(node, None)

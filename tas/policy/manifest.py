@@ -18,12 +18,14 @@ from tas.policy.policy import (
     API_VERSION,
     KIND,
     LABEL_PREFIX,
+    MAX_BREAKER_NODES,
     MAX_RULE_LABELS,
     MAX_RULES,
     MAX_STRATEGY_LABELS,
     MAX_WEIGHT,
     ON_STALE,
     POD_LABEL,
+    BreakerLimits,
     LogicalOperator,
     OnStale,
     Operator,
@@ -59,7 +61,8 @@ UNREADABLE = Rule(metric="", operator=None, target=None)
 
 _OBJECT_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 _HEAD = frozenset({"apiversion", "kind", "metadata", "spec"})
-_SPEC_FIELDS = ("strategies", "suspend", "dryRun", "nodeSelector", "staleAfter")
+_SPEC_FIELDS = ("strategies", "suspend", "dryRun", "nodeSelector", "staleAfter", "breaker")
+_BREAKER_FIELDS = ("maxNodes", "maxPercent")
 _STRATEGY_FIELDS = ("policyName", "logicalOperator", "rules", "onStale", "for", "clearFor", "scoreMode")
 _RULE_FIELDS = ("metricname", "operator", "target", "labels", "source", "weight", "podCost")
 
@@ -157,6 +160,11 @@ def policy_spec(policy: Policy) -> dict[str, Any]:
         spec["nodeSelector"] = selector_spec(policy.node_selector)
     if policy.stale_after is not None:
         spec["staleAfter"] = format_duration(policy.stale_after)
+    if policy.breaker is not None:
+        limits = (policy.breaker.max_nodes, policy.breaker.max_percent)
+        spec["breaker"] = {
+            name: limit for name, limit in zip(_BREAKER_FIELDS, limits, strict=True) if limit is not None
+        }
     spec["strategies"] = {kind.value: _strategy_spec(strategy) for kind, strategy in policy.strategies.items()}
     return spec
 
@@ -269,6 +277,15 @@ class _Scope:
             return False
         return value
 
+    def count(self, field: str, value: object, most: int) -> int | None:
+        """The integer from 1 to `most`; None if the field is absent or refused."""
+        if value is ABSENT:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
+            return value
+        self.refuse(field, value, f"must be an integer from 1 to {most}")
+        return None
+
     def duration(self, field: str, value: object, most: float) -> float | None:
         """Seconds from 0 to `most`; None if the field is absent or refused."""
         if value is ABSENT:
@@ -319,6 +336,7 @@ def _policy(key: PolicyKey, spec: object, problems: _Problems) -> Policy:
     if stale_after == 0:
         scope.refuse("staleAfter", spec["staleAfter"], "must be more than 0s")
         stale_after = None
+    breaker = _breaker(spec.get("breaker", ABSENT), scope)
     return Policy(
         key=key,
         strategies=strategies,
@@ -326,7 +344,25 @@ def _policy(key: PolicyKey, spec: object, problems: _Problems) -> Policy:
         dry_run=dry_run,
         node_selector=node_selector,
         stale_after=stale_after,
+        breaker=breaker,
     )
+
+
+def _breaker(found: object, scope: _Scope) -> BreakerLimits | None:
+    """The limits; None, and the policy is suspended, if one is invalid: without a limit it could label every node."""
+    if found is ABSENT:
+        return None
+    if not isinstance(found, dict) or not any(name in found for name in _BREAKER_FIELDS):
+        scope.refuse("breaker", found, f"must be an object with {' or '.join(_BREAKER_FIELDS)}")
+        return None
+    below = _Scope(scope.problems, scope.at("breaker"), scope.effect)
+    below.report_unknown(found, _BREAKER_FIELDS)
+    limits = BreakerLimits(
+        max_nodes=below.count("maxNodes", found.get("maxNodes", ABSENT), MAX_BREAKER_NODES),
+        max_percent=below.count("maxPercent", found.get("maxPercent", ABSENT), 100),
+    )
+    scope.broken |= below.broken
+    return None if below.broken else limits
 
 
 def _strategies(key: PolicyKey, found: object, scope: _Scope) -> dict[StrategyType, Strategy]:
@@ -538,10 +574,7 @@ def _weight(kind: StrategyType, found: object, scope: _Scope) -> int | None:
     if kind is not StrategyType.SCHEDULEONMETRIC:
         scope.refuse("weight", found, "is for rules of scheduleonmetric only")
         return None
-    if isinstance(found, int) and not isinstance(found, bool) and 1 <= found <= MAX_WEIGHT:
-        return found
-    scope.refuse("weight", found, f"must be an integer from 1 to {MAX_WEIGHT}")
-    return None
+    return scope.count("weight", found, MAX_WEIGHT)
 
 
 def _report_weights(rules: tuple[Rule, ...], strategy: Object, scope: _Scope) -> None:

@@ -182,6 +182,20 @@ def preference(rule: Rule) -> str:
     return f"{preferred} {metric} first{suffix}"
 
 
+MAX_BREAKER_NODES = 5000
+"""The largest `maxNodes` of a breaker: as many nodes as a cluster of Kubernetes may have."""
+
+
+class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits `maxNodes` and `maxPercent` of a policy's `breaker`, of which at least one is given.
+
+    `max_nodes` is from 1 to `MAX_BREAKER_NODES`, `max_percent` from 1 to 100. Of two limits the lower one counts.
+    """
+
+    max_nodes: int | None = None
+    max_percent: int | None = None
+
+
 class PolicyKey(msgspec.Struct, frozen=True, order=True):
     """A policy's name in the cluster. A pod sees only policies of its own namespace."""
 
@@ -193,7 +207,10 @@ class PolicyKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The readable parts of a policy. `stale_after` is in seconds; None means the default of the setting."""
+    """The readable parts of a policy. `stale_after` is in seconds; None means the default of the setting.
+
+    Without a `breaker` the default of the setting counts, too.
+    """
 
     key: PolicyKey
     strategies: Mapping[StrategyType, Strategy]
@@ -201,6 +218,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     node_selector: LabelSelector | None = None
     stale_after: float | None = None
+    breaker: BreakerLimits | None = None
 
     def stale_after_or(self, default: float) -> float:
         """Seconds after which a sample is stale for this policy: its own `staleAfter`, else the default setting."""

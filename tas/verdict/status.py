@@ -12,6 +12,7 @@ import msgspec
 
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
+from tas.verdict.brake import PAUSED, TRIPPED, Freeze
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, owner_of, strategy_of
 from tas.verdict.verdict import REPLACEABLE, VERDICT_STRATEGIES, DesiredKind, PolicyVerdict, deschedule_label
 
@@ -23,7 +24,7 @@ CONDITIONS = ("Ready", "MetricsSeen", "Violating")
 UNSET_SECONDS = 60.0
 """After this time a desired label that a node does not have is reported."""
 
-NOT_READY = ("PartlyUnreadable", "LabelsNotWritten", "NothingToDo", "Suspended", "DryRun")
+NOT_READY = ("PartlyUnreadable", PAUSED, TRIPPED, "LabelsNotWritten", "NothingToDo", "Suspended", "DryRun")
 """The reasons of the condition `Ready` when it is False."""
 
 
@@ -218,6 +219,7 @@ def policy_status(
     generation: int,
     problems: Sequence[Problem],
     unset: Sequence[Problem],
+    freeze: Freeze | None,
     states: Mapping[StrategyType, NodeStates],
     unseen: Collection[MetricUse],
     before: object,
@@ -230,13 +232,14 @@ def policy_status(
         generation: Of the spec that it was read from.
         problems: What is wrong with it.
         unset: Which labels nodes do not have as desired.
+        freeze: Why all its labels stay unchanged; None: they do not.
         states: Of each strategy that has a state the nodes, as their verdicts say.
         unseen: Which of its metrics no node has a fresh sample of.
         before: The current status. A condition that does not change keeps its time; conditions of others stay.
         now: Seconds since 1970.
     """
     violating = sorted({node for each in states.values() for node in each.violated})
-    ready, violates = _ready(policy, problems, unset), _violating(policy, states, violating)
+    ready, violates = _ready(policy, problems, unset, freeze), _violating(policy, states, violating)
     current = dict(zip(CONDITIONS, (ready, _metrics_seen(policy, unseen), violates), strict=True))
     previous = _conditions(before)
     conditions = [each for kind, each in previous.items() if kind not in current]
@@ -280,7 +283,9 @@ def differs(before: object, after: Mapping[str, Any]) -> bool:
     return any(before.get(field) != value for field, value in after.items())
 
 
-def _ready(policy: Policy, problems: Sequence[Problem], unset: Sequence[Problem]) -> tuple[str, str, str]:
+def _ready(
+    policy: Policy, problems: Sequence[Problem], unset: Sequence[Problem], freeze: Freeze | None
+) -> tuple[str, str, str]:
     refused = [problem for problem in problems if problem.refused]
     if refused:
         return "False", "PartlyUnreadable", _first([str(problem) for problem in refused])
@@ -290,10 +295,12 @@ def _ready(policy: Policy, problems: Sequence[Problem], unset: Sequence[Problem]
         return "False", "DryRun", "dryRun is true: the policy is evaluated and reported here, without any effect"
     if not any(strategy.rules for strategy in policy.strategies.values()):
         return "False", "NothingToDo", "no strategy with rules"
-    if unset or problems:
-        text = _first([str(problem) for problem in (*unset, *problems)])
-        return ("False", "LabelsNotWritten", text) if unset else ("True", "PartlyIgnored", text)
-    return "True", "InForce", f"in force: {', '.join(sorted(policy.strategies))}"
+    text = _first([str(problem) for problem in (*unset, *problems)])
+    held = freeze or (Freeze("LabelsNotWritten", text) if unset else None)
+    if held is not None:
+        return "False", held.reason, held.text
+    in_force = f"in force: {', '.join(sorted(policy.strategies))}"
+    return ("True", "PartlyIgnored", text) if problems else ("True", "InForce", in_force)
 
 
 def _metrics_seen(policy: Policy, unseen: Collection[MetricUse]) -> tuple[str, str, str]:

@@ -66,6 +66,9 @@ SETTLE_SECONDS = 120.0
 TURN_SECONDS = 60.0
 """After which it is not waited any longer: labels that take more count as this."""
 
+NO_LIMIT = ("--breaker", "100%,1", "--breaker-all", "100%,1", "--flap-budget", "0")
+"""Limits that are never exceeded, so that admissions are measured, too."""
+
 SOON = {"p99": Budget(50.0)}
 AT_ONCE = Budget(5.0)
 NONE = Budget(0.0)
@@ -106,7 +109,7 @@ def _cluster(folder: Path, found: Mapping[str, Path]) -> Iterator[tuple[ControlP
         cluster.create_nodes(*_names())
         cluster.apply(MANIFEST)
         (folder / "product").mkdir()
-        with product(cluster, folder / "product", kubeconfig=plane.kubeconfig(USER, ADMIN_GROUP)) as running:
+        with product(cluster, folder / "product", *NO_LIMIT, kubeconfig=plane.kubeconfig(USER, ADMIN_GROUP)) as running:
             yield plane, running
 
 

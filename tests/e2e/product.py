@@ -86,6 +86,13 @@ class Product:
                 child.kill()
                 child.communicate()
 
+    def tas(self, *arguments: str) -> str:
+        """The output of a command of `tas` on the product's bus."""
+        command = [*TAS, *arguments, "--bus", self.bus]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, env=self._env, timeout=PUBLISH_SECONDS
+        ).stdout
+
     def passes(self, namespace: str, policy: str, names: Iterable[str]) -> set[str]:
         """The nodes that pass the filter for a pod of this policy."""
         answer = self._ask("filter", namespace, policy, names)

@@ -40,6 +40,7 @@ OURS = {
     "suspend": True,
     "dryRun": False,
     "staleAfter": "1m30s",
+    "breaker": {"maxNodes": 5, "maxPercent": 30},
     "nodeSelector": {
         "matchLabels": {"zone": "a"},
         "matchExpressions": [
@@ -119,6 +120,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "for": (with_strategy(**{"for": "soon"}), "for"),
     "clear-for": (with_strategy(clearFor="5"), "clearFor"),
     "stale-after": (with_strategy() | {"staleAfter": "60"}, "staleAfter"),
+    "breaker": (with_strategy() | {"breaker": {}}, "breaker"),
+    "breaker-limit": (with_strategy() | {"breaker": {"maxPercent": 101}}, "maxPercent"),
     "suspend": (with_strategy() | {"suspend": "yes"}, "suspend"),
     "selector-operator": (
         with_strategy() | {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt"}]}},
@@ -162,6 +165,16 @@ SPEC_FIELDS: dict[str, list[Any]] = {
     "suspend": [True, False, "yes"],
     "dryRun": [False, True, 1],
     "staleAfter": ["90s", "1h", "61m", "0s", "0h0m", "5", "1ms", "3600.5s"],
+    "breaker": [
+        {"maxNodes": 5},
+        {"maxPercent": 100, "maxNodes": 5000},
+        {},
+        {"maxNodes": 0},
+        {"maxNodes": 5001},
+        {"maxPercent": 101},
+        {"maxPercent": "5"},
+        [],
+    ],
     "nodeSelector": [
         {},
         {"matchLabels": {"a": "b", "example.com/zone": ""}},

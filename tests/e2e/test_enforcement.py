@@ -114,3 +114,47 @@ async def test_a_pod_that_waits_because_there_are_no_samples_is_woken_by_the_fir
     )
     measured(f"wake: a pod that waited without samples is placed {took:.2f} s after the first sample")
     cluster.kubectl("delete", "taspolicy", STRICT, "--namespace", namespace)
+
+
+BRAKED = "braked-policy"
+BRAKED_MANIFEST = """
+apiVersion: telemetry.intel.com/v1alpha1
+kind: TASPolicy
+metadata:
+  name: {name}
+  namespace: {namespace}
+spec:
+  breaker: {{maxNodes: {most}}}
+  strategies:
+    deschedule:
+      rules:
+        - {{metricname: braked_metric, operator: Equals, target: 1}}
+"""
+
+
+def test_a_tripped_breaker_freezes_labels_until_a_reset(
+    cluster: Cluster, kubeconfig: Path, tmp_path: Path, namespace: str
+) -> None:
+    def braked() -> set[str]:
+        nodes = cluster.api.get("/api/v1/nodes", labelSelector=f"{BRAKED}=violating")["items"]
+        return {node["metadata"]["name"] for node in nodes}
+
+    def is_tripped() -> bool:
+        columns = "jsonpath={.status.conditions[?(@.type=='Ready')].reason}"
+        return (
+            cluster.kubectl("get", "taspolicy", BRAKED, "--namespace", namespace, "--output", columns)
+            == "BreakerTripped"
+        )
+
+    with product(cluster, tmp_path, kubeconfig=kubeconfig) as tas:
+        cluster.apply(BRAKED_MANIFEST.format(name=BRAKED, namespace=namespace, most=1))
+        tas.publish({"node-1": {"braked_metric": 1}})
+        until(lambda: braked() == {"node-1"}, "the first node is labelled")
+        tas.publish({"node-1": {"braked_metric": 0}, "node-2": {"braked_metric": 1}, "node-3": {"braked_metric": 1}})
+        until(is_tripped, "the status says that the breaker has tripped")
+        assert len(braked()) <= 1
+        cluster.apply(BRAKED_MANIFEST.format(name=BRAKED, namespace=namespace, most=2))
+        assert "is reset" in tas.tas("reset", f"{namespace}/{BRAKED}")
+        until(lambda: braked() == {"node-2", "node-3"}, "after the reset labels follow the verdicts of now")
+        cluster.kubectl("delete", "taspolicy", BRAKED, "--namespace", namespace)
+        until(lambda: not braked(), "the labels of the deleted policy are removed")

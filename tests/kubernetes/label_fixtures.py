@@ -15,6 +15,7 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.world import STALE_SECONDS, World
+from workers.enforcing.brake import DEFAULTS, BrakeSettings
 from workers.enforcing.labels import Labels
 from workers.kubernetes.client import KubernetesClient
 
@@ -56,7 +57,7 @@ class Running:
 
 @asynccontextmanager
 async def labels_running(
-    kubeconfig: Path, url: str, *, wait: bool = True, overwrite: tuple[str, ...] = ()
+    kubeconfig: Path, url: str, *, wait: bool = True, overwrite: tuple[str, ...] = (), brake: BrakeSettings = DEFAULTS
 ) -> AsyncIterator[Running]:
     """A replica with its own bus connection and client; ready if `wait`."""
     registry = CollectorRegistry()
@@ -64,7 +65,9 @@ async def labels_running(
         Bus.connect(url, name="labels") as bus,
         KubernetesClient.connect(kubeconfig, worker="labels") as client,
     ):
-        worker = Labels(bus, client, registry=registry, default_stale_after=STALE_SECONDS, overwrite=overwrite)
+        worker = Labels(
+            bus, client, registry=registry, default_stale_after=STALE_SECONDS, overwrite=overwrite, brake=brake
+        )
         async with running(worker):
             if wait:
                 await eventually(lambda: worker.unready() is None)

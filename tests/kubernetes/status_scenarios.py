@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from bus.buckets import BREAKERS
 from bus.connection import Bus
+from bus.records.breakers import encode_breaker
+from bus.subjects import breaker_key
 from tas.policy.policy import PolicyKey
+from tas.verdict.brake import Breaker, Trip
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
@@ -107,6 +111,16 @@ class StatusScenarios:
         assert found["violatingNodes"] == [one]
         assert found["observedGeneration"] == 1
         assert [each["field"] for each in found["problems"]] == ["spec.strategies.strategy_unavailable"]
+
+    async def test_frozen_labels_are_in_the_status_until_the_reset(self, world: World, status: Checking) -> None:
+        namespace, name = await world.namespace(), world.name()
+        trip = Trip(since=time.time(), limit=1, wanted=2, selected=3)
+        await world.put(BREAKERS, breaker_key(name), encode_breaker(Breaker(trip=trip)))
+        key = await world.policy(namespace, name, deschedule())
+        found = await wait_for_status(world, key, Ready=("False", "BreakerTripped"))
+        assert f"tas reset {key}" in found["message"]
+        await world.put(BREAKERS, breaker_key(name), encode_breaker(Breaker()))
+        await wait_for_status(world, key, Ready=("True", "InForce"))
 
     async def test_an_edit_is_reported_with_its_generation(self, world: World, status: Checking) -> None:
         namespace, name = await world.namespace(), world.name()

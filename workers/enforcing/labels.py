@@ -1,10 +1,10 @@
 """Labels: the only writer of node labels. It sets and removes labels as verdicts desire.
 
-The worker watches nodes and compares their labels with the verdicts. If they differ, it reads the verdict again from
-the stream's leader, confirms each removal by new reads (`tas.enforcing.removal`), and sends one patch, which is
-conditional on the node's uid and resource version. The node is read only if that patch conflicts. So any number of
-replicas may do this, and a replica that was paused for a minute patches nothing. `Waking` is a part of this worker,
-since both patch nodes, and nobody else needs the right to do so.
+The worker watches nodes and compares their labels with the verdicts. If they differ, it asks `Brake` for a permit,
+reads the verdict again from the stream's leader, confirms each removal by new reads (`tas.enforcing.removal`), and
+sends one patch, which is conditional on the node's uid and resource version. The node is read only if that patch
+conflicts. So any number of replicas may do this, and a replica that was paused for a minute patches nothing. `Waking`
+is a part of this worker, since both patch nodes, and nobody else needs the right to do so.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from tas.enforcing.refusals import Refusals, reason_of
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
+from workers.enforcing.brake import DEFAULTS, Brake, BrakeSettings
 from workers.enforcing.confirmation import Confirmation
 from workers.enforcing.label_reports import LabelReports
 from workers.enforcing.lease_first import LeaseFirst
@@ -75,6 +76,7 @@ class Labels:
         registry: CollectorRegistry,
         default_stale_after: float,
         overwrite: Collection[str] = (),
+        brake: BrakeSettings = DEFAULTS,
     ) -> None:
         self._overwrite = frozenset(overwrite)
         self._bus = bus
@@ -105,10 +107,21 @@ class Labels:
         self._policy_watch = SyncedWatch(
             bus,
             POLICY_RECORDS.to(self._take_in_policy),
-            on_epoch=lambda _: self._confirmation.claims.clear(),  # removals wait for the complete list
+            on_epoch=self._start_policies,
             on_complete=self._policies_complete,
         )
         self._lease = LeaseFirst(bus, "labels", on_held=self._add_all)
+        self._brake = Brake(
+            bus,
+            brake,
+            registry=registry,
+            on_answer=lambda name, wait: self._queue.add(name, after=wait),
+            on_thaw=self._add_all,
+            on_caught_up=self._start_if_ready,
+            relist=self._reflector.relist,
+            is_ready=lambda: self.unready() is None,
+            is_active=lambda: self._lease.held and self.unready() is None,
+        )
         self._waking = Waking(bus, client, registry, is_active=lambda: self._lease.held)
         self._records = RefusalRecords(
             bus,
@@ -129,6 +142,7 @@ class Labels:
             if not nodes or not nodes.cluster
             else None,
             None if self._verdict_watch.status.caught_up else f"{VERDICTS.name}: not caught up with the bus",
+            self._brake.unready(),
         )
         return "; ".join(reason for reason in reasons if reason is not None) or None
 
@@ -142,6 +156,7 @@ class Labels:
                 self._nodes_synced,
                 self._lease,
                 self._queue,
+                self._brake,
                 self._waking,
                 self._records,
             ):
@@ -173,13 +188,18 @@ class Labels:
             self._reports.foreign(name, changes.foreign)
             self._reports.foreign_values(name, changes.foreign_values)
             self._reports.dropped(name, changes.dropped)
-        if changes.values:
+        permit = self._brake.permit(name, node, changes.values)
+        if permit.is_asked:
+            return None
+        if permit.labels:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
                 self._reports.warning("node_patched_too_often", name, patches=PATCHES, seconds=PATCHES_SECONDS)
                 return wait
             await self._patch(name, node)
         else:
             self._note_refusals(name, node, verdict, changes)
+        if permit.wait is not None:
+            return permit.wait
         self._checked(name)
         return RESYNC_SECONDS if name in self._kept or name in self._refused else None
 
@@ -220,7 +240,10 @@ class Labels:
             if self._nodes.get(name) is known_now:
                 self._nodes.pop(name, None)  # unless the watch has delivered another node of this name
             return
-        await self._patch_as(name, NodeLabels.of(found.metadata), read_at=read_at)
+        node = NodeLabels.of(found.metadata)
+        if known_now is not None and self._nodes.get(name) is known_now:
+            self._know(name, node)
+        await self._patch_as(name, node, read_at=read_at)
 
     async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> None:
         """Reads the verdict again, and patches the differences if the node still has the state `node`.
@@ -232,6 +255,8 @@ class Labels:
         verdict = _verdict_of(entry)
         policies = _policies_of(verdict, node.uid)
         changes = self._changes(name, policies, node)
+        permit = self._brake.permit(name, node, changes.values)
+        changes, read_at = changes.only(permit.labels), min(read_at, permit.read_at)
         confirmed = await self._confirmation.confirmed(name, changes.removals, policies, node.labels)
         orphans: frozenset[str] = frozenset()
         if (values := changes.allowed(confirmed)) and changes.orphans:
@@ -268,7 +293,7 @@ class Labels:
         patched, refused = await send_patch(self._client, metadata, dict(values), read_at=read_at)
         # Not if the watch has delivered this or a later state, or if everything was refused.
         if known is not None and self._nodes.get(name) is known and patched is not metadata:
-            self._nodes[name] = NodeLabels.of(patched)
+            self._know(name, NodeLabels.of(patched))
         self._limit.patched(name, at=time.monotonic())
         for label, error in refused.items():
             self._refuse(name, label, values.pop(label), error)
@@ -323,27 +348,33 @@ class Labels:
         self._started = ready
 
     def _take_in_list(self, listing: Listing[Object]) -> None:
+        self._brake.begin_list(listing.resource_version)
         for name in self._nodes.keys() - {each.metadata.name for each in listing.items}:
-            self._drop_node(name)
+            self._drop_node(name, listing.resource_version)
         for each in listing.items:
             self._take_in_node(each.metadata)
         self._start_if_ready()
 
     def _take_in_change(self, change: Change[Object]) -> None:
         if change.type is ChangeType.DELETED:
-            self._drop_node(change.object.metadata.name)
+            self._drop_node(change.object.metadata.name, change.resource_version)
         else:
             self._take_in_node(change.object.metadata)
 
     def _take_in_node(self, metadata: Metadata) -> None:
         node = NodeLabels.of(metadata)
         known = self._nodes.get(metadata.name)
-        self._nodes[metadata.name] = node
+        self._know(metadata.name, node)
         if known != node:
             self._add(metadata.name)
 
-    def _drop_node(self, name: str) -> None:
+    def _know(self, name: str, node: NodeLabels) -> None:
+        self._nodes[name] = node
+        self._brake.take_in_node(name, node)
+
+    def _drop_node(self, name: str, resource_version: str) -> None:
         self._nodes.pop(name, None)
+        self._brake.drop_node(name, resource_version)
         self._contested.discard(name)
         self._refusals.set(name, {})
         self._checked(name)
@@ -364,7 +395,12 @@ class Labels:
         self._add(entry.key)
         self._waking.take_in_verdict(entry)
 
+    def _start_policies(self, _: Epoch) -> None:
+        self._confirmation.claims.clear()  # removals wait for the complete list
+        self._brake.forget_policies()
+
     def _take_in_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
+        self._brake.take_in_policy(entry)
         if self._confirmation.take_in_policy(entry):
             for node in self._contested:
                 self._add(node)

@@ -1,8 +1,8 @@
 """The status of TASPolicies: written by one replica at a time, rarely, and only if it differs.
 
 The lease holder follows VERDICTS for the states, NODES for missing metrics, REFUSALS for labels that the API server
-refuses, and the policies of the API server. A lease does not prevent late writes, so each patch is conditional on the
-policy's uid and resource version.
+refuses, BREAKERS for frozen labels, and the policies of the API server. A lease does not prevent late writes, so each
+patch is conditional on the policy's uid and resource version.
 """
 
 import asyncio
@@ -16,7 +16,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, REFUSED_LABELS
+from bus.kinds import (
+    BREAKER_RECORDS,
+    LEASE_RECORDS,
+    NODE_FACTS,
+    NODE_SAMPLES,
+    NODE_VERDICTS,
+    PAUSE_RECORDS,
+    REFUSED_LABELS,
+)
 from bus.lease import Lease
 from bus.record_kind import Entry, Unreadable
 from bus.records.nodes import NodeFacts
@@ -25,6 +33,7 @@ from bus.watch import Watch
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
+from tas.verdict.brake import ALL, Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.size import PolicySize, left_out, no_room, policy_size
@@ -154,6 +163,8 @@ class PolicyStatus:
             refused={(each.label, each.value) for each in refused},
             at=read_at,
         )
+        owns_labels = any(owner_of(kind, claims) == policy.key for kind in LABEL_STRATEGIES)
+        freeze = freeze_of(policy.key, following.breakers, following.pause) if owns_labels else None
         status = policy_status(
             policy,
             generation=metadata.generation,
@@ -163,7 +174,8 @@ class PolicyStatus:
                 *foreign,
                 *following.no_room(written),
             ),
-            unset=(*refused_problems(policy.key, claims, refused), *unset),
+            unset=() if freeze is not None else (*refused_problems(policy.key, claims, refused), *unset),
+            freeze=freeze,
             states=states,
             unseen=following.unseen(policy),
             before=written.status,
@@ -212,6 +224,8 @@ class _Following:
         self.book = StateBook()
         self.unset = UnsetLabels(seconds=UNSET_SECONDS)
         self.refused: dict[str, tuple[RefusedLabel, ...]] = {}  # by name of the policies
+        self.breakers: dict[str, Breaker] = {}  # by name of the policies
+        self.pause: Pause | None = None
         self.changed: set[PolicyKey] = set()
         self._left_out: frozenset[PolicyKey] = frozenset()
         self._writer = writer
@@ -225,6 +239,12 @@ class _Following:
             bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self._verdicts_epoch_began(), pace=PACE_SECONDS
         )
         self._refusals = Watch(bus, REFUSED_LABELS.to(self._take_refused), on_epoch=lambda _: self.refused.clear())
+        self._breakers = Watch(
+            bus,
+            PAUSE_RECORDS.to(self._take_pause),
+            BREAKER_RECORDS.to(self._take_breaker),
+            on_epoch=lambda _: self._breakers_epoch_began(),
+        )
         self._nodes = SyncedWatch(
             bus,
             NODE_SAMPLES.to(self._seen.take),
@@ -236,7 +256,7 @@ class _Following:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for part in (self._reflector, self._verdicts, self._refusals, self._nodes):
+            for part in (self._reflector, self._verdicts, self._refusals, self._breakers, self._nodes):
                 tasks.create_task(part.run())
             tasks.create_task(self._write())
 
@@ -270,7 +290,7 @@ class _Following:
 
     @property
     def _ready(self) -> bool:
-        caught_up = self._verdicts.status.caught_up and self._refusals.status.caught_up
+        caught_up = all(each.status.caught_up for each in (self._verdicts, self._refusals, self._breakers))
         return bool(self._reflector.listed) and caught_up and self._nodes.unready() is None
 
     async def _write(self) -> None:
@@ -363,11 +383,26 @@ class _Following:
             self.refused.pop(entry.key, None)
         self.changed.update(self.claims.named(entry.key))
 
+    def _take_pause(self, entry: Entry[str, Pause]) -> None:
+        self.pause = entry.readable()
+        self.changed.update(self.policies)
+
+    def _take_breaker(self, entry: Entry[str, Breaker]) -> None:
+        before = self.breakers.pop(entry.key, None)
+        if (breaker := entry.readable()) is not None:
+            self.breakers[entry.key] = breaker
+        if (None if before is None else before.trip) != (None if breaker is None else breaker.trip):
+            self.changed.update(self.policies if entry.key == ALL else self.claims.named(entry.key))
+
     def _take_facts(self, entry: Entry[str, NodeFacts]) -> None:
         if entry.present:
             self._facts[entry.key] = entry
         else:
             self._facts.pop(entry.key, None)
+
+    def _breakers_epoch_began(self) -> None:
+        self.breakers.clear()
+        self.pause = None
 
     def _verdicts_epoch_began(self) -> None:
         self.book.clear()

@@ -28,6 +28,9 @@ CRD = "taspolicies.telemetry.intel.com"
 WORKERS = ("materialize", "watch", "evaluate", "labels", "extender")
 """The workers of `tas run all --kubeconfig`; `status` is a part of `watch`."""
 
+NO_LIMIT = ("--breaker", "100%,1", "--breaker-all", "100%,1", "--flap-budget", "0")
+"""Limits that are never exceeded, so that admissions are measured, too."""
+
 PERIOD_SECONDS = 10.0
 """How often each node reports."""
 
@@ -233,7 +236,8 @@ class World:
         (port,) = free_ports(1)
         listen = ["--listen", f"127.0.0.1:{port}", *(self.tls.flags() if tls else ())]
         kubeconfig = ["--kubeconfig", str(self._kubeconfig)]
-        extra = {"all": [*kubeconfig, *listen], "extender": listen, "watch": kubeconfig, "labels": kubeconfig}
+        labels = [*kubeconfig, *NO_LIMIT]
+        extra = {"all": [*labels, *listen], "extender": listen, "watch": kubeconfig, "labels": labels}
         with ExitStack() as stack:
             processes = [
                 stack.enter_context(self.stand.process(worker, [*product(worker, url), *extra.get(worker, [])]))

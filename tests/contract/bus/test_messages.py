@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
@@ -24,6 +25,7 @@ from tas.samples.sample import Scrape
 from tas.sources.result import RefusalReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
+from tas.verdict.brake import Breaker, Pause, Trip
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import (
     ABSENT,
@@ -213,7 +215,14 @@ REFUSED = (
     ),
 )
 
+BREAKER = Breaker(
+    nodes={"ip-10-0-0-1.ec2.internal": 48213, "node-1": 48190}, trip=Trip(since=YEAR, limit=2, wanted=3, selected=4)
+)
+PAUSE = Pause(by="ann@laptop", since=YEAR, reason="the metric is wrong")
+
 RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
+    ("breaker.json", BREAKER, encode_breaker, decode_breaker),
+    ("pause.json", PAUSE, encode_pause, decode_pause),
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
@@ -242,7 +251,7 @@ def objects_within(document: Any) -> Iterator[dict[str, Any]]:
     if isinstance(document, dict):
         yield document
         for field, value in document.items():
-            if field not in ("metrics", "labels", "spec") or isinstance(value, list):
+            if field not in ("metrics", "labels", "spec", "nodes") or isinstance(value, list):
                 yield from objects_within(value)
     elif isinstance(document, list):
         for value in document:

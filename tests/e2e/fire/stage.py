@@ -87,6 +87,10 @@ async def _are_policies_served(admin: Admin) -> bool:
     return True
 
 
+BRAKE_OFF = ("--breaker", "off", "--breaker-all", "off", "--flap-budget", "0")
+"""The users of the fire let most nodes violate a policy, and change them often."""
+
+
 def _commands(plane: ControlPlane, url: str, port: int, size: Size) -> Mapping[str, list[str]]:
     """The command of each worker, with the rights of its account; `status` is a part of `watch`."""
 
@@ -97,7 +101,7 @@ def _commands(plane: ControlPlane, url: str, port: int, size: Size) -> Mapping[s
         "materialize": tas("materialize", bus=url),
         "watch": tas("watch", *account("watch"), bus=url),
         "evaluate": tas("evaluate", bus=url),
-        "labels": tas("labels", *account("labels"), bus=url),
+        "labels": tas("labels", *account("labels"), *BRAKE_OFF, bus=url),
         "resources": tas("resources", *account("resources"), bus=url),
         "collect": tas("collect", *account("collect"), "--period", f"{size.poll_seconds:g}s", bus=url),
         "extender": tas("extender", "--listen", f"127.0.0.1:{port}", "--share-listen", "on", bus=url),

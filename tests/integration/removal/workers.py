@@ -16,6 +16,7 @@ from tests.integration.removal.clocks import set_error
 from tests.integration.replicas import Replica
 from tests.integration.servers import eventually
 from tests.integration.workers.halting_labels import LINES, SIGNALS
+from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
 from workers.ingest.materialize import Materialize
@@ -31,11 +32,17 @@ HALTS = {"read": Case.STOPPED_READ, "send": Case.STOPPED_SEND}
 STALE_AFTER = 1.5
 """Seconds, for policies without `staleAfter`."""
 
+BRAKE = BrakeSettings(policy=None, over_all=None, flap_budget=0)
+"""Histories change a node more often than the flap budget allows. They have fewer nodes than trip a breaker, so its
+admissions would only delay labels after a wiped bus; `tests/unit/tas/enforcing/test_breaker.py` has histories of it."""
+
 BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry], Worker]] = {
     "watch": lambda bus, client, registry: WatchWorker(bus, client, registry=registry),
     "materialize": lambda bus, _, registry: Materialize(bus, registry=registry),
     "evaluate": lambda bus, _, registry: Evaluate(bus, registry=registry, default_stale_after=STALE_AFTER),
-    "labels": lambda bus, client, registry: Labels(bus, client, registry=registry, default_stale_after=STALE_AFTER),
+    "labels": lambda bus, client, registry: Labels(
+        bus, client, registry=registry, default_stale_after=STALE_AFTER, brake=BRAKE
+    ),
 }
 
 

@@ -20,6 +20,7 @@ import workers.kubernetes.client
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus, RawEntry
 from tests.kubernetes.world import STALE_SECONDS
+from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.labels import Labels
 from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address
@@ -88,7 +89,8 @@ async def main(url: str, kubeconfig: Path, halt: Halt, *, name: str, stale_after
         assert isinstance(bus, HaltingBus)
         bus.halt = halt
         halt_bodies(halt)
-        worker = Labels(bus, client, registry=registry, default_stale_after=stale_after)
+        brake = BrakeSettings(policy=None, over_all=None, flap_budget=0)  # a history may use this replica
+        worker = Labels(bus, client, registry=registry, default_stale_after=stale_after, brake=brake)
         return await Supervisor([worker], registry=registry, health=Address("127.0.0.1", 0)).run(stop)
 
 

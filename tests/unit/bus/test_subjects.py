@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.subjects import (
+    breaker_key,
     name,
     node_facts_key,
     node_metrics_key,
+    parse_breaker_key,
     parse_node_key,
     parse_pod_key,
     parse_policy_key,
@@ -26,6 +28,7 @@ from bus.subjects import (
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
+from tas.verdict.brake import ALL
 from tests.unit.tas.generators import policy_keys, source_names
 
 node_names = st.from_regex(
@@ -52,6 +55,14 @@ def test_every_node_and_source_reads_back(node: str, source: str) -> None:
 def test_every_policy_reads_back(key: PolicyKey) -> None:
     assert parse_policy_key(policy_key(key)) == key
     assert parse_refusals_key(refusals_key(key.name)) == key.name
+    assert parse_breaker_key(breaker_key(key.name)) == key.name
+
+
+def test_the_key_of_the_breaker_over_all_policies_is_no_name() -> None:
+    assert breaker_key(ALL) == "_all"
+    assert parse_breaker_key("_all") == ALL
+    with pytest.raises(InvalidInputError):
+        parse_refusals_key("_all")
 
 
 @given(policy_keys)

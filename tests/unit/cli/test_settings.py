@@ -20,10 +20,11 @@ from cli.settings import (
     settings_page,
     variable,
 )
+from tas.enforcing.breaker import DefaultLimit
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 
-COMMANDS = (*RUN, "up", "demo", "publish", "get", "events", "explain", "top", "trace")
+COMMANDS = (*RUN, "up", "demo", "pause", "publish", "reset", "resume", "get", "events", "explain", "top", "trace")
 
 
 def mistakes(command: str, given: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -107,9 +108,8 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
     for file in ("pem", "sources.yaml"):
         (tmp_path / file).touch()
     # Policies come from a directory or from a cluster, so --kubeconfig has its own test.
-    assert set(given) | {"kubeconfig", "node_resource", "overwrite_labels"} == {
-        field.name for field in fields(Settings)
-    }
+    of_labels = {"overwrite_labels", "breaker", "breaker_all", "flap_budget"}
+    assert set(given) | {"kubeconfig", "node_resource"} | of_labels == {field.name for field in fields(Settings)}
     settings = Settings.load("run all", {name: text for name, (text, _) in given.items()})
     assert settings.source is not None
     found = {name: getattr(settings, name) for name in given} | {"source": [spec.name for spec in settings.source]}
@@ -198,6 +198,34 @@ def test_policies_come_from_a_directory_or_from_a_cluster(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("name", "expected"), [("no", "does not exist"), (".", "is not a readable file")])
 def test_an_unreadable_kubeconfig_is_refused(tmp_path: Path, name: str, expected: str) -> None:
     assert mistakes("run watch", {"kubeconfig": str(tmp_path / name)}) == [("--kubeconfig", expected)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("off", None),
+        ("30%,10", DefaultLimit(30, 10)),
+        ("0%,1", DefaultLimit(0, 1)),
+        ("100%,5000", DefaultLimit(100, 5000)),
+    ],
+)
+def test_the_limit_of_a_breaker_is_a_percentage_and_a_number_of_nodes(
+    tmp_path: Path, text: str, expected: DefaultLimit | None
+) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text("{}")
+    assert Settings.load("run labels", {"kubeconfig": str(file), "breaker": text}).breaker == expected
+    assert Settings.load("run labels", {"kubeconfig": str(file)}).breaker_all == DefaultLimit(50, 20)
+
+
+@pytest.mark.parametrize(
+    "text", ["30", "30%", "%,1", "30,10", "101%,1", "30%,0", "30%,5001", "30%,x", "-1%,5", "30% ,10"]
+)
+def test_another_limit_of_a_breaker_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text("{}")
+    ((setting, _),) = mistakes("run labels", {"kubeconfig": str(file), "breaker_all": text})
+    assert setting == "--breaker-all"
 
 
 def test_labels_that_may_be_overwritten_are_keys_without_a_prefix(tmp_path: Path) -> None:

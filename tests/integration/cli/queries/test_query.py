@@ -417,10 +417,14 @@ SHORT_COMMANDS = [
     ("crd",),
     ("demo", "labeling", "--within", "soon"),
     ("docs", "--check", "--folder", "nowhere"),
+    ("events", "--since", "soon"),
     ("explain", "node", "node-1"),
     ("get", "nodes", "--json"),
     ("policy", "lint", "nowhere.yaml"),
+    ("pause", "--reason"),
     ("publish", "No_Node", "m=1"),
+    ("reset",),
+    ("resume",),
     ("trace", "m", "node-1"),
 ]
 

@@ -3,7 +3,7 @@
 import io
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import SimpleNamespace
 from typing import cast
@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from cli.up.freezes import Freezes
 from cli.up.live import LiveView, answer_cells, cluster_rows, event_line, fit, shares
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
@@ -54,7 +55,9 @@ PROBLEM = FileProblem(
 METRICS = ("cpu_percent", "disk_used_percent", "health_metric", "load1", "memory_available_bytes", "swap_used_bytes")
 
 
-def live(width: int, height: int, *events: str, file_problems: FileProblems | None = None) -> LiveView:
+def live(
+    width: int, height: int, *events: str, file_problems: FileProblems | None = None, frozen: Sequence[str] = ()
+) -> LiveView:
     now = time.time()
     view = View()
     for node in ("node-1", "node-2", "node-3", "node-4"):
@@ -75,6 +78,7 @@ def live(width: int, height: int, *events: str, file_problems: FileProblems | No
         console=Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None),
         cluster=lambda: {f"node-{n}": "labels: –; pods: –" for n in range(1, 5)},
         file_problems=lambda: file_problems or FileProblems(listed=(PROBLEM,)),
+        freezes=cast("Freezes", SimpleNamespace(texts=lambda _: frozen)),
     )
     for line in events:
         shown.add_event(line)
@@ -253,3 +257,9 @@ def test_an_empty_section_of_events_says_what_is_missing() -> None:
     assert "none yet" in "".join(rendered(shown))
     shown._no_events = "no warning"
     assert "no warning" in "".join(rendered(shown))
+
+
+def test_frozen_labels_come_before_all_problems() -> None:
+    lines = rendered(live(120, 24, frozen=["demo: the breaker tripped"]))
+    (shown,) = (number for number, line in enumerate(lines) if "demo: the breaker tripped" in line)
+    assert shown < next(number for number, line in enumerate(lines) if "bad.yaml" in line)

@@ -52,6 +52,16 @@ def changes(policies: Mapping[PolicyKey, PolicyVerdict], labels: Mapping[str, st
     )
 
 
+def test_of_the_changes_only_some_may_be_allowed_and_what_is_desired_stays() -> None:
+    found = changes({P: desiring(p=SET, card=ABSENT)}, {CARD: "1", f"{CARD}-2": "x"})
+    assert found.only({"p"}).values == {"p": "violating"}
+    assert not found.only({"p"}).removals
+    assert not found.only({"p"}).orphans
+    assert found.only({CARD}).removals == {CARD: P}
+    assert found.only({f"{CARD}-2"}).orphans == {f"{CARD}-2"}
+    assert found.only(()).desired == found.desired
+
+
 def test_a_desired_label_is_set_and_one_that_is_desired_absent_is_to_be_removed() -> None:
     found = changes({P: desiring(p=SET, card=ABSENT)}, {CARD: "1", "zone": "x"})
     assert found.values == {"p": "violating", CARD: None}

@@ -1,6 +1,6 @@
 """What a replica keeps in memory for each node: which changes of labels were declined, and how often it patched."""
 
-from tas.enforcing.memory import Declined, PatchLimit
+from tas.enforcing.memory import Declined, FlapBudget, PatchLimit
 from tas.policy.policy import LABEL_PREFIX
 
 CARD, BUS = f"{LABEL_PREFIX}p/card", f"{LABEL_PREFIX}q/bus"
@@ -59,3 +59,28 @@ def test_patches_of_a_node_are_limited_in_each_span_of_time() -> None:
     assert limit.wait("a", at=120.0) == 0.0
     limit.forget("a")
     assert limit.wait("a", at=105.0) == 0.0
+
+
+def test_an_oscillation_costs_at_most_the_budget_and_ends_with_what_is_desired() -> None:
+    budget, current, changes = FlapBudget(20, seconds=300.0), False, []
+    for half_second in range(4 * 600):
+        at = half_second / 2
+        desired = half_second % 2 == 0 if at < 600 else True
+        if current != desired and budget.wait("a", "p", at=at) == 0.0:
+            budget.changed("a", "p", at=at)
+            changes.append(at)
+            current = desired
+    assert current
+    assert 20 < len(changes) <= 4 * 20
+    assert all(sum(since <= at < since + 300 for at in changes) <= 20 for since in changes)
+    assert budget.wait("a", "q", at=600.0) == budget.wait("b", "p", at=600.0) == 0.0
+
+
+def test_a_flap_budget_of_0_is_no_limit_and_a_deleted_node_is_forgotten() -> None:
+    free, one = FlapBudget(0, seconds=300.0), FlapBudget(1, seconds=300.0)
+    for budget in (free, one):
+        budget.changed("a", "p", at=1.0)
+    assert free.wait("a", "p", at=1.0) == 0.0
+    assert one.wait("a", "p", at=1.0) == 300.0
+    one.forget("a")
+    assert one.wait("a", "p", at=1.0) == 0.0

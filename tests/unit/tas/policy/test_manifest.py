@@ -17,6 +17,7 @@ from tas.policy.policy import (
     MAX_RULES,
     MAX_STRATEGY_LABELS,
     ON_STALE,
+    BreakerLimits,
     LogicalOperator,
     OnStale,
     Operator,
@@ -103,6 +104,7 @@ class TestMeaning:
             "dryRun": True,
             "nodeSelector": {"matchLabels": {"pool": "a"}},
             "staleAfter": "1m30s",
+            "breaker": {"maxNodes": 5, "maxPercent": 30},
             "strategies": {
                 "labeling": {
                     "onStale": "clear",
@@ -120,6 +122,7 @@ class TestMeaning:
         policy, problems = parse_policy(KEY, spec)
         assert problems == ()
         assert (policy.suspend, policy.dry_run, policy.stale_after) == (True, True, 90.0)
+        assert policy.breaker == BreakerLimits(max_nodes=5, max_percent=30)
         requirement = Requirement(key="pool", operator=SelectorOperator.IN, values=frozenset({"a"}))
         assert policy.node_selector == LabelSelector(requirements=(requirement,))
         labeling, scoring = policy.strategies[LABELING], policy.strategies[SCHEDULEONMETRIC]
@@ -524,6 +527,9 @@ class TestRefused:
             ("staleAfter", "3601s"),
             ("staleAfter", "soon"),
             ("staleAfter", None),
+            ("breaker", None),
+            ("breaker", {}),
+            ("breaker", {"maxnodes": 5}),
             ("nodeSelector", None),
             ("nodeSelector", "pool=a"),
             ("nodeSelector", {"matchlabels": {"pool": "a"}}),
@@ -536,6 +542,20 @@ class TestRefused:
         assert (fields(refused), accepted) == ([f"spec.{field}"], [])
         assert policy.suspend
         assert policy.strategies[DONTSCHEDULE].readable
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("maxNodes", 0), ("maxNodes", 5001), ("maxNodes", "5"), ("maxPercent", 101), ("maxPercent", True)],
+    )
+    def test_a_policy_with_an_unreadable_limit_of_its_breaker_is_suspended(self, field: str, value: Any) -> None:
+        policy, refused, accepted = parsed({**spec_of(), "breaker": {"maxNodes": 1, "maxPercent": 1, field: value}})
+        assert (fields(refused), accepted) == ([f"spec.breaker.{field}"], [])
+        assert policy.suspend
+
+    def test_one_limit_of_a_breaker_is_enough(self) -> None:
+        policy, problems = parse_policy(KEY, {**spec_of(), "breaker": {"maxPercent": 100}})
+        assert (policy.breaker, problems) == (BreakerLimits(max_percent=100), ())
+        assert policy_spec(policy)["breaker"] == {"maxPercent": 100}
 
     @pytest.mark.parametrize("value", ["1ns", "3600s", "1h"])
     def test_stale_after_up_to_an_hour(self, value: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
+from tas.verdict.brake import ALL, Breaker, Freeze, Pause, Trip, freeze_of
 from tas.verdict.ownership import claim_of
 from tas.verdict.status import (
     MAX_NAMES,
@@ -42,6 +43,7 @@ def status(
     *,
     unseen: tuple[MetricUse, ...] = (),
     unset: tuple[Problem, ...] = (),
+    freeze: Freeze | None = None,
     before: object = None,
     now: float = NOW,
     **spec: Any,
@@ -52,6 +54,7 @@ def status(
         generation=3,
         problems=problems,
         unset=unset,
+        freeze=freeze,
         states=states or {},
         unseen=unseen,
         before=before,
@@ -101,6 +104,34 @@ def test_a_policy_whose_labels_are_not_written_is_not_ready_and_says_why_first(s
     assert found["problems"][0]["reason"] == "why"
     suspended = status({"deschedule": rules()}, unset=unset, suspend=True)
     assert condition(suspended, "Ready") == ("False", "Suspended")
+
+
+TRIP = Breaker(trip=Trip(since=NOW, limit=10, wanted=11, selected=30))
+PAUSE = Pause(by="me@host", since=NOW, reason="upgrade")
+
+
+@pytest.mark.parametrize(
+    ("breakers", "pause", "reason", "text"),
+    [
+        ({}, None, None, ""),
+        ({"demo": Breaker(nodes={"a": 1}), "other": TRIP}, None, None, ""),
+        ({"demo": TRIP}, None, "BreakerTripped", "11 of 30 nodes were to have labels, at most 10 may"),
+        ({ALL: TRIP}, None, "BreakerTripped", "tas reset --all"),
+        ({"demo": TRIP}, PAUSE, "Paused", "paused by me@host: upgrade"),
+    ],
+)
+def test_frozen_labels_make_a_policy_not_ready_with_what_to_do(
+    breakers: dict[str, Breaker], pause: Pause | None, reason: str | None, text: str
+) -> None:
+    freeze = freeze_of(PolicyKey("default", "demo"), breakers, pause)
+    found = status({"deschedule": rules()}, freeze=freeze)
+    if reason is None:
+        assert condition(found, "Ready") == ("True", "InForce")
+        return
+    assert condition(found, "Ready") == ("False", reason)
+    assert text in found["message"]
+    assert "until: tas re" in found["message"]
+    assert condition(status({"deschedule": rules()}, freeze=freeze, suspend=True), "Ready")[1] == "Suspended"
 
 
 def test_a_problem_is_reported_with_its_field_and_reason() -> None:

@@ -1,0 +1,112 @@
+"""`tas pause`, `tas resume` and `tas reset`: stop all labels, and let them change again."""
+
+import getpass
+import socket
+import time
+from collections.abc import Awaitable, Callable
+
+import click
+import msgspec
+
+from bus.buckets import PAUSED
+from bus.connection import Bus
+from bus.errors import ConflictError
+from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
+from cli.options import settings_command
+from cli.output import echo
+from cli.queries.query import ask
+from cli.settings import Settings
+from tas.errors import shortened
+from tas.values.names import is_subdomain
+from tas.verdict.brake import ALL, Breaker, Pause
+
+ATTEMPTS = 10
+"""How often a write is tried again because `labels` has changed the record meanwhile."""
+
+
+@settings_command("pause", params=[click.Option(["--reason"], default="", help="Why, for others who look.")])
+def pause(settings: Settings, *, reason: str) -> int:
+    """Set and remove no label from now on.
+
+    All labels of nodes stay as they are, for all policies, until `tas resume`. A patch that is on its way may still
+    arrive within 2 seconds. Filter, prioritize and preempt continue.
+    """
+    return ask(settings, lambda bus, _: _repeated(lambda: _pause(bus, reason)))
+
+
+@settings_command("resume")
+def resume(settings: Settings) -> int:
+    """Set and remove labels again, after a pause.
+
+    The labels follow the verdicts of now: what has come and gone during the pause has no effect. Tripped breakers stay
+    tripped.
+    """
+    return ask(settings, lambda bus, _: _repeated(lambda: _resume(bus)))
+
+
+@settings_command(
+    "reset",
+    params=[
+        click.Argument(["policy"], metavar="[NAMESPACE/]NAME", required=False),
+        click.Option(["--all", "over_all"], is_flag=True, help="The breaker of all policies together."),
+    ],
+)
+def reset(settings: Settings, *, policy: str | None, over_all: bool) -> int:
+    """Reset the tripped breaker of a policy, or with --all of all policies together.
+
+    The labels follow the verdicts of now. If these still require too many labels, the breaker trips again: then
+    correct the metric, or raise the limits of the policy. Policies of one name share a breaker, as they share labels.
+    """
+    if (policy is None) != over_all:
+        raise click.UsageError("give a policy, or --all")
+    key = ALL if policy is None else policy.rpartition("/")[2]
+    if key != ALL and not is_subdomain(key):
+        raise click.BadParameter(f"{shortened(policy)} is not the name of a policy")
+    return ask(settings, lambda bus, _: _repeated(lambda: _reset(bus, key)))
+
+
+async def _repeated(action: Callable[[], Awaitable[int]]) -> int:
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await action()
+        except ConflictError:
+            continue
+    return await action()
+
+
+async def _pause(bus: Bus, reason: str) -> int:
+    read_at = time.monotonic()
+    entry = await PAUSE_RECORDS.get(bus, PAUSED)
+    if (stored := entry.readable()) is not None:
+        echo(f"already {stored}")
+        return 0
+    pause = Pause(by=f"{getpass.getuser()}@{socket.gethostname()}", since=time.time(), reason=reason)
+    await PAUSE_RECORDS.put(bus, PAUSED, pause, revision=entry.revision, read_at=read_at)
+    echo("paused: no label is set or removed until: tas resume")
+    return 0
+
+
+async def _resume(bus: Bus) -> int:
+    read_at = time.monotonic()
+    entry = await PAUSE_RECORDS.get(bus, PAUSED)
+    if not entry.present:
+        echo("not paused")
+        return 0
+    await PAUSE_RECORDS.delete(bus, PAUSED, revision=entry.revision, read_at=read_at)
+    echo("resumed")
+    return 0
+
+
+async def _reset(bus: Bus, key: str) -> int:
+    read_at = time.monotonic()
+    entry = await BREAKER_RECORDS.get(bus, key)
+    record = entry.read()
+    what = "the breaker of all policies together" if key == ALL else f"the breaker of {key}"
+    if record is None or (isinstance(record, Breaker) and record.trip is None):
+        echo(f"{what} has not tripped")
+        return 1
+    # An unreadable record is replaced by an empty one: labels adds the nodes that it finds labelled.
+    after = msgspec.structs.replace(record, trip=None) if isinstance(record, Breaker) else Breaker()
+    await BREAKER_RECORDS.put(bus, key, after, revision=entry.revision, read_at=read_at)
+    echo(f"{what} is reset")
+    return 0

@@ -1,0 +1,206 @@
+"""The breaker: how many nodes may have labels of one policy, and of all policies together.
+
+A breaker keeps the set of *admitted* nodes. The set is stored on the bus, and changes only by conditional writes:
+
+1. A node without a label of the policy is admitted before a patch sets such a label. The record then has the node with
+   the resource version on which the patch is conditional. A patch of another version needs a new admission.
+2. If the admitted nodes would be more than the limit, none of the new ones is admitted, and the breaker *trips*: from
+   then on no label of the policy is set or removed, until somebody resets it.
+3. A node leaves the set only when the API server has shown it without the labels, or has not shown it at all, at a
+   *later* version than the stored one. Then a patch that was sent for the stored version can no longer succeed.
+
+So all nodes to which TAS has added labels are in the set, whatever is killed, delayed or runs twice, and the set is
+never larger than the limit by an admission. Nodes that have labels for another reason (a lost record, a lowered limit,
+the original TAS) are added as they are found, also above the limit; then no further node is admitted.
+
+Resource versions are compared as numbers (facts.md c41).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from tas.enforcing.labels import is_in_our_form, policy_name
+from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy
+from tas.verdict.brake import ALL, Breaker, Trip
+
+
+class DefaultLimit(NamedTuple):
+    """The operator's limit: at most `percent` of the nodes, but `nodes` are always allowed."""
+
+    percent: int
+    nodes: int
+
+    def of(self, selected: int) -> int:
+        """The number of nodes allowed, of `selected` nodes."""
+        return max(self.nodes, selected * self.percent // 100)
+
+    def __str__(self) -> str:
+        return f"{self.percent}%,{self.nodes}"
+
+
+POLICY_DEFAULT = DefaultLimit(30, 10)
+ALL_DEFAULT = DefaultLimit(50, 20)
+
+
+def limit_of(own: BreakerLimits | None, default: DefaultLimit | None, selected: int) -> int | None:
+    """The number of nodes that may have labels of a policy that selects `selected` nodes; None: no limit.
+
+    The policy's `own` limits replace the default. Of two own limits the lower one counts; a percentage allows at least
+    one node, else it would forbid all labels of a small cluster.
+    """
+    if own is None:
+        return None if default is None else default.of(selected)
+    limits = [] if own.max_nodes is None else [own.max_nodes]
+    if own.max_percent is not None:
+        limits.append(max(1, selected * own.max_percent // 100))
+    return min(limits, default=None)
+
+
+def version_of(resource_version: str) -> int:
+    """A resource version as a number; 0 if it is none: then no node leaves a set by rule 3."""
+    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
+
+
+class LabelledNodes:
+    """Which nodes have labels of which policies, as the API server has shown them since a list at `version`.
+
+    Attributes:
+        version: The resource version that all this is of, at least: a node that is missing did not exist then.
+    """
+
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
+        self._nodes: dict[str, tuple[int, Mapping[str, str], frozenset[str]]] = {}
+        self._labelled: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def take_in(self, node: str, version: int, labels: Mapping[str, str]) -> frozenset[str]:
+        """Applies a state of a node, unless a later one is known.
+
+        Returns the names of policies whose labels on the node have changed.
+        """
+        known = self._nodes.get(node)
+        if known is not None and known[0] > version:
+            return frozenset()
+        names = names_on(labels)
+        self._nodes[node] = (version, labels, names)
+        self.version = max(self.version, version)
+        before: frozenset[str] = frozenset() if known is None else known[2]
+        self._move(node, before, names)
+        if known is None:
+            return frozenset()
+        return frozenset(name for name in before | names if _of_name(known[1], name) != _of_name(labels, name))
+
+    def drop(self, node: str, version: int) -> None:
+        """Applies the deletion of a node, which the API server has shown at this version."""
+        self.version = max(self.version, version)
+        known = self._nodes.pop(node, None)
+        if known is not None:
+            self._move(node, known[2], frozenset())
+
+    def labelled(self, name: str, is_policy: Callable[[str], bool]) -> set[str]:
+        """The nodes with labels of the policies of a name, or with `ALL` of any policy.
+
+        A label without a prefix counts for `ALL` only if `is_policy`: others use the value `violating`, too.
+        """
+        if name != ALL:
+            return self._labelled.get(name, set())
+        found: set[str] = set()
+        for each, nodes in self._labelled.items():
+            if is_policy(each):
+                found |= nodes
+            else:
+                found.update(node for node in nodes if self._has_prefixed(node, each))
+        return found
+
+    def has_left(self, node: str, admitted: int, labelled: Collection[str]) -> bool:
+        """Whether a node leaves the set: shown without the labels later than the version for which it was admitted.
+
+        `labelled` are the nodes with the labels.
+        """
+        known = self._nodes.get(node)
+        if known is None:
+            return self.version > admitted
+        return node not in labelled and known[0] > admitted
+
+    def version_of(self, node: str) -> int:
+        """The version at which the API server has shown a node; 0 if it has not."""
+        known = self._nodes.get(node)
+        return 0 if known is None else known[0]
+
+    def selected(self, policy: Policy) -> int:
+        """The number of nodes that a policy selects."""
+        if policy.node_selector is None:
+            return len(self._nodes)
+        return sum(policy.selects(labels) is True for _, labels, _ in self._nodes.values())
+
+    def _has_prefixed(self, node: str, name: str) -> bool:
+        return any(label.startswith(LABEL_PREFIX) and policy_name(label) == name for label in self._nodes[node][1])
+
+    def _move(self, node: str, before: frozenset[str], after: frozenset[str]) -> None:
+        for name in before - after:
+            self._labelled[name].discard(node)
+            if not self._labelled[name]:
+                del self._labelled[name]
+        for name in after - before:
+            self._labelled.setdefault(name, set()).add(node)
+
+
+def names_on(labels: Mapping[str, str]) -> frozenset[str]:
+    """The names of policies to which labels of a node belong, by their form."""
+    return frozenset(policy_name(label) for label, value in labels.items() if is_in_our_form(label, value))
+
+
+def _of_name(labels: Mapping[str, str], name: str) -> dict[str, str]:
+    return {
+        label: value for label, value in labels.items() if is_in_our_form(label, value) and policy_name(label) == name
+    }
+
+
+def without_leavers(breaker: Breaker, seen: LabelledNodes, labelled: Collection[str]) -> Breaker:
+    """The breaker without the nodes that leave its set, by rule 3."""
+    nodes = {node: at for node, at in breaker.nodes.items() if not seen.has_left(node, at, labelled)}
+    return breaker if len(nodes) == len(breaker.nodes) else Breaker(nodes=nodes, trip=breaker.trip)
+
+
+def admit(
+    breaker: Breaker,
+    wanted: Mapping[str, int],
+    *,
+    limit: int,
+    selected: int,
+    seen: LabelledNodes,
+    labelled: Collection[str],
+    now: float,
+) -> Breaker:
+    """The breaker after the request to admit nodes: with them, or tripped without them.
+
+    Args:
+        breaker: As stored; a tripped one stays as it is.
+        wanted: Each node with the resource version on which its patch is conditional.
+        limit: The most nodes in the set.
+        selected: The number of nodes of which `limit` was computed.
+        seen: All nodes as the API server has shown them.
+        labelled: Those of them with the labels.
+        now: Seconds since 1970.
+    """
+    if breaker.trip is not None:
+        return breaker
+    nodes = dict(without_leavers(breaker, seen, labelled).nodes)
+    for node in labelled:
+        nodes.setdefault(node, seen.version_of(node))
+    new = wanted.keys() - nodes.keys()
+    if new and len(nodes) + len(new) > limit:
+        trip = Trip(since=now, limit=limit, wanted=len(nodes) + len(new), selected=selected)
+        return Breaker(nodes=nodes, trip=trip)
+    for node, version in wanted.items():
+        # Never an earlier version: a patch of the later one may be on its way.
+        nodes[node] = max(version, nodes.get(node, 0))
+    return breaker if nodes == breaker.nodes else Breaker(nodes=nodes)
+
+
+def lowest(limits: Iterable[int | None]) -> int | None:
+    """The lowest limit; None: no limit."""
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -1,0 +1,220 @@
+"""Pause, breakers and the flap budget, with the sandbox and a real nats-server."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import BREAKERS, PAUSED
+from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
+from cli.brake import _pause, _repeated, _reset, _resume
+from sandbox import Sandbox
+from sandbox.resources import NODES
+from tas.enforcing.breaker import DefaultLimit
+from tas.verdict.brake import ALL, Breaker
+from tests.integration.servers import Server, answered, eventually
+from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
+from tests.kubernetes.label_scenarios import VIOLATING, has
+from tests.kubernetes.world import World, deschedule
+from workers.enforcing.brake import BrakeSettings
+
+__all__ = ["labels", "world"]
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox.start() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def kubeconfig(sandbox: Sandbox, tmp_path: Path) -> Path:
+    return sandbox.kubeconfig(tmp_path / "kubeconfig")
+
+
+async def breaker(world: World, key: str) -> Breaker:
+    entry = await answered(partial(BREAKER_RECORDS.get, world.bus, key))
+    return entry.readable() or Breaker()
+
+
+async def wait_for_trip(world: World, key: str) -> None:
+    async def is_tripped() -> bool:
+        return (await breaker(world, key)).trip is not None
+
+    await eventually(is_tripped)
+
+
+async def nodes_of(world: World, count: int) -> list[str]:
+    return [await world.node(f"node-{number}") for number in range(count)]
+
+
+async def sampled(world: World, nodes: Sequence[str], **metrics: int) -> None:
+    for node in nodes:
+        await world.sample(node, **metrics)
+        await world.evaluate(node)
+
+
+def labelled(sandbox: Sandbox, name: str) -> int:
+    return sum(name in node["metadata"].get("labels", {}) for node in sandbox.cluster.store.items(NODES))
+
+
+async def test_a_breaker_trips_before_one_label_too_many_freezes_and_is_reset_by_level(
+    world: World, labels: Running
+) -> None:
+    name, (first, second, third) = world.name(), await nodes_of(world, 3)
+    await world.policy(await world.namespace(), name, deschedule(), breaker={"maxNodes": 2})
+    await sampled(world, [first, second], health=1)
+    for node in (first, second):
+        await eventually(has(world, node, name, VIOLATING))
+    await sampled(world, [third], health=1)
+    await wait_for_trip(world, name)
+    await eventually(lambda: labels.count("tas_breakers_tripped") == 1)
+    trip = (await breaker(world, name)).trip
+    assert trip is not None
+    assert (trip.limit, trip.wanted, trip.selected) == (2, 3, 3)
+    assert labels.count("tas_breaker_trips_total") == 1
+    await sampled(world, [first], health=0)
+    await labels.caught_up()
+    await labels.idle()
+    assert await world.has(first, name, VIOLATING)  # neither removed nor set
+    assert await world.has(third, name, None)
+    assert await _repeated(lambda: _reset(world.bus, name)) == 0
+    await eventually(has(world, first, name, None))
+    await eventually(has(world, third, name, VIOLATING))
+    assert (await breaker(world, name)).trip is None
+    assert labels.count("tas_breaker_trips_total") == 1
+
+
+async def test_two_replicas_of_which_one_ends_label_no_node_beyond_the_limit(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.enforcing.lease_first.HOLD_BACK_SECONDS", 0.0)  # both act at once
+    name, nodes = world.name(), await nodes_of(world, 12)
+    counts: list[int] = []
+
+    def count(_: object) -> bool:
+        counts.append(labelled(sandbox, name))
+        return False
+
+    brake = BrakeSettings(policy=DefaultLimit(0, 3), over_all=None)
+    async with AsyncExitStack() as first, labels_running(kubeconfig, server.url, brake=brake) as second:
+        await first.enter_async_context(labels_running(kubeconfig, server.url, brake=brake))
+        await world.policy(await world.namespace(), name, deschedule())
+        sandbox.faults.answer(500, which=count)  # counts before each request
+        await sampled(world, nodes[:2], health=1)
+        await eventually(lambda: labelled(sandbox, name) == 2)
+        await sampled(world, nodes[2:4], health=1)
+        await first.aclose()
+        await sampled(world, nodes[4:], health=1)
+        await wait_for_trip(world, name)
+        await second.idle()
+    assert max(counts) in (2, 3)
+    assert labelled(sandbox, name) in (2, 3)
+
+
+async def test_the_breaker_over_all_policies_freezes_all_of_them(
+    world: World, kubeconfig: Path, server: Server
+) -> None:
+    async with labels_running(kubeconfig, server.url, brake=BrakeSettings(over_all=DefaultLimit(0, 1))) as labels:
+        p, q, (first, second) = world.name("p"), world.name("q"), await nodes_of(world, 2)
+        namespace = await world.namespace()
+        await world.policy(namespace, p, deschedule())
+        await world.policy(namespace, q, deschedule())
+        await sampled(world, [first], health=1)
+        await eventually(has(world, first, p, VIOLATING))
+        await eventually(has(world, first, q, VIOLATING))
+        await sampled(world, [second], health=1)
+        await wait_for_trip(world, ALL)
+        await eventually(lambda: labels.count("tas_breakers_tripped") == 1)
+        assert (await breaker(world, p)).trip is None
+        await sampled(world, [first], health=0)
+        await labels.caught_up()
+        await labels.idle()
+        assert await world.has(first, p, VIOLATING)
+        assert await world.has(second, q, None)
+
+
+async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pause(
+    world: World, labels: Running, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.enforcing.brake.IN_FLIGHT_SECONDS", 0.5)
+    name, (first, second) = world.name(), await nodes_of(world, 2)
+    namespace = await world.namespace()
+    await world.policy(namespace, name, deschedule())
+    await sampled(world, [first], health=1)
+    await eventually(has(world, first, name, VIOLATING))
+    assert await _pause(world.bus, "upgrade") == 0
+    await eventually(lambda: labels.count("tas_labels_paused") == 1)
+    await server.restart(wiped=True)
+    await world.bus.wait_connected()
+
+    async def is_written_again() -> bool:
+        entry = await answered(partial(PAUSE_RECORDS.get, world.bus, PAUSED))
+        pause = entry.readable()
+        return pause is not None and pause.reason == "upgrade"
+
+    await eventually(is_written_again)
+    await world.begin()
+    for node in (first, second):
+        await world.facts(node, await world.admin.get(f"/api/v1/nodes/{node}"))
+    await world.policy(namespace, name, deschedule())
+    await sampled(world, [first], health=0)
+    await sampled(world, [second], health=1)
+    await eventually(lambda: labels.worker.unready() is None)
+    await labels.caught_up()
+    await labels.idle()
+    assert await world.has(first, name, VIOLATING)
+    assert await world.has(second, name, None)
+    assert await _resume(world.bus) == 0
+    await eventually(has(world, first, name, None))
+    await eventually(has(world, second, name, VIOLATING))
+
+
+async def test_after_a_loss_of_the_records_the_labels_of_the_nodes_count(
+    world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.enforcing.brake.IN_FLIGHT_SECONDS", 0.5)
+    name, (first, second, third) = world.name(), await nodes_of(world, 3)
+    await world.policy(await world.namespace(), name, deschedule(), breaker={"maxNodes": 2})
+    await sampled(world, [first, second], health=1)
+    for node in (first, second):
+        await eventually(has(world, node, name, VIOLATING))
+    await world.bus.api(f"STREAM.DELETE.{BREAKERS.stream}")
+    await sampled(world, [third], health=1)
+    await wait_for_trip(world, name)
+    assert (await breaker(world, name)).nodes.keys() == {first, second}
+    assert await world.has(third, name, None)
+
+
+async def test_a_burst_of_nodes_costs_few_writes(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server
+) -> None:
+    name, nodes = world.name(), await nodes_of(world, 40)
+    await world.policy(await world.namespace(), name, deschedule())
+    await sampled(world, nodes, health=1)  # all are waiting when `labels` starts
+    brake = BrakeSettings(policy=DefaultLimit(100, 1), over_all=DefaultLimit(100, 1))
+    async with labels_running(kubeconfig, server.url, brake=brake) as labels:
+        await eventually(lambda: labelled(sandbox, name) == len(nodes))
+        await labels.idle()
+        assert (await breaker(world, name)).nodes.keys() == set(nodes)
+        entry = await answered(partial(world.bus.epoch, BREAKERS))
+        info = await world.bus.api(f"STREAM.INFO.{BREAKERS.stream}")
+        written = entry.last_sequence - info["config"]["first_seq"] + 1
+        assert 2 <= written <= len(nodes) // 2
+
+
+async def test_an_oscillation_costs_at_most_the_flap_budget(world: World, kubeconfig: Path, server: Server) -> None:
+    async with labels_running(kubeconfig, server.url, brake=BrakeSettings(flap_budget=4)) as labels:
+        name, (node,) = world.name(), await nodes_of(world, 1)
+        await world.policy(await world.namespace(), name, deschedule())
+        for turn in range(4):
+            await sampled(world, [node], health=(turn + 1) % 2)
+            await eventually(has(world, node, name, None if turn % 2 else VIOLATING))
+        for turn in range(4):
+            await sampled(world, [node], health=(turn + 1) % 2)
+            await labels.caught_up()
+            await labels.idle()
+        assert labels.count("tas_label_patches_total", result="patched") == 4
+        assert await world.has(node, name, None)
