@@ -24,10 +24,10 @@ class DocumentReader:
             return {}
         allowed = ", ".join(names)
         if not isinstance(document, dict):
-            self._mistake("document", Unquoted(document), f"must be an object with the fields {allowed}")
+            self.add_mistake("document", Unquoted(document), f"must be an object with the fields {allowed}")
             return {}
         for name in document.keys() - set(names):
-            self._mistake(name, Unquoted(document[name]), f"is not a known field: must be one of {allowed}")
+            self.add_mistake(name, Unquoted(document[name]), f"is not a known field: must be one of {allowed}")
         return document
 
     def entries(
@@ -37,11 +37,11 @@ class DocumentReader:
         if value is None:
             return
         if not isinstance(value, dict):
-            self._mistake(field, value, "must be an object")
+            self.add_mistake(field, value, "must be an object")
             return
         for name, entry in value.items():
             if not is_name(name):
-                self._mistake(field, name, otherwise)
+                self.add_mistake(field, name, otherwise)
             elif (converted := self.converted(f"{field}.{name}", entry, kind)) is not None:
                 yield name, converted
 
@@ -52,10 +52,11 @@ class DocumentReader:
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at `$")
             path = path.removesuffix("`")
-            self._mistake(f"{field}{path}", _at(value, path), reason)
+            self.add_mistake(f"{field}{path}", _at(value, path), reason)
             return None
 
-    def _mistake(self, field: str, value: object, reason: str) -> None:
+    def add_mistake(self, field: str, value: object, reason: str) -> None:
+        """Adds a mistake that the caller has found."""
         self.mistakes.append(InvalidInputError(self._origin, field, value, reason))
 
 

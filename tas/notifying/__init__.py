@@ -1,0 +1,1 @@
+"""What leaves the product about events, and when: the rules of the sinks of `tas run notify`."""

@@ -1,0 +1,234 @@
+"""Events in words: for each type of event, what people and other systems read."""
+
+from typing import Final
+
+from tas.errors import line_of
+from tas.events.data import (
+    BreakerReset,
+    BreakerTripped,
+    Data,
+    EndReason,
+    EpochChanged,
+    Gap,
+    LabelApplied,
+    LabelRemoved,
+    MetricFresh,
+    MetricStale,
+    PolicyAccepted,
+    PolicyRefused,
+    ResourcePatched,
+    SourceBack,
+    SourceDry,
+    Unknown,
+    ViolationEnded,
+    ViolationStarted,
+)
+from tas.events.event import DATA_TYPES, Event
+from tas.notifying.notice import Notice
+from tas.policy.policy import PolicyKey
+
+
+def _kind(data: type[Data]) -> str:
+    return data.CHANNEL.partition(".")[0]
+
+
+KINDS: Final = frozenset(map(_kind, DATA_TYPES.values()))
+"""The kinds of events, as the settings of a sink name them: the first token of the channel."""
+
+
+def kind_of(event: Event) -> str:
+    """The kind of an event; empty for a type that is not known."""
+    return _kind(type(event.data))
+
+
+def policy_of(event: Event) -> PolicyKey | None:
+    """The policy that an event is about; None if there is none, or if only its name is known."""
+    namespace, policy = getattr(event.data, "namespace", ""), getattr(event.data, "policy", "")
+    return PolicyKey(namespace, policy) if namespace and policy else None
+
+
+def notice_of(event: Event) -> Notice | None:  # noqa: PLR0911 - one return for each kind
+    """The event in words; None for a type that is not known."""
+    match event.data:
+        case ViolationStarted() | ViolationEnded() | MetricStale() | MetricFresh():
+            return _of_strategy(event.data)
+        case LabelApplied() | LabelRemoved() | ResourcePatched():
+            return _of_node(event.data)
+        case SourceDry() | SourceBack():
+            return _of_source(event.data)
+        case PolicyAccepted() | PolicyRefused():
+            return _of_policy(event.data)
+        case BreakerTripped() | BreakerReset():
+            return _of_breaker(event.data)
+        case EpochChanged() | Gap():
+            return _of_bus(event.data)
+        case Unknown():
+            return None
+
+
+_ENDS = {
+    EndReason.MET: "no longer violates",
+    EndReason.POLICY_REMOVED: "is no longer selected by",
+    EndReason.NODE_REMOVED: "was deleted, and no longer violates",
+}
+
+
+def _of_strategy(data: ViolationStarted | ViolationEnded | MetricStale | MetricFresh) -> Notice:
+    policy = PolicyKey(data.namespace, data.policy)
+    what = f"{policy} ({data.strategy})"
+    match data:
+        case ViolationStarted():
+            condition = reason = "NodeViolatesPolicy"
+            value = f": {data.value}" if data.value else ""
+            text, group = f"{data.node} violates {what}{value}", f"{{count}} nodes violate {what}"
+        case ViolationEnded():
+            condition, reason = "NodeViolatesPolicy", "NodeMeetsPolicy"
+            text, group = f"{data.node} {_ENDS[data.reason]} {what}", f"{{count}} nodes no longer violate {what}"
+        case MetricStale():
+            condition = reason = "MetricStale"
+            text = f"{data.node} has no fresh sample for {what}"
+            group = f"{{count}} nodes have no fresh sample for {what}"
+        case MetricFresh():
+            condition, reason = "MetricStale", "MetricFresh"
+            text = f"{data.node} has fresh samples for {what} again"
+            group = f"{{count}} nodes have fresh samples for {what} again"
+    begins = condition == reason
+    return Notice(
+        kind=_kind(type(data)),
+        reason=reason,
+        condition=condition,
+        begins=begins,
+        warning=begins,
+        labels={"node": data.node, "namespace": data.namespace, "policy": data.policy, "strategy": data.strategy},
+        object=data.node,
+        scope=what,
+        text=text,
+        group_text=group,
+        node=data.node,
+        node_uid=data.node_uid,
+        policy=policy,
+        policy_uid=data.policy_uid,
+    )
+
+
+def _of_node(data: LabelApplied | LabelRemoved | ResourcePatched) -> Notice:
+    match data:
+        case LabelApplied():
+            reason, scope = "LabelApplied", f"{data.label}={data.value}"
+            text, group = f"{data.node} has the label {scope}", f"{{count}} nodes have the label {scope}"
+        case LabelRemoved():
+            reason, scope = "LabelRemoved", f"{data.label}={data.previous}"
+            text = f"{data.node} no longer has the label {scope}"
+            group = f"{{count}} nodes no longer have the label {scope}"
+        case ResourcePatched():
+            reason, scope = "ResourcePatched", f"{data.count} {data.resource}"
+            text, group = f"{data.node} offers {scope}", f"{{count}} nodes offer {scope}"
+    return Notice(
+        kind=_kind(type(data)),
+        reason=reason,
+        condition=reason,
+        begins=None,
+        warning=False,
+        labels={"node": data.node},
+        object=data.node,
+        scope=scope,
+        text=text,
+        group_text=group,
+        node=data.node,
+        node_uid=data.node_uid,
+    )
+
+
+def _of_source(data: SourceDry | SourceBack) -> Notice:
+    (source,) = data.names
+    if isinstance(data, SourceDry):
+        begins, reason = True, "SourceDry"
+        problem = f": {line_of(data.problem)}" if data.problem else ""
+        text, group = f"source {source} gives no samples{problem}", "{count} sources give no samples"
+    else:
+        begins, reason = False, "SourceBack"
+        text, group = f"source {source} gives samples again", "{count} sources give samples again"
+    return Notice(
+        kind=_kind(type(data)),
+        reason=reason,
+        condition="SourceDry",
+        begins=begins,
+        warning=begins,
+        labels={"source": source},
+        object=source,
+        scope="",
+        text=text,
+        group_text=group,
+    )
+
+
+def _of_policy(data: PolicyAccepted | PolicyRefused) -> Notice:
+    policy = PolicyKey(data.namespace, data.policy)
+    if isinstance(data, PolicyRefused):
+        begins, reason = True, "PolicyRefused"
+        more = f" (and {data.total - len(data.problems)} more)" if data.total > len(data.problems) else ""
+        text = f"policy {policy} has invalid fields: {line_of('; '.join(data.problems))}{more}"
+        group = "{count} policies have invalid fields"
+    else:
+        begins, reason = False, "PolicyAccepted"
+        text, group = f"policy {policy} is in force as written", "{count} policies are in force as written"
+    return Notice(
+        kind=_kind(type(data)),
+        reason=reason,
+        condition="PolicyRefused",
+        begins=begins,
+        warning=begins,
+        labels={"namespace": data.namespace, "policy": data.policy},
+        object=str(policy),
+        scope="",
+        text=text,
+        group_text=group,
+        policy=policy,
+        policy_uid=data.policy_uid,
+    )
+
+
+def _of_breaker(data: BreakerTripped | BreakerReset) -> Notice:
+    policy = PolicyKey(data.namespace, data.policy) if data.policy else None
+    name = "all policies" if policy is None else str(policy)
+    if isinstance(data, BreakerTripped):
+        begins, reason = True, "BreakerTripped"
+        why = f": {line_of(data.reason)}" if data.reason else ""
+        text = f"the breaker of {name} has tripped: {data.wanted} nodes would have labels, {data.limit} may{why}"
+        group = "the breakers of {count} policies have tripped"
+    else:
+        begins, reason = False, "BreakerReset"
+        text, group = f"the breaker of {name} was reset", "the breakers of {count} policies were reset"
+    return Notice(
+        kind=_kind(type(data)),
+        reason=reason,
+        condition="BreakerTripped",
+        begins=begins,
+        warning=begins,
+        labels={} if policy is None else {"namespace": policy.namespace, "policy": policy.name},
+        object=name,
+        scope="",
+        text=text,
+        group_text=group,
+        policy=policy,
+    )
+
+
+def _of_bus(data: EpochChanged | Gap) -> Notice:
+    if isinstance(data, EpochChanged):
+        reason, text = "BusEpochChanged", "the bus is new or was wiped: its records are written again"
+    else:
+        reason = "EventsLost"
+        text = f"{data.last - data.first + 1} changes of {data.stream} were lost before they were announced"
+    return Notice(
+        kind=_kind(type(data)),
+        reason=reason,
+        condition=reason,
+        begins=None,
+        warning=True,
+        labels={},
+        object=reason,  # not the bus: two gaps are counted, and a gap does not replace an epoch
+        scope="",
+        text=text,
+        group_text=text,
+    )
