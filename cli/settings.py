@@ -118,6 +118,7 @@ RUN = (
     "run labels",
     "run machine",
     "run materialize",
+    "run notify",
     "run policies",
     "run resources",
     "run watch",
@@ -126,9 +127,10 @@ RUN = (
 
 _STARTS_BUS = ("run all", "run bus", "up")
 _READS_DIRECTORY = ("run all", "run policies", "up")
-_USES_KUBERNETES = ("demo", "run all", "run collect", "run labels", "run resources", "run watch")
+_USES_KUBERNETES = ("demo", "run all", "run collect", "run labels", "run notify", "run resources", "run watch")
 _OFFERS_RESOURCE = ("run all", "run resources")
 _RUNS_COLLECT = ("run all", "run collect")
+_RUNS_NOTIFY = ("run all", "run notify")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
 _SERVES_HTTPS = ("run all", "run extender")
 _EVALUATES = ("run evaluate", "run labels", "run watch")
@@ -392,6 +394,15 @@ class Settings:
         parse=_duration(least=0.1),
         default="1s",
     )
+    sinks: Path | None = _setting(
+        group="Events",
+        form="FILE",
+        help="Where events go: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat. The file is read at the "
+        "start, and checked as a whole. With it `run all` also runs notify.",
+        commands=_RUNS_NOTIFY,
+        parse=Path,
+        default_text="none; `run notify`: must be given",
+    )
     listen: Address = _setting(
         group="The extender",
         form="HOST:PORT",
@@ -566,6 +577,7 @@ class Settings:
             "run resources": "127.0.0.1:9010",
             "run evaluate": "127.0.0.1:9009",
             "run events": "127.0.0.1:9013",
+            "run notify": "127.0.0.1:9014",
         },
     )
     log_format: LogFormat = _setting(
@@ -628,6 +640,7 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
         yield from _cluster_mistakes(command, values)
     if command in _RUNS_COLLECT:
         yield from _source_mistakes(values)
+    yield from _sinks_mistakes(command, values["sinks"])
     if command in _READS_DIRECTORY and values["kubeconfig"] is None:
         yield from _directory_mistakes(command, values["policies"])
     if command in _STARTS_BUS and values["bus"] in (EMBEDDED, None) and (values["replicas"] or 1) > 1:
@@ -643,8 +656,12 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
         yield Mistake(_label("node_resource"), "0", "must be at least 1")
     if command == "run all" and values["kubeconfig"] is None:
         yield from _mistakes_without_a_cluster(values)
-    store = values["store"]
-    if command in _STARTS_BUS and store is not None and store.exists() and not store.is_dir():
+    if command in _STARTS_BUS:
+        yield from _store_mistakes(values["store"])
+
+
+def _store_mistakes(store: Path | None) -> Iterator[Mistake]:
+    if store is not None and store.exists() and not store.is_dir():
         yield Mistake(_label("store"), shortened(str(store)), "is not a directory")
 
 
@@ -707,6 +724,13 @@ def _source_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
     file = values["source_config"]
     if file is not None and not (file.is_file() and os.access(file, os.R_OK)):
         yield Mistake(_label("source_config"), shortened(str(file)), "is not a readable file")
+
+
+def _sinks_mistakes(command: str, file: Path | None) -> Iterator[Mistake]:
+    if file is not None:
+        yield from _path_mistakes("sinks", file)
+    elif command == "run notify":
+        yield Mistake(_label("sinks"), "", "must be given: the file with the sinks")
 
 
 def _directory_mistakes(command: str, directory: Path | None) -> Iterator[Mistake]:

@@ -25,6 +25,7 @@ from cli.settings import (
     flag,
     variable,
 )
+from cli.sinks import sinks_of
 from cli.sources import Sources, sources_of
 from tas.errors import shortened
 from workers.enforcing.brake import BrakeSettings
@@ -44,6 +45,8 @@ from workers.process.logs import configure_logging
 from workers.process.runtime import Supervisor, Worker, invalid_entries, new_registry, stop_signals
 from workers.process.tls import TlsError, TlsFiles
 from workers.publishing.events import EventPublisher
+from workers.publishing.notify import Notify
+from workers.publishing.sinks.base import SinkMetrics
 from workers.serving.extender import ExtenderWorker
 from workers.serving.extensions import installed
 from workers.watching.policies import PolicyDirectory
@@ -126,10 +129,11 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
 def all_workers(settings: Settings) -> tuple[str, ...]:
     """The workers of `tas run all`, besides the embedded server."""
     collect = ("collect",) if sources_of(settings) else ()
+    notify = ("notify",) if settings.sinks is not None else ()
     if settings.kubeconfig is None:
-        return ("materialize", "policies", "evaluate", "extender", "events", *collect)
+        return ("materialize", "policies", "evaluate", "extender", "events", *collect, *notify)
     resources = ("resources",) if settings.node_resource else ()
-    return ("materialize", "watch", "evaluate", "status", "extender", "labels", "events", *collect, *resources)
+    return ("materialize", "watch", "evaluate", "status", "extender", "labels", "events", *collect, *resources, *notify)
 
 
 def kubeconfig_problem(kubeconfig: Path | str, error: ConfigurationError) -> str:
@@ -201,6 +205,8 @@ class Process:
             bus = await self.connect(url, name)
             if name == "collect":
                 self.add(await self._collect(bus))
+            elif name == "notify":
+                self.add(await self._notify(bus))
             elif name in BUILD:
                 self.add(BUILD[name](bus, self.settings, self.registry))
             else:
@@ -216,6 +222,11 @@ class Process:
             default_stale_after=self.settings.stale_after,
             registry=self.registry,
         )
+
+    async def _notify(self, bus: Bus) -> Worker:
+        metrics = SinkMetrics(self.registry)
+        sinks = await sinks_of(self.settings, bus, lambda: self.connect_kubernetes("notify"), metrics)
+        return Notify(bus, sinks, metrics=metrics)
 
     def add(self, worker: Worker) -> None:
         """Adds a worker that was built elsewhere."""

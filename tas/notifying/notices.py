@@ -189,12 +189,11 @@ def _of_policy(data: PolicyAccepted | PolicyRefused) -> Notice:
 
 
 def _of_breaker(data: BreakerTripped | BreakerReset) -> Notice:
-    policy = PolicyKey(data.namespace, data.policy) if data.policy else None
-    name = "all policies" if policy is None else str(policy)
+    name = data.policy or "all policies"
     if isinstance(data, BreakerTripped):
         begins, reason = True, "BreakerTripped"
-        why = f": {line_of(data.reason)}" if data.reason else ""
-        text = f"the breaker of {name} has tripped: {data.wanted} nodes would have labels, {data.limit} may{why}"
+        of = f" of {data.selected}" if data.selected else ""
+        text = f"the breaker of {name} has tripped: {data.wanted}{of} nodes would have labels, {data.limit} may"
         group = "the breakers of {count} policies have tripped"
     else:
         begins, reason = False, "BreakerReset"
@@ -205,12 +204,11 @@ def _of_breaker(data: BreakerTripped | BreakerReset) -> Notice:
         condition="BreakerTripped",
         begins=begins,
         warning=begins,
-        labels={} if policy is None else {"namespace": policy.namespace, "policy": policy.name},
+        labels={"policy": data.policy} if data.policy else {},
         object=name,
         scope="",
         text=text,
         group_text=group,
-        policy=policy,
     )
 
 

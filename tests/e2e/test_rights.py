@@ -48,12 +48,10 @@ def rights(cluster: Cluster, product_namespace: str) -> None:
         until(partial(is_allowed, cluster, name, verb, resource, subresource), f"{name} may {verb} {resource}")
 
 
-def is_allowed(cluster: Cluster, name: str, verb: str, resource: str, subresource: str) -> bool:
+def is_allowed(cluster: Cluster, name: str, verb: str, resource: str, subresource: str, *, group: str = "") -> bool:
     """Whether the API server allows a ServiceAccount to do this now."""
-    spec = {
-        "user": f"system:serviceaccount:{NAMESPACE}:{name}",
-        "resourceAttributes": {"verb": verb, "resource": resource, "subresource": subresource},
-    }
+    attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+    spec = {"user": f"system:serviceaccount:{NAMESPACE}:{name}", "resourceAttributes": attributes}
     review = cluster.api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
     return bool(review["status"]["allowed"])
 

@@ -149,6 +149,8 @@ FULL_NODES = Resource(group="", version="v1", plural="nodes", type=NodeObject)
 PODS = Resource(group="", version="v1", plural="pods", type=PodObject)
 NAMESPACES = Resource(group="", version="v1", plural="namespaces", type=Object, metadata_only=True)
 EVENTS = Resource(group="", version="v1", plural="events", type=Object, metadata_only=True)
+SERIES_EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", type=Object, metadata_only=True)
+"""The same objects as `EVENTS`, in the form that has a series."""
 CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", type=Object)
 """Read by path, in the version that the API server serves."""
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)

@@ -111,11 +111,7 @@ class HttpClient:
         return f"{config.type} {config.credentials if file is None else self._read(file)}"
 
     def _read(self, file: str) -> str:
-        with (self._folder / file).open("rb") as opened:
-            text = opened.read(MAX_SECRET + 1).decode().strip()
-        if len(text) > MAX_SECRET or not text.isprintable():
-            raise ValueError(f"{file}: holds no password or token")
-        return text
+        return _secret_in(self._folder, file)
 
     def _tls(self, config: TlsConfig) -> ssl.SSLContext:
         cafile = None if config.ca_file is None else str(self._folder / config.ca_file)
@@ -127,6 +123,22 @@ class HttpClient:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def read_secret(folder: Path, file: str) -> str:
+    """The text of a file that holds a password, a token or a URL. Blocks. Raises HttpConfigError."""
+    try:
+        return _secret_in(folder, file)
+    except (OSError, ValueError) as error:
+        raise HttpConfigError(_error_text(error)) from error
+
+
+def _secret_in(folder: Path, file: str) -> str:
+    with (folder / file).open("rb") as opened:
+        text = opened.read(MAX_SECRET + 1).decode().strip()
+    if len(text) > MAX_SECRET or not text.isprintable():
+        raise ValueError(f"{file}: holds no password or token")
+    return text
 
 
 def _error_text(error: OSError | ValueError) -> str:

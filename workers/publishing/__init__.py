@@ -1,1 +1,1 @@
-"""The workers that publish what happens."""
+"""What leaves the product: events for programs and people."""

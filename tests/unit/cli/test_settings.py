@@ -25,6 +25,8 @@ from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 
 COMMANDS = (*RUN, "up", "demo", "pause", "publish", "reset", "resume", "get", "events", "explain", "top", "trace")
+REQUIRED = {"policies": ".", "sinks": __file__}
+"""What must be given, for all commands."""
 
 
 def mistakes(command: str, given: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -62,6 +64,13 @@ def test_https_needs_all_three_files_or_none(tmp_path: Path, missing: str) -> No
     assert str(caught.value) == (
         f"--{missing} (TAS_{missing.upper()}): must be given, since {given} is given: all three or none"
     )
+
+
+def test_notify_needs_a_file_of_sinks(tmp_path: Path) -> None:
+    assert mistakes("run notify", {}) == [("--sinks", "must be given: the file with the sinks")]
+    for command in ("run notify", "run all"):
+        given = {"policies": str(tmp_path), "sinks": str(tmp_path / "missing")}
+        assert mistakes(command, given) == [("--sinks", "does not exist")]
 
 
 def test_each_unreadable_file_for_https_is_reported(tmp_path: Path) -> None:
@@ -102,6 +111,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "client_names": ("system:kube-scheduler, scheduler.example", ("system:kube-scheduler", "scheduler.example")),
         "source": ("prometheus=http://a:9090, edge:prometheus=http://b", ["prometheus", "edge"]),
         "source_config": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
+        "sinks": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         "only": ("telemetry", "telemetry"),
         "extension_timeout": ("500ms", 0.5),
     }
@@ -284,7 +294,7 @@ def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_command_has_its_own_default_health_port() -> None:
-    addresses = [Settings.load(command, {"policies": "."}).health_listen for command in RUN if command != "run all"]
+    addresses = [Settings.load(command, REQUIRED).health_listen for command in RUN if command != "run all"]
     assert len(set(addresses)) == len(addresses)
 
 
@@ -296,7 +306,7 @@ def test_clients_use_the_running_bus_by_default() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_default_is_valid(command: str) -> None:
     assert any(True for _ in settings_of(command))
-    given = {"policies": "."}
+    given = REQUIRED
     settings = Settings.load(command, given)
     for name, setting in settings_of(command):
         default = setting.default_for(command)

@@ -129,7 +129,7 @@ def test_a_failed_request_is_due_again_and_another_alertmanager_has_its_own_pace
 
 
 def test_a_tripped_breaker_is_critical_and_an_operator_may_say_otherwise() -> None:
-    tripped = BreakerTripped(namespace="default", policy="demo", limit=1, wanted=2)
+    tripped = BreakerTripped(policy="demo", limit=1, wanted=2)
     ((_, alert),) = recorded((tripped, 1.0)).items()
     assert alert.labels["severity"] == "critical"
     ((_, alert),) = recorded((tripped, 1.0), labels={"severity": "page"}).items()

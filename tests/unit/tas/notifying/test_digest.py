@@ -61,9 +61,13 @@ def test_a_full_digest_is_due_at_once() -> None:
 
 def test_a_node_that_changed_several_times_counts_where_it_ended() -> None:
     collected = digest()
-    for number, data in enumerate(
-        (started("node-1"), ended("node-1"), started("node-2"), started("node-1", value="3"))
-    ):
+    changes: tuple[EventData, ...] = (
+        started("node-1"),
+        ended("node-1"),
+        started("node-2"),
+        started("node-1", value="3"),
+    )
+    for number, data in enumerate(changes):
         collected.add(notice(data), number, 0.0)
     groups, _ = collected.take(10.0)
     assert digest_text(groups) == "2 nodes violate default/demo (dontschedule): node-2, node-1"
@@ -79,7 +83,7 @@ def test_policies_and_strategies_are_groups_of_their_own_and_warnings_come_first
         ended("node-1"),
         started("node-1", policy="other"),
         started("node-2", policy="other", strategy="deschedule"),
-        BreakerTripped(namespace="default", policy="demo", limit=10, wanted=12),
+        BreakerTripped(policy="demo", limit=10, wanted=12),
         Gap(stream="VERDICT_LOG", first=5, last=9),
     )
     for number, data in enumerate(changes):
@@ -88,7 +92,7 @@ def test_policies_and_strategies_are_groups_of_their_own_and_warnings_come_first
     assert digest_text(groups).splitlines() == [
         "node-1 violates default/other (dontschedule): 2",
         "node-2 violates default/other (deschedule): 2",
-        "the breaker of default/demo has tripped: 12 nodes would have labels, 10 may",
+        "the breaker of demo has tripped: 12 nodes would have labels, 10 may",
         "5 changes of VERDICT_LOG were lost before they were announced",
         "node-1 no longer violates default/demo (dontschedule)",
     ]

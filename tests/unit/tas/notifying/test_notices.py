@@ -32,8 +32,8 @@ def test_an_event_has_words_and_names_its_object(data: EventData) -> None:
 
 
 def test_a_begin_and_its_end_are_one_condition_with_the_same_labels() -> None:
-    tripped = notice(BreakerTripped(namespace="default", policy="demo", limit=1, wanted=2))
-    reset = notice(BreakerReset(namespace="default", policy="demo"))
+    tripped = notice(BreakerTripped(policy="demo", limit=1, wanted=2))
+    reset = notice(BreakerReset(policy="demo"))
     assert (tripped.condition, tripped.labels) == (reset.condition, reset.labels)
     assert (tripped.begins, reset.begins) == (True, False)
 

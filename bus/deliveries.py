@@ -1,0 +1,219 @@
+"""A durable consumer of one holder, whose messages are held as long as it takes, and acknowledged one by one.
+
+Unlike `SharedConsumer`, a message may be held for hours: while it is held, the server is asked to wait.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from time import time
+from typing import Any
+
+import structlog
+
+from bus.buckets import NANOSECONDS, Stream
+from bus.connection import Bus
+from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError, UnavailableError
+from bus.pull import Message, Pull
+from tas.values.backoff import Backoff
+
+__all__ = ["Deliveries", "Message"]
+
+log = structlog.get_logger(__name__)
+
+ACK_WAIT_SECONDS = 30.0
+"""When a message of a holder that was killed is delivered again."""
+
+PROGRESS_SECONDS = 8.0
+"""How often the server is asked to wait for the messages that are held."""
+
+FIRST_SECONDS = 600.0
+"""A new consumer begins with the messages of so many seconds: none is lost while a wiped bus is filled again."""
+
+FORGET_SECONDS = 7 * 24 * 3600
+"""The server deletes a durable that nobody has used for so long."""
+
+MAX_DONE = 16384
+"""How many sequences of acknowledged messages are remembered, in case an acknowledgement was lost."""
+
+RETRY = Backoff(first=0.1, longest=1.0)
+"""The waits after failures to attach."""
+
+STABLE_SECONDS = 2.0
+"""After an attachment that lasted this long, the next one is made without a wait."""
+
+_ACK = b"+ACK"
+_NAK = b"-NAK"
+_PROGRESS = b"+WPI"
+
+
+class Deliveries:
+    """Gives the messages of a stream to `take`, in order; `finish` acknowledges. One holder at a time."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        stream: Stream,
+        durable: str,
+        take: Callable[[Sequence[Message]], None],
+        *,
+        filter_subject: str,
+        capacity: int,
+        on_missed: Callable[[int], None],
+    ) -> None:
+        """At most `capacity` messages of `filter_subject` are held.
+
+        `on_missed` gets the number of messages of any subject that the stream dropped before it delivered them.
+        """
+        self._bus = bus
+        self._stream = stream
+        self._durable = durable
+        self._take = take
+        self._filter = filter_subject
+        self._capacity = capacity
+        self._on_missed = on_missed
+        self._held: dict[int, Message] = {}
+        self._done: OrderedDict[int, None] = OrderedDict()
+        self._delivered = 0
+        self._epoch = ""
+
+    def __len__(self) -> int:
+        """How many messages are held."""
+        return len(self._held)
+
+    def oldest(self) -> float | None:
+        """When the oldest message that is held arrived on the bus, seconds since 1970."""
+        return min((message.arrived for message in self._held.values()), default=None)
+
+    async def run(self) -> None:
+        """Delivers until cancelled. Then the messages that are held go back to the stream."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        try:
+            while True:
+                await self._bus.wait_connected()
+                started = loop.time()
+                try:
+                    await self._attached()
+                except BusError as error:
+                    log.info("consumer_interrupted", durable=self._durable, error=str(error))
+                if loop.time() - started > STABLE_SECONDS:
+                    failures = 0
+                else:
+                    failures += 1
+                    await asyncio.sleep(RETRY.after(failures))
+        finally:
+            await self._send(list(self._held.values()), _NAK)  # another replica can have them at once
+            self._held.clear()
+
+    async def finish(self, messages: Iterable[Message]) -> None:
+        """Acknowledges messages: they are not delivered again."""
+        finished = [self._held.pop(message.sequence, message) for message in messages]
+        for message in finished:
+            self._done[message.sequence] = None
+        while len(self._done) > MAX_DONE:
+            self._done.popitem(last=False)
+        await self._send(finished, _ACK)
+
+    async def _attached(self) -> None:
+        """Delivers over one attachment until it fails. Raises BusError."""
+        await self._ensure()
+        pull = Pull(self._bus.link, self._stream.stream, self._durable, batch=min(256, self._capacity))
+        keep = asyncio.create_task(self._keep())
+        try:
+            await pull.open()
+            while True:
+                await self._receive(await pull.next())
+        finally:
+            keep.cancel()
+            await asyncio.wait([keep])
+            await self._send(await pull.drain(), _NAK)
+
+    async def _receive(self, messages: Sequence[Message]) -> None:
+        """Takes the messages that are new; the acknowledgement of others was lost, or they are still held."""
+        following = [message.sequence for message in messages if message.sequence > self._delivered]
+        if following:
+            with suppress(BusError):  # the count matters less than the messages
+                await self._count_missed(until=following[0])
+            self._delivered = following[-1]
+        unfinished = [message for message in messages if message.sequence not in self._done]
+        await self._send([message for message in messages if message.sequence in self._done], _ACK)
+        new = [message for message in unfinished if message.sequence not in self._held]
+        self._held.update({message.sequence: message for message in unfinished})
+        if new:
+            self._take(new)
+
+    async def _count_missed(self, *, until: int) -> None:
+        """Counts what the stream dropped between the last delivered message and `until`. Raises BusError."""
+        delivered = self._delivered
+        if not delivered or until == delivered + 1:
+            return
+        answer = await self._bus.api(f"STREAM.INFO.{self._stream.stream}")
+        first = min(answer["state"]["first_seq"], until)
+        if answer["created"] == self._epoch and delivered + 1 < first:
+            self._on_missed(first - delivered - 1)
+
+    async def _keep(self) -> None:
+        """Asks the server to wait for what is held."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            await self._send(list(self._held.values()), _PROGRESS)
+            with suppress(BusError):
+                await self._skip_other_subjects()
+
+    async def _skip_other_subjects(self) -> None:
+        """Notes that everything of this consumer is delivered: what follows are other subjects. Raises BusError."""
+        stream = await self._bus.api(f"STREAM.INFO.{self._stream.stream}")
+        consumer = await self._bus.api(f"CONSUMER.INFO.{self._stream.stream}.{self._durable}")
+        if not consumer["num_pending"]:
+            self._delivered = max(self._delivered, stream["state"]["last_seq"])
+
+    async def _send(self, messages: Iterable[Message], answer: bytes) -> None:
+        # Without a connection nothing is acknowledged, and the server delivers again: `_receive` knows what is done.
+        with suppress(UnavailableError):
+            for message in messages:
+                await self._bus.link.send(message.reply, answer)
+
+    async def _ensure(self) -> None:
+        """Creates the durable if it is missing. Raises BusError."""
+        stream = self._stream.stream
+        epoch = (await self._bus.api(f"STREAM.INFO.{stream}"))["created"]
+        if epoch != self._epoch:  # sequences of another life of the stream say nothing about this one (facts.md n34)
+            self._epoch, self._delivered = epoch, 0
+        required: dict[str, Any] = {
+            "ack_policy": "explicit",
+            "ack_wait": int(ACK_WAIT_SECONDS * NANOSECONDS),
+            "max_ack_pending": self._capacity,
+            "max_deliver": -1,
+            "filter_subject": self._filter,
+        }
+        try:
+            answer = await self._bus.api(f"CONSUMER.INFO.{stream}.{self._durable}")
+        except RefusedError as error:
+            if error.code != CONSUMER_NOT_FOUND:
+                raise
+            begin = datetime.fromtimestamp(time() - FIRST_SECONDS, UTC).isoformat().replace("+00:00", "Z")
+            config = required | {
+                "durable_name": self._durable,
+                "name": self._durable,
+                "deliver_policy": "by_start_time",
+                "opt_start_time": begin,
+                "inactive_threshold": FORGET_SECONDS * NANOSECONDS,
+            }
+            answer = await self._bus.api(
+                f"CONSUMER.CREATE.{stream}.{self._durable}",
+                {"stream_name": stream, "config": config, "action": "create"},
+            )
+            log.info("consumer_created", stream=stream, durable=self._durable)
+        else:
+            self._delivered = max(self._delivered, answer["ack_floor"]["stream_seq"])
+        actual = answer["config"]
+        wrong = [
+            f"{field} is {actual.get(field)}, must be {needed}"
+            for field, needed in (required | {"deliver_subject": None}).items()
+            if actual.get(field) != needed
+        ]
+        what = f"consumer {stream}/{self._durable}"
+        self._bus.report(what, MisconfiguredError(f"{what}: {'; '.join(wrong)}") if wrong else None)

@@ -1,0 +1,49 @@
+"""Builds the sinks of the settings."""
+
+from collections.abc import Awaitable, Callable
+
+from bus.connection import Bus
+from cli.settings import Settings, flag
+from tas.notifying.config import (
+    AlertmanagerConfig,
+    ChatConfig,
+    CloudEventsConfig,
+    KubernetesEventsConfig,
+    SinkConfig,
+)
+from workers.kubernetes.client import KubernetesClient
+from workers.process.errors import StartError
+from workers.publishing.sinks.alertmanager import AlertmanagerSink
+from workers.publishing.sinks.base import Sink, SinkMetrics
+from workers.publishing.sinks.chat import ChatSink
+from workers.publishing.sinks.cloudevents import CloudEventsSink
+from workers.publishing.sinks.kubernetes_events import KubernetesEventsSink
+from workers.publishing.sinks_file import read_sinks
+
+
+async def sinks_of(
+    settings: Settings,
+    bus: Bus,
+    connect_kubernetes: Callable[[], Awaitable[KubernetesClient]],
+    metrics: SinkMetrics,
+) -> list[Sink]:
+    """Every sink of the settings. Raises StartError."""
+    if settings.sinks is None:
+        raise StartError(f"{flag('sinks')} must be given")
+    configs = read_sinks(settings.sinks)
+    folder = settings.sinks.parent
+
+    async def built(name: str, config: SinkConfig) -> Sink:
+        match config:
+            case AlertmanagerConfig():
+                return AlertmanagerSink(bus, name, config, folder=folder, metrics=metrics)
+            case ChatConfig():
+                return ChatSink(bus, name, config, folder=folder, metrics=metrics)
+            case CloudEventsConfig():
+                return CloudEventsSink(bus, name, config, folder=folder, metrics=metrics)
+            case KubernetesEventsConfig():
+                if settings.kubeconfig is None:
+                    raise StartError(f"sinks {settings.sinks}: sinks.{name} needs {flag('kubeconfig')}")
+                return KubernetesEventsSink(bus, await connect_kubernetes(), name, config, metrics=metrics)
+
+    return [await built(name, config) for name, config in configs.items()]

@@ -1,0 +1,136 @@
+"""Kubernetes Events of `notify` in a real API server, with the rights of deploy/rbac."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.connection import Bus
+from tas.events.data import EndReason, ViolationEnded, ViolationStarted
+from tas.notifying.config import KubernetesEventsConfig
+from tests.e2e.cluster import Cluster
+from tests.e2e.processes import until
+from tests.e2e.test_rights import account, is_allowed
+from tests.integration.servers import eventually
+from tests.integration.workers.publishing.test_notify import World
+from tests.kubernetes.admin import Admin
+from tests.kubernetes.watch_scenarios import strategies
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import ForbiddenError
+from workers.kubernetes.resources import NODES
+from workers.publishing.sinks.kubernetes_events import KubernetesEventsSink
+
+RIGHTS = Path(__file__).parents[2] / "deploy" / "rbac" / "notify.yaml"
+
+Object = dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rights(cluster: Cluster, product_namespace: str) -> None:
+    cluster.apply(RIGHTS)
+    allowed = partial(is_allowed, cluster, "tas-notify", "create", "events", "", group="events.k8s.io")
+    until(allowed, "tas-notify may create events")
+
+
+class Events:
+    """The Events of one policy and of its nodes."""
+
+    def __init__(self, admin: Admin, namespace: str, policy: str, uids: dict[str, str]) -> None:
+        self._admin = admin
+        self._namespace = namespace
+        self._policy = policy
+        self._uids = uids
+
+    def started(self, node: str) -> ViolationStarted:
+        return ViolationStarted(
+            node=node,
+            node_uid=self._uids[node],
+            namespace=self._namespace,
+            policy=self._policy,
+            policy_uid=self._uids[self._policy],
+            strategy="dontschedule",
+            value="1",
+        )
+
+    def ended(self, node: str) -> ViolationEnded:
+        return ViolationEnded(
+            node=node,
+            node_uid=self._uids[node],
+            namespace=self._namespace,
+            policy=self._policy,
+            policy_uid=self._uids[self._policy],
+            strategy="dontschedule",
+            reason=EndReason.MET,
+            value="0",
+        )
+
+    async def on_node(self, node: str, reason: str) -> list[Object]:
+        return [each for each in await self._of("default", node) if each["reason"] == reason]
+
+    async def on_policy(self, reason: str) -> list[Object]:
+        return [each for each in await self._of(self._namespace, self._policy) if each["reason"] == reason]
+
+    async def _of(self, namespace: str, name: str) -> Sequence[Object]:
+        listed = await self._admin.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")
+        found: list[Object] = [each for each in listed["items"] if each["regarding"]["name"] == name]
+        return found
+
+
+@pytest.fixture
+def world(bus: Bus, tmp_path: Path) -> World:
+    return World(bus, tmp_path)
+
+
+async def test_nodes_and_policies_have_events_with_a_correct_series(
+    cluster: Cluster, admin: Admin, world: World, namespace: str, node: str
+) -> None:
+    policy = await admin.create_policy(namespace, "noticed", strategies=strategies())
+    others = [f"gone-{number}.{namespace}" for number in range(12)]
+    uids = {"noticed": policy["metadata"]["uid"], **{name: f"uid-{name}" for name in others}}
+    uids[node] = (await admin.get(f"/api/v1/nodes/{node}"))["metadata"]["uid"]
+    events = Events(admin, namespace, "noticed", uids)
+    config = KubernetesEventsConfig(wait="1s", interval="1s")
+    async with KubernetesClient.connect(account(cluster, "tas-notify"), worker="notify") as client:
+        sink = KubernetesEventsSink(world.bus, client, "cluster", config, metrics=world.metrics)
+        async with world.running(sink):
+            await world.publish(events.started(node))
+
+            async def has_event() -> bool:
+                return len(await events.on_node(node, "NodeViolatesPolicy")) == 1
+
+            await eventually(has_event)
+            (event,) = await events.on_node(node, "NodeViolatesPolicy")
+            assert "series" not in event
+            assert event["type"] == "Warning"
+            assert event["note"] == f"{node} violates {namespace}/noticed (dontschedule): 1"
+            assert event["reportingController"] == "tas-on-nats"
+            assert event["regarding"]["uid"] == uids[node]
+            assert event["related"]["name"] == "noticed"
+            assert "NodeViolatesPolicy" in cluster.kubectl("describe", "node", node)
+
+            # The node violates again: the same Event, with a series.
+            await world.publish(events.ended(node))
+            await world.publish(events.started(node))
+
+            async def has_series() -> bool:
+                found = await events.on_node(node, "NodeViolatesPolicy")
+                return [each.get("series", {}).get("count") for each in found] == [2]
+
+            await eventually(has_series)
+            await world.acknowledged("cluster")
+            (again,) = await events.on_node(node, "NodeViolatesPolicy")
+            assert again["metadata"]["name"] == event["metadata"]["name"]
+            assert len(await events.on_node(node, "NodeMeetsPolicy")) == 1
+
+            # Many nodes at once: the policy has one Event for all of them.
+            before = world.value("tas_notify_requests_total", sink="cluster", code="200")
+            await world.publish(*(events.ended(name) for name in others))
+            await world.acknowledged("cluster")
+            (group,) = await events.on_policy("NodeMeetsPolicy")
+            assert group["regarding"]["kind"] == "TASPolicy"
+            written = world.value("tas_notify_requests_total", sink="cluster", code="200") - before
+            assert len(others) <= written <= len(others) + 3
+        with pytest.raises(ForbiddenError):
+            await client.merge_patch(NODES, node, {"metadata": {"labels": {"a": "b"}}}, field_manager="test")

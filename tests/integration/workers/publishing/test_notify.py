@@ -1,0 +1,300 @@
+"""Events reach the sinks of `notify`: a real bus, real HTTP, and sinks that fail in every way."""
+
+import base64
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from bus.buckets import DEAD_LETTERS, EVENTS
+from bus.connection import Bus
+from bus.dead_letters import dead_letter_of
+from bus.errors import BusError, RefusedError
+from bus.events import Expected, publish_events
+from bus.stream_reader import FROM_START, StreamReader
+from tas.events.data import EventData, LabelApplied
+from tas.events.event import TYPE_PREFIX, Event
+from tas.notifying.config import ChatConfig, CloudEventsConfig
+from tas.values.backoff import Backoff
+from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.publishing.receiver import (
+    Behaviour,
+    Receiver,
+    answering,
+    flooding,
+    hanging,
+    receiving,
+)
+from tests.integration.workers.running import running
+from tests.unit.tas.notifying.making import ended, event, started
+from workers.publishing.notify import Notify
+from workers.publishing.sinks.base import Sink, SinkMetrics
+from workers.publishing.sinks.chat import ChatSink
+from workers.publishing.sinks.cloudevents import CloudEventsSink
+
+SECRET = bytes(range(32))
+QUICK = Backoff(first=0.02, longest=0.1)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as receiver:
+        yield receiver
+
+
+class World:
+    """A bus with sinks, and their metrics."""
+
+    def __init__(self, bus: Bus, folder: Path) -> None:
+        self.bus = bus
+        self.folder = folder
+        self.registry = CollectorRegistry()
+        self.metrics = SinkMetrics(self.registry)
+        self._revision = 0
+        (folder / "secret").write_text("whsec_" + base64.b64encode(SECRET).decode())
+
+    def cloudevents(self, url: str, *, name: str = "hook", timeout: str = "10s") -> CloudEventsSink:
+        config = CloudEventsConfig(url=url, secret_file="secret", timeout=timeout)
+        return CloudEventsSink(self.bus, name, config, folder=self.folder, metrics=self.metrics, backoff=QUICK)
+
+    def chat(self, url: str, *, wait: str = "0s") -> ChatSink:
+        config = ChatConfig(url=url, wait=wait, interval="0s")
+        return ChatSink(self.bus, "chat", config, folder=self.folder, metrics=self.metrics, backoff=QUICK)
+
+    @asynccontextmanager
+    async def running(self, *sinks: Sink) -> AsyncIterator[None]:
+        async with running(Notify(self.bus, sinks, metrics=self.metrics)):
+            yield
+
+    async def publish(self, *datas: EventData) -> list[Event]:
+        """Publishes events of different subjects."""
+        self._revision += 1
+        events = [event(data, revision=self._revision, time=time.time()) for data in datas]
+        for first in range(0, len(events), 200):
+
+            async def write(part: Sequence[Event] = events[first : first + 200]) -> None:
+                for outcome in await publish_events(self.bus, [await self._expected(each) for each in part]):
+                    if isinstance(outcome, BusError):
+                        raise outcome
+
+            await answered(write)
+        return events
+
+    async def _expected(self, event: Event) -> Expected:
+        sequence = 0
+        for last in await self.bus.last_messages(EVENTS, Expected(event, 0).subject):
+            sequence = last.sequence
+        return Expected(event, sequence)
+
+    def value(self, metric: str, **labels: str) -> float:
+        return self.registry.get_sample_value(metric, labels) or 0.0
+
+    async def acknowledged(self, sink: str) -> None:
+        """Waits until the durable of a sink has nothing left."""
+
+        async def done() -> bool:
+            try:
+                state = await answered(lambda: self.bus.api(f"CONSUMER.INFO.{EVENTS.stream}.notify-{sink}"))
+            except RefusedError:
+                return False
+            return bool(state["num_pending"] == state["num_ack_pending"] == 0)
+
+        await eventually(done)
+
+
+@pytest.fixture
+def world(bus: Bus, tmp_path: Path) -> World:
+    return World(bus, tmp_path)
+
+
+class TestCloudEvents:
+    async def test_each_event_arrives_once_signed_and_in_the_order_of_its_object(
+        self, world: World, receiver: Receiver
+    ) -> None:
+        published = await world.publish(*(started(f"node-{n}") for n in range(20)))
+        published += await world.publish(*(ended(f"node-{n}") for n in range(20)))
+        published += await world.publish(LabelApplied(node="node-1", label="demo", value="violating"))
+        async with world.running(world.cloudevents(receiver.url)):
+            await receiver.receives(41)
+            await world.acknowledged("hook")
+        assert sorted(each.event_id for each in receiver.accepted) == sorted(each.id for each in published)
+        for number in range(20):
+            of_node = [each.headers["ce-type"] for each in receiver.accepted if each.json["node"] == f"node-{number}"]
+            kinds = [kind for kind in of_node if "violation" in kind]
+            assert kinds == [f"{TYPE_PREFIX}violation.started.v1", f"{TYPE_PREFIX}violation.ended.v1"]
+        first = receiver.accepted[0]
+        assert first.is_signed_with(SECRET)
+        assert not first.is_signed_with(bytes(32))
+        assert abs(int(first.headers["webhook-timestamp"]) - time.time()) < 600
+        assert first.headers["content-type"] == "application/json"
+        assert first.headers["ce-specversion"] == "1.0"
+        assert "ce-datacontenttype" not in first.headers
+        assert len({each.headers["webhook-id"] for each in receiver.accepted}) == 41
+
+    @pytest.mark.parametrize(
+        ("fault", "code"),
+        [
+            (answering(500), "500"),
+            (answering(429, **{"Retry-After": "0"}), "429"),
+            (answering(404), "404"),
+            (hanging, "none"),
+            (flooding, "500"),
+        ],
+        ids=["500", "429", "404", "hangs", "10 MB"],
+    )
+    async def test_a_sink_that_fails_gets_every_event_when_it_works_again(
+        self, world: World, receiver: Receiver, fault: Behaviour, code: str
+    ) -> None:
+        receiver.behaviour = fault
+        published = await world.publish(*(started(f"node-{n}") for n in range(5)))
+        async with world.running(world.cloudevents(receiver.url, timeout="100ms" if code == "none" else "5s")):
+            await eventually(lambda: world.value("tas_notify_requests_total", sink="hook", code=code) >= 12)
+            assert receiver.accepted == []
+            assert world.value("tas_notify_held", sink="hook") == 5
+            assert world.value("tas_notify_lag_seconds", sink="hook") > 0
+            receiver.behaviour = None
+            await receiver.receives(5)
+            await world.acknowledged("hook")
+        assert {each.event_id for each in receiver.accepted} == {each.id for each in published}
+        assert world.value("tas_notify_events_total", sink="hook", outcome="retried") >= 12
+        assert world.value("tas_notify_events_total", sink="hook", outcome="dead") == 0
+        by_event: dict[str, set[str]] = {}
+        for each in receiver.requests:
+            by_event.setdefault(each.event_id, set()).add(each.headers["webhook-id"])
+        assert all(len(ids) == 1 for ids in by_event.values()), "a repetition has the id of the first attempt"
+
+    async def test_a_redirection_is_not_followed(self, world: World, receiver: Receiver) -> None:
+        async with receiving() as other:
+            receiver.behaviour = answering(307, Location=other.url)
+            await world.publish(started("node-1"))
+            async with world.running(world.cloudevents(receiver.url)):
+                await eventually(lambda: len(receiver.requests) >= 3)
+            assert other.requests == []
+
+    async def test_an_event_that_the_sink_refuses_is_a_dead_letter_and_the_others_arrive(
+        self, world: World, receiver: Receiver
+    ) -> None:
+        async def refuse_one(request: web.Request) -> web.StreamResponse:
+            if "node-3" in await request.text():
+                return web.Response(status=422, text="node-3 is not welcome")
+            receiver.accepted.append(receiver.requests[-1])
+            return web.Response()
+
+        receiver.behaviour = refuse_one
+        published = await world.publish(*(started(f"node-{n}") for n in range(6)))
+        async with world.running(world.cloudevents(receiver.url)):
+            await receiver.receives(5)
+            await eventually(lambda: world.value("tas_notify_events_total", sink="hook", outcome="dead") == 1)
+            await world.acknowledged("hook")
+        (letter,) = [
+            message
+            async for batch in StreamReader(world.bus, DEAD_LETTERS, FROM_START).stored()
+            for message in batch.messages
+        ]
+        assert letter.headers is not None
+        assert letter.headers["ce-id"] == published[3].id
+        found = dead_letter_of(letter.headers)
+        assert (found.subscription, found.attempts) == ("notify-hook", 1)
+        assert "node-3 is not welcome" in found.reason
+
+    async def test_a_second_replica_takes_over_and_nothing_is_lost(self, world: World, receiver: Receiver) -> None:
+        async with AsyncExitStack() as first:
+            await first.enter_async_context(world.running(world.cloudevents(receiver.url)))
+            await world.publish(started("node-1"))
+            await receiver.receives(1)
+            standby = SinkMetrics(CollectorRegistry())
+            other = CloudEventsSink(
+                world.bus,
+                "hook",
+                CloudEventsConfig(url=receiver.url),
+                folder=world.folder,
+                metrics=standby,
+                backoff=QUICK,
+            )
+            async with running(Notify(world.bus, [other], metrics=standby)):
+                await world.acknowledged("hook")
+                receiver.behaviour = answering(503)
+                (second,) = await world.publish(started("node-2"))
+                await eventually(lambda: any(each.event_id == second.id for each in receiver.requests))
+                await first.aclose()
+                receiver.behaviour = None
+                await receiver.receives(2)
+                await world.acknowledged("hook")
+        assert [each.json["node"] for each in receiver.accepted] == ["node-1", "node-2"]
+
+    async def test_what_the_stream_drops_before_a_sink_has_it_is_counted(
+        self, world: World, receiver: Receiver
+    ) -> None:
+        async with world.running(world.cloudevents(receiver.url)):
+            await world.publish(started("node-1"))
+            await receiver.receives(1)
+            await world.acknowledged("hook")
+        await world.publish(*(started(f"node-{n}") for n in range(2, 7)))
+        first = (await answered(lambda: world.bus.api(f"STREAM.INFO.{EVENTS.stream}")))["state"]["first_seq"]
+        for sequence in range(first, first + 6):  # as at the limit of the stream; a purge also moves its consumers
+            await world.bus.api(f"STREAM.MSG.DELETE.{EVENTS.stream}", {"seq": sequence, "no_erase": True})
+        (last,) = await world.publish(started("node-9"))
+        async with world.running(world.cloudevents(receiver.url)):
+            await receiver.receives(2)
+            await eventually(lambda: world.value("tas_notify_missed_total", sink="hook") == 5)
+        assert receiver.accepted[-1].event_id == last.id
+
+    async def test_a_bus_that_is_lost_and_wiped_delays_events_and_loses_none_of_the_new_ones(
+        self, server: Server, world: World, receiver: Receiver
+    ) -> None:
+        async with world.running(world.cloudevents(receiver.url)):
+            await world.publish(started("node-1"))
+            await receiver.receives(1)
+            await server.restart()
+            await world.bus.wait_connected()
+            await world.publish(started("node-2"))
+            await receiver.receives(2)
+            await server.restart(wiped=True)
+            await world.bus.wait_connected()
+            await world.publish(started("node-3"))
+            await receiver.receives(3)
+            await world.acknowledged("hook")
+        nodes = [each.json["node"] for each in receiver.accepted]
+        assert sorted(set(nodes)) == ["node-1", "node-2", "node-3"]
+        assert world.value("tas_notify_missed_total", sink="hook") == 0
+
+
+class TestOtherSinks:
+    async def test_a_hundred_nodes_are_one_message_of_a_chat(self, world: World, receiver: Receiver) -> None:
+        await world.publish(*(started(f"node-{n}") for n in range(100)))
+        async with world.running(world.chat(receiver.url, wait="2s")):
+            await receiver.receives(1)
+            await world.acknowledged("chat")
+        text = "\n".join(each.json["text"] for each in receiver.accepted)
+        assert len(receiver.accepted) <= 2, "two only if the events took longer than the wait"
+        assert "nodes violate default/demo (dontschedule): node-0, node-1" in text
+
+    async def test_a_chat_that_fails_gets_what_it_missed(self, world: World, receiver: Receiver) -> None:
+        receiver.behaviour = answering(500)
+        await world.publish(started("node-1"))
+        async with world.running(world.chat(receiver.url)):
+            await eventually(lambda: len(receiver.requests) >= 3)
+            await world.publish(started("node-2"))
+            receiver.behaviour = None
+            await eventually(lambda: "node-2" in "".join(each.json["text"] for each in receiver.accepted))
+            await world.acknowledged("chat")
+        assert "node-1" in "".join(each.json["text"] for each in receiver.accepted)
+
+    async def test_a_sink_that_hangs_does_not_delay_another_sink(self, world: World, receiver: Receiver) -> None:
+        async with receiving() as slow:
+            slow.behaviour = hanging
+            async with world.running(
+                world.cloudevents(slow.url, name="slow", timeout="120s"),
+                world.cloudevents(receiver.url),
+                world.chat(receiver.url),
+            ):
+                await world.publish(*(started(f"node-{n}") for n in range(50)))
+                await world.acknowledged("hook")
+                await world.acknowledged("chat")
+            assert len(slow.requests) >= 1
+            assert slow.accepted == []
+        assert sum("ce-id" in each.headers for each in receiver.accepted) == 50

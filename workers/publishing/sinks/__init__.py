@@ -1,0 +1,1 @@
+"""The sinks of `notify`, one module for each kind."""
