@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 from tas.enforcing.labels import is_in_our_form, policy_name
 from tas.events.announcements import Announcements, Thing
 from tas.events.data import (
+    ALL_POLICIES,
+    BreakerReset,
+    BreakerTripped,
     EndReason,
     EpochChanged,
     EventData,
@@ -31,6 +34,7 @@ from tas.events.event import SOURCE, Cause, Event, cause_of, event_of
 from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import Health, SourceState, health
+from tas.verdict.brake import ALL, Breaker
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 
 MAX_PROBLEMS = 5
@@ -351,6 +355,22 @@ def of_source(of: Publication, source: str, state: SourceState | None) -> Event 
 
 def _missing(state: SourceState) -> str:
     return next((f"{name}: {metric.missing}" for name, metric in state.metrics.items() if metric.missing), "")
+
+
+def of_breaker(of: Publication, name: str, breaker: Breaker | None) -> Event | None:
+    """The next event by the breaker of all policies of a name, or of `ALL`; None for a deleted breaker: it is reset."""
+    policy = "" if name == ALL else name
+    last = of.last(("breaker", policy or ALL_POLICIES))
+    if of.is_later(last):
+        return None
+    tripped = last if last is not None and isinstance(last.data, BreakerTripped) else None
+    trip = None if breaker is None else breaker.trip
+    if trip is not None and (tripped is None or tripped.time != trip.since):
+        data = BreakerTripped(policy=policy, limit=trip.limit, wanted=trip.wanted, selected=trip.selected)
+        return of.event(data, time=trip.since)
+    if trip is None and tripped is not None:
+        return of.event(BreakerReset(policy=policy, since=_time(tripped.time)))
+    return None
 
 
 def of_epoch(of: Publication) -> Event | None:

@@ -31,7 +31,7 @@ from bus.events import (
     read_position,
     write_position,
 )
-from bus.kinds import NODE_FACTS, POLICY_RECORDS, SOURCE_STATES
+from bus.kinds import BREAKER_RECORDS, NODE_FACTS, POLICY_RECORDS, SOURCE_STATES
 from bus.record_kind import Entry, Handler
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
@@ -47,6 +47,7 @@ from tas.events.transitions import (
     KnownPolicy,
     Publication,
     Revision,
+    of_breaker,
     of_epoch,
     of_gap,
     of_labels,
@@ -57,6 +58,7 @@ from tas.events.transitions import (
 )
 from tas.policy.policy import PolicyKey
 from tas.sources.state import SourceState
+from tas.verdict.brake import Breaker
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
 from workers.publishing.metrics import Metrics
@@ -157,6 +159,7 @@ class Session:
             self._watch_of(NODE_FACTS.to(self._take_facts), on_epoch=self._nodes.clear),
             self._watch_of(POLICY_RECORDS.to(self._take_policy), on_epoch=self._policies.clear),
             self._watch_of(SOURCE_STATES.to(self._take_source)),
+            self._watch_of(BREAKER_RECORDS.to(self._take_breaker)),
         )
 
     @classmethod
@@ -255,6 +258,12 @@ class Session:
         if state is not None or not entry.present:
             event = partial(of_source, source=entry.key, state=state)
             self._add(self._change(("source", entry.key), event, Revision(entry.revision, entry.created)))
+
+    def _take_breaker(self, entry: Entry[str, Breaker]) -> None:
+        breaker = entry.readable()
+        if breaker is not None or not entry.present:
+            event = partial(of_breaker, name=entry.key, breaker=breaker)
+            self._add(self._change(("breaker", entry.key), event, Revision(entry.revision, entry.created)))
 
     def _take_verdict(self, entry: Entry[str, NodeVerdict], logged: LoggedVerdict | None = None) -> None:
         node, found = entry.key, _Decoded(entry)

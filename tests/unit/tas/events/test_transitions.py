@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.events.announcements import Announcements, thing_of
-from tas.events.data import EndReason, Gap, LabelApplied, LabelRemoved, SourceDry, ViolationEnded, ViolationStarted
+from tas.events.data import (
+    BreakerTripped,
+    EndReason,
+    Gap,
+    LabelApplied,
+    LabelRemoved,
+    SourceDry,
+    ViolationEnded,
+    ViolationStarted,
+)
 from tas.events.event import Event
 from tas.events.transitions import (
     MAX_PROBLEMS,
@@ -15,6 +24,7 @@ from tas.events.transitions import (
     KnownPolicy,
     Publication,
     Revision,
+    of_breaker,
     of_epoch,
     of_gap,
     of_labels,
@@ -26,6 +36,7 @@ from tas.events.transitions import (
 from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import SourceMetric, SourceState
+from tas.verdict.brake import ALL, Breaker, Trip
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 
 VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
@@ -274,6 +285,29 @@ def test_a_source_is_dry_once_and_back_once() -> None:
     assert types(source("")) == ["source.back"]
     source("no value")
     assert types(publisher.publish(lambda of: of_source(of, "s", None))) == ["source.back"]
+
+
+def test_a_breaker_trips_once_and_is_reset_once() -> None:
+    publisher = Publisher()
+
+    def breaker(found: Breaker | None, name: str = "p") -> list[Event]:
+        return publisher.publish(lambda of: of_breaker(of, name, found))
+
+    trip = Trip(since=5.0, limit=1, wanted=2, selected=3)
+    assert breaker(Breaker(nodes={"a": 1})) == []
+    (tripped,) = breaker(Breaker(nodes={"a": 1}, trip=trip))
+    assert isinstance(tripped.data, BreakerTripped)
+    assert (tripped.time, tripped.data.limit, tripped.data.wanted, tripped.data.selected) == (5.0, 1, 2, 3)
+    assert breaker(Breaker(trip=trip)) == []
+    again = Trip(since=6.0, limit=1, wanted=9, selected=3)
+    assert types(breaker(Breaker(trip=again))) == ["breaker.tripped"]
+    (reset,) = breaker(Breaker())
+    assert types([reset]) == ["breaker.reset"]
+    breaker(Breaker(trip=trip))
+    assert types(breaker(None)) == ["breaker.reset"]
+    assert breaker(None) == []
+    (every,) = breaker(Breaker(trip=trip), ALL)
+    assert (every.subject, every.data.names) == ("breakers/_all", ("_all",))
 
 
 def test_epochs_and_gaps_are_announced_once() -> None:
