@@ -1,0 +1,82 @@
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bus.buckets import PAUSED
+from bus.connection import Bus
+from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
+from sandbox import Sandbox
+from sandbox.resources import BUDGETS, NODES, PODS
+from tas.events.data import LabelApplied, LabelRemoved
+from tas.verdict.brake import ALL, Breaker, Pause, Trip
+from tests.integration.servers import eventually
+
+from .running import publish, running, store
+
+
+@pytest.fixture
+def drain(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
+    """The example, which tries again soon."""
+    module = example("drain_nodes")
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.05)
+    caplog.set_level(logging.INFO, "drain")
+    return module
+
+
+async def test_a_labelled_node_is_drained_as_budgets_breaker_and_pause_allow(
+    drain: Any, bus: Bus, sandbox: Sandbox, kubeconfig: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = sandbox.cluster
+    daemon = {
+        "ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "1", "apiVersion": "v1", "controller": True}]
+    }
+    for name, more in (("web", {}), ("kept", {"labels": {"app": "kept"}}), ("daemon", daemon)):
+        pod = {"metadata": {"name": name} | more, "spec": {"containers": [{"name": "main"}]}}
+        cluster.create(PODS, "default", pod, manager="user")
+        cluster.bind("default", name, {"metadata": {"name": name}, "target": {"name": "node-1"}}, manager="user")
+    budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}
+    cluster.create(BUDGETS, "default", {"metadata": {"name": "b"}, "spec": budget}, manager="user")
+    for node in ("node-1", "node-2"):
+        cluster.patch(NODES, "", node, {"metadata": {"labels": {"demo": "violating"}}}, manager="labels")
+    cluster.patch(NODES, "", "node-3", {"spec": {"unschedulable": True}}, manager="user")
+
+    def cordoned() -> set[str]:
+        return {each["metadata"]["name"] for each in cluster.store.items(NODES) if each["spec"].get("unschedulable")}
+
+    def pods() -> set[str]:
+        return {each["metadata"]["name"] for each in cluster.store.items(PODS)}
+
+    async def said(text: str) -> None:
+        caplog.clear()
+        await eventually(lambda: any(text in line for line in caplog.messages))
+
+    admitted = Breaker(nodes={"node-1": 1})
+    await store(bus, PAUSE_RECORDS, PAUSED, Pause(by="user", since=time.time()))
+    await store(bus, BREAKER_RECORDS, "demo", admitted)
+    await store(bus, BREAKER_RECORDS, ALL, Breaker(nodes={"node-1": 1, "node-2": 1}))
+    async with running(drain, bus, "drain-demo", "demo", kubeconfig):
+        await publish(bus, LabelApplied(node="node-1", label="demo", value="violating", policy="demo"))
+        await said("node-1 is not drained: labels are paused")
+        assert (cordoned(), pods()) == ({"node-3"}, {"web", "kept", "daemon"})
+
+        await store(bus, PAUSE_RECORDS, PAUSED, None)
+        await eventually(lambda: (cordoned(), pods()) == ({"node-1", "node-3"}, {"kept", "daemon"}))
+        await said("default/kept stays for now")
+        assert pods() == {"kept", "daemon"}
+        await said("node-2 is not drained: the breaker demo has not admitted node-2")
+
+        trip = Trip(since=time.time(), limit=1, wanted=2, selected=3)
+        await store(bus, BREAKER_RECORDS, "demo", Breaker(nodes=admitted.nodes, trip=trip))
+        await said("node-1 is not drained: the breaker demo has tripped")
+        cluster.delete(BUDGETS, "default", "b")
+        await said("node-1 is not drained: the breaker demo has tripped")
+        assert "kept" in pods()
+        await store(bus, BREAKER_RECORDS, "demo", admitted)
+        await eventually(lambda: pods() == {"daemon"})
+
+        cluster.patch(NODES, "", "node-1", {"metadata": {"labels": {"demo": None}}}, manager="labels")
+        await publish(bus, LabelRemoved(node="node-1", label="demo", previous="violating", policy="demo"))
+        await eventually(lambda: cordoned() == {"node-3"})  # which somebody else has cordoned
