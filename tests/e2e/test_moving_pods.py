@@ -12,13 +12,14 @@ from workers.process.manifests import read_yaml
 from .api import ApiError, Object
 from .chain import EXAMPLE, descheduler, evictions
 from .cluster import Cluster, extender
-from .processes import until
+from .processes import Process, until
 from .product import product
 
 NODES = ("leave-1", "leave-2", "leave-3")
 POOL = {"pool": "leave"}
 POLICY = "leave"
 METRIC = "leave_health"
+POLICIES = "/apis/telemetry.intel.com/v1alpha1/namespaces/{}/taspolicies"
 POLICY_MANIFEST = f"""
 apiVersion: telemetry.intel.com/v1alpha1
 kind: TASPolicy
@@ -119,11 +120,7 @@ def test_which_pods_leave_a_labelled_node(
                 until(lambda: labelled() == set(NODES), "all nodes are labelled")
                 # The controller of a DaemonSet deletes its pod itself; the descheduler finds no node for the others.
                 until(lambda: places("touchy") == [], "the agent with the affinity is deleted")
-                cycles = evicting.log.read_text().count("Number of evictions")
-                until(
-                    lambda: evicting.log.read_text().count("Number of evictions") > cycles + 1,
-                    "the descheduler has run with all nodes labelled",
-                )
+                another_cycle(evicting)
                 assert evictions(cluster, mark) == set()
                 assert all_settled(moves=first * 2, guarded=first, stays=first, agent=list(NODES))
 
@@ -138,9 +135,34 @@ def test_which_pods_leave_a_labelled_node(
                 until(lambda: all_settled(guarded=["leave-2"]), "without the budget the pod moves")
                 until(lambda: len(evictions(cluster, mark)) == 3, "three pods were evicted")
                 assert all_settled(stays=first, agent=list(NODES))
+
+                # The metric says that every node is bad: the breaker keeps the last one, and its pods run on.
+                limit = {"spec": {"breaker": {"maxNodes": 2}}}
+                cluster.api.patch(f"{POLICIES.format(namespace)}/{POLICY}", limit)
+                until(lambda: status(cluster, namespace)[0], "the limit is in force")
+                tas.publish({"leave-2": {METRIC: 2}})
+                until(lambda: status(cluster, namespace)[1] == "BreakerTripped", "the breaker has tripped")
+                another_cycle(evicting)
+                assert labelled() == {"leave-1", "leave-3"}
+                assert all_settled(moves=["leave-2"] * 2, guarded=["leave-2"], stays=first, agent=list(NODES))
+                assert len(evictions(cluster, mark)) == 3
                 text = evicting.log.read_text()
     # At most one pod of a node in each cycle, as its configuration says.
     assert {int(count) for count in re.findall(r"totalEvicted=(\d+)", text)} == {0, 1}
+
+
+def another_cycle(evicting: Process) -> None:
+    """Waits until the descheduler has begun and ended a cycle."""
+    cycles = evicting.log.read_text().count("Number of evictions")
+    until(lambda: evicting.log.read_text().count("Number of evictions") > cycles + 1, "another cycle has ended")
+
+
+def status(cluster: Cluster, namespace: str) -> tuple[bool, str]:
+    """Whether the status of the policy is that of its spec, and the reason of its condition `Ready`."""
+    found = cluster.api.get(f"{POLICIES.format(namespace)}/{POLICY}")
+    reported = found.get("status", {})
+    ready = [each["reason"] for each in reported.get("conditions", []) if each["type"] == "Ready"]
+    return reported.get("observedGeneration") == found["metadata"]["generation"], "".join(ready)
 
 
 def create(cluster: Cluster, namespace: str, manifest: Object) -> None:
