@@ -1,8 +1,34 @@
-"""`tas run notify` as a user starts it."""
+"""`tas run all --sinks`: from a published sample to an event at a sink, as a user sees it."""
 
 from pathlib import Path
 
-from tests.integration.cli.tas import HEALTH, Tas
+import orjson
+
+from tests.integration.cli.tas import FREE, HEALTH, Tas, demo_policy, policy_folder
+from tests.integration.servers import eventually
+from tests.integration.workers.publishing.receiver import Receiver, receiving
+
+POLICY = demo_policy("""\
+    dontschedule:
+      rules:
+        - {metricname: health_metric, operator: Equals, target: 2}
+""")
+
+
+async def test_a_violation_reaches_a_sink_and_so_does_its_end(tas: Tas, tmp_path: Path) -> None:
+    def nodes(receiver: Receiver, kind: str) -> list[str]:
+        return [each.json["node"] for each in receiver.accepted if kind in each.headers["ce-type"]]
+
+    async with receiving() as receiver:
+        sinks = tmp_path / "sinks.yaml"
+        sinks.write_bytes(orjson.dumps({"sinks": {"hook": {"type": "cloudevents", "url": receiver.url}}}))
+        policies = policy_folder(tmp_path, POLICY)
+        async with tas.running("run", "all", "--policies", str(policies), "--sinks", str(sinks), *FREE) as running:
+            await running.ready()
+            await tas("publish", "node-1", "health_metric=2")
+            await eventually(lambda: "node-1" in nodes(receiver, "violation.started"))
+            await tas("publish", "node-1", "health_metric=0")
+            await eventually(lambda: "node-1" in nodes(receiver, "violation.ended"))
 
 
 async def test_a_wrong_file_of_sinks_is_one_line_and_exit_code_2(tas: Tas, tmp_path: Path) -> None:
