@@ -4,6 +4,7 @@ import os
 import platform
 import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -35,10 +36,7 @@ class Noise:
 
 
 class NoiseMeter:
-    """Tells how much of the machine was used by others since it was made.
-
-    What our own processes used counts as ours once they have ended, so ask when all of them have.
-    """
+    """Tells how much of the machine was used by others since it was made."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -69,7 +67,12 @@ def _guests(times: object) -> float:
 
 
 def _our_seconds() -> float:
-    return sum(
-        used.ru_utime + used.ru_stime
-        for used in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    )
+    """Of this process and of those that it has started, whether they have ended or still run."""
+    ours = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            times = child.cpu_times()
+            # A child of its own that has ended counts for it.
+            ours += times.user + times.system + times.children_user + times.children_system
+    ended = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return ours + sum(used.ru_utime + used.ru_stime for used in ended)
