@@ -77,6 +77,7 @@ class Start:
 
 
 FROM_START = Start(after=0)
+NEXT = Start()
 
 
 @dataclass(slots=True)
@@ -183,6 +184,9 @@ class StreamReader:
             f"CONSUMER.CREATE.{self._stream}.{consumer}",
             {"stream_name": self._stream, "config": config, "action": "create"},
         )
+        if self._applied is None and self._start == NEXT:
+            # After a loss of the connection it continues from here, also if no message has come until then.
+            self._applied = created["delivered"]["stream_seq"]
         pull = Pull(self._bus.link, self._stream, consumer, batch=self._batch)
         await pull.open()
         return _Attachment(pull, consumer, created["num_pending"])

@@ -1,7 +1,7 @@
 """Events on the bus: conditional publishing, replay from a time or a sequence, gaps, the last event of a subject."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -10,12 +10,13 @@ import pytest
 from bus.buckets import ANNOUNCED, EVENTS
 from bus.connection import Bus
 from bus.errors import ConflictError
-from bus.events import EventMessage, EventReader, Expected, Lost, Start, last_events, publish_events
+from bus.events import EventMessage, EventReader, Events, Expected, Lost, Start, last_events, publish_events
 from bus.stream_reader import FROM_START
 from bus.subjects import selection_filters
 from tas.events.data import EventData, Gap, ViolationStarted
 from tas.events.event import Cause, Event, event_of
 from tas.events.selection import Selection
+from tests.integration.proxy import Proxy
 from tests.integration.servers import Server, eventually
 
 pytestmark = pytest.mark.usefixtures("long_limits")
@@ -71,6 +72,33 @@ async def test_events_are_replayed_from_a_sequence_and_from_a_time(bus: Bus) -> 
     assert await stored(bus, Start(time=time.time() + 60)) == ([], [])
     messages, lost = await stored(bus, FROM_START, *selection_filters(Selection(of=(ViolationStarted,), node="node-7")))
     assert (nodes(messages), lost) == (["node-7"], [])
+
+
+async def test_a_reader_of_the_next_events_misses_none_after_a_loss_of_the_connection(server: Server, bus: Bus) -> None:
+    (before,) = await publish(bus, 0)
+    async with (
+        Proxy.before(server.url) as proxy,
+        Bus.connect(proxy.url, name="far") as far,
+        aclosing(EventReader(far, Start()).batches()) as batches,
+    ):
+        assert not (await anext(batches)).messages  # attached
+        proxy.open = False
+        proxy.cut()
+        await eventually(lambda: not far.connected)
+        (sequence,) = await publish(bus, 1)
+        proxy.open = True
+        found = [batch async for batch in until_message(batches)]
+    assert [each.sequence for batch in found for each in batch.messages] == [sequence]
+    assert [batch.lost for batch in found if batch.lost] == []
+    assert sequence > before
+
+
+async def until_message(batches: AsyncGenerator[Events, None]) -> AsyncGenerator[Events, None]:
+    """The batches up to the first one with messages."""
+    async for batch in batches:
+        yield batch
+        if batch.messages:
+            return
 
 
 async def test_a_gap_is_reported_wherever_it_is(bus: Bus) -> None:
