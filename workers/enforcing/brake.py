@@ -52,6 +52,10 @@ FRESH_SECONDS = 1.0
 BATCH_SECONDS = 0.002
 """The wait before a round for each node of the last round: so a burst of nodes shares few rounds."""
 
+ROUND_NODES = 64
+"""The most nodes of a round: they must be patched within `FRESH_SECONDS`, else they ask again, each for the cost of a
+whole reconciliation. The others wait for the next round."""
+
 LONGEST_BATCH_SECONDS = 0.1
 """The longest wait before a round."""
 
@@ -333,7 +337,9 @@ class Brake:
             if (wait := due - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
             self._wake.clear()
-            asked, self._asked = self._asked, {}
+            asked = {node: self._asked.pop(node) for node in list(self._asked)[:ROUND_NODES]}
+            if self._asked:
+                self._wake.set()
             after = 0.0
             try:
                 await self._round(asked)
