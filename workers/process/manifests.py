@@ -7,12 +7,13 @@ multiply values, base-60 integers take minutes, and tags and timestamps build va
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 
 import msgspec
 import yaml
 
+from tas.configuring.editing import Node
 from tas.policy.manifest import field_path
 
 MAX_BYTES = 1 << 20
@@ -74,12 +75,33 @@ Lines = Mapping[str, int]
 
 def read_yaml_lines(data: bytes) -> list[tuple[object, Lines]]:
     """The values of `read_yaml`, each with the lines of its fields, by `tas.policy.manifest.field_path`."""
+    return _read(data, lambda events: list(_Documents(events)))
+
+
+def read_yaml_tree(text: str) -> Node:
+    """The one document of a YAML text, with the place of each value in the text. Raises ManifestError."""
+    trees: list[Node] = []
+
+    def build(events: Iterator[yaml.Event]) -> list[tuple[object, Lines]]:
+        documents = _Trees(events)
+        found = list(documents)
+        trees.extend(documents.trees)
+        return found
+
+    if len(_read(text.encode(), build)) != 1:
+        raise ManifestError("must have exactly one document")
+    return next(tree for tree in trees if tree.value is not None)
+
+
+def _read(
+    data: bytes, build: Callable[[Iterator[yaml.Event]], list[tuple[object, Lines]]]
+) -> list[tuple[object, Lines]]:
     _check_size(data)
     data = _as_utf8(data)
     if sum(1 for _ in islice(_DIRECTIVE.finditer(data), MAX_DIRECTIVES + 1)) > MAX_DIRECTIVES:
         raise ManifestError(f"more than {MAX_DIRECTIVES} lines begin with %")
     try:
-        documents = _Documents(yaml.parse(data, Loader=_PARSER))
+        documents = build(yaml.parse(data, Loader=_PARSER))
         found = [(document, lines) for document, lines in documents if document is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -213,6 +235,54 @@ class _Documents:
                 self._lines.setdefault(field, event.start_mark.line + 1)
             fields[key] = self._value(next(self._events), depth=depth + 1, path=field)
         return fields
+
+
+class _Trees(_Documents):
+    """The documents, and the place of each value.
+
+    Attributes:
+        trees: The documents as nodes, in order.
+    """
+
+    def __init__(self, events: Iterator[yaml.Event]) -> None:
+        super().__init__(self._followed(events))
+        self.trees: list[Node] = []
+        self._before: yaml.Event | None = None
+        self._last: yaml.Event | None = None
+        self._siblings = self.trees
+        self._parent: yaml.Event | None = None
+
+    def _followed(self, events: Iterator[yaml.Event]) -> Iterator[yaml.Event]:
+        for event in events:
+            self._before, self._last = self._last, event
+            yield event
+
+    def _value(self, event: yaml.Event, *, depth: int, path: str) -> object:
+        siblings, self._siblings = self._siblings, []
+        key = self._before if isinstance(self._parent, yaml.MappingStartEvent) else None
+        parent, self._parent = self._parent, event
+        value = super()._value(event, depth=depth, path=path)
+        children, self._siblings, self._parent = self._siblings, siblings, parent
+        block = isinstance(event, yaml.CollectionStartEvent) and not event.flow_style
+        node = Node(
+            value=value,
+            start=_place(event)[0],
+            # A block collection has its end mark after the comments that follow.
+            end=children[-1].end if block and children else _place(self._last or event)[1],
+            block=block,
+            key=_place(key) if key is not None else None,
+            children=tuple(children),
+            keys=tuple(value) if isinstance(value, dict) and children else (),
+        )
+        siblings.append(node)
+        return value
+
+
+def _place(event: yaml.Event) -> tuple[int, int]:
+    """The characters at which an event begins and ends."""
+    assert event.start_mark is not None
+    assert event.end_mark is not None
+    return event.start_mark.index, event.end_mark.index
 
 
 def _scalar(event: yaml.ScalarEvent) -> object:
