@@ -1,0 +1,288 @@
+"""The manifest of a kube-scheduler that the kubelet runs as a static pod."""
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tas.configuring.extenders import POLICY_NAME, POLICY_NAMESPACE, Object
+from tas.errors import InvalidInputError
+
+SUBJECT = "manifest"
+PROGRAM = "kube-scheduler"
+CERTIFICATES = "/host/certs"
+"""Where the certificates are in the container, as in the original."""
+
+DIGEST = "telemetry.aware.scheduling/configuration"
+"""The annotation with a digest of the scheduler's files: the kubelet restarts the pod when the digest changes."""
+
+CONFIG_VOLUME = "tas-scheduler-config"
+CERTIFICATES_VOLUME = "tas-certs"
+DNS_POLICY = "ClusterFirstWithHostNet"
+
+_ORIGINALS = {"schedulerconfig", "certdir"}
+_LAST_MINOR = {"algorithm-provider": 21}
+_CONFIG = ("config",)
+_POLICY = ("policy-configmap", "policy-configmap-namespace", "policy-config-file", "use-legacy-policy-config")
+_SWITCHES = ("use-legacy-policy-config",)
+"""Flags without a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How the pod is to be.
+
+    Attributes:
+        config: The file of the configuration; None: the scheduler reads a Policy from a ConfigMap.
+        certificates: The folder with the certificates; None: there are none.
+        cluster_dns: Whether the scheduler needs the DNS of the cluster.
+        digest: Of the contents of all files.
+    """
+
+    minor: int
+    config: str | None
+    certificates: str | None
+    cluster_dns: bool
+    digest: str
+
+
+class Scheduler:
+    """The scheduler in a pod, as in JSON. Raises InvalidInputError, also its methods, for what is no such pod."""
+
+    def __init__(self, pod: object) -> None:
+        root = _object(pod, "manifest")
+        if root.get("kind") != "Pod":
+            raise InvalidInputError(SUBJECT, "kind", root.get("kind"), "must be Pod")
+        self._pod = root
+        self._spec = _object(root.get("spec"), "spec")
+        containers = [
+            _object(each, f"spec.containers[{at}]")
+            for at, each in enumerate(_items(self._spec, "containers", "spec.containers"))
+        ]
+        found = [at for at, each in enumerate(containers) if _is_scheduler(each)]
+        if len(found) != 1:
+            names = [each.get("name") for each in containers]
+            raise InvalidInputError(SUBJECT, "spec.containers", names, f"exactly one must run {PROGRAM}")
+        self._at = found[0]
+        self._containers = containers
+        self._container = containers[self._at]
+
+    @property
+    def image(self) -> str:
+        """The image of the scheduler."""
+        image = self._container.get("image")
+        if not isinstance(image, str):
+            raise InvalidInputError(SUBJECT, f"{self._place}.image", image, "must be text")
+        return image
+
+    @property
+    def _place(self) -> str:
+        return f"spec.containers[{self._at}]"
+
+    def _field(self) -> str:
+        """`command` or `args`: which list has the flags."""
+        return "args" if self._container.get("args") else "command"
+
+    def _words(self) -> list[str]:
+        field = f"{self._place}.{self._field()}"
+        words = _items(self._container, self._field(), field)
+        if not words:
+            raise InvalidInputError(SUBJECT, field, words, "must have the command of the scheduler")
+        for at, word in enumerate(words):
+            if not isinstance(word, str):
+                raise InvalidInputError(SUBJECT, f"{field}[{at}]", word, "must be text")
+        texts = [str(word) for word in words]
+        command = self._container.get("command")
+        first = command[0] if isinstance(command, list) and command else ""
+        if posixpath.basename(str(first)) in ("sh", "bash", "ash") or any(" --" in text for text in texts):
+            raise InvalidInputError(SUBJECT, field, texts, "is a script of a shell: give each flag as an item")
+        return texts
+
+    def flag(self, name: str) -> str | None:
+        """The value of a flag of the scheduler, of the last if it is given twice."""
+        value = None
+        words = self._words()
+        for at, word in enumerate(words):
+            flag, has_value, after = word.partition("=")
+            if flag in (f"-{name}", f"--{name}"):
+                value = after if has_value else (words[at + 1] if at + 1 < len(words) else None)
+        return value
+
+    def host_path(self, path: str) -> str | None:
+        """The path on the machine of a path in the container; None if it is not mounted."""
+        best: tuple[int, str] | None = None
+        for mount in self._mounts():
+            inside = str(mount.get("mountPath", "")).rstrip("/")
+            outside = self._host_path_of_volume(mount.get("name"))
+            if outside is not None and (path == inside or path.startswith(f"{inside}/")):
+                found = (len(inside), outside.rstrip("/") + path[len(inside) :])
+                best = max(best or found, found)
+        return best[1] if best else None
+
+    def configured(self, wanted: Wanted) -> tuple[Object, list[str], list[str]]:
+        """The pod as wanted, the changes, and notices for people. Without changes, the pod is as before."""
+        changes: list[str] = []
+        notices: list[str] = []
+        words = self._new_words(wanted, changes, notices)
+        mounts, volumes = self._new_mounts(wanted, changes, notices)
+        container = self._container | {self._field(): words} | _if_any("volumeMounts", mounts, self._container)
+        containers = [*self._containers]
+        containers[self._at] = container
+        spec = self._spec | {"containers": containers} | _if_any("volumes", volumes, self._spec)
+        if wanted.cluster_dns and spec.get("dnsPolicy") != DNS_POLICY:
+            changes.append(f"dnsPolicy {DNS_POLICY}")
+            spec["dnsPolicy"] = DNS_POLICY
+        pod = self._pod | {"spec": spec}
+        metadata = _object(pod.get("metadata") or {}, "metadata")
+        annotations = _object(metadata.get("annotations") or {}, "metadata.annotations")
+        if annotations.get(DIGEST) != wanted.digest:
+            changes.append(f"annotation {DIGEST}")
+            pod["metadata"] = metadata | {"annotations": annotations | {DIGEST: wanted.digest}}
+        return pod, changes, notices
+
+    def _new_words(self, wanted: Wanted, changes: list[str], notices: list[str]) -> list[str]:
+        words = self._words()
+        if wanted.config is None and (given := self.flag("config")) is not None:
+            raise InvalidInputError(
+                SUBJECT, "--config", given, "a scheduler with this flag ignores a Policy: remove the flag"
+            )
+        gone = {*_CONFIG, *_POLICY, *(name for name, last in _LAST_MINOR.items() if wanted.minor > last)}
+        if wanted.config is not None:
+            added = [f"--config={wanted.config}"]
+        else:
+            added = [f"--policy-configmap={POLICY_NAME}", f"--policy-configmap-namespace={POLICY_NAMESPACE}"]
+        kept: list[str] = []
+        skip = False
+        for at, word in enumerate(words):
+            if skip:
+                skip = False
+                continue
+            name, has_value, _ = word.partition("=")
+            flag = re.sub(r"^--?", "", name)
+            if not name.startswith("-") or flag not in gone:
+                kept.append(word)
+                continue
+            skip = not has_value and flag not in _SWITCHES and at + 1 < len(words)
+            if skip and words[at + 1].startswith("-"):
+                notices.append(f"{words[at + 1]} was the value of {word}, and is removed with it")
+            if word not in added and flag not in _CONFIG:
+                notices.append(f"{word} is removed: it has no effect beside a configuration, or does not exist")
+        if (before := self.flag("config")) not in (None, wanted.config):
+            notices.append(f"{before} stays, and the scheduler no longer reads it")
+        new = [*kept, *added]
+        if new != words:
+            changes.append(f"{self._field()} {' '.join(added)}")
+        return new
+
+    def _new_mounts(self, wanted: Wanted, changes: list[str], notices: list[str]) -> tuple[list[Object], list[Object]]:
+        mounts, volumes = self._mounts(), self._volumes()
+        formers = self._formers()
+        names = formers | {CONFIG_VOLUME, CERTIFICATES_VOLUME}
+        mounts = [mount for mount in mounts if mount["name"] not in names]
+        volumes = [volume for volume in volumes if volume["name"] not in formers]
+        changes += [f"volume {name} of the original is replaced" for name in sorted(formers)]
+        ours: list[tuple[str, str, str, str]] = []
+        if wanted.config is not None:
+            ours.append((CONFIG_VOLUME, wanted.config, wanted.config, "File"))
+        if wanted.certificates is not None:
+            ours.append((CERTIFICATES_VOLUME, CERTIFICATES, wanted.certificates, "Directory"))
+        kept_volumes: dict[str, Object] = {str(each["name"]): each for each in volumes}
+        for name in (CONFIG_VOLUME, CERTIFICATES_VOLUME):
+            kept_volumes.pop(name, None)
+        for name, inside, outside, kind in ours:
+            clash = next((each for each in mounts if _clean(each.get("mountPath")) == _clean(inside)), None)
+            if clash is not None:
+                if _clean(self._host_path_of_volume(clash["name"])) == _clean(outside):
+                    notices.append(f"{inside} is mounted already, by the volume {clash['name']}")
+                    continue
+                reason = f"the volume {clash['name']} is mounted there"
+                raise InvalidInputError(SUBJECT, f"{self._place}.volumeMounts", inside, reason)
+            mounts.append({"name": name, "mountPath": inside, "readOnly": True})
+            kept_volumes[name] = {"name": name, "hostPath": {"path": outside, "type": kind}}
+        new_volumes = list(kept_volumes.values())
+        # Our own entries stay where they are, so that a second run changes nothing.
+        new_mounts = _in_place(self._mounts(), mounts)
+        new_volumes = _in_place(self._volumes(), new_volumes)
+        if new_mounts != self._mounts():
+            changes.append(f"{self._place}.volumeMounts")
+        if new_volumes != self._volumes():
+            changes.append("volumes")
+        return new_mounts, new_volumes
+
+    def _formers(self) -> set[str]:
+        """The volumes that the original made and that only the scheduler mounts."""
+        config = self.flag("config")
+        found: set[str] = set()
+        for mount in self._mounts():
+            path = str(mount.get("mountPath"))
+            outside = self._host_path_of_volume(mount["name"])
+            is_config = mount["name"] == "schedulerconfig" and path == outside == config
+            is_certificates = mount["name"] == "certdir" and _clean(path) == CERTIFICATES and outside is not None
+            if is_config or is_certificates:
+                found.add(str(mount["name"]))
+        others = [*self._containers[: self._at], *self._containers[self._at + 1 :]]
+        others += [_object(each, "spec.initContainers") for each in _items(self._spec, "initContainers", "spec")]
+        shared = {mount["name"] for each in others for mount in _named(each, "volumeMounts", "spec.containers")}
+        return {name for name in found & _ORIGINALS if name not in shared}
+
+    def _mounts(self) -> list[Object]:
+        return _named(self._container, "volumeMounts", f"{self._place}.volumeMounts")
+
+    def _volumes(self) -> list[Object]:
+        return _named(self._spec, "volumes", "spec.volumes")
+
+    def _host_path_of_volume(self, name: object) -> str | None:
+        for volume in self._volumes():
+            host = volume.get("hostPath")
+            if volume["name"] == name and isinstance(host, dict) and isinstance(host.get("path"), str):
+                path: str = host["path"]
+                return path
+        return None
+
+
+def _is_scheduler(container: Object) -> bool:
+    command = container.get("command")
+    first = command[0] if isinstance(command, list) and command else None
+    return container.get("name") == PROGRAM or (isinstance(first, str) and posixpath.basename(first) == PROGRAM)
+
+
+def _in_place(before: Sequence[Object], after: Sequence[Object]) -> list[Object]:
+    """`after` in the order of `before`; what is new comes last."""
+    by_name = {str(each["name"]) + str(each.get("mountPath", "")): each for each in after}
+    old = [str(each["name"]) + str(each.get("mountPath", "")) for each in before]
+    return [by_name.pop(key) for key in old if key in by_name] + list(by_name.values())
+
+
+def _if_any(key: str, values: list[Object], parent: Mapping[str, object]) -> Object:
+    """The field, unless it is absent and has no values."""
+    return {key: values} if values or parent.get(key) else {}
+
+
+def _clean(path: object) -> str | None:
+    return path.rstrip("/") if isinstance(path, str) else None
+
+
+def _named(parent: Object, key: str, place: str) -> list[Object]:
+    """The items of a list, each a mapping with a name."""
+    found: list[Object] = []
+    for at, item in enumerate(_items(parent, key, place)):
+        each = _object(item, f"{place}[{at}]")
+        if not isinstance(each.get("name"), str):
+            raise InvalidInputError(SUBJECT, f"{place}[{at}].name", each.get("name"), "must be text")
+        found.append(each)
+    return found
+
+
+def _items(parent: Object, key: str, place: str) -> list[object]:
+    value = parent.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise InvalidInputError(SUBJECT, place, value, "must be a list")
+    return value
+
+
+def _object(value: object, place: str) -> Object:
+    if not isinstance(value, dict):
+        raise InvalidInputError(SUBJECT, place, value, "must be a mapping")
+    return value

@@ -1,0 +1,484 @@
+"""From a manifest and a configuration to those that ask the extenders: the vectors V of the original's behaviour."""
+
+from difflib import unified_diff
+from typing import Any
+
+import pytest
+
+from tas.configuring.editing import rendered
+from tas.configuring.extenders import policy_config_map
+from tas.configuring.plan import Options, Plan, check_paths, current_config, plan
+from tas.configuring.static_pod import DIGEST
+from tas.configuring.versions import api_version, minor_of_image, minor_of_version, reads
+from tas.errors import InvalidInputError
+from tests.unit.tas.configuring.samples import DEST, KUBEADM, gpu, manifest, options, telemetry
+from workers.process.manifests import ManifestError, read_yaml_tree
+
+V1 = "kubescheduler.config.k8s.io/v1"
+HEAD = f"kind: KubeSchedulerConfiguration\napiVersion: {V1}\n"
+
+
+def value_of(text: str) -> Any:
+    return read_yaml_tree(text).value
+
+
+def planned(text: str, config: str | None = None, chosen: Options | None = None) -> Plan:
+    return plan(text, config, {}, chosen or options(), read_yaml_tree)
+
+
+def container(made: Plan) -> Any:
+    return value_of(made.manifest)["spec"]["containers"][0]
+
+
+def refused(text: str, config: str | None = None, chosen: Options | None = None) -> InvalidInputError:
+    with pytest.raises(InvalidInputError) as caught:
+        planned(text, config, chosen)
+    return caught.value
+
+
+class TestVersions:
+    @pytest.mark.parametrize(
+        ("minor", "version"),
+        [(19, "v1beta1"), (21, "v1beta1"), (22, "v1beta2"), (23, "v1beta2"), (24, "v1beta2"), (25, "v1"), (34, "v1")],
+    )
+    def test_v2_v3_v4_the_form_for_a_minor_version(self, minor: int, version: str) -> None:
+        assert api_version(minor) == f"kubescheduler.config.k8s.io/{version}"
+        assert reads(minor, api_version(minor))
+
+    def test_v1_an_old_version_is_refused(self) -> None:
+        with pytest.raises(InvalidInputError, match=r"at least 1\.19"):
+            api_version(18)
+
+    @pytest.mark.parametrize(
+        ("image", "minor"),
+        [
+            ("registry.k8s.io/kube-scheduler:v1.28.3", 28),
+            ("localhost:5000/kube-scheduler:v1.24.7", 24),
+            ("r/ks:v1.29.0-eks-1-29-4", 29),
+            (f"r/ks:v1.28.3@sha256:{'0' * 64}", 28),
+            ("r/ks:v1.28", 28),
+            ("r/ks:v1.28.x", 28),
+            ("r/ks:1.28.3", 28),
+        ],
+    )
+    def test_v6_the_minor_version_of_an_image(self, image: str, minor: int) -> None:
+        assert minor_of_image(image) == minor
+
+    @pytest.mark.parametrize(
+        "image", ["bad version", "", "x:v10.20.30", "r/ks:v1", f"r/ks@sha256:{'1' * 64}", "h:1.5/ks", "r/ks:latest"]
+    )
+    def test_v5_an_image_without_a_version_is_refused(self, image: str) -> None:
+        with pytest.raises(InvalidInputError, match="version"):
+            minor_of_image(image)
+
+    def test_the_flag_has_a_version(self) -> None:
+        assert [minor_of_version(text) for text in ("1.28", "v1.28.3", "1.28.x")] == [28] * 3
+        for text in ("28", "2.1", "1.x", ""):
+            with pytest.raises(InvalidInputError):
+                minor_of_version(text)
+
+
+class TestCommand:
+    def test_v7_v8_a_former_configuration_is_replaced_and_last(self) -> None:
+        chosen = options(config="foobar")
+        for argument in ("--config=foobar", "-config=foobar"):
+            words = container(planned(manifest(argument), chosen=chosen))["command"]
+            assert [word for word in words if "config=f" in word] == ["--config=foobar"]
+            assert words[-1] == "--config=foobar"
+
+    def test_v9_the_flags_of_a_policy_are_removed(self) -> None:
+        made = planned(
+            manifest(
+                "--policy-configmap=x", "--policy-configmap-namespace", "kube-system", "--use-legacy-policy-config"
+            )
+        )
+        words = container(made)["command"]
+        assert not [word for word in words if "policy" in word or word == "kube-system"]
+        assert "--leader-elect=true" in words
+        assert len(made.notices) == 3
+
+    def test_v10_flags_with_a_common_beginning_stay(self) -> None:
+        words = container(planned(manifest("--configuration=x", "--config-extra=y")))["command"]
+        assert {"--configuration=x", "--config-extra=y"} <= set(words)
+
+    def test_v11_flags_in_args(self) -> None:
+        text = "kind: Pod\nspec: {containers: [{name: kube-scheduler, args: [--leader-elect], image: 'r:v1.30.0'}]}\n"
+        made = container(planned(text))
+        assert made["args"] == ["--leader-elect", f"--config={DEST}"]
+        assert "command" not in made
+
+    def test_v12_a_number_in_the_command_is_refused_with_its_place(self) -> None:
+        error = refused(manifest("5"))
+        assert (error.field, error.value) == ("spec.containers[0].command[1]", "5")
+
+    def test_v13_a_flag_without_a_value_takes_the_next_item(self) -> None:
+        made = planned(manifest("--config", "--v=2"))
+        assert "--v=2" not in container(made)["command"]
+        assert any("--v=2" in notice for notice in made.notices)
+
+    def test_v35_percent_signs_are_no_formats(self) -> None:
+        assert '"--x=%d"' in planned(manifest('"--x=%d"')).manifest
+
+    @pytest.mark.parametrize(("minor", "stays"), [(21, True), (22, False), (28, False)])
+    def test_c27_a_removed_flag_goes_only_where_it_was_removed(self, minor: int, *, stays: bool) -> None:
+        words = container(planned(manifest("--algorithm-provider=X", image=f"r/ks:v1.{minor}.0")))["command"]
+        assert ("--algorithm-provider=X" in words) is stays
+
+    def test_c24_the_scheduler_is_found_beside_a_sidecar(self) -> None:
+        text = manifest().replace("  - command:", "  - {name: log, image: 'l:2'}\n  - command:")
+        made = value_of(planned(text).manifest)["spec"]["containers"]
+        assert made[0] == {"name": "log", "image": "l:2"}
+        assert made[1]["command"][-1] == f"--config={DEST}"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "kind: Pod\n",
+            "kind: Service\nspec: {}\n",
+            "kind: Pod\nspec: {containers: [{name: etcd, command: [etcd]}]}\n",
+            "kind: Pod\nspec: {containers: {}}\n",
+            "[1, 2]\n",
+            "kind: Pod\nspec: {containers: [{name: kube-scheduler, image: 'a:v1.30.0'}]}\n",
+            'kind: Pod\nspec: {containers: [{name: kube-scheduler, command: [sh, -c, "kube-scheduler --v=2"]}]}\n',
+            "kind: Pod\nspec: {containers: [{name: kube-scheduler, command: [kube-scheduler], image: 5}]}\n",
+        ],
+    )
+    def test_what_is_no_scheduler_is_refused(self, text: str) -> None:
+        assert refused(text).subject == "manifest"
+
+    @pytest.mark.parametrize("text", ["a: [", "kind: Pod\nkind: Pod\n", "", "a: 1\n---\nb: 2\n", "\x00"])
+    def test_what_is_no_document_is_refused(self, text: str) -> None:
+        with pytest.raises(ManifestError):
+            planned(text)
+
+
+class TestVolumes:
+    def test_v14_two_mounts_and_two_volumes_with_types(self) -> None:
+        made = planned(manifest())
+        assert container(made)["volumeMounts"] == [
+            {"name": "tas-scheduler-config", "mountPath": DEST, "readOnly": True},
+            {"name": "tas-certs", "mountPath": "/host/certs", "readOnly": True},
+        ]
+        spec = value_of(made.manifest)["spec"]
+        assert spec["volumes"] == [
+            {"name": "tas-scheduler-config", "hostPath": {"path": DEST, "type": "File"}},
+            {"name": "tas-certs", "hostPath": {"path": "/etc/certs/", "type": "Directory"}},
+        ]
+        assert spec["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+    def test_v18_an_item_without_a_name_is_refused(self) -> None:
+        more = "    volumeMounts: [{name: kubeconfig, mountPath: /k}, {mountPath: /x}]\n"
+        assert refused(manifest(more=more)).field == "spec.containers[0].volumeMounts[1].name"
+
+    def test_v18_a_volume_with_the_name_of_the_originals_stays_if_it_is_not(self) -> None:
+        more = "    volumeMounts: [{name: certdir, mountPath: /old}]\n"
+        volumes = "  volumes: [{name: certdir, hostPath: {path: /old}}]\n"
+        made = planned(manifest(more=more, volumes=volumes))
+        assert container(made)["volumeMounts"][0] == {"name": "certdir", "mountPath": "/old"}
+        assert value_of(made.manifest)["spec"]["volumes"][0]["hostPath"]["path"] == "/old"
+
+    @pytest.mark.parametrize("empty", ["null", "", "[]"])
+    def test_v19_null_is_empty(self, empty: str) -> None:
+        made = planned(manifest(more=f"    volumeMounts: {empty}\n", volumes=f"  volumes: {empty}\n"))
+        assert len(container(made)["volumeMounts"]) == len(value_of(made.manifest)["spec"]["volumes"]) == 2
+
+    @pytest.mark.parametrize("wrong", ["x", "{}", "[1]"])
+    def test_v20_a_wrong_type_is_refused(self, wrong: str) -> None:
+        assert refused(manifest(volumes=f"  volumes: {wrong}\n")).field.startswith("spec.volumes")
+
+    def test_v21_the_originals_pair_is_replaced(self) -> None:
+        more = (
+            f"    volumeMounts:\n    - {{name: schedulerconfig, mountPath: {DEST}, readOnly: true}}\n"
+            "    - {name: certdir, mountPath: /host/certs, readOnly: true}\n"
+        )
+        volumes = (
+            f"  volumes:\n  - {{name: schedulerconfig, hostPath: {{path: {DEST}}}}}\n"
+            "  - {name: certdir, hostPath: {path: /old}}\n"
+        )
+        made = planned(manifest(f"--config={DEST}", more=more, volumes=volumes), chosen=options(certificates="/n"))
+        spec = value_of(made.manifest)["spec"]
+        assert [(each["name"], each["hostPath"]["path"]) for each in spec["volumes"]] == [
+            ("tas-scheduler-config", DEST),
+            ("tas-certs", "/n"),
+        ]
+        assert [each["name"] for each in container(made)["volumeMounts"]] == ["tas-scheduler-config", "tas-certs"]
+
+    def test_c23_the_originals_volume_stays_if_another_container_mounts_it(self) -> None:
+        mounts = "[{name: certdir, mountPath: /host/certs}]"
+        volumes = (
+            "  volumes: [{name: certdir, hostPath: {path: /etc/certs}}]\n"
+            f"  initContainers: [{{name: i, volumeMounts: {mounts}}}]\n"
+        )
+        made = planned(manifest(more=f"    volumeMounts: {mounts}\n", volumes=volumes))
+        spec = value_of(made.manifest)["spec"]
+        assert {"name": "certdir", "hostPath": {"path": "/etc/certs"}} in spec["volumes"]
+        assert [each["name"] for each in container(made)["volumeMounts"]] == ["certdir", "tas-scheduler-config"]
+
+    def test_a_place_that_another_volume_takes_is_refused(self) -> None:
+        more = "    volumeMounts: [{name: mine, mountPath: /host/certs/}]\n"
+        volumes = "  volumes: [{name: mine, emptyDir: {}}]\n"
+        error = refused(manifest(more=more, volumes=volumes))
+        assert "mine" in error.reason
+
+    def test_a_configuration_that_is_mounted_already_is_not_mounted_twice(self) -> None:
+        more = f"    volumeMounts: [{{name: mine, mountPath: {DEST}}}]\n"
+        volumes = f"  volumes: [{{name: mine, hostPath: {{path: {DEST}}}}}]\n"
+        made = planned(manifest(more=more, volumes=volumes))
+        assert [each["name"] for each in container(made)["volumeMounts"]] == ["mine", "tas-certs"]
+
+
+class TestManifest:
+    def test_v38_only_these_lines_of_a_kubeadm_manifest_change(self) -> None:
+        """The hard case: comments, flow style and odd spaces in the manifest."""
+        made = planned(KUBEADM, chosen=options(config="/etc/kubernetes/scheduler-config.yaml"))
+        lines = list(unified_diff(KUBEADM.splitlines(), made.manifest.splitlines(), n=0, lineterm=""))[2:]
+        assert not [line for line in lines if line.startswith("-")]
+        assert [line[1:].strip() for line in lines if line.startswith("+")] == [
+            "annotations:",
+            f"{DIGEST}: {value_of(made.manifest)['metadata']['annotations'][DIGEST]}",
+            "- --config=/etc/kubernetes/scheduler-config.yaml",
+            "- name: tas-scheduler-config",
+            "mountPath: /etc/kubernetes/scheduler-config.yaml",
+            "readOnly: true",
+            "- name: tas-certs",
+            "mountPath: /host/certs",
+            "readOnly: true",
+            "- name: tas-scheduler-config",
+            "hostPath:",
+            "path: /etc/kubernetes/scheduler-config.yaml",
+            "type: File",
+            "- name: tas-certs",
+            "hostPath:",
+            "path: /etc/certs/",
+            "type: Directory",
+            "dnsPolicy: ClusterFirstWithHostNet",
+        ]
+
+    @pytest.mark.parametrize("text", [KUBEADM, manifest()])
+    def test_v17_a_second_run_changes_nothing(self, text: str) -> None:
+        first = planned(text)
+        second = planned(first.manifest, first.config)
+        assert (second.manifest, second.config) == (first.manifest, first.config)
+        assert first.changes
+        assert second.changes == second.notices == ()
+
+    def test_v33_a_change_of_the_configuration_alone_restarts_the_scheduler(self) -> None:
+        first = planned(KUBEADM)
+        second = planned(first.manifest, first.config, options(telemetry(weight=20)))
+        assert second.config != first.config
+        assert second.changes == (f"annotation {DIGEST}",)
+
+    def test_c8_new_certificates_restart_the_scheduler(self) -> None:
+        texts = [
+            plan(KUBEADM, None, {"client.crt": content}, options(), read_yaml_tree).manifest for content in (b"1", b"2")
+        ]
+        assert texts[0] != texts[1]
+
+    @pytest.mark.parametrize("url", ["http://127.0.0.1:9001", "http://localhost:9001", "http://[::1]:9001"])
+    def test_an_extender_on_this_machine_needs_neither_cluster_dns_nor_certificates(self, url: str) -> None:
+        made = planned(manifest(), chosen=options(telemetry(url=url)))
+        assert "dnsPolicy" not in value_of(made.manifest)["spec"]
+        assert [each["name"] for each in container(made)["volumeMounts"]] == ["tas-scheduler-config"]
+        (entry,) = value_of(made.config)["extenders"]
+        assert entry["enableHTTPS"] is False
+        assert "tlsConfig" not in entry
+
+
+class TestConfiguration:
+    def test_a_new_configuration_has_the_credentials_of_the_command(self) -> None:
+        made = planned(KUBEADM)
+        document = value_of(made.config)
+        assert document["apiVersion"] == V1
+        assert document["clientConnection"] == {"kubeconfig": "/etc/kubernetes/own.conf"}
+
+    def test_the_entry_of_telemetry(self) -> None:
+        (entry,) = value_of(planned(KUBEADM).config)["extenders"]
+        assert entry == {
+            "urlPrefix": "https://tas-service.telemetry-aware-scheduling.svc.cluster.local:9001/scheduler",
+            "filterVerb": "filter",
+            "prioritizeVerb": "prioritize",
+            "preemptVerb": "preempt",
+            "weight": 5,
+            "enableHTTPS": True,
+            "nodeCacheCapable": True,
+            "httpTimeout": "1s",
+            "ignorable": True,
+            "managedResources": [{"name": "telemetry/scheduling", "ignoredByScheduler": True}],
+            "tlsConfig": {
+                "insecure": False,
+                "certFile": "/host/certs/client.crt",
+                "keyFile": "/host/certs/client.key",
+                "caFile": "/host/certs/ca.crt",
+            },
+        }
+
+    def test_v32_both_extenders_with_the_namespace_of_each(self) -> None:
+        first, second = value_of(planned(KUBEADM, chosen=options(telemetry(), gpu())).config)["extenders"]
+        assert ".telemetry-aware-scheduling." in first["urlPrefix"]
+        assert second["urlPrefix"] == "https://gas-service.default.svc.cluster.local:9001/scheduler"
+        assert (second["filterVerb"], second["bindVerb"]) == ("filter", "bind")
+        assert [(each["name"], each["ignoredByScheduler"]) for each in second["managedResources"]] == [
+            ("gpu.intel.com/i915", False),
+            ("gpu.intel.com/xe", False),
+        ]
+
+    OTHER = "- urlPrefix: http://other # theirs\n  filterVerb: f\n"
+
+    def test_v29_profiles_and_other_extenders_stay_and_ours_is_added_once(self) -> None:
+        config = f"# ours\n{HEAD}profiles:\n- schedulerName: p1\nextenders:\n{self.OTHER}"
+        made = planned(KUBEADM, config)
+        again = planned(KUBEADM, made.config)
+        assert made.config.startswith(config)
+        assert again.config == made.config
+        assert value_of(made.config)["extenders"][0]["urlPrefix"] == "http://other"
+        assert len(value_of(made.config)["extenders"]) == 2
+
+    def test_v30_a_second_binder_is_refused(self) -> None:
+        config = f"{HEAD}extenders: [{{urlPrefix: http://o, bindVerb: b}}]\n"
+        error = refused(KUBEADM, config, options(gpu()))
+        assert error.field == "extenders[1].bindVerb"
+        assert "extenders[0]" in error.reason
+
+    def test_v31_our_entry_is_updated_in_place(self) -> None:
+        config = (
+            f"{HEAD}extenders:\n"
+            "- urlPrefix: https://tas-service.default.svc.cluster.local:9001\n  weight: 1 # too small\n"
+            "  filterVerb: scheduler/filter\n  prioritizeVerb: scheduler/prioritize\n  enableHTTPS: true\n"
+            "  managedResources:\n  - {name: telemetry/scheduling, ignoredByScheduler: true}\n"
+            f"{self.OTHER}"
+        )
+        made = planned(KUBEADM, config)
+        first, other = value_of(made.config)["extenders"]
+        assert first == telemetry().entry()
+        assert other["urlPrefix"] == "http://other"
+        assert "weight: 5 # too small" in made.config
+        assert self.OTHER in made.config
+
+    @pytest.mark.parametrize(
+        ("version", "minor", "after"),
+        [
+            ("v1beta3", 28, "v1beta3"),
+            ("v1beta3", 29, "v1"),
+            ("v1beta2", 28, "v1"),
+            ("v1", 24, "v1beta2"),
+            ("XVERSIONX", 30, "v1"),
+        ],
+    )
+    def test_v26_the_version_is_set_only_where_the_scheduler_does_not_read_it(
+        self, version: str, minor: int, after: str
+    ) -> None:
+        config = f"# XVERSIONX\nkind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/{version}\n"
+        made = planned(KUBEADM, config, options(minor=minor))
+        assert value_of(made.config)["apiVersion"] == f"kubescheduler.config.k8s.io/{after}"
+        assert made.config.startswith("# XVERSIONX\n")
+        assert bool(made.notices) is (version != after)
+
+    @pytest.mark.parametrize(
+        ("fields", "field"),
+        [
+            ("extenders: [{urlPrefix: http://o, prioritizeVerb: p}]", "extenders[0].weight"),
+            ("extenders: [{urlPrefix: http://o, enableHttps: true}]", "extenders[0].enableHttps"),
+            ("extenders: [{managedResources: [{name: cpu}]}]", "extenders[0].managedResources"),
+            ("extenders: [{managedResources: [{name: kubernetes.io/x}]}]", "extenders[0].managedResources"),
+            ("extenders: [{managedResources: [{name: a.b/c}]}, {managedResources: [{name: a.b/c}]}]",
+             "extenders[1].managedResources"),
+            ("extenders: {}", "extenders"),
+            ("extenders: [1]", "extenders[0]"),
+            ("healthzBindAddress: 0.0.0.0", "healthzBindAddress"),
+            ("clientConnection: []", "clientConnection"),
+        ],
+    )  # fmt: skip
+    def test_facts_c6_c7_c9_what_the_scheduler_refuses_is_refused(self, fields: str, field: str) -> None:
+        config = f"{HEAD}{fields}\n"
+        assert refused(KUBEADM, config).field == field
+
+    def test_facts_c10_an_extender_without_an_authority_is_reported(self) -> None:
+        config = f"{HEAD}extenders: [{{urlPrefix: https://o, enableHTTPS: true}}]\n"
+        assert planned(KUBEADM, config).notices == (
+            "extenders[0] has no caFile: the scheduler accepts any server there",
+        )
+
+    @pytest.mark.parametrize(
+        "config", ["abc", "[]", "kind: Pod\napiVersion: v1\n", "kind: KubeSchedulerConfiguration\n"]
+    )
+    def test_v14_what_is_no_configuration_is_refused(self, config: str) -> None:
+        assert refused(KUBEADM, config).subject == "scheduler configuration"
+
+    def test_an_alpha_form_is_not_converted(self) -> None:
+        config = "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1alpha1\n"
+        assert "converted" in refused(KUBEADM, config).reason
+
+    def test_the_configuration_that_the_scheduler_reads_is_found_on_the_machine(self) -> None:
+        more = "    volumeMounts: [{name: c, mountPath: /inside}, {name: d, mountPath: /inside/deep}]\n"
+        volumes = "  volumes: [{name: c, hostPath: {path: /outside}}, {name: d, hostPath: {path: /d}}]\n"
+        for inside, outside in (("/inside/c.yaml", "/outside/c.yaml"), ("/inside/deep/c.yaml", "/d/c.yaml")):
+            text = manifest(f"--config={inside}", more=more, volumes=volumes)
+            assert current_config(text, read_yaml_tree) == outside
+        assert current_config(manifest(), read_yaml_tree) is None
+        with pytest.raises(InvalidInputError, match="give the configuration with -f"):
+            current_config(manifest("--config=/elsewhere"), read_yaml_tree)
+
+
+class TestPolicy:
+    """The Policy of Kubernetes 1.19 to 1.22."""
+
+    def test_the_flags_name_the_config_map(self) -> None:
+        made = planned(manifest(image="r/ks:v1.21.0"), chosen=options(policy=True))
+        assert container(made)["command"][-2:] == [
+            "--policy-configmap=scheduler-extender-policy",
+            "--policy-configmap-namespace=kube-system",
+        ]
+        assert [each["name"] for each in container(made)["volumeMounts"]] == ["tas-certs"]
+        again = planned(made.manifest, chosen=options(policy=True))
+        assert (again.manifest, again.changes) == (made.manifest, ())
+
+    def test_the_config_map_has_the_legacy_spelling(self) -> None:
+        config_map, role, binding = policy_config_map((telemetry(), gpu()), 19)
+        assert isinstance(config_map["data"], dict)
+        policy = value_of(config_map["data"]["policy.cfg"])
+        assert (policy["kind"], policy["apiVersion"]) == ("Policy", "v1")
+        first, second = policy["extenders"]
+        assert (first["enableHttps"], first["httpTimeout"]) == (True, 1_000_000_000)
+        assert "enableHTTPS" not in first
+        assert second["bindVerb"] == "bind"
+        assert role["kind"], binding["kind"] == ("Role", "RoleBinding")
+        assert value_of(rendered(config_map)) == config_map
+
+    @pytest.mark.parametrize("minor", [18, 23, 30])
+    def test_another_version_is_refused(self, minor: int) -> None:
+        assert refused(manifest(image=f"r/ks:v1.{minor}.0"), chosen=options(policy=True)).field == "--policy-configmap"
+
+    def test_a_configuration_is_refused_beside_it(self) -> None:
+        text = manifest("--config=/x", image="r/ks:v1.21.0")
+        assert refused(text, chosen=options(policy=True)).field == "--config"
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            ({"certificates": "certs"}, "-cert-dir"),
+            ({"config": "cfg.yaml"}, "-d"),
+            ({"config": "/m/cfg.yaml"}, "-d"),
+        ],
+        ids=["V36", "C19", "V37"],
+    )
+    def test_a_path_that_a_pod_cannot_use_is_refused(self, changes: dict[str, Any], field: str) -> None:
+        with pytest.raises(InvalidInputError) as caught:
+            check_paths(options(**changes), "/m/kube-scheduler.yaml")
+        assert caught.value.field == field
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"url": "ftp://h"},
+            {"url": "h:9001"},
+            {"url": "http://u@h"},
+            {"url": "http://h?q"},
+            {"weight": 0},
+            {"http_timeout": "0s"},
+        ],
+    )
+    def test_an_extender_that_cannot_be_asked_is_refused(self, changes: dict[str, Any]) -> None:
+        with pytest.raises(InvalidInputError):
+            telemetry(**changes)
