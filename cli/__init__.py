@@ -31,6 +31,7 @@ COMMANDS = {
     "pause": _Command("brake", "Set and remove no label from now on."),
     "resume": _Command("brake", "Set and remove labels again, after a pause."),
     "reset": _Command("brake", "Reset the tripped breaker of a policy, or with --all of all policies together."),
+    "configure": _Command("configure.configure", "Configure the kube-scheduler of this node to ask the extenders."),
     "policy": _Command("policy", "Check manifests of TASPolicy."),
     "crd": _Command("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "docs": _Command("docs", "Write the pages of the settings, and the schemas of the events."),

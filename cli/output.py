@@ -5,6 +5,7 @@ this one and `cli.console` writes to the terminal by itself.
 """
 
 import json
+from difflib import unified_diff
 
 import click
 
@@ -14,6 +15,14 @@ from tas.errors import printable
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     """Prints a text, of one or several lines."""
     click.echo(lines_of(str(text)), err=err, nl=nl)
+
+
+def print_diff(name: str, before: str, after: str) -> None:
+    """Prints the lines of a text that differ, with three lines around them; on a terminal in red and green."""
+    lines = list(unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm=""))
+    for line in lines or [f"{name}: no changes"]:
+        colour = {"-": "red", "+": "green"}.get(line[:1]) if lines else None
+        click.echo(click.style(lines_of(line), fg=colour) if colour else lines_of(line))
 
 
 def lines_of(text: str) -> str:

@@ -185,20 +185,25 @@ def accepts(arguments: list[str], *, whole: bool) -> None:
     """Parses `arguments` by the command line, without a run. `whole`: they are a complete command."""
     command: click.Command = cli
     context = click.Context(cli, info_name="tas")
-    while isinstance(command, click.Group) and arguments:
+    while isinstance(command, click.Group) and arguments and not is_called(command, arguments):
         if not whole and arguments[0].startswith("-"):  # a flag of all subcommands: the first is sufficient
             arguments = [command.list_commands(context)[0], *arguments]
         name, *arguments = arguments
         found = command.get_command(context, name)
         assert found is not None, f"{context.command_path} has no command {name}"
         command, context = found, click.Context(found, parent=context, info_name=name)
-    assert not (whole and isinstance(command, click.Group)), "no command"
-    if isinstance(command, click.Group):
+    if isinstance(command, click.Group) and not is_called(command, arguments):
+        assert not whole, "no command"
         return
     try:
         command.make_context(context.info_name, arguments, parent=context.parent)
     except (click.MissingParameter, click.BadOptionUsage):
         assert not whole, f"{context.command_path} {arguments}: something is missing"
+
+
+def is_called(group: click.Group, arguments: list[str]) -> bool:
+    """Whether these arguments call the group itself: `tas configure -dry-run`."""
+    return group.invoke_without_command and (not arguments or arguments[0].startswith("-"))
 
 
 CALLS = [
@@ -295,6 +300,7 @@ OTHERS = {
     "--descheduling-interval",
     "--bind-address",
     "--path.sysfs",
+    "--config",
     "--policy-config-file",
     "--policy-configmap",
     "--policy-configmap-namespace",

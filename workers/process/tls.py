@@ -63,9 +63,7 @@ def load_credentials(files: TlsFiles) -> Credentials:
     Raises TlsError if the files cannot be read, do not belong together, or changed while being read.
     """
     contents = files.read()
-    chain = _certificates(contents[0], "--cert", files.cert)
-    authorities = _certificates(contents[2], "--cacert", files.cacert)
-    _check_key(contents[1], chain[0], files)
+    chain, authorities = certificates_of(contents, files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
@@ -94,6 +92,19 @@ def load_credentials(files: TlsFiles) -> Credentials:
         authorities=frozenset(authority.public_bytes(Encoding.DER) for authority in authorities),
         expires={"cert": min(map(_expires, chain)), "cacert": min(map(_expires, authorities))},
     )
+
+
+def certificates_of(
+    contents: tuple[bytes, bytes, bytes], files: TlsFiles
+) -> tuple[list[x509.Certificate], list[x509.Certificate]]:
+    """The chain, leaf first, and the authorities in the contents of the files.
+
+    Raises TlsError if a file has no certificates, or the key is not that of the leaf.
+    """
+    chain = _certificates(contents[0], "--cert", files.cert)
+    authorities = _certificates(contents[2], "--cacert", files.cacert)
+    _check_key(contents[1], chain[0], files)
+    return chain, authorities
 
 
 def _certificates(text: bytes, flag: str, path: Path) -> list[x509.Certificate]:

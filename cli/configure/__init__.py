@@ -1,0 +1,1 @@
+"""`tas configure`: the scheduler of this machine asks the extenders."""

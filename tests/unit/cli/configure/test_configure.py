@@ -1,0 +1,467 @@
+"""`tas configure` and its files: all are written or none, and each error has its exit status."""
+
+import datetime as dt
+import resource
+import ssl
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import cli
+from cli.configure.configure import SomeNotRestoredError
+from cli.configure.files import NotRestoredError, Step, stored, write_all
+from tests.certificates import Authority, Pair
+from tests.unit.tas.configuring.samples import KUBEADM
+from workers.process.manifests import read_yaml_tree
+
+AUTHORITY = Authority("tas")
+CLIENT = AUTHORITY.client("system:kube-scheduler")
+
+
+class Node:
+    """The files of a control plane node, below a folder of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = folder / "manifests" / "kube-scheduler.yaml"
+        self.config = folder / "etc" / "scheduler-config.yaml"
+        self.certs = folder / "certs"
+        for made in (self.manifest.parent, self.config.parent, folder / "pki", folder / "backups"):
+            made.mkdir()
+        self.manifest.write_text(KUBEADM)
+        self.manifest.chmod(0o600)
+        self.pki(CLIENT)
+
+    def pki(self, pair: Pair, authority: bytes = AUTHORITY.certificate) -> None:
+        for name, content in (("c.crt", pair.certificate), ("c.key", pair.key), ("ca.crt", authority)):
+            (self.folder / "pki" / name).write_bytes(content)
+
+    @property
+    def flags(self) -> dict[str, str]:
+        return {
+            "-m": str(self.manifest),
+            "-d": str(self.config.parent),
+            "-b": str(self.folder / "backups"),
+            "-cert": str(self.folder / "pki" / "c.crt"),
+            "-key": str(self.folder / "pki" / "c.key"),
+            "--cacert": str(self.folder / "pki" / "ca.crt"),
+            "-cert-dir": str(self.certs),
+        }
+
+    def configure(self, *more: str) -> Result:
+        return tas("configure", *(word for pair in self.flags.items() for word in pair), *more)
+
+    def verify(self, *more: str) -> Result:
+        flags = [word for name, value in self.flags.items() if name != "-b" for word in (name, value)]
+        return tas("configure", "verify", *flags, "--livez", "", *more)
+
+    def revert(self, *more: str) -> Result:
+        return tas("configure", "revert", "-b", self.flags["-b"], *more)
+
+    def state(self) -> Mapping[str, tuple[bytes, int]]:
+        """Each file below the folder, its content and mode."""
+        return {
+            str(path): (path.read_bytes() if path.is_file() else b"", path.lstat().st_mode)
+            for path in self.folder.rglob("*")
+        }
+
+    def backups(self) -> list[Path]:
+        return sorted((self.folder / "backups").iterdir())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def tas(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, prog_name="tas", standalone_mode=False)
+
+
+def code(result: Result) -> int:
+    if isinstance(result.exception, Exception):
+        assert hasattr(result.exception, "exit_code"), result.exception
+        return int(result.exception.exit_code)
+    return int(result.return_value)
+
+
+def message(result: Result) -> str:
+    return str(result.exception)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_v22_v23_a_run_writes_all_files_and_a_backup(node: Node) -> None:
+    before = node.manifest.read_bytes()
+    result = node.configure()
+    assert code(result) == 0, message(result)
+    assert mode(node.manifest) == 0o600
+    assert f"--config={node.config}" in node.manifest.read_text()
+    assert read_yaml_tree(node.config.read_text()).value
+    assert (node.certs / "client.key").read_bytes() == CLIENT.key
+    assert (node.certs / "client.crt").read_bytes() == CLIENT.certificate
+    assert (node.certs / "ca.crt").read_bytes() == AUTHORITY.certificate
+    assert [mode(node.certs / name) for name in ("client.key", "client.crt", "ca.crt")] == [0o600, 0o644, 0o644]
+    (backup,) = node.backups()
+    assert f"backup: {backup}" in result.stdout
+    assert mode(backup) == 0o700
+    assert (backup / "kube-scheduler.yaml").read_bytes() == before
+    assert {mode(path) for path in backup.iterdir()} == {0o600}
+    assert [path.name for path in node.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
+
+
+def test_v17_a_second_run_writes_nothing(node: Node) -> None:
+    node.configure()
+    before = node.state()
+    times = {path: Path(path).stat().st_mtime_ns for path in before}
+    result = node.configure()
+    assert code(result) == 0
+    assert "no changes needed" in result.stdout
+    assert node.state() == before
+    assert {path: Path(path).stat().st_mtime_ns for path in before} == times
+
+
+@pytest.mark.parametrize("form", ["-dry-run", "--dry-run=true"])
+def test_v15_a_dry_run_shows_a_diff_and_touches_nothing(node: Node, form: str) -> None:
+    before = node.state()
+    result = node.configure(form)
+    assert code(result) == 0
+    assert f"+    - --config={node.config}" in result.stdout
+    assert "BEGIN CERTIFICATE" in result.stdout
+    assert "PRIVATE KEY" not in result.stdout
+    assert node.state() == before
+    assert code(node.configure(form, "--exit-code")) == 3
+    node.configure()
+    assert code(node.configure(form, "--exit-code")) == 0
+
+
+def test_a_diff_is_red_and_green_on_a_terminal(node: Node) -> None:
+    flags = [word for pair in node.flags.items() for word in pair]
+    result = CliRunner().invoke(cli, ["configure", *flags, "-dry-run"], color=True, standalone_mode=False)
+    assert f"\x1b[32m+    - --config={node.config}\x1b[0m" in result.stdout
+
+
+def test_v24_no_backup(node: Node) -> None:
+    result = node.configure("-b", "/dev/null")
+    assert code(result) == 0
+    assert node.backups() == []
+    assert "backup" not in result.stdout.replace(str(node.folder), "")
+
+
+@pytest.mark.parametrize(("dashes", "separator"), [("-", None), ("--", None), ("-", "="), ("--", "=")])
+def test_v42_flags_of_the_original_have_one_dash_or_two(node: Node, dashes: str, separator: str | None) -> None:
+    words: list[str] = []
+    for name, value in node.flags.items():
+        flag = f"{dashes}{name.lstrip('-')}" if name != "--cacert" else name
+        words += [f"{flag}={value}"] if separator else [flag, value]
+    assert code(tas("configure", *words)) == 0
+    assert node.certs.exists()
+
+
+@pytest.mark.parametrize("extenders", [["telemetry"], ["gpu"], ["telemetry", "gpu"]])
+def test_the_extenders_are_those_of_the_flags(node: Node, extenders: list[str]) -> None:
+    assert code(node.configure(*(word for each in extenders for word in ("--extender", each)))) == 0
+    document = read_yaml_tree(node.config.read_text()).value
+    assert isinstance(document, dict)
+    verbs = {"telemetry": "prioritizeVerb", "gpu": "bindVerb"}
+    assert [verbs[each] in entry for each, entry in zip(extenders, document["extenders"], strict=True)] == [
+        True for _ in extenders
+    ]
+
+
+def test_v14_the_template_may_be_the_destination(node: Node) -> None:
+    node.config.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/XVERSIONX # v\n")
+    assert code(node.configure("-f", str(node.config))) == 0
+    assert node.config.read_text().startswith(
+        "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1 # v\n"
+    )
+
+
+def test_v28_the_deployments_of_the_original_are_not_rewritten(node: Node) -> None:
+    result = node.configure("-tas-depl", "/nowhere", "-gas-depl=x")
+    assert code(result) == 0
+    assert "no effect" in result.stderr
+
+
+# Bad input
+
+
+def symbolic_link(node: Node) -> None:
+    target = node.folder / "elsewhere.yaml"
+    node.manifest.rename(target)
+    node.manifest.symlink_to(target)
+
+
+def folder(node: Node) -> None:
+    node.manifest.unlink()
+    node.manifest.mkdir()
+
+
+BAD_FILES: dict[str, tuple[Callable[[Node], object], str]] = {
+    "a manifest that is no YAML": (lambda node: node.manifest.write_text("a: ["), "kube-scheduler.yaml: no YAML"),
+    "a manifest in another encoding": (lambda node: node.manifest.write_bytes(b"a: \xff"), "UTF-8"),
+    "half a manifest": (lambda node: node.manifest.write_text(KUBEADM[:300]), "manifest: spec.containers[0].image"),
+    "another pod": (lambda node: node.manifest.write_text(KUBEADM.replace("kube-scheduler", "etcd")), "exactly one"),
+    "no manifest": (lambda node: node.manifest.unlink(), "missing: "),
+    "a symbolic link": (symbolic_link, "is a symbolic link to"),
+    "a folder": (folder, "is no regular file"),
+    "no version": (lambda node: node.manifest.write_text(KUBEADM.replace(":v1.28.3", ":latest")), "--kube-version"),
+    "an old version": (lambda node: node.manifest.write_text(KUBEADM.replace("v1.28", "v1.18")), "at least 1.19"),
+    "no key": (lambda node: (node.folder / "pki" / "c.key").unlink(), "missing: "),
+    "an unreadable key": (lambda node: (node.folder / "pki" / "c.key").write_text("x"), "no private key in PEM"),
+    "an unreadable certificate": (lambda node: (node.folder / "pki" / "c.crt").write_text("x"), "no certificates"),
+    "a key of another certificate": (
+        lambda node: (node.folder / "pki" / "c.key").write_bytes(AUTHORITY.client("other").key),
+        "is not the key of",
+    ),
+    "an expired certificate": (
+        lambda node: node.pki(AUTHORITY.client("old", lives=dt.timedelta(hours=-1))),
+        "has expired",
+    ),
+    "a configuration of another kind": (lambda node: node.config.write_text("kind: Pod\n"), "scheduler configuration"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_input_changes_nothing(node: Node, name: str) -> None:
+    spoil, words = BAD_FILES[name]
+    spoil(node)
+    before = node.state()
+    for more in ([], ["-dry-run"]):
+        result = node.configure(*more)
+        assert code(result) == 1
+        assert words in message(result)
+        assert node.state() == before
+
+
+def test_v16_every_missing_file_is_named_at_once(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("m", "f", "c", "k")]
+    words = [word for pair in zip(("-m", "-f", "-cert", "-key"), paths, strict=True) for word in pair]
+    result = tas("configure", *words, "--extender", "gpu", "-d", "/d")
+    assert code(result) == 1
+    assert all(path in message(result) for path in paths)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["dry-run"],
+        ["-dry-run=maybe"],
+        ["--nothing"],
+        ["-cert-dir", "certs"],
+        ["-d", "etc"],
+        ["--weight", "0"],
+        ["--http-timeout", "soon"],
+        ["--telemetry-url", "tas-service:9001"],
+        ["--kube-version", "28"],
+        ["--policy-configmap"],
+        ["--policy-configmap", "-f", "x"],
+        ["verify"],
+    ],
+)
+def test_v36_v41_flags_that_contradict_or_do_not_exist_are_usage_errors(node: Node, more: list[str]) -> None:
+    before = node.state()
+    assert code(node.configure(*more)) == 2
+    assert node.state() == before
+
+
+@pytest.mark.parametrize(("flag", "status"), [("-b", 2), ("-d", 2)])
+def test_v37_nothing_is_written_into_the_folder_of_the_manifests(node: Node, flag: str, status: int) -> None:
+    before = node.state()
+    assert code(node.configure(flag, str(node.manifest.parent))) == status
+    assert node.state() == before
+
+
+def test_v25_a_missing_folder_for_backups_is_an_error_before_any_write(node: Node) -> None:
+    before = node.state()
+    result = node.configure("-b", str(node.folder / "nowhere"))
+    assert code(result) == 1
+    assert node.state() == before
+
+
+def test_the_key_of_an_authority_is_copied_only_on_demand(node: Node) -> None:
+    """The defaults of the original are the certificate and the key of the cluster's authority."""
+    name = "authority"
+    key_pair = authority_pair(name)
+    node.pki(key_pair)
+    before = node.state()
+    assert "--allow-ca-key" in message(node.configure())
+    assert node.state() == before
+    result = node.configure("--allow-ca-key")
+    assert code(result) == 0
+    assert "can sign for the cluster" in result.stderr
+
+
+def authority_pair(name: str) -> Pair:
+    from tests.certificates import private_pem
+
+    authority = Authority(name)
+    return Pair(certificate=authority.certificate, key=private_pem(authority._key))
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of more bytes can be written: a full disk, without one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("backup", [False, True])
+def test_v34_a_write_that_fails_half_way_leaves_every_file_as_it_was(node: Node, *, backup: bool) -> None:
+    """The hard case: certificates and configuration are written before the manifest, which is too large."""
+    node.manifest.write_text(KUBEADM + "# long\n" * 20_000)
+    node.config.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n")
+    node.config.chmod(0o640)
+    before = node.state()
+    with largest_file(100_000):
+        result = node.configure(*([] if backup else ["-b", "/dev/null"]))
+    assert code(result) == 1
+    assert "as before" in message(result)
+    assert ("no backup" in message(result)) is backup
+    assert node.state() == before
+    assert code(node.configure()) == 0
+
+
+def test_status_4_names_the_files_that_cannot_be_restored(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("x" * 50)
+    steps = [
+        Step(path=first, before=stored(first), content=b"y"),
+        Step(path=second, before=None, content=b"z" * 50),
+    ]
+    with largest_file(10), pytest.raises(NotRestoredError, match=r"not restored: .*first"):
+        write_all(steps)
+    assert SomeNotRestoredError.exit_code == 4
+    assert first.read_text() == "y"
+    assert not second.exists()
+
+
+def test_a_file_that_changes_between_plan_and_write_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("planned")
+    step = Step(path=path, before=stored(path), content=b"ours")
+    path.write_text("kubeadm")
+    with pytest.raises(Exception, match="has changed meanwhile"):
+        write_all([step])
+    assert path.read_text() == "kubeadm"
+
+
+def test_what_a_killed_run_left_does_not_stop_the_next(node: Node) -> None:
+    (node.manifest.parent / ".kube-scheduler.yaml.tas-new").write_text("half")
+    assert code(node.configure()) == 0
+    assert [path.name for path in node.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
+
+
+def test_a_read_only_manifest_is_refused(node: Node) -> None:
+    node.manifest.chmod(0o400)
+    before = node.state()
+    assert "is read-only" in message(node.configure())
+    assert node.state() == before
+
+
+# Revert, verify
+
+
+def test_revert_restores_every_file_and_deletes_what_did_not_exist(node: Node) -> None:
+    before = {path: found for path, found in node.state().items() if "backups" not in path}
+    node.configure()
+    node.manifest.chmod(0o644)
+    assert code(node.revert("-dry-run")) == 0
+    assert node.config.exists()
+    result = node.revert()
+    assert code(result) == 0, message(result)
+    after = {path: found for path, found in node.state().items() if "backups" not in path}
+    assert {path: found for path, found in after.items() if path != str(node.certs)} == before
+    assert "deleted" in result.stdout
+    assert code(node.revert()) == 0
+
+
+def test_revert_takes_the_newest_backup_or_the_named_one(node: Node) -> None:
+    node.configure()
+    node.configure("--weight", "20")
+    first, second = node.backups()
+    assert str(second) in node.revert("-dry-run").stdout
+    assert code(node.revert("--backup", str(second))) == 0
+    assert "weight: 5 " in node.config.read_text()
+    assert code(node.revert("--backup", str(first))) == 0
+    assert node.manifest.read_text() == KUBEADM
+
+
+@pytest.mark.parametrize("fault", ["none", "no index", "half an index", "a changed file", "a missing file"])
+def test_an_incomplete_backup_restores_nothing(node: Node, fault: str) -> None:
+    if fault != "none":
+        node.configure()
+        (backup,) = node.backups()
+        if fault == "no index":
+            (backup / "index.json").unlink()
+        elif fault == "half an index":
+            (backup / "index.json").write_text('{"created"')
+        elif fault == "a changed file":
+            (backup / "kube-scheduler.yaml").write_text("x")
+        else:
+            (backup / "kube-scheduler.yaml").unlink()
+    before = node.state()
+    assert code(node.revert()) == 1
+    assert node.state() == before
+
+
+def test_v39_verify_reports_what_an_upgrade_of_kubeadm_has_lost(node: Node) -> None:
+    node.configure()
+    assert code(node.verify()) == 0
+    node.manifest.write_text(KUBEADM)
+    result = node.verify()
+    assert code(result) == 3
+    for words in ("--config=", "volumeMounts", "volumes", "dnsPolicy"):
+        assert words in result.stdout
+    assert code(node.configure()) == 0
+    assert code(node.verify()) == 0
+
+
+def test_profiles_survive_a_manifest_that_kubeadm_wrote_anew(node: Node) -> None:
+    node.config.write_text(
+        "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\nprofiles: [{schedulerName: p}]\n"
+    )
+    node.configure("-f", str(node.config), "--extender", "telemetry")
+    node.manifest.write_text(KUBEADM)
+    node.configure()
+    assert "profiles: [{schedulerName: p}]" in node.config.read_text()
+
+
+@pytest.mark.parametrize(("path", "status"), [("/livez", 0), ("/healthz", 0), ("/nothing", 3)])
+def test_verify_asks_the_scheduler(node: Node, path: str, status: int) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == path else 404)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None: ...
+
+    node.configure()
+    server = AUTHORITY.server("scheduler")
+    (node.folder / "s.pem").write_bytes(server.certificate + server.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(node.folder / "s.pem")
+    with HTTPServer(("127.0.0.1", 0), Answer) as http:
+        http.socket = context.wrap_socket(http.socket, server_side=True)
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            result = node.verify("--livez", f"127.0.0.1:{http.server_port}")
+        finally:
+            http.shutdown()
+            thread.join()
+    assert code(result) == status
+    assert ("does not answer" in result.stdout) is bool(status)
