@@ -8,7 +8,7 @@ import msgspec
 
 from tas.errors import InvalidInputError, shortened
 from tas.events.event import Event
-from tas.notifying.notices import KINDS, kind_of, policy_of
+from tas.notifying.notices import KINDS, is_about, kind_of
 from tas.values.document import DocumentReader
 from tas.values.duration import parse_duration
 from tas.values.http_config import HttpConfig
@@ -19,7 +19,7 @@ _Kinds = tuple[str, ...] | None
 """The kinds of events that a sink gets; None: those of `DEFAULT_KINDS`, for CloudEvents all."""
 
 _Policies = tuple[Annotated[str, msgspec.Meta(pattern="^[^/]+/[^/]+$")], ...] | None
-"""The policies whose events a sink gets, as `namespace/name`; None: all."""
+"""The policies whose events a sink gets, as `namespace/name`; None: all. See `is_about`."""
 
 _LabelName = Annotated[str, msgspec.Meta(pattern="^[a-zA-Z_][a-zA-Z0-9_]{0,99}$")]
 
@@ -126,8 +126,7 @@ def admits(config: SinkConfig, event: Event) -> bool:
             return False
     elif kind not in DEFAULT_KINDS and not isinstance(config, CloudEventsConfig):
         return False
-    policy = policy_of(event)
-    return config.policies is None or policy is None or str(policy) in config.policies
+    return config.policies is None or is_about(event, config.policies)
 
 
 class SinksConfigError(ValueError):

@@ -1,5 +1,6 @@
 """Events in words: for each type of event, what people and other systems read."""
 
+from collections.abc import Collection
 from typing import Final
 
 from tas.errors import line_of
@@ -41,10 +42,17 @@ def kind_of(event: Event) -> str:
     return _kind(type(event.data))
 
 
-def policy_of(event: Event) -> PolicyKey | None:
-    """The policy that an event is about; None if there is none, or if only its name is known."""
-    namespace, policy = getattr(event.data, "namespace", ""), getattr(event.data, "policy", "")
-    return PolicyKey(namespace, policy) if namespace and policy else None
+def is_about(event: Event, policies: Collection[str]) -> bool:
+    """Whether an event is about one of these policies, as `namespace/name`, or about no policy at all.
+
+    Labels and breakers know only a name, and belong to all policies of this name: one of `policies` is sufficient.
+    """
+    name, namespace = getattr(event.data, "policy", ""), getattr(event.data, "namespace", "")
+    if not name:
+        return True
+    if namespace:
+        return f"{namespace}/{name}" in policies
+    return any(policy.rpartition("/")[2] == name for policy in policies)
 
 
 def notice_of(event: Event) -> Notice | None:  # noqa: PLR0911 - one return for each kind

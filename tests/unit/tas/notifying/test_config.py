@@ -1,8 +1,9 @@
 """The file of sinks is checked as a whole; a sink gets what its settings admit."""
 
+import msgspec
 import pytest
 
-from tas.events.data import EventData, LabelApplied, Unknown
+from tas.events.data import BreakerReset, BreakerTripped, EventData, LabelApplied, SourceDry, Unknown
 from tas.notifying.config import (
     AlertmanagerConfig,
     ChatConfig,
@@ -113,6 +114,7 @@ def test_the_url_of_a_sink(url: str, valid: bool) -> None:
 
 LABEL = LabelApplied(node="node-1", label="demo", value="violating", policy="demo")
 UNKNOWN = Unknown(document={"a": 1})
+OF_DEMO = CloudEventsConfig(url="http://x", policies=("default/demo", "default/third"))
 
 
 @pytest.mark.parametrize(
@@ -132,6 +134,13 @@ UNKNOWN = Unknown(document={"a": 1})
         (ChatConfig(url="http://x", policies=("default/demo",)), started("node-1"), False, True),
         (ChatConfig(url="http://x", policies=("default/other",)), started("node-1"), False, False),
         (CloudEventsConfig(url="http://x", events=()), started("node-1"), False, False),
+        (OF_DEMO, started("node-1", policy="other"), False, False),
+        (OF_DEMO, LABEL, False, True),
+        (OF_DEMO, msgspec.structs.replace(LABEL, policy="other"), False, False),
+        (OF_DEMO, BreakerTripped(policy="demo", limit=1, wanted=2), False, True),
+        (OF_DEMO, BreakerReset(policy="other"), False, False),
+        (OF_DEMO, BreakerTripped(limit=1, wanted=2), False, True),
+        (OF_DEMO, SourceDry(source="prometheus"), False, True),
     ],
 )
 def test_what_a_sink_gets(config: SinkConfig, data: EventData, resync: bool, admitted: bool) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tas.events.data import BreakerReset, BreakerTripped, EventData, PolicyRefused, Unknown
 from tas.events.event import DATA_TYPES
-from tas.notifying.notices import KINDS, kind_of, notice_of, policy_of
+from tas.notifying.notices import KINDS, kind_of, notice_of
 from tests.unit.tas.events.examples import EXAMPLES
 from tests.unit.tas.notifying.making import event, notice
 
@@ -40,7 +40,6 @@ def test_a_begin_and_its_end_are_one_condition_with_the_same_labels() -> None:
 
 def test_the_breaker_over_all_policies_is_about_no_policy() -> None:
     tripped = BreakerTripped(limit=20, wanted=21)
-    assert policy_of(event(tripped)) is None
     assert notice(tripped).labels == {}
     assert "all policies" in notice(tripped).text
 
