@@ -14,7 +14,7 @@ from tas.events.cloudevents import CONTENT_TYPE, PREFIX, SPEC_VERSION
 from tas.events.data import ALL_POLICIES, Data
 from tas.events.event import DATA_TYPES, SOURCE
 
-VERSION = "1.0.0"
+VERSION = "1.1.0"
 """The version of the document: the second number counts added types and fields, the first one removed types."""
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

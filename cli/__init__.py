@@ -24,7 +24,9 @@ COMMANDS = {
     "demo": _Command("demo.demo", "Run a worked example on a simulated cluster."),
     "publish": _Command("publish", "Publish samples of NODE."),
     "get": _Command("queries.get", "Show nodes, policies, verdicts or sources as stored on the bus."),
-    "events": _Command("queries.events", "Show what happened: violations, labels, sources, policies, breakers."),
+    "events": _Command(
+        "queries.events", "Show what happened: violations, labels, sources, policies, breakers, pauses."
+    ),
     "explain": _Command("queries.explain", "Show why: each rule with its value, age, source and state."),
     "trace": _Command("queries.trace", "Follow METRIC of NODE: source, sample, view, verdict, label."),
     "top": _Command("top", "Show the live view of a running installation."),

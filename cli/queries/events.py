@@ -49,7 +49,7 @@ MAX_DATA = 300
 def events(
     settings: Settings, *, follow: bool, since: str | None, policy: str | None, node: str | None, as_json: bool
 ) -> int:
-    """Show what happened: violations, labels, sources, policies, breakers.
+    """Show what happened: violations, labels, sources, policies, breakers, pauses.
 
     With --json each event is one line: a CloudEvent in JSON format.
     """

@@ -250,6 +250,30 @@ class BreakerReset(_OfBreaker, frozen=True, kw_only=True):
     since: Time | None = None
 
 
+class _OfPause(Data, frozen=True, kw_only=True):
+    """All labels of all policies."""
+
+    ABOUT: ClassVar[str] = "pause"
+    CHANNEL: ClassVar[str] = "pause"
+
+
+class LabelsPaused(_OfPause, frozen=True, kw_only=True):
+    """Somebody (`by`) has paused all labels: no label is set or removed until they are resumed."""
+
+    TYPE: ClassVar[str] = "labels.paused.v1"
+
+    by: str
+    reason: str = ""
+
+
+class LabelsResumed(_OfPause, frozen=True, kw_only=True):
+    """The pause has ended. `since` is when it began, if that was announced."""
+
+    TYPE: ClassVar[str] = "labels.resumed.v1"
+
+    since: Time | None = None
+
+
 class EpochChanged(Data, frozen=True, kw_only=True):
     """The bus was wiped, or is new: events with `resync` only restate what is. `previous` is empty if unknown."""
 
@@ -294,6 +318,8 @@ EventData = (
     | PolicyRefused
     | BreakerTripped
     | BreakerReset
+    | LabelsPaused
+    | LabelsResumed
     | EpochChanged
     | Gap
     | Unknown

@@ -5,10 +5,20 @@ from typing import get_args
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.events.data import BreakerReset, BreakerTripped, Data, EpochChanged, EventData, Gap, Unknown
+from tas.events.data import (
+    BreakerReset,
+    BreakerTripped,
+    Data,
+    EpochChanged,
+    EventData,
+    Gap,
+    LabelsPaused,
+    LabelsResumed,
+    Unknown,
+)
 from tas.values.names import is_dns_label, is_subdomain
 
-OF_ALL = (BreakerTripped, BreakerReset, EpochChanged, Gap)
+OF_ALL = (BreakerTripped, BreakerReset, LabelsPaused, LabelsResumed, EpochChanged, Gap)
 """These may concern every node and every policy."""
 
 TYPES: tuple[type[Data], ...] = tuple(each for each in get_args(EventData) if each is not Unknown)

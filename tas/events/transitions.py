@@ -21,6 +21,8 @@ from tas.events.data import (
     Gap,
     LabelApplied,
     LabelRemoved,
+    LabelsPaused,
+    LabelsResumed,
     MetricFresh,
     MetricStale,
     PolicyAccepted,
@@ -34,7 +36,7 @@ from tas.events.event import SOURCE, Cause, Event, cause_of, event_of
 from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import Health, SourceState, health
-from tas.verdict.brake import ALL, Breaker
+from tas.verdict.brake import ALL, Breaker, Pause
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 
 MAX_PROBLEMS = 5
@@ -367,10 +369,29 @@ def of_breaker(of: Publication, name: str, breaker: Breaker | None) -> Event | N
     trip = None if breaker is None else breaker.trip
     if trip is not None and (tripped is None or tripped.time != trip.since):
         data = BreakerTripped(policy=policy, limit=trip.limit, wanted=trip.wanted, selected=trip.selected)
-        return of.event(data, time=trip.since)
+        return of.event(data, time=trip.since, resync=_restates(of, last, trip.since))
     if trip is None and tripped is not None:
         return of.event(BreakerReset(policy=policy, since=_time(tripped.time)))
     return None
+
+
+def of_pause(of: Publication, pause: Pause | None) -> Event | None:
+    """The next event by the stored pause; None for no pause."""
+    last = of.last(("pause",))
+    if of.is_later(last):
+        return None
+    paused = last if last is not None and isinstance(last.data, LabelsPaused) else None
+    if pause is not None and (paused is None or paused.time != pause.since):
+        data = LabelsPaused(by=pause.by, reason=pause.reason)
+        return of.event(data, time=pause.since, resync=_restates(of, last, pause.since))
+    if pause is None and paused is not None:
+        return of.event(LabelsResumed(since=_time(paused.time)))
+    return None
+
+
+def _restates(of: Publication, last: Event | None, since: float) -> bool:
+    """Whether a freeze is older than the epoch: after a wipe of the bus `labels` writes it again."""
+    return not of.is_of_epoch(last) and of.is_older(since, unknown=False)
 
 
 def of_epoch(of: Publication) -> Event | None:

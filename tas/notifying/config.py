@@ -25,7 +25,7 @@ _LabelName = Annotated[str, msgspec.Meta(pattern="^[a-zA-Z_][a-zA-Z0-9_]{0,99}$"
 
 _URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[1-9][0-9]{0,4})?(?:[/?][!-~]*)?")
 
-DEFAULT_KINDS = frozenset({"violation", "metric", "source", "policy", "breaker", "gap"})
+DEFAULT_KINDS = frozenset({"violation", "metric", "source", "policy", "breaker", "pause", "gap"})
 """The kinds of events that a sink gets if its settings name none. A sink for CloudEvents gets all."""
 
 

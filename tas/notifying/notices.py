@@ -13,6 +13,8 @@ from tas.events.data import (
     Gap,
     LabelApplied,
     LabelRemoved,
+    LabelsPaused,
+    LabelsResumed,
     MetricFresh,
     MetricStale,
     PolicyAccepted,
@@ -68,6 +70,8 @@ def notice_of(event: Event) -> Notice | None:  # noqa: PLR0911 - one return for 
             return _of_policy(event.data)
         case BreakerTripped() | BreakerReset():
             return _of_breaker(event.data)
+        case LabelsPaused() | LabelsResumed():
+            return _of_pause(event.data)
         case EpochChanged() | Gap():
             return _of_bus(event.data)
         case Unknown():
@@ -217,6 +221,28 @@ def _of_breaker(data: BreakerTripped | BreakerReset) -> Notice:
         scope="",
         text=text,
         group_text=group,
+    )
+
+
+def _of_pause(data: LabelsPaused | LabelsResumed) -> Notice:
+    if isinstance(data, LabelsPaused):
+        begins, reason = True, "LabelsPaused"
+        why = f": {line_of(data.reason)}" if data.reason else ""
+        text = f"all labels were paused by {line_of(data.by)}{why}"
+    else:
+        begins, reason = False, "LabelsResumed"
+        text = "labels are set and removed again: the pause has ended"
+    return Notice(
+        kind=_kind(type(data)),
+        reason=reason,
+        condition="LabelsPaused",
+        begins=begins,
+        warning=begins,
+        labels={},
+        object="all labels",
+        scope="",
+        text=text,
+        group_text=text,
     )
 
 

@@ -31,7 +31,7 @@ from bus.events import (
     read_position,
     write_position,
 )
-from bus.kinds import BREAKER_RECORDS, NODE_FACTS, POLICY_RECORDS, SOURCE_STATES
+from bus.kinds import BREAKER_RECORDS, NODE_FACTS, PAUSE_RECORDS, POLICY_RECORDS, SOURCE_STATES
 from bus.record_kind import Entry, Handler
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
@@ -52,13 +52,14 @@ from tas.events.transitions import (
     of_gap,
     of_labels,
     of_missing_node,
+    of_pause,
     of_policy,
     of_source,
     of_verdict,
 )
 from tas.policy.policy import PolicyKey
 from tas.sources.state import SourceState
-from tas.verdict.brake import Breaker
+from tas.verdict.brake import Breaker, Pause
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
 from workers.publishing.metrics import Metrics
@@ -159,7 +160,7 @@ class Session:
             self._watch_of(NODE_FACTS.to(self._take_facts), on_epoch=self._nodes.clear),
             self._watch_of(POLICY_RECORDS.to(self._take_policy), on_epoch=self._policies.clear),
             self._watch_of(SOURCE_STATES.to(self._take_source)),
-            self._watch_of(BREAKER_RECORDS.to(self._take_breaker)),
+            self._watch_of(BREAKER_RECORDS.to(self._take_breaker), PAUSE_RECORDS.to(self._take_pause)),
         )
 
     @classmethod
@@ -200,8 +201,8 @@ class Session:
 
     # What the bus says
 
-    def _watch_of(self, handler: Handler[Any, Any], *, on_epoch: Callable[[], None] = lambda: None) -> Watch:
-        return Watch(self._bus, handler, on_epoch=lambda _: on_epoch(), on_batch=self._note_lists)
+    def _watch_of(self, *handlers: Handler[Any, Any], on_epoch: Callable[[], None] = lambda: None) -> Watch:
+        return Watch(self._bus, *handlers, on_epoch=lambda _: on_epoch(), on_batch=self._note_lists)
 
     def _note_lists(self) -> None:
         """Notes whether all lists are complete; then deleted nodes have no label any more."""
@@ -264,6 +265,12 @@ class Session:
         if breaker is not None or not entry.present:
             event = partial(of_breaker, name=entry.key, breaker=breaker)
             self._add(self._change(("breaker", entry.key), event, Revision(entry.revision, entry.created)))
+
+    def _take_pause(self, entry: Entry[str, Pause]) -> None:
+        pause = entry.readable()
+        if pause is not None or not entry.present:
+            event = partial(of_pause, pause=pause)
+            self._add(self._change(("pause",), event, Revision(entry.revision, entry.created)))
 
     def _take_verdict(self, entry: Entry[str, NodeVerdict], logged: LoggedVerdict | None = None) -> None:
         node, found = entry.key, _Decoded(entry)

@@ -14,9 +14,10 @@ from bus.connection import Bus
 from bus.events import read_position
 from tas.events.data import Gap
 from tas.policy.rules import State
+from tas.verdict.brake import ALL
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
-from tests.integration.workers.publishing.world import World
+from tests.integration.workers.publishing.world import KEY, World
 from tests.integration.workers.running import running
 from workers.publishing import session
 from workers.publishing.events import EventPublisher
@@ -94,18 +95,34 @@ async def test_transitions_are_published_and_nothing_else(bus: Bus, world: World
         )
         await world.until("metric.stale node-1", "metric.fresh node-1", "metric.stale node-2", channel="metric")
         assert await world.types("policy") == ["policy.accepted p resync"]
+        # The bucket of each of these records has only the newest revision: so each change is waited for.
         await world.facts("node-1", p="violating", zone="a")
+        await world.source(dry=False)
+        await world.source(dry=True)
+        await world.policy(generation=2, operator="Nonsense")
+        for policy in (KEY.name, ALL):
+            await world.breaker(policy, tripped=True)
+        await world.pause("ops@host")
+        await world.until("label.applied node-1", channel="label")
+        await world.until("source.dry prometheus", channel="source")
+        await world.until("policy.accepted p resync", "policy.refused p", channel="policy")
+        await world.until("breaker.tripped p", "breaker.tripped _all", channel="breaker")
+        await world.until("labels.paused pause", channel="pause")
         await world.facts("node-1", p="violating", zone="b")
         await world.facts("node-1", zone="b")
-        await world.until("label.applied node-1", "label.removed node-1", channel="label")
-        await world.source(dry=False)
-        await world.source(dry=True)
         await world.source(dry=True)
         await world.source(dry=False)
-        await world.until("source.dry prometheus", "source.back prometheus", channel="source")
-        await world.policy(generation=2, operator="Nonsense")
         await world.policy(generation=3)
+        for policy in (KEY.name, ALL):
+            await world.breaker(policy, tripped=False)
+        await world.pause(None)
+        await world.until("label.applied node-1", "label.removed node-1", channel="label")
+        await world.until("source.dry prometheus", "source.back prometheus", channel="source")
         await world.until("policy.accepted p resync", "policy.refused p", "policy.accepted p", channel="policy")
+        await world.until(
+            "breaker.tripped p", "breaker.reset p", "breaker.tripped _all", "breaker.reset _all", channel="breaker"
+        )
+        await world.until("labels.paused pause", "labels.resumed pause", channel="pause")
         assert await world.types("bus") == ["bus.epochchanged bus"]
     ids = [event.id for event in await world.events()]
     assert len(ids) == len(set(ids))

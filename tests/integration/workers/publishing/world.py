@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
 
-from bus.buckets import NODES, POLICIES, SOURCES, SYNCED, VERDICTS
+from bus.buckets import BREAKERS, NODES, PAUSED, POLICIES, SOURCES, SYNCED, VERDICTS
 from bus.connection import Bus
 from bus.events import EventReader
 from bus.kinds import NODE_VERDICTS
+from bus.records.breakers import encode_breaker, encode_pause
 from bus.records.codec import encode, time_of
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord, encode_policy
@@ -16,12 +17,13 @@ from bus.records.sources import encode_source_state
 from bus.records.synced import Synced
 from bus.records.verdicts import encode_verdict
 from bus.stream_reader import FROM_START
-from bus.subjects import node_facts_key, policy_key, verdict_key
+from bus.subjects import breaker_key, node_facts_key, policy_key, verdict_key
 from tas.events.event import Event
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import SourceMetric, SourceState
+from tas.verdict.brake import Breaker, Pause, Trip
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import put
@@ -66,6 +68,14 @@ class World:
         metrics = {"m": SourceMetric(missing="no value") if dry else SourceMetric(nodes=1)}
         state = SourceState(kind="prometheus", holder="h", since=now, time=now, period=1.0, polls=1, metrics=metrics)
         await put(self.bus, SOURCES, "prometheus", encode_source_state(state))
+
+    async def breaker(self, policy: str, *, tripped: bool) -> None:
+        trip = Trip(since=time.time(), limit=1, wanted=2, selected=3) if tripped else None
+        await put(self.bus, BREAKERS, breaker_key(policy), encode_breaker(Breaker(nodes={"node-1": 1}, trip=trip)))
+
+    async def pause(self, by: str | None) -> None:
+        pause = None if by is None else encode_pause(Pause(by=by, since=time.time()))
+        await put(self.bus, BREAKERS, PAUSED, pause)
 
     async def synced(self) -> None:
         for bucket in (POLICIES, NODES):

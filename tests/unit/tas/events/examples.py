@@ -12,6 +12,8 @@ from tas.events.data import (
     Gap,
     LabelApplied,
     LabelRemoved,
+    LabelsPaused,
+    LabelsResumed,
     MetricFresh,
     MetricStale,
     PolicyAccepted,
@@ -43,6 +45,8 @@ EXAMPLES: tuple[EventData, ...] = (
     PolicyRefused(**POLICY, problems=("spec.strategies = 1: must be an object",), total=1),
     BreakerTripped(policy="demo.policy", limit=10, wanted=11, selected=20),
     BreakerReset(policy="demo.policy", since=SINCE),
+    LabelsPaused(by="ops@host-1", reason="maintenance"),
+    LabelsResumed(since=SINCE),
     EpochChanged(epoch="1795277068888665", previous="1795277000000000"),
     Gap(stream="VERDICT_LOG", first=5, last=9),
 )

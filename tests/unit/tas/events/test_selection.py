@@ -10,6 +10,8 @@ from tas.events.data import (
     EpochChanged,
     Gap,
     LabelApplied,
+    LabelsPaused,
+    LabelsResumed,
     PolicyAccepted,
     SourceDry,
     Unknown,
@@ -69,13 +71,14 @@ def test_a_node_or_a_policy_selects_the_events_about_it_and_those_about_all() ->
     of_node = selected(Selection(node="ip-10-0-0-1.ec2.internal"))
     assert {ViolationStarted, LabelApplied, EpochChanged, Gap} <= of_node
     assert not of_node & {SourceDry, PolicyAccepted, BreakerTripped}
-    assert selected(Selection(node="other")) == {EpochChanged, Gap}
+    of_all = {LabelsPaused, LabelsResumed, EpochChanged, Gap}
+    assert selected(Selection(node="other")) == of_all
     of_policy = selected(Selection(policy="demo.policy", namespace="default"))
     assert {ViolationStarted, PolicyAccepted, BreakerTripped, EpochChanged} <= of_policy
     assert LabelApplied not in of_policy  # its policy is another one
     assert LabelApplied in selected(Selection(policy="demo", namespace="anywhere"))  # labels have no namespace
     of_other = selected(Selection(policy="demo.policy", namespace="other"))
-    assert of_other == {EpochChanged, Gap, BreakerTripped, BreakerReset}  # policies of a name share a breaker
+    assert of_other == of_all | {BreakerTripped, BreakerReset}  # policies of a name share a breaker
     for selection in SELECTIONS:
         assert not selection.selects(Unknown(document={"policy": "demo.policy"}))
     for selection in SELECTIONS[3:8]:

@@ -13,6 +13,8 @@ from tas.events.data import (
     Gap,
     LabelApplied,
     LabelRemoved,
+    LabelsPaused,
+    LabelsResumed,
     SourceDry,
     ViolationEnded,
     ViolationStarted,
@@ -29,6 +31,7 @@ from tas.events.transitions import (
     of_gap,
     of_labels,
     of_missing_node,
+    of_pause,
     of_policy,
     of_source,
     of_verdict,
@@ -36,7 +39,7 @@ from tas.events.transitions import (
 from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
 from tas.sources.state import SourceMetric, SourceState
-from tas.verdict.brake import ALL, Breaker, Trip
+from tas.verdict.brake import ALL, Breaker, Pause, Trip
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict, StrategyVerdict
 
 VIOLATED, MET, UNKNOWN = State.VIOLATED, State.MET, State.UNKNOWN
@@ -308,6 +311,34 @@ def test_a_breaker_trips_once_and_is_reset_once() -> None:
     assert breaker(None) == []
     (every,) = breaker(Breaker(trip=trip), ALL)
     assert (every.subject, every.data.names) == ("breakers/_all", ("_all",))
+
+
+def test_a_pause_is_announced_once_and_so_is_its_end() -> None:
+    publisher = Publisher()
+
+    def pause(found: Pause | None) -> list[Event]:
+        return publisher.publish(lambda of: of_pause(of, found))
+
+    assert pause(None) == []
+    first = Pause(by="ops@host", since=5.0, reason="maintenance")
+    (paused,) = pause(first)
+    assert isinstance(paused.data, LabelsPaused)
+    assert (paused.time, paused.resync, paused.data.by, paused.data.reason) == (5.0, False, "ops@host", "maintenance")
+    assert pause(first) == []
+    assert types(pause(Pause(by="ops@host", since=6.0))) == ["labels.paused"]  # the end between the two was missed
+    (resumed,) = pause(None)
+    assert isinstance(resumed.data, LabelsResumed)
+    assert resumed.data.since is not None
+    assert (resumed.data.since.timestamp(), pause(None)) == (6.0, [])
+
+
+def test_what_labels_writes_again_after_a_wipe_is_a_resync() -> None:
+    publisher = Publisher()
+    trip, paused = Trip(since=0.5, limit=1, wanted=2, selected=3), Pause(by="ops@host", since=0.5)
+    (tripped,) = publisher.publish(lambda of: of_breaker(of, "p", Breaker(trip=trip)))
+    (again,) = publisher.publish(lambda of: of_pause(of, paused))
+    assert tripped.resync
+    assert again.resync
 
 
 def test_epochs_and_gaps_are_announced_once() -> None:
