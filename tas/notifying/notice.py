@@ -25,6 +25,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         node_uid: Its uid, or an empty text if it is not known.
         policy: The policy, or None.
         policy_uid: Its uid, or an empty text if it is not known.
+        freeze: The name of the policies whose labels this freezes or releases, `ALL` for all policies; else empty.
     """
 
     kind: str
@@ -41,3 +42,4 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     node_uid: str = ""
     policy: PolicyKey | None = None
     policy_uid: str = ""
+    freeze: str = ""

@@ -29,6 +29,7 @@ from tas.events.data import (
 from tas.events.event import DATA_TYPES, Event
 from tas.notifying.notice import Notice
 from tas.policy.policy import PolicyKey
+from tas.verdict.brake import ALL
 
 
 def _kind(data: type[Data]) -> str:
@@ -205,7 +206,10 @@ def _of_breaker(data: BreakerTripped | BreakerReset) -> Notice:
     if isinstance(data, BreakerTripped):
         begins, reason = True, "BreakerTripped"
         of = f" of {data.selected}" if data.selected else ""
-        text = f"the breaker of {name} has tripped: {data.wanted}{of} nodes would have labels, {data.limit} may"
+        text = (
+            f"the breaker of {name} has tripped: {data.wanted}{of} nodes would have labels, {data.limit} may; "
+            f"no label is set or removed until: tas reset {data.policy or '--all'}"
+        )
         group = "the breakers of {count} policies have tripped"
     else:
         begins, reason = False, "BreakerReset"
@@ -221,6 +225,7 @@ def _of_breaker(data: BreakerTripped | BreakerReset) -> Notice:
         scope="",
         text=text,
         group_text=group,
+        freeze=data.policy or ALL,
     )
 
 
@@ -228,7 +233,7 @@ def _of_pause(data: LabelsPaused | LabelsResumed) -> Notice:
     if isinstance(data, LabelsPaused):
         begins, reason = True, "LabelsPaused"
         why = f": {line_of(data.reason)}" if data.reason else ""
-        text = f"all labels were paused by {line_of(data.by)}{why}"
+        text = f"all labels were paused by {line_of(data.by)}{why}; no label is set or removed until: tas resume"
     else:
         begins, reason = False, "LabelsResumed"
         text = "labels are set and removed again: the pause has ended"
@@ -243,6 +248,7 @@ def _of_pause(data: LabelsPaused | LabelsResumed) -> Notice:
         scope="",
         text=text,
         group_text=text,
+        freeze=ALL,
     )
 
 

@@ -1,13 +1,22 @@
 """What Kubernetes Events say about the nodes and the policies of our events."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tas.notifying.digest import Group
 from tas.notifying.event_series import ObjectReference, Occurrence
 from tas.notifying.notice import Notice
 from tas.policy.policy import API_VERSION, PolicyKey
+from tas.verdict.brake import ALL
 
-_ACTIONS = {"violation": "Evaluate", "metric": "Evaluate", "policy": "Read", "breaker": "Label", "label": "Label"}
+_ACTIONS = {
+    "violation": "Evaluate",
+    "metric": "Evaluate",
+    "policy": "Read",
+    "breaker": "Label",
+    "pause": "Label",
+    "label": "Label",
+}
 """`action` of an Event: what the product does with the object."""
 
 
@@ -20,13 +29,49 @@ def occurrence_on_node(notice: Notice, *, identity: str) -> Occurrence | None:
     return _occurrence(notice, node, policy, note=notice.text, identity=identity)
 
 
-def occurrence_on_policy(group: Group, *, uid_of: Callable[[PolicyKey], str], identity: str) -> Occurrence | None:
-    """What happened to the nodes of a policy, or to the policy itself; None for a group about something else."""
+class StoredPolicy(NamedTuple):
+    """What an Event needs of a policy: its uid, and whether it has a strategy that labels nodes."""
+
+    uid: str
+    has_labels: bool
+
+
+def needs_policies(group: Group) -> bool:
+    """Whether `occurrences_on_policies` needs the stored policies."""
     newest = group.notices[-1]
-    if newest.policy is None:
-        return None
-    policy = _policy(newest.policy, newest.policy_uid or uid_of(newest.policy))
-    return _occurrence(newest, policy, None, note=group.text, identity=identity)
+    return bool(newest.freeze) or (newest.policy is not None and not newest.policy_uid)
+
+
+def occurrences_on_policies(
+    group: Group, *, policies: Mapping[PolicyKey, StoredPolicy], identity: str
+) -> list[Occurrence]:
+    """What happened to the nodes of a policy, to policies themselves, or to the labels of policies.
+
+    `policies` has the stored policies. A breaker or a pause is about each policy whose labels it freezes: no object of
+    the cluster stands for all policies, and who looks at one of them must see why its labels do not change.
+    """
+    newest = group.notices[-1]
+    if newest.node and newest.policy is not None:
+        return [_on_policy(newest, newest.policy, policies, group.text, identity)]
+    return [
+        _on_policy(notice, key, policies, notice.text, identity)
+        for notice in group.notices
+        for key in _policies_of(notice, policies)
+    ]
+
+
+def _policies_of(notice: Notice, policies: Mapping[PolicyKey, StoredPolicy]) -> Sequence[PolicyKey]:
+    if notice.freeze:
+        return [key for key, policy in policies.items() if policy.has_labels and notice.freeze in (ALL, key.name)]
+    return [] if notice.policy is None else [notice.policy]
+
+
+def _on_policy(
+    notice: Notice, key: PolicyKey, policies: Mapping[PolicyKey, StoredPolicy], note: str, identity: str
+) -> Occurrence:
+    stored = policies.get(key)
+    uid = notice.policy_uid or ("" if stored is None else stored.uid)
+    return _occurrence(notice, _policy(key, uid), None, note=note, identity=identity)
 
 
 def _policy(key: PolicyKey, uid: str) -> ObjectReference:
@@ -41,7 +86,7 @@ def _occurrence(
         related=related,
         reason=notice.reason,
         action=_ACTIONS.get(notice.kind, "Report"),
-        scope=notice.scope,
+        scope=notice.freeze or notice.scope,
         note=note,
         warning=notice.warning,
         identity=identity,

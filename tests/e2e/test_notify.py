@@ -7,14 +7,20 @@ from typing import Any
 
 import pytest
 
+from bus.buckets import POLICIES
 from bus.connection import Bus
-from tas.events.data import EndReason, ViolationEnded, ViolationStarted
+from bus.records.policies import PolicyRecord, encode_policy
+from bus.subjects import policy_key
+from tas.events.data import BreakerReset, BreakerTripped, EndReason, ViolationEnded, ViolationStarted
 from tas.notifying.config import KubernetesEventsConfig
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import PolicyKey
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import until
 from tests.e2e.test_rights import account, is_allowed
 from tests.integration.servers import eventually
 from tests.integration.workers.publishing.test_notify import World
+from tests.integration.workers.running import put
 from tests.kubernetes.admin import Admin
 from tests.kubernetes.watch_scenarios import strategies
 from workers.kubernetes.client import KubernetesClient
@@ -83,6 +89,13 @@ def world(bus: Bus, tmp_path: Path) -> World:
     return World(bus, tmp_path)
 
 
+async def stored_policy(bus: Bus, key: PolicyKey, uid: str) -> None:
+    """Stores a policy with labels."""
+    rule = {"metricname": "m", "operator": "GreaterThan", "target": 1}
+    policy, _ = parse_policy(key, {"strategies": {"deschedule": {"rules": [rule]}}})
+    await put(bus, POLICIES, policy_key(key), encode_policy(PolicyRecord(policy=policy, uid=uid, generation=1)))
+
+
 async def test_nodes_and_policies_have_events_with_a_correct_series(
     cluster: Cluster, admin: Admin, world: World, namespace: str, node: str
 ) -> None:
@@ -132,5 +145,20 @@ async def test_nodes_and_policies_have_events_with_a_correct_series(
             assert group["regarding"]["kind"] == "TASPolicy"
             written = world.value("tas_notify_requests_total", sink="cluster", code="200") - before
             assert len(others) <= written <= len(others) + 3
+
+            # Its breaker, and the breaker over all policies, trip again and again: an Event with a series for each.
+            await stored_policy(world.bus, PolicyKey(namespace, "noticed"), uids["noticed"])
+            tripped = BreakerTripped(policy="noticed", limit=1, wanted=12, selected=13)
+            for _ in range(2):
+                await world.publish(tripped, BreakerTripped(limit=1, wanted=12, selected=13))
+                await world.acknowledged("cluster")
+                await world.publish(BreakerReset(policy="noticed"), BreakerReset())
+                await world.acknowledged("cluster")
+            found = await events.on_policy("BreakerTripped")
+            assert [each["series"]["count"] for each in found] == [2, 2]
+            assert {each["regarding"]["uid"] for each in found} == {uids["noticed"]}
+            described = cluster.kubectl("describe", "taspolicy", "noticed", "-n", namespace)
+            assert "BreakerTripped" in described
+            assert "12 of 13 nodes would have labels, 1 may" in described
         with pytest.raises(ForbiddenError):
             await client.merge_patch(NODES, node, {"metadata": {"labels": {"a": "b"}}}, field_manager="test")

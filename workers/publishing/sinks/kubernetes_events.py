@@ -16,10 +16,11 @@ from tas.notifying.config import KubernetesEventsConfig
 from tas.notifying.digest import Digest
 from tas.notifying.event_series import CreateEvent, EventSeries, Occurrence, PatchSeries
 from tas.notifying.notices import notice_of
-from tas.notifying.occurrences import occurrence_on_node, occurrence_on_policy
-from tas.notifying.outbox import Delivery, Outbox
+from tas.notifying.occurrences import StoredPolicy, needs_policies, occurrence_on_node, occurrences_on_policies
+from tas.notifying.outbox import BACKOFF, Delivery, Outbox
 from tas.policy.policy import PolicyKey
 from tas.values.duration import parse_duration
+from tas.verdict.ownership import LABEL_STRATEGIES
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import (
     ConflictError,
@@ -99,7 +100,7 @@ class KubernetesEventsSink:
     def _add(self, message: EventMessage) -> None:
         notice = notice_of(message.event)
         self._open[message.sequence] = 1  # until the end of this method
-        if notice is not None and notice.policy is not None:
+        if notice is not None and (notice.policy is not None or notice.freeze):
             self._open[message.sequence] += 1
             self._digest.add(notice, (message.sequence, message.event.id), _now())
         what = None if notice is None else occurrence_on_node(notice, identity=message.event.id)
@@ -111,28 +112,32 @@ class KubernetesEventsSink:
     async def _add_groups(self) -> None:
         """Records what is due about policies."""
         groups, held = self._digest.take(_now())
-        uids = {group.notices[-1].policy: "" for group in groups if not group.notices[-1].policy_uid}
-        for policy in uids:
-            if policy is not None:
-                uids[policy] = await self._uid(policy)
+        policies = await self._policies() if any(map(needs_policies, groups)) else {}
         # One write stands for all events of the message: they are acknowledged when the last write is done.
         sequences = tuple(sequence for sequence, _ in held)
-        self._open.update(dict.fromkeys(sequences, len(groups)))
-        for group in groups:
-            what = occurrence_on_policy(group, uid_of=lambda policy: uids.get(policy, ""), identity=held[0][1])
-            if what is None:
-                self._finish(sequences)
-            else:
-                self._record(what, sequences)
+        found = [
+            what for group in groups for what in occurrences_on_policies(group, policies=policies, identity=held[0][1])
+        ]
+        self._open.update(dict.fromkeys(sequences, len(found)))
+        for what in found:
+            self._record(what, sequences)
         self._finish(sequences)
 
-    async def _uid(self, policy: PolicyKey) -> str:
-        try:
-            record = (await POLICY_RECORDS.get(self._bus, policy)).readable()
-        except BusError as error:
-            self._log.warning("policy_uid_unknown", policy=str(policy), error=str(error))
-            return ""
-        return "" if record is None else record.uid
+    async def _policies(self) -> dict[PolicyKey, StoredPolicy]:
+        """The stored policies that the settings admit. Waits for the bus."""
+        while True:
+            try:
+                entries = await POLICY_RECORDS.entries(self._bus)
+            except BusError as error:
+                self._log.warning("policies_unknown", error=str(error))
+                await asyncio.sleep(BACKOFF.first)
+                continue
+            return {
+                entry.key: StoredPolicy(record.uid, not record.policy.strategies.keys().isdisjoint(LABEL_STRATEGIES))
+                for entry in entries
+                if self._config.policies is None or str(entry.key) in self._config.policies
+                if (record := entry.readable()) is not None
+            }
 
     def _record(self, what: Occurrence, sequences: tuple[int, ...]) -> None:
         write = self._series.record(what, time.time())

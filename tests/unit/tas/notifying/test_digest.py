@@ -92,7 +92,8 @@ def test_policies_and_strategies_are_groups_of_their_own_and_warnings_come_first
     assert digest_text(groups).splitlines() == [
         "node-1 violates default/other (dontschedule): 2",
         "node-2 violates default/other (deschedule): 2",
-        "the breaker of demo has tripped: 12 nodes would have labels, 10 may",
+        "the breaker of demo has tripped: 12 nodes would have labels, 10 may; no label is set or removed until: "
+        "tas reset demo",
         "5 changes of VERDICT_LOG were lost before they were announced",
         "node-1 no longer violates default/demo (dontschedule)",
     ]

@@ -1,6 +1,6 @@
 """Kubernetes Events: what is created, and what only counts."""
 
-from tas.events.data import ResourcePatched, SourceDry
+from tas.events.data import BreakerTripped, EventData, LabelsPaused, PolicyRefused, ResourcePatched, SourceDry
 from tas.notifying.digest import Group
 from tas.notifying.event_series import (
     FINISH_SECONDS,
@@ -14,7 +14,8 @@ from tas.notifying.event_series import (
     event_name,
     shortened_note,
 )
-from tas.notifying.occurrences import occurrence_on_node, occurrence_on_policy
+from tas.notifying.occurrences import StoredPolicy, needs_policies, occurrence_on_node, occurrences_on_policies
+from tas.policy.policy import PolicyKey
 from tests.unit.tas.notifying.making import notice, started
 
 NODE = ObjectReference(api_version="v1", kind="Node", name="node-1", uid="u")
@@ -119,8 +120,8 @@ def test_a_violation_is_about_the_node_with_its_policy_and_about_the_policy_with
     )
     assert on_node.related == policy
     group = Group(notices=tuple(notice(started(f"node-{n}")) for n in range(3)), transitions=3)
-    on_policy = occurrence_on_policy(group, uid_of=lambda _: "", identity="e1")
-    assert on_policy is not None
+    assert not needs_policies(group)
+    (on_policy,) = occurrences_on_policies(group, policies={}, identity="e1")
     assert on_policy.regarding == policy
     assert on_policy.note == "3 nodes violate default/demo (dontschedule): node-0, node-1, node-2"
     created = EventSeries("host").record(on_policy, 0.0)
@@ -131,6 +132,49 @@ def test_a_violation_is_about_the_node_with_its_policy_and_about_the_policy_with
 def test_without_an_object_of_a_cluster_there_is_no_event() -> None:
     dry = notice(SourceDry(source="mine"))
     assert occurrence_on_node(dry, identity="e") is None
-    assert occurrence_on_policy(Group(notices=(dry,), transitions=1), uid_of=lambda _: "", identity="e") is None
+    assert occurrences_on_policies(Group(notices=(dry,), transitions=1), policies=POLICIES, identity="e") == []
     without_cluster = notice(ResourcePatched(node="node-1", resource="telemetry/scheduling", count=5))
     assert occurrence_on_node(without_cluster, identity="e") is None
+
+
+POLICIES = {
+    PolicyKey("a", "demo"): StoredPolicy("uid-a", has_labels=True),
+    PolicyKey("b", "demo"): StoredPolicy("uid-b", has_labels=True),
+    PolicyKey("c", "demo"): StoredPolicy("uid-c", has_labels=False),
+    PolicyKey("a", "other"): StoredPolicy("uid-other", has_labels=True),
+}
+
+
+def regarded(*datas: EventData) -> dict[tuple[str, str, str], Occurrence]:
+    """The occurrences on policies, by namespace and name of the policy and by what distinguishes their series."""
+    group = Group(notices=tuple(notice(data) for data in datas), transitions=len(datas))
+    assert needs_policies(group)
+    found = occurrences_on_policies(group, policies=POLICIES, identity="e")
+    by_key = {(each.regarding.namespace, each.regarding.name, each.scope): each for each in found}
+    assert len(by_key) == len(found) == len({(each.regarding.namespace, event_name(each)) for each in found})
+    return by_key
+
+
+def test_a_freeze_is_about_each_policy_whose_labels_it_freezes() -> None:
+    tripped, every = BreakerTripped(policy="demo", limit=1, wanted=2), BreakerTripped(limit=20, wanted=21)
+    found = regarded(tripped, every)
+    of_name = {("a", "demo", "demo"), ("b", "demo", "demo")}
+    of_all = {("a", "demo", "_all"), ("b", "demo", "_all"), ("a", "other", "_all")}
+    assert found.keys() == of_name | of_all
+    assert found["a", "demo", "demo"].regarding.uid == "uid-a"
+    assert "tas reset demo" in found["b", "demo", "demo"].note
+    assert "tas reset --all" in found["b", "demo", "_all"].note
+    assert regarded(LabelsPaused(by="ops")).keys() == of_all
+
+
+def test_policies_that_are_refused_together_have_an_event_each() -> None:
+    refused = [
+        PolicyRefused(namespace="a", policy=name, policy_uid="", generation=1, problems=(f"{name} is bad",), total=1)
+        for name in ("demo", "other")
+    ]
+    found = regarded(*refused)
+    assert {key: each.regarding.uid for key, each in found.items()} == {
+        ("a", "demo", ""): "uid-a",
+        ("a", "other", ""): "uid-other",
+    }
+    assert "other is bad" in found["a", "other", ""].note
