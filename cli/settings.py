@@ -132,6 +132,7 @@ _OFFERS_RESOURCE = ("run all", "run resources")
 _RUNS_COLLECT = ("run all", "run collect")
 _RUNS_NOTIFY = ("run all", "run notify")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
+_NAMES_CLUSTER = ("run all", "run events", "run notify", "run resources", "up")
 _SERVES_HTTPS = ("run all", "run extender")
 _EVALUATES = ("run evaluate", "run labels", "run watch")
 _QUERIES = ("events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
@@ -253,6 +254,12 @@ def _replicas(text: str) -> int:
 def _node(text: str) -> str:
     if not is_subdomain(text):
         raise ValueError("must be a node's name: a lowercase DNS subdomain (RFC 1123)")
+    return text
+
+
+def _cluster(text: str) -> str:
+    if not is_subdomain(text):
+        raise ValueError("must be a lowercase DNS subdomain (RFC 1123)")
     return text
 
 
@@ -402,6 +409,16 @@ class Settings:
         commands=_RUNS_NOTIFY,
         parse=Path,
         default_text="none; `run notify`: must be given",
+    )
+    cluster_name: str | None = _setting(
+        group="Events",
+        form="NAME",
+        help="The name of the cluster: the end of the attribute `source` of its events, the label `cluster` of alerts, "
+        "and the first line of messages to a chat. So a place to which several clusters send can tell them apart. All "
+        "workers of a cluster need the same name.",
+        commands=_NAMES_CLUSTER,
+        parse=_cluster,
+        default_text="none",
     )
     listen: Address = _setting(
         group="The extender",

@@ -32,13 +32,14 @@ async def sinks_of(
         raise StartError(f"{flag('sinks')} must be given")
     configs = read_sinks(settings.sinks)
     folder = settings.sinks.parent
+    cluster = settings.cluster_name or ""
 
     async def built(name: str, config: SinkConfig) -> Sink:
         match config:
             case AlertmanagerConfig():
-                return AlertmanagerSink(bus, name, config, folder=folder, metrics=metrics)
+                return AlertmanagerSink(bus, name, config, folder=folder, metrics=metrics, cluster=cluster)
             case ChatConfig():
-                return ChatSink(bus, name, config, folder=folder, metrics=metrics)
+                return ChatSink(bus, name, config, folder=folder, metrics=metrics, cluster=cluster)
             case CloudEventsConfig():
                 return CloudEventsSink(bus, name, config, folder=folder, metrics=metrics)
             case KubernetesEventsConfig():

@@ -28,6 +28,7 @@ from cli.settings import (
 from cli.sinks import sinks_of
 from cli.sources import Sources, sources_of
 from tas.errors import shortened
+from tas.events.event import source_of
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
@@ -98,7 +99,9 @@ BUILD: dict[str, Callable[[Bus, Settings, CollectorRegistry], Worker]] = {
     "evaluate": lambda bus, settings, registry: Evaluate(
         bus, registry=registry, default_stale_after=settings.stale_after
     ),
-    "events": lambda bus, _, registry: EventPublisher(bus, registry=registry),
+    "events": lambda bus, settings, registry: EventPublisher(
+        bus, registry=registry, source=source_of(settings.cluster_name or "")
+    ),
     "extender": _extender,
     "machine": lambda bus, settings, registry: Machine(
         bus, node=settings.node, period=settings.period, registry=registry
@@ -112,7 +115,11 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
         bus, client, registry=registry, default_stale_after=settings.stale_after
     ),
     "resources": lambda bus, client, settings, registry: Resources(
-        bus, client, registry=registry, count=settings.node_resource
+        bus,
+        client,
+        registry=registry,
+        count=settings.node_resource,
+        event_source=source_of(settings.cluster_name or ""),
     ),
     "labels": lambda bus, client, settings, registry: Labels(
         bus,

@@ -13,6 +13,12 @@ TYPE_PREFIX = LABEL_PREFIX
 SOURCE = "/telemetry-aware-scheduling"
 """The attribute `source`, unless an operator names the cluster."""
 
+
+def source_of(cluster: str) -> str:
+    """The attribute `source` of the events of a cluster, a DNS subdomain; empty: without a name."""
+    return f"{SOURCE}/{cluster}" if cluster else SOURCE
+
+
 DATA_TYPES: dict[str, type[Data]] = {
     f"{TYPE_PREFIX}{data.TYPE}": data for data in get_args(EventData) if data is not Unknown
 }

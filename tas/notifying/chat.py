@@ -11,9 +11,9 @@ _NO_BREAK = "\u2060"
 """A word joiner: invisible, and `@` before it calls nobody."""
 
 
-def chat_body(groups: list[Group], *, field: str) -> bytes:
-    """The body of a request, with the message in `field`."""
-    text = _harmless(digest_text(groups))
+def chat_body(groups: list[Group], *, field: str, cluster: str = "") -> bytes:
+    """The body of a request, with the message in `field`. The first line names the cluster, if it has a name."""
+    text = _harmless(f"cluster {cluster}:\n{digest_text(groups)}" if cluster else digest_text(groups))
     if len(text) > MAX_TEXT:
         text = text[: MAX_TEXT - 1] + "…"
     return msgspec.json.encode({field: text})

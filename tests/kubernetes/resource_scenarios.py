@@ -32,7 +32,7 @@ async def resources_running(kubeconfig: Path, url: str, *, count: int = 1000) ->
         Bus.connect(url, name="resources") as bus,
         KubernetesClient.connect(kubeconfig, worker="resources") as client,
     ):
-        worker = Resources(bus, client, registry=registry, count=count)
+        worker = Resources(bus, client, registry=registry, count=count, event_source="/prod")
         async with running(worker):
             await eventually(lambda: worker.unready() is None)
             yield registry
@@ -137,6 +137,7 @@ class ResourceScenarios:
             (f"nodes/{other}", False),
         ]
         assert len({each.event.id for each in events}) == 3
+        assert {each.event.source for each in events} == {"/prod"}
 
 
 async def wait_for_events(bus: Bus, *nodes: str, count: int) -> list[EventMessage]:

@@ -25,8 +25,9 @@ RETRY = Backoff(first=0.1, longest=5.0)
 class ResourceEvents:
     """The nodes that offer the resource and are not announced yet."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, *, source: str) -> None:
         self._bus = bus
+        self._source = source
         self._noted: dict[str, ResourcePatched] = {}
         self._due: dict[str, bool] = {}
         self._wake = asyncio.Event()
@@ -74,7 +75,7 @@ class ResourceEvents:
                 if subject not in last or last[subject].data != data:
                     # The same id for every replica: a node of this uid is announced once.
                     cause, is_listed = Cause(data.node_uid, data.count), self._due.get(node, False)
-                    event = event_of(data, cause, time=time.time(), resync=is_listed)
+                    event = event_of(data, cause, time=time.time(), resync=is_listed, source=self._source)
                     expected.append(Expected(event, stored[subject].sequence if subject in stored else 0))
             for outcome in await publish_events(self._bus, expected) if expected else ():
                 if isinstance(outcome, BusError):

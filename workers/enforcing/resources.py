@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 from bus.connection import Bus
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.node_resource import RESOURCE, is_offered
+from tas.events.event import SOURCE
 from workers.enforcing.lease_first import LeaseFirst
 from workers.enforcing.resource_events import ResourceEvents
 from workers.enforcing.work_queue import RequeueError, WorkQueue
@@ -38,7 +39,15 @@ class Resources:
 
     name = "resources"
 
-    def __init__(self, bus: Bus, client: KubernetesClient, *, registry: CollectorRegistry, count: int) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        client: KubernetesClient,
+        *,
+        registry: CollectorRegistry,
+        count: int,
+        event_source: str = SOURCE,
+    ) -> None:
         self._client = client
         self._count = count
         self._patched: dict[str, float] = {}
@@ -46,7 +55,7 @@ class Resources:
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
         self._reflector = Reflector(client, FULL_NODES, on_list=self._listed, on_change=self._change)
         self._lease = LeaseFirst(bus, "resources", on_held=self._reflector.relist)
-        self._events = ResourceEvents(bus)
+        self._events = ResourceEvents(bus, source=event_source)
         self._patches = Counter(
             "tas_node_resource_patches",
             "Attempts to patch a node's status, by result.",

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease
+from tas.events.event import SOURCE
 from tas.values.backoff import Backoff
 from workers.publishing.metrics import Metrics
 from workers.publishing.session import Session
@@ -34,8 +35,10 @@ class EventPublisher:
 
     name = "events"
 
-    def __init__(self, bus: Bus, *, registry: CollectorRegistry) -> None:
+    def __init__(self, bus: Bus, *, registry: CollectorRegistry, source: str = SOURCE) -> None:
+        """`source`: the attribute of the events."""
         self._bus = bus
+        self._source = source
         self._metrics = Metrics(registry)
         self._session: Session | None = None
         self._was_connected = False
@@ -64,7 +67,7 @@ class EventPublisher:
 
     async def _publish(self) -> None:
         try:
-            self._session = await Session.begin(self._bus, self._metrics)
+            self._session = await Session.begin(self._bus, self._metrics, source=self._source)
             await self._session.run()
         finally:
             self._session = None

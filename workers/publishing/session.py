@@ -132,9 +132,12 @@ class Session:
         streams: _Streams,
         announced: Announcements,
         position: tuple[AnnouncedUpTo | None, int],
+        *,
+        source: str,
     ) -> None:
         self._bus = bus
         self._metrics = metrics
+        self._source = source
         self._streams = streams
         self._announced = announced
         self._position, self._position_sequence = position
@@ -164,14 +167,14 @@ class Session:
         )
 
     @classmethod
-    async def begin(cls, bus: Bus, metrics: Metrics) -> "Session":
+    async def begin(cls, bus: Bus, metrics: Metrics, *, source: str) -> "Session":
         """A session that knows what was announced. Raises BusError."""
         streams = await _Streams.of(bus)
         position = await read_position(bus)
         announced = Announcements()
         for message in await last_events(bus):
             announced.add(message.event, message.sequence)
-        return cls(bus, metrics, streams, announced, position)
+        return cls(bus, metrics, streams, announced, position, source=source)
 
     @property
     def behind(self) -> int:
@@ -288,7 +291,7 @@ class Session:
         """Adds that a complete list of the API server does not have these nodes."""
 
         def event(node: str) -> Event | None:
-            return of_missing_node(self._announced, self._epoch, channel, node, now=time.time())
+            return of_missing_node(self._announced, self._epoch, channel, node, now=time.time(), source=self._source)
 
         for node in sorted(nodes):
             self._add(_Change(("node", node), partial(event, node), time.time()))
@@ -372,7 +375,7 @@ class Session:
         logged: LoggedVerdict | None = None,
     ) -> _Change:
         def next_event() -> Event | None:
-            return event(Publication(self._announced, self._epoch, revision))
+            return event(Publication(self._announced, self._epoch, revision, source=self._source))
 
         return _Change(group, next_event, revision.stored, logged)
 

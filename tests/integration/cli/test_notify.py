@@ -22,13 +22,15 @@ async def test_a_violation_reaches_a_sink_and_so_does_its_end(tas: Tas, tmp_path
     async with receiving() as receiver:
         sinks = tmp_path / "sinks.yaml"
         sinks.write_bytes(orjson.dumps({"sinks": {"hook": {"type": "cloudevents", "url": receiver.url}}}))
+        options = ("--cluster-name", "prod", *FREE)
         policies = policy_folder(tmp_path, POLICY)
-        async with tas.running("run", "all", "--policies", str(policies), "--sinks", str(sinks), *FREE) as running:
+        async with tas.running("run", "all", "--policies", str(policies), "--sinks", str(sinks), *options) as running:
             await running.ready()
             await tas("publish", "node-1", "health_metric=2")
             await eventually(lambda: "node-1" in nodes(receiver, "violation.started"))
             await tas("publish", "node-1", "health_metric=0")
             await eventually(lambda: "node-1" in nodes(receiver, "violation.ended"))
+        assert {each.headers["ce-source"] for each in receiver.accepted} == {"/telemetry-aware-scheduling/prod"}
 
 
 async def test_a_wrong_file_of_sinks_is_one_line_and_exit_code_2(tas: Tas, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "source": ("prometheus=http://a:9090, edge:prometheus=http://b", ["prometheus", "edge"]),
         "source_config": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         "sinks": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
+        "cluster_name": ("prod-1", "prod-1"),
         "only": ("telemetry", "telemetry"),
         "extension_timeout": ("500ms", 0.5),
     }
@@ -160,6 +161,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         ("source", "custom-metrics", "needs --kubeconfig"),
         ("source", "prometheus=http://a,metrics-server", "needs --kubeconfig"),
         ("source_config", "/nowhere/at/all", "is not a readable file"),
+        ("cluster_name", "my cluster", "DNS subdomain"),
         ("log_format", "xml", "must be auto, json or console"),
         ("log_level", "verbose", "must be debug, info, warning or error"),
     ],

@@ -41,12 +41,22 @@ class AlertmanagerSink:
 
     shared = False
 
-    def __init__(self, bus: Bus, name: str, config: AlertmanagerConfig, *, folder: Path, metrics: SinkMetrics) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        name: str,
+        config: AlertmanagerConfig,
+        *,
+        folder: Path,
+        metrics: SinkMetrics,
+        cluster: str = "",
+    ) -> None:
+        """`cluster`: the name of the cluster, a label of every alert."""
         self.name = name
         self._bus = bus
         self._config = config
         self._metrics = metrics
-        self._book = AlertBook(config.labels)
+        self._book = AlertBook(({"cluster": cluster} if cluster else {}) | dict(config.labels))
         self._senders = [
             _Sender(
                 self._book, Poster(config, sink=name, folder=folder, url=url.rstrip("/") + _PATH), name, config, metrics

@@ -38,12 +38,15 @@ class ChatSink:
         folder: Path,
         metrics: SinkMetrics,
         backoff: Backoff = BACKOFF,
+        cluster: str = "",
     ) -> None:
+        """`cluster`: the name of the cluster, the first line of every message."""
         self.name = name
         self._bus = bus
         self._config = config
         self._metrics = metrics
         self._backoff = backoff
+        self._cluster = cluster
         self._poster = Poster(config, sink=name, folder=folder, url=config.url, url_file=config.url_file)
         self._log = ThrottledLog(log, sink=name)
 
@@ -74,7 +77,7 @@ class ChatSink:
 
     async def _send(self) -> None:
         groups, sequences = self._digest.take(_now())
-        body = chat_body(groups, field=self._config.field)
+        body = chat_body(groups, field=self._config.field, cluster=self._cluster)
         failures = 0
         while True:
             answer = await self._poster.post(body, {"Content-Type": "application/json"})

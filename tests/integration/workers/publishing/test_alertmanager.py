@@ -98,8 +98,8 @@ async def alerting(bus: Bus, *urls: str, resend: str = "1s") -> AsyncIterator[Co
     """Runs `notify` with these Alertmanagers."""
     registry = CollectorRegistry()
     metrics = SinkMetrics(registry)
-    config = AlertmanagerConfig(urls=urls, resend=resend, labels={"cluster": "test"})
-    sink = AlertmanagerSink(bus, "alerts", config, folder=Path(), metrics=metrics)
+    config = AlertmanagerConfig(urls=urls, resend=resend, labels={"team": "platform"})
+    sink = AlertmanagerSink(bus, "alerts", config, folder=Path(), metrics=metrics, cluster="test")
     async with running(Notify(bus, [sink], metrics=metrics)):
         yield registry
 
@@ -123,6 +123,7 @@ async def test_an_alert_fires_while_the_node_violates_and_ends_with_it(
             "node": "node-1",
             "policy": "demo",
             "severity": "warning",
+            "team": "platform",
             "strategy": "dontschedule",
         }
         assert abs(seconds(alert["startsAt"]) - first.time) < 0.01

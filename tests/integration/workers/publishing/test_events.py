@@ -13,6 +13,7 @@ from bus.buckets import EVENTS, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.events import read_position
 from tas.events.data import Gap
+from tas.events.event import source_of
 from tas.policy.rules import State
 from tas.verdict.brake import ALL
 from tests.integration.replicas import Replica, replica, tas
@@ -40,7 +41,7 @@ def _position_is_stored_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def publishing(bus: Bus) -> AsyncIterator[CollectorRegistry]:
     registry = CollectorRegistry()
-    worker = EventPublisher(bus, registry=registry)
+    worker = EventPublisher(bus, registry=registry, source=source_of("prod"))
     async with running(worker):
         await eventually(lambda: worker.unready() is None)
         await position_stored(bus, 0)  # before, only the last verdicts count
@@ -124,8 +125,9 @@ async def test_transitions_are_published_and_nothing_else(bus: Bus, world: World
         )
         await world.until("labels.paused pause", "labels.resumed pause", channel="pause")
         assert await world.types("bus") == ["bus.epochchanged bus"]
-    ids = [event.id for event in await world.events()]
-    assert len(ids) == len(set(ids))
+    events = await world.events()
+    assert len({event.id for event in events}) == len(events)
+    assert {event.source for event in events} == {"/telemetry-aware-scheduling/prod"}
 
 
 async def test_what_happened_while_no_replica_ran_is_published_later_and_nothing_twice(

@@ -116,6 +116,9 @@ def test_a_message_has_an_end_whatever_happened() -> None:
     assert len(digest_text(groups).splitlines()) == MAX_GROUPS + 1
     text = orjson.loads(chat_body(groups, field="content"))["content"]
     assert len(text) <= MAX_TEXT
+    named = orjson.loads(chat_body(groups, field="content", cluster="prod"))["content"]
+    assert named.splitlines()[0] == "cluster prod:"
+    assert len(named) <= MAX_TEXT
 
 
 def test_a_text_of_a_policy_calls_nobody() -> None:
