@@ -118,6 +118,4 @@ def _text(value: object) -> str:
 
 def event_json(event: Event) -> str:
     """The event in the JSON format of CloudEvents, as one line."""
-    data = event.data.document if isinstance(event.data, Unknown) else msgspec.to_builtins(event.data)
-    document = cloudevents.attributes(event) | {"datacontenttype": cloudevents.CONTENT_TYPE, "data": data}
-    return json_lines_of(orjson.dumps(document).decode())
+    return json_lines_of(cloudevents.structured(event).decode())

@@ -1,6 +1,7 @@
-"""CloudEvents 1.0 in binary mode: attributes are headers, and the body is the data as JSON.
+"""CloudEvents 1.0: on NATS in binary mode, where attributes are headers and the body is the data as JSON.
 
-No value has a character that a sender or a reader of headers would escape (facts.md n2).
+Elsewhere in structured mode, where one JSON object has all. No value of a header has a character that a sender or a
+reader of headers would escape (facts.md n2).
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,9 @@ from tas.events.event import DATA_TYPES, Event
 
 SPEC_VERSION = "1.0"
 CONTENT_TYPE = "application/json"
+STRUCTURED_TYPE = "application/cloudevents+json; charset=utf-8"
+"""The type of the content in structured mode (facts.md V7)."""
+
 PREFIX = "ce-"
 
 _encode = msgspec.json.Encoder().encode
@@ -53,6 +57,12 @@ def headers(event: Event) -> dict[str, str]:
 def body(event: Event) -> bytes:
     """The data as JSON."""
     return _encode(event.data.document if isinstance(event.data, Unknown) else event.data)
+
+
+def structured(event: Event) -> bytes:
+    """The event in structured mode: one JSON object with the attributes, and with the data in `data`."""
+    data = event.data.document if isinstance(event.data, Unknown) else event.data
+    return _encode(attributes(event) | {"datacontenttype": CONTENT_TYPE, "data": data})
 
 
 def decode(found: Mapping[str, str] | None, data: bytes) -> Event:

@@ -1,10 +1,15 @@
-"""Signatures of HTTP requests in the form of Standard Webhooks: HMAC-SHA256 over id, time and body (facts.md V1)."""
+"""Signatures of HTTP requests in the form of Standard Webhooks: HMAC-SHA256 over id, time and body (facts.md V1).
+
+No other header is signed, so that all that counts of an event must be in the body.
+"""
 
 import base64
 import binascii
 import hashlib
 import hmac
 from collections.abc import Iterable
+
+from tas.events.event import Event
 
 MIN_SECRET = 24
 """The fewest bytes of a secret."""
@@ -30,12 +35,12 @@ def parse_secrets(text: str) -> tuple[bytes, ...]:
     return secrets
 
 
-def webhook_id(event_id: str) -> str:
-    """The id of the requests for an event, the same for each attempt.
+def webhook_id(event: Event) -> str:
+    """The id of the requests for an event, the same for each attempt, and different for all other events.
 
     A receiver splits the signed text at full stops, so the id has none; the id of an event may have some.
     """
-    return f"evt_{hashlib.sha256(event_id.encode()).hexdigest()[:32]}"
+    return f"evt_{hashlib.sha256(f'{event.source} {event.id}'.encode()).hexdigest()[:32]}"
 
 
 def signature_headers(secrets: Iterable[bytes], *, identity: str, now: float, body: bytes) -> dict[str, str]:

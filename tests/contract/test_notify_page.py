@@ -1,10 +1,16 @@
 """The configuration in docs/notify.md is valid, and the page has every field and every alert."""
 
+import base64
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
+from tas.events.cloudevents import structured
 from tas.notifying.alerts import PREFIX
 from tas.notifying.config import (
     AlertmanagerConfig,
@@ -14,8 +20,9 @@ from tas.notifying.config import (
     parse_sinks,
 )
 from tas.notifying.notices import KINDS, notice_of
+from tas.notifying.signature import parse_secrets, signature_headers, webhook_id
 from tests.unit.tas.events.examples import EXAMPLES
-from tests.unit.tas.notifying.making import event
+from tests.unit.tas.notifying.making import event, started
 from workers.process.manifests import read_yaml
 
 PAGE = (Path(__file__).parents[2] / "docs" / "notify.md").read_text()
@@ -43,3 +50,62 @@ def test_every_alert_is_on_the_page_with_its_labels() -> None:
     assert found == {
         name: set(re.findall(r"\w+", labels.partition(";")[0].partition(" (")[0])) for name, labels in rows.items()
     }
+
+
+SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+OTHER = "whsec_" + base64.b64encode(bytes(32)).decode()
+EVENT = event(started("node-1"))
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Callable[[str, dict[str, str], bytes], Any]:
+    """The receiver of the page."""
+    (text,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(text, names)
+    found: Callable[[str, dict[str, str], bytes], Any] = names["event_of"]
+    return found
+
+
+def signed(body: bytes, *, now: float, secrets: str = SECRET) -> dict[str, str]:
+    return signature_headers(parse_secrets(secrets), identity=webhook_id(EVENT), now=now, body=body)
+
+
+def test_the_receiver_of_the_page_accepts_what_is_sent(receiver: Callable[..., Any]) -> None:
+    body = structured(EVENT)
+    for secrets in (SECRET, f"{OTHER} {SECRET}"):
+        found = receiver(SECRET, signed(body, now=time.time(), secrets=secrets), body)
+        assert (found["type"], found["id"], found["data"]["node"]) == (EVENT.type, EVENT.id, "node-1")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"type": EVENT.type.replace("started", "ended")},
+        {"subject": "nodes/node-2"},
+        {"time": 2000.0},
+        {"id": "1/2/violation.started.v1/node-1"},
+        {"source": "/other"},
+        {"data": started("node-2")},
+    ],
+    ids=lambda forged: next(iter(forged)),
+)
+def test_the_receiver_of_the_page_refuses_another_event_under_a_signature(
+    receiver: Callable[..., Any], forged: dict[str, Any]
+) -> None:
+    body = structured(msgspec.structs.replace(EVENT, **forged))
+    assert body != structured(EVENT)
+    with pytest.raises(ValueError, match="signature"):
+        receiver(SECRET, signed(structured(EVENT), now=time.time()), body)
+
+
+def test_the_receiver_of_the_page_refuses_a_replay_and_another_secret(receiver: Callable[..., Any]) -> None:
+    body, now = structured(EVENT), time.time()
+    recorded = signed(body, now=now - 600)
+    with pytest.raises(ValueError, match="not of now"):
+        receiver(SECRET, recorded, body)
+    for changed in ({"webhook-timestamp": str(int(now))}, {"webhook-id": "evt_other"}):
+        with pytest.raises(ValueError, match="signature"):
+            receiver(SECRET, recorded | changed, body)
+    with pytest.raises(ValueError, match="signature"):
+        receiver(SECRET, signed(body, now=now, secrets=OTHER), body)

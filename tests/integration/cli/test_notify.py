@@ -17,7 +17,7 @@ POLICY = demo_policy("""\
 
 async def test_a_violation_reaches_a_sink_and_so_does_its_end(tas: Tas, tmp_path: Path) -> None:
     def nodes(receiver: Receiver, kind: str) -> list[str]:
-        return [each.json["node"] for each in receiver.accepted if kind in each.headers["ce-type"]]
+        return [each.data["node"] for each in receiver.accepted if kind in each.json["type"]]
 
     async with receiving() as receiver:
         sinks = tmp_path / "sinks.yaml"
@@ -30,7 +30,7 @@ async def test_a_violation_reaches_a_sink_and_so_does_its_end(tas: Tas, tmp_path
             await eventually(lambda: "node-1" in nodes(receiver, "violation.started"))
             await tas("publish", "node-1", "health_metric=0")
             await eventually(lambda: "node-1" in nodes(receiver, "violation.ended"))
-        assert {each.headers["ce-source"] for each in receiver.accepted} == {"/telemetry-aware-scheduling/prod"}
+        assert {each.json["source"] for each in receiver.accepted} == {"/telemetry-aware-scheduling/prod"}
 
 
 async def test_a_wrong_file_of_sinks_is_one_line_and_exit_code_2(tas: Tas, tmp_path: Path) -> None:

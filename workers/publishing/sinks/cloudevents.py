@@ -1,4 +1,7 @@
-"""CloudEvents 1.0 over HTTP in binary mode, one signed request for each event, in order for each object."""
+"""CloudEvents 1.0 over HTTP, one signed request for each event, in order for each object.
+
+In structured mode, since a signature covers the body and no header: so no event can be sent as one of another type.
+"""
 
 import asyncio
 import time
@@ -108,16 +111,15 @@ class CloudEventsSink:
         return True
 
     async def _send(self, event: Event) -> Answer:
-        body = cloudevents.body(event)
-        headers = {f"{cloudevents.PREFIX}{name}": value for name, value in cloudevents.attributes(event).items()}
-        headers["Content-Type"] = cloudevents.CONTENT_TYPE
+        body = cloudevents.structured(event)
+        headers = {"Content-Type": cloudevents.STRUCTURED_TYPE}
         if self._config.secret_file is not None:
             try:
                 text = await asyncio.to_thread(read_secret, self._folder, self._config.secret_file)
                 secrets = parse_secrets(text)
             except (HttpConfigError, SecretError) as error:
                 return Answer(problem=f"{self._config.secret_file}: {error}")
-            headers |= signature_headers(secrets, identity=webhook_id(event.id), now=time.time(), body=body)
+            headers |= signature_headers(secrets, identity=webhook_id(event), now=time.time(), body=body)
         return await self._poster.post(body, headers)
 
 

@@ -30,7 +30,12 @@ class Received:
 
     @property
     def event_id(self) -> str:
-        return self.headers["ce-id"]
+        return str(self.json["id"])
+
+    @property
+    def data(self) -> Any:
+        """The data of a CloudEvent."""
+        return self.json["data"]
 
     def is_signed_with(self, secret: bytes) -> bool:
         """Checks the signature as a receiver of Standard Webhooks does, with code of its own."""

@@ -2,9 +2,11 @@
 
 import base64
 
+import msgspec
 import pytest
 
 from tas.notifying.signature import SecretError, parse_secrets, signature_headers, webhook_id
+from tests.unit.tas.notifying.making import event, started
 
 EXAMPLE = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -29,8 +31,10 @@ def test_while_a_secret_changes_a_request_has_both_signatures() -> None:
 
 
 def test_the_id_has_no_full_stop_at_which_a_receiver_could_be_misled() -> None:
-    ids = {webhook_id(f"1764/{n}/violation.started.v1/node-1.example/default/demo.policy") for n in range(100)}
+    ids = {webhook_id(event(started("node-1.example", policy="demo.policy"), revision=n)) for n in range(100)}
     assert len(ids) == 100
+    of_other_cluster = msgspec.structs.replace(event(started("node-1.example")), source="/other")
+    assert webhook_id(of_other_cluster) != webhook_id(event(started("node-1.example")))
     assert not any("." in each for each in ids)
 
 
