@@ -404,8 +404,8 @@ class Settings:
     sinks: Path | None = _setting(
         group="Events",
         form="FILE",
-        help="Where events go: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat. The file is read at the "
-        "start, and checked as a whole. With it `run all` also runs notify.",
+        help="Where events go: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat. The file is checked "
+        "as a whole. A change takes effect when the file is saved. With it `run all` also runs notify.",
         commands=_RUNS_NOTIFY,
         parse=Path,
         default_text="none; `run notify`: must be given",

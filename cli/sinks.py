@@ -18,21 +18,26 @@ from workers.publishing.sinks.base import Sink, SinkMetrics
 from workers.publishing.sinks.chat import ChatSink
 from workers.publishing.sinks.cloudevents import CloudEventsSink
 from workers.publishing.sinks.kubernetes_events import KubernetesEventsSink
-from workers.publishing.sinks_file import read_sinks
+from workers.publishing.sinks_file import SinksFile
 
 
-async def sinks_of(
+def sinks_file(
     settings: Settings,
     bus: Bus,
     connect_kubernetes: Callable[[], Awaitable[KubernetesClient]],
     metrics: SinkMetrics,
-) -> list[Sink]:
-    """Every sink of the settings. Raises StartError."""
-    if settings.sinks is None:
+) -> SinksFile:
+    """The sinks of the settings. Raises StartError."""
+    path = settings.sinks
+    if path is None:
         raise StartError(f"{flag('sinks')} must be given")
-    configs = read_sinks(settings.sinks)
-    folder = settings.sinks.parent
-    cluster = settings.cluster_name or ""
+    folder, cluster = path.parent, settings.cluster_name or ""
+    clients: list[KubernetesClient] = []
+
+    async def client() -> KubernetesClient:
+        if not clients:
+            clients.append(await connect_kubernetes())
+        return clients[0]
 
     async def built(name: str, config: SinkConfig) -> Sink:
         match config:
@@ -44,7 +49,7 @@ async def sinks_of(
                 return CloudEventsSink(bus, name, config, folder=folder, metrics=metrics)
             case KubernetesEventsConfig():
                 if settings.kubeconfig is None:
-                    raise StartError(f"sinks {settings.sinks}: sinks.{name} needs {flag('kubeconfig')}")
-                return KubernetesEventsSink(bus, await connect_kubernetes(), name, config, metrics=metrics)
+                    raise StartError(f"sinks {path}: sinks.{name} needs {flag('kubeconfig')}")
+                return KubernetesEventsSink(bus, await client(), name, config, metrics=metrics)
 
-    return [await built(name, config) for name, config in configs.items()]
+    return SinksFile(path, built, metrics=metrics)

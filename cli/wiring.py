@@ -25,7 +25,7 @@ from cli.settings import (
     flag,
     variable,
 )
-from cli.sinks import sinks_of
+from cli.sinks import sinks_file
 from cli.sources import Sources, sources_of
 from tas.errors import shortened
 from tas.events.event import source_of
@@ -232,8 +232,8 @@ class Process:
 
     async def _notify(self, bus: Bus) -> Worker:
         metrics = SinkMetrics(self.registry)
-        sinks = await sinks_of(self.settings, bus, lambda: self.connect_kubernetes("notify"), metrics)
-        return Notify(bus, sinks, metrics=metrics)
+        file = sinks_file(self.settings, bus, lambda: self.connect_kubernetes("notify"), metrics)
+        return Notify(bus, await file.load(), metrics=metrics, changed=file.changed)
 
     def add(self, worker: Worker) -> None:
         """Adds a worker that was built elsewhere."""

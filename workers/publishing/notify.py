@@ -1,7 +1,7 @@
 """The worker `notify`: takes the public events to the sinks of its settings."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -28,12 +28,22 @@ class Notify:
 
     name = "notify"
 
-    def __init__(self, bus: Bus, sinks: Sequence[Sink], *, metrics: SinkMetrics) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        sinks: Sequence[Sink],
+        *,
+        metrics: SinkMetrics,
+        changed: Callable[[], Awaitable[Sequence[Sink]]] | None = None,
+    ) -> None:
+        """`changed` waits for other settings, and returns all sinks; None: the sinks are always the same.
+
+        A sink whose settings did not change must be the same object.
+        """
         self._bus = bus
         self._sinks = sinks
         self._metrics = metrics
-        for sink in sinks:
-            metrics.start(sink.name)
+        self._changed = changed
 
     def unready(self) -> str | None:
         """Why the worker cannot work. A sink that fails does not change readiness: see its metrics."""
@@ -41,9 +51,25 @@ class Notify:
 
     async def run(self) -> None:
         """Runs until cancelled."""
+        running: dict[Sink, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
-            for sink in self._sinks:
-                tasks.create_task(self._run(sink), name=f"sink {sink.name}")
+            while True:
+                gone = {sink: task for sink, task in running.items() if sink not in self._sinks}
+                for task in gone.values():
+                    task.cancel()
+                if gone:
+                    await asyncio.wait(gone.values())  # a sink with other settings needs the lease of the one before
+                for sink in gone:
+                    del running[sink]
+                    if sink.name not in {each.name for each in self._sinks}:
+                        self._metrics.stop(sink.name)
+                for sink in self._sinks:
+                    if sink not in running:
+                        self._metrics.start(sink.name)
+                        running[sink] = tasks.create_task(self._run(sink), name=f"sink {sink.name}")
+                if self._changed is None:
+                    return
+                self._sinks = await self._changed()
 
     async def _run(self, sink: Sink) -> None:
         failures, started = 0, 0.0

@@ -19,17 +19,20 @@ async def test_a_violation_reaches_a_sink_and_so_does_its_end(tas: Tas, tmp_path
     def nodes(receiver: Receiver, kind: str) -> list[str]:
         return [each.data["node"] for each in receiver.accepted if kind in each.json["type"]]
 
-    async with receiving() as receiver:
+    async with receiving() as receiver, receiving() as added:
         sinks = tmp_path / "sinks.yaml"
-        sinks.write_bytes(orjson.dumps({"sinks": {"hook": {"type": "cloudevents", "url": receiver.url}}}))
+        hook = {"type": "cloudevents", "url": receiver.url}
+        sinks.write_bytes(orjson.dumps({"sinks": {"hook": hook}}))
         options = ("--cluster-name", "prod", *FREE)
         policies = policy_folder(tmp_path, POLICY)
         async with tas.running("run", "all", "--policies", str(policies), "--sinks", str(sinks), *options) as running:
             await running.ready()
             await tas("publish", "node-1", "health_metric=2")
             await eventually(lambda: "node-1" in nodes(receiver, "violation.started"))
+            sinks.write_bytes(orjson.dumps({"sinks": {"hook": hook, "added": hook | {"url": added.url}}}))
             await tas("publish", "node-1", "health_metric=0")
             await eventually(lambda: "node-1" in nodes(receiver, "violation.ended"))
+            await eventually(lambda: "node-1" in nodes(added, "violation.ended"))
         assert {each.json["source"] for each in receiver.accepted} == {"/telemetry-aware-scheduling/prod"}
 
 

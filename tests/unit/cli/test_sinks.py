@@ -1,5 +1,7 @@
 """The sinks of the settings are built, or the start ends with every mistake of their file."""
 
+import asyncio
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -7,26 +9,28 @@ from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
 from cli.settings import Settings
-from cli.sinks import sinks_of
+from cli.sinks import sinks_file
+from tests.integration.servers import eventually
 from workers.kubernetes.client import KubernetesClient
 from workers.process.errors import StartError
-from workers.publishing.sinks.base import Sink, SinkMetrics
+from workers.publishing.sinks.base import SinkMetrics
+from workers.publishing.sinks_file import SinksFile
 
 
-async def built(folder: Path, text: str) -> list[Sink]:
-    """The sinks of a file with this text, without a cluster."""
-    (folder / "sinks.yaml").write_text(text)
+def file_of(folder: Path, text: str, registry: CollectorRegistry | None = None) -> SinksFile:
+    """A file of sinks with this text, without a cluster."""
+    replace(folder, text)
     settings = Settings.load("run notify", {"sinks": str(folder / "sinks.yaml")})
     bus = Bus("nats://127.0.0.1:1", name="test", streams=(), replicas=1)  # sends nothing
 
     async def connect() -> KubernetesClient:
         raise AssertionError
 
-    return await sinks_of(settings, bus, connect, SinkMetrics(CollectorRegistry()))
+    return sinks_file(settings, bus, connect, SinkMetrics(registry or CollectorRegistry()))
 
 
 async def test_each_sink_is_built_by_its_type(tmp_path: Path) -> None:
-    sinks = await built(
+    file = file_of(
         tmp_path,
         """
         sinks:
@@ -35,11 +39,52 @@ async def test_each_sink_is_built_by_its_type(tmp_path: Path) -> None:
           team: {type: chat, url: "http://127.0.0.1:1"}
         """,
     )
-    assert [(sink.name, type(sink).__name__, sink.shared) for sink in sinks] == [
+    assert [(sink.name, type(sink).__name__, sink.shared) for sink in await file.load()] == [
         ("alerts", "AlertmanagerSink", False),
         ("hook", "CloudEventsSink", True),
         ("team", "ChatSink", True),
     ]
+
+
+async def test_a_change_starts_only_the_sinks_with_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.publishing.sinks_file.CHECK_SECONDS", 0.01)
+    registry = CollectorRegistry()
+
+    async def is_readable(expected: bool) -> None:
+        await eventually(lambda: registry.get_sample_value("tas_notify_sinks_readable") == expected)
+
+    same, first = (
+        'same: {type: chat, url: "http://127.0.0.1:1"}',
+        'hook: {type: cloudevents, url: "http://127.0.0.1:1"}',
+    )
+    file = file_of(tmp_path, f"sinks: {{{same}, {first}}}", registry)
+    before = {sink.name: sink for sink in await file.load()}
+    changing = asyncio.create_task(file.changed())
+    for text in ("sinks: [", "sinks: {same: {type: kubernetes-events}}", None, f"sinks: {{{same}, hook: {{}}}}"):
+        replace(tmp_path, text)
+        await is_readable(False)
+        replace(tmp_path, f"sinks: {{{same}, {first}}}")
+        await is_readable(True)
+    replace(tmp_path, "sinks: {}")
+    await is_readable(False)
+    assert not changing.done()
+    replace(tmp_path, f"sinks: {{{same}, {first.replace(':1', ':2')}, new: {first[6:]}}}")
+    after = {sink.name: sink for sink in await changing}
+    assert after.keys() == {"same", "hook", "new"}
+    assert after["same"] is before["same"]
+    assert after["hook"] is not before["hook"]
+    await is_readable(True)
+
+
+def replace(folder: Path, text: str | None) -> None:
+    """Replaces the file by a change of a symbolic link, as kubelet does with a ConfigMap; None: without a file."""
+    data = Path(tempfile.mkdtemp(dir=folder))
+    if text is not None:
+        (data / "sinks.yaml").write_text(text)
+    (data / "link").symlink_to(data / "sinks.yaml")
+    (data / "link").rename(folder / "sinks.yaml")
 
 
 @pytest.mark.parametrize(
@@ -53,4 +98,4 @@ async def test_each_sink_is_built_by_its_type(tmp_path: Path) -> None:
 )
 async def test_an_invalid_file_is_an_error_at_the_start(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(StartError, match=problem):
-        await built(tmp_path, text)
+        await file_of(tmp_path, text).load()

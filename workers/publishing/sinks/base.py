@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import structlog
@@ -62,6 +63,10 @@ class SinkMetrics:
             "Age of the oldest event that the sink has not accepted; of Alertmanager: for how long one has failed.",
         )
         self.alerts = gauge("tas_notify_alerts", "Alerts that fire.")
+        self.sinks_readable = Gauge(
+            "tas_notify_sinks_readable", "1 while the file of --sinks can be read, else 0.", registry=registry
+        )
+        self.sinks_readable.set(1)
         self.lease_held = gauge(
             "tas_notify_lease_held", "1 while this replica runs the sink, 0 while it is on standby."
         )
@@ -73,6 +78,12 @@ class SinkMetrics:
         self.missed.labels(sink)
         for gauge in (self.held, self.behind, self.lag):
             gauge.labels(sink)
+
+    def stop(self, sink: str) -> None:
+        """A sink is gone: what it holds and how late it is has no meaning any more. Its counters stay."""
+        for gauge in (self.held, self.behind, self.lag, self.alerts, self.lease_held):
+            with suppress(KeyError):
+                gauge.remove(sink)
 
 
 class Inbox:

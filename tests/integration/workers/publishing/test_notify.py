@@ -1,9 +1,11 @@
 """Events reach the sinks of `notify`: a real bus, real HTTP, and sinks that fail in every way."""
 
+import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -224,6 +226,30 @@ class TestCloudEvents:
                 await receiver.receives(2)
                 await world.acknowledged("hook")
         assert [each.data["node"] for each in receiver.accepted] == ["node-1", "node-2"]
+
+    async def test_a_sink_with_other_settings_continues_where_the_sink_of_its_name_was(
+        self, world: World, receiver: Receiver
+    ) -> None:
+        settings: asyncio.Queue[Sequence[Sink]] = asyncio.Queue()
+        async with receiving() as other:
+            kept, changed = world.chat(receiver.url), world.cloudevents(other.url)
+            notify = Notify(
+                world.bus, [kept, world.cloudevents(receiver.url)], metrics=world.metrics, changed=settings.get
+            )
+            async with running(notify):
+                published = await world.publish(started("node-1"))
+                await world.acknowledged("hook")
+                settings.put_nowait([kept, changed])
+                published += await world.publish(started("node-2"))
+                await world.acknowledged("hook")
+                published += await world.publish(started("node-3"))
+                await eventually(lambda: published[-1].id in [each.event_id for each in other.accepted])
+                settings.put_nowait([kept])
+                lag = partial(world.registry.get_sample_value, "tas_notify_lag_seconds", {"sink": "hook"})
+                await eventually(lambda: lag() is None)
+                await eventually(lambda: world.value("tas_notify_lease_held", sink="chat") == 1)
+        delivered = [each for each in (*receiver.accepted, *other.accepted) if "webhook-id" in each.headers]
+        assert {each.event_id for each in delivered} == {each.id for each in published}
 
     async def test_what_the_stream_drops_before_a_sink_has_it_is_counted(
         self, world: World, receiver: Receiver
