@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -67,6 +68,27 @@ class _Position(NamedTuple):
     sequence: int
 
 
+@dataclass(slots=True)
+class Counts:
+    """What became of the events of a subscription since the process began, for the metrics of the program.
+
+    Attributes:
+        done: Events whose body of the loop has ended.
+        retried: Calls of `retry` after which the event comes again.
+        dead_letters: Events that were given up.
+        gaps: How often events were lost.
+        skipped: Events that only restate what is, and were not wanted.
+        waiting: Events that waited on the server when the last one arrived; filters may leave some of them out.
+    """
+
+    done: int = 0
+    retried: int = 0
+    dead_letters: int = 0
+    gaps: int = 0
+    skipped: int = 0
+    waiting: int = 0
+
+
 class Subscription:
     """A subscription to the public events, as an async iterator of `Event`.
 
@@ -78,6 +100,9 @@ class Subscription:
 
     A `Gap` says that events were lost to this subscription: read what is stored now, and continue. While server or
     bus are lost, the loop waits.
+
+    Attributes:
+        counts: What became of the events so far.
     """
 
     def __init__(
@@ -113,6 +138,7 @@ class Subscription:
             raise InvalidInputError("subscription", "name", name, "must be 1 to 64 letters, digits, - and _")
         namespace, policy_name = parse_policy_name(policy) if policy else ("", "")
         self.name = name
+        self.counts = Counts()
         self._selection = Selection(of=tuple(of), node=node, namespace=namespace, policy=policy_name)
         self._url = url
         self._since_seconds = since_seconds
@@ -139,6 +165,11 @@ class Subscription:
         assert self._bus is not None, "use `async with`"
         return self._bus
 
+    @property
+    def lag_seconds(self) -> float:
+        """How long ago the event that the body of the loop has was stored; 0 without an event."""
+        return 0.0 if self._held is None else max(0.0, time.time() - self._held.arrived)
+
     async def __aenter__(self) -> Self:
         """Connects in the background: the first event waits until a server answers."""
         connecting = Bus.connect(self._url, name=f"tas-events-{self.name}", streams=())
@@ -156,8 +187,10 @@ class Subscription:
                 if self._current is not None and isinstance(error, Exception):
                     log.error("event_handler_failed", subscription=self.name, error=repr(error))
                     await self.retry(error)
+                elif self._current is not None and error is None:
+                    await self._done(self._current)
                 elif self._current is not None:
-                    await self._settle(self._current, _ACK if error is None else _NAK)
+                    await self._settle(self._current, _NAK)
                 elif self._held is not None:
                     await self._settle(self._held, _NAK)
                 await self._detach()
@@ -171,7 +204,7 @@ class Subscription:
     async def __anext__(self) -> Event:
         """The next event; the one before is done, unless `retry` was called."""
         if self._current is not None:
-            await self._settle(self._current, _ACK)
+            await self._done(self._current)
         while not self._ready:
             try:
                 if self._pull is None:
@@ -196,6 +229,7 @@ class Subscription:
         if message.deliveries >= self._attempts:
             await self._give_up(message, text)
             return
+        self.counts.retried += 1
         seconds = self._retry.after(message.deliveries)
         log.warning(
             "event_retried",
@@ -213,6 +247,7 @@ class Subscription:
         now = asyncio.get_running_loop().time()
         idle_seconds = now - self._held_since
         self._held, self._held_since = message, now
+        self.counts.waiting = message.pending
         if message.sequence <= self._position.sequence:  # done, but the acknowledgement was lost
             await self._settle(message, _ACK)
             return
@@ -250,9 +285,14 @@ class Subscription:
                 continue
             elif each.event.resync and not self._resync:
                 self._skipped += 1
+                self.counts.skipped += 1
             else:
                 return each.event
         return None
+
+    async def _done(self, message: Message) -> None:
+        self.counts.done += 1
+        await self._settle(message, _ACK)
 
     async def _settle(self, message: Message, answer: bytes) -> None:
         """Answers the server; an answer that it does not confirm is sent again after the interruption."""
@@ -278,6 +318,7 @@ class Subscription:
             log.warning("dead_letter_not_stored", subscription=self.name, sequence=message.sequence, error=str(error))
             await self._settle(message, _nak(self._retry.longest))
             return
+        self.counts.dead_letters += 1
         log.error("event_dead_lettered", subscription=self.name, sequence=message.sequence, error=reason)
         await self._settle(message, _ACK)
 
@@ -356,6 +397,7 @@ class Subscription:
             self._position = self._position._replace(sequence=sequence)
 
     def _report_gap(self, first: int, last: int) -> None:
+        self.counts.gaps += 1
         log.warning("events_lost", subscription=self.name, first=first, last=last)
         self._ready.append((lost_event(EVENTS.stream, first, last, now=time.time()), None))
 

@@ -69,7 +69,7 @@ async def line(output: asyncio.StreamReader) -> str:
 
 
 async def test_the_program_that_subscribes_prints_what_begins_and_ends(server: EmbeddedServer, bus: Bus) -> None:
-    (program,) = re.findall(
+    program, _ = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs" / "subscribing.md").read_text(), re.DOTALL | re.MULTILINE
     )
     of: dict[str, Any] = {"node": "node-1", "namespace": "default", "policy": "demo-policy", "strategy": "deschedule"}

@@ -16,7 +16,7 @@ from bus.dead_letters import DeadLetter, dead_letter_of
 from bus.errors import BusError
 from bus.stream_reader import FROM_START, StreamReader
 from bus.subjects import event_subject
-from bus.subscription import Subscription
+from bus.subscription import Counts, Subscription
 from tas.errors import InvalidInputError
 from tas.events import cloudevents
 from tas.events.data import EpochChanged, EventData, Gap, LabelApplied, LabelRemoved, ViolationStarted
@@ -132,6 +132,8 @@ async def test_an_event_that_failed_comes_again_before_any_newer_one(server: Ser
                 elif len(nodes) == 4:
                     break
     assert nodes == ["node-1", "node-1", "node-1", "node-2"]
+    assert events.counts == Counts(done=2, retried=2)
+    assert events.lag_seconds == 0
     retried = [line for line in logs if line["event"] == "event_retried"]
     assert [(line["attempt"], line["error"]) for line in retried] == [(1, "no answer"), (2, "no answer")]
     assert await dead_letters(bus) == []
@@ -140,16 +142,22 @@ async def test_an_event_that_failed_comes_again_before_any_newer_one(server: Ser
 async def test_a_handler_that_always_fails_gets_other_events_after_a_dead_letter(server: Server, bus: Bus) -> None:
     sequence, _ = await publish(bus, started("node-1"), started("node-2"))
 
+    counts: list[Counts] = []
+
     async def fail() -> None:
         async with subscription(server, attempts=2) as events:
+            counts.append(events.counts)
             async for event in events:
                 assert node_of(event) == "node-1"
+                assert events.counts.waiting == 1
+                assert 0 < events.lag_seconds < 600
                 raise ZeroDivisionError("line\nbreak, é")
 
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             await fail()
     assert await handled(server, 1, attempts=2) == ["node-2"]
+    assert [(each.done, each.retried, each.dead_letters) for each in counts] == [(0, 1, 0), (0, 0, 1)]
     ((letter, event),) = await dead_letters(bus)
     assert letter == DeadLetter("test", "line\\nbreak, é", attempts=2, sequence=sequence)
     assert event.data == started("node-1")
@@ -252,6 +260,7 @@ async def test_events_that_were_deleted_while_the_process_was_away_are_a_gap(ser
     assert await handled(server, 1) == ["node-0"]
     async with emptied(bus, last), subscription(server) as events:
         assert (await anext(events)).data == Gap(stream=EVENTS.stream, first=first + 1, last=last - 1)
+        assert events.counts.gaps == 1
         assert node_of(await anext(events)) == "node-3"
 
 
