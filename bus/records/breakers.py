@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bus.records.codec import Time, encode, reader, time_of
+from bus.records.codec import Time, encode, reader, seconds_of, time_of
 from tas.errors import line_of
 from tas.verdict.brake import Breaker, Pause, Trip
 
@@ -48,7 +48,7 @@ def decode_breaker(data: bytes) -> Breaker:
         nodes=stored.nodes,
         trip=None
         if trip is None
-        else Trip(since=trip.since.timestamp(), limit=trip.limit, wanted=trip.wanted, selected=trip.selected),
+        else Trip(since=seconds_of(trip.since), limit=trip.limit, wanted=trip.wanted, selected=trip.selected),
     )
 
 
@@ -60,4 +60,4 @@ def encode_pause(pause: Pause) -> bytes:
 def decode_pause(data: bytes) -> Pause:
     """The inverse of `encode_pause`, with texts of one line. Raises InvalidInputError."""
     stored = _read_pause(data)
-    return Pause(by=line_of(stored.by), since=stored.since.timestamp(), reason=line_of(stored.reason))
+    return Pause(by=line_of(stored.by), since=seconds_of(stored.since), reason=line_of(stored.reason))

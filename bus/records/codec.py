@@ -1,7 +1,7 @@
 """Helpers of all encoders and decoders."""
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -45,9 +45,24 @@ def optional_time_of(seconds: float | None) -> datetime | None:
     return None if seconds is None else time_of(seconds)
 
 
+def seconds_of(time: datetime) -> float:
+    """The inverse of `time_of`.
+
+    Raises InvalidInputError if UTC has no year for the time, as for `0001-01-01T00:00:00+01:00`, so that no record with
+    this time can be written.
+    """
+    seconds = time.timestamp()
+    if time.year in (MINYEAR, MAXYEAR):
+        try:
+            time_of(seconds)
+        except ValueError as error:
+            raise InvalidInputError("record", "time", time.isoformat(), str(error)) from error
+    return seconds
+
+
 def optional_seconds_of(time: datetime | None) -> float | None:
-    """The seconds since 1970 of a time, or None of None."""
-    return None if time is None else time.timestamp()
+    """`seconds_of`, or None of None."""
+    return None if time is None else seconds_of(time)
 
 
 def quantity_texts(metrics: Mapping[str, Quantity]) -> dict[str, str]:

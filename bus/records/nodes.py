@@ -2,7 +2,16 @@
 
 import msgspec
 
-from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, quantity_texts, reader, time_of
+from bus.records.codec import (
+    Time,
+    encode,
+    optional_seconds_of,
+    optional_time_of,
+    quantity_texts,
+    reader,
+    seconds_of,
+    time_of,
+)
 from tas.errors import InvalidInputError
 from tas.samples.sample import NodeSamples, Scrape
 from tas.values.quantity import Quantity, QuantityError, parse_quantity
@@ -73,8 +82,8 @@ def decode_node_samples(data: bytes) -> NodeSamples:
     scrapes = [
         Scrape(
             source=scrape.source,
-            measured=scrape.measured.timestamp(),
-            arrived=scrape.arrived.timestamp(),
+            measured=seconds_of(scrape.measured),
+            arrived=seconds_of(scrape.arrived),
             sequence=scrape.sequence,
             window=scrape.window,
             ends=optional_seconds_of(scrape.ends),

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from bus.records.codec import Time, decoded, encode, time_of
+from bus.records.codec import Time, decoded, encode, seconds_of, time_of
 from tas.errors import InvalidInputError
 from tas.policy.manifest import parse_policy, policy_spec
 from tas.policy.policy import Policy, PolicyKey, Problem
@@ -75,6 +75,6 @@ def decode_policy(key: PolicyKey, data: bytes) -> PolicyRecord:
         generation=written.generation,
         origin=written.origin,
         resource_version=written.resource_version or "",
-        created=None if isinstance(written.created, msgspec.UnsetType) else written.created.timestamp(),
+        created=None if isinstance(written.created, msgspec.UnsetType) else seconds_of(written.created),
         problems=found if written.problems is None else tuple(written.problems),
     )

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from bus.records.codec import UNREADABLE, Time, decoded, encode, optional_time_of, quantity_texts, time_of
+from bus.records.codec import UNREADABLE, Time, decoded, encode, optional_time_of, quantity_texts, seconds_of, time_of
 from bus.subjects import parse_samples_subject
 from tas.errors import InvalidInputError
 from tas.samples.freshness import time_fault
@@ -214,7 +214,12 @@ def _window(sample: str, body: _Samples) -> float | None:
 
 
 def _ends(sample: str, body: _Samples) -> float | None:
-    return None if body.ends is msgspec.UNSET else _field(sample, "ends", body.ends, _time_decoder).timestamp()
+    if body.ends is msgspec.UNSET:
+        return None
+    try:
+        return seconds_of(_field(sample, "ends", body.ends, _time_decoder))
+    except InvalidInputError as error:
+        _refuse(sample, "ends", body.ends, error.reason)
 
 
 def _metrics(sample: str, body: _Samples) -> dict[str, msgspec.Raw]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, time_of
+from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, seconds_of, time_of
 from tas.sources.result import RefusalReason
 from tas.sources.state import RefusedValues, SourceMetric, SourceState
 
@@ -52,7 +52,7 @@ def decode_source_state(data: bytes) -> SourceState:
     fields = msgspec.structs.asdict(written)
     fields |= {name: optional_seconds_of(fields[name]) for name in _TIMES}
     fields["refused"] = {
-        RefusalReason(each.reason): RefusedValues(count=each.count, example=each.example, time=each.time.timestamp())
+        RefusalReason(each.reason): RefusedValues(count=each.count, example=each.example, time=seconds_of(each.time))
         for each in written.refused
         if each.reason in set(RefusalReason)
     }

@@ -5,7 +5,7 @@ from operator import attrgetter
 
 import msgspec
 
-from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, time_of
+from bus.records.codec import Time, encode, optional_seconds_of, optional_time_of, reader, seconds_of, time_of
 from tas.policy.policy import PolicyKey
 from tas.policy.rules import State
 from tas.verdict.verdict import (
@@ -105,7 +105,7 @@ def decode_verdict(data: bytes) -> NodeVerdict:
         node_uid=written.node_uid,
         nodes_revision=written.nodes_revision,
         policies_revision=written.policies_revision,
-        time=written.time.timestamp(),
+        time=seconds_of(written.time),
         policies={
             PolicyKey(policy.namespace, policy.name): PolicyVerdict(
                 uid=policy.uid,
@@ -145,7 +145,7 @@ def _written_strategy(strategy: StrategyVerdict) -> _StrategyVerdict:
 def _read_strategy(written: _StrategyVerdict) -> StrategyVerdict:
     return StrategyVerdict(
         state=written.state,
-        changed=written.changed.timestamp(),
+        changed=seconds_of(written.changed),
         value=written.value,
         labels={
             label: LabelVerdict(

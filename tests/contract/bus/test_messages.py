@@ -1,6 +1,7 @@
 """Messages and records of the bus equal the sample files, when read and when written."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from bus.records.samples import decode_samples, encode_samples
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
+from tas.errors import InvalidInputError
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
@@ -279,6 +281,22 @@ def test_fields_of_later_versions_are_ignored(
     for each in list(objects_within(document)):
         each["later"] = {"any": ["thing"]}
     assert decode(json.dumps(document).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "encode", "decode"), RECORDS, ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_what_is_read_can_be_written_whatever_its_times_are(
+    name: str, value: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+) -> None:
+    text = (GOLDEN / name).read_text()
+    assert decode(text.encode()) == value
+    for time in set(re.findall(r'"\d{4}-\d\d-\d\dT[^"]*"', text)):
+        try:
+            found = decode(text.replace(time, '"0001-01-01T00:00:00+01:00"').encode())  # UTC has no year for this
+        except InvalidInputError:
+            continue
+        encode(found)
 
 
 def test_a_refusal_reason_of_a_later_version_is_ignored() -> None:

@@ -48,6 +48,8 @@ from tests.unit.tas.generators import (
 
 SUBJECT = "tas.samples.node-1.machine"
 ARRIVED = 1_800_000_000.0
+NO_YEAR = "0001-01-01T00:00:00+01:00"
+"""A time for which UTC has no year, so it cannot be written again."""
 SEQUENCE = 1_795_277_068_888_665
 
 # The bus stores times in microseconds.
@@ -248,7 +250,7 @@ class TestSamples:
         for text in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
             assert refused_whole({"metrics": {"a": 1}, "measured": text}).field == "measured"
 
-    @pytest.mark.parametrize("ends", ["1", '"2027-01-15T08:00:00"', '"soon"', "null"])
+    @pytest.mark.parametrize("ends", ["1", '"2027-01-15T08:00:00"', '"soon"', "null", f'"{NO_YEAR}"'])
     def test_an_invalid_end_is_refused(self, ends: str) -> None:
         assert refused_whole(f'{{"metrics": {{"a": 1}}, "ends": {ends}}}'.encode()).field == "ends"
 
