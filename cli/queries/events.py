@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import click
 import msgspec
-import orjson
 
 from bus.buckets import EVENTS
 from bus.connection import Bus
@@ -104,14 +103,14 @@ def event_line(event: Event) -> str:
         words.append(shortened(event.data.document, MAX_DATA))
     else:
         fields: dict[str, object] = msgspec.to_builtins(event.data)
-        own = event.subject.split("/")
-        words += (f"{name}={_text(value)}" for name, value in fields.items() if value not in own)
+        about = event.data.ABOUT  # the subject has these fields already
+        words += (f"{name}={_text(value)}" for name, value in fields.items() if f"{{{name}}}" not in about)
     return "  ".join([*words, *(["resync"] if event.resync else [])])
 
 
 def _text(value: object) -> str:
     """A value of the data; quoted if it is not one word."""
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     is_word = text and text.isprintable() and " " not in text
     return text if is_word else shortened(text, MAX_DATA)
 

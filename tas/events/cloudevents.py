@@ -22,6 +22,9 @@ STRUCTURED_TYPE = "application/cloudevents+json; charset=utf-8"
 
 PREFIX = "ce-"
 
+MAX_DEPTH = 64
+"""The most levels of the data of a type that is not known: what can be read can also be written."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -38,7 +41,7 @@ def attributes(event: Event) -> dict[str, str]:
         "type": event.type,
         "source": event.source,
         "subject": event.subject,
-        "time": datetime.fromtimestamp(event.time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "time": _rfc3339(event.time),
     }
     if event.resync:
         found["resync"] = "true"
@@ -89,18 +92,34 @@ def decode(found: Mapping[str, str] | None, data: bytes) -> Event:
     )
 
 
+def _rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 def _time(text: str) -> float:
     try:
-        return msgspec.convert(text, Time).timestamp()
+        seconds = msgspec.convert(text, Time).timestamp()
+        _rfc3339(seconds)  # UTC may have no year for the time: then the event could not be sent on
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
         raise InvalidInputError("event", f"{PREFIX}time", text, "must be a time as in RFC 3339") from error
+    return seconds
 
 
 def _data(of_type: str, identity: str, data: bytes) -> EventData:
     known = DATA_TYPES.get(of_type)
     try:
-        if known is None:
-            return Unknown(document=msgspec.json.decode(data) if data else None)
-        return cast("EventData", _decoder(known).decode(data))
+        if known is not None:
+            return cast("EventData", _decoder(known).decode(data))
+        document = msgspec.json.decode(data) if data else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputError(f"event {identity}", "body", data.decode(errors="replace"), str(error)) from error
+    if not _has_depth(document, MAX_DEPTH):
+        raise InvalidInputError(f"event {identity}", "body", document, f"must have at most {MAX_DEPTH} levels")
+    return Unknown(document=document)
+
+
+def _has_depth(value: object, most: int) -> bool:
+    """Whether a value of JSON has at most `most` levels of objects and arrays."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return not isinstance(value, list) or (most > 0 and all(_has_depth(each, most - 1) for each in value))

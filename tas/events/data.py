@@ -212,6 +212,7 @@ ALL_POLICIES = "_all"
 class _OfBreaker(Data, frozen=True, kw_only=True):
     """`policy` is the name of the policies that share the breaker; without a name it is the limit over all policies."""
 
+    ABOUT: ClassVar[str] = "breakers/{policy}"
     NAMES: ClassVar[tuple[str, ...]] = ("policy",)
 
     policy: str = ""

@@ -42,6 +42,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: EventData
 
 
+MAX_DIGITS = 20
+"""The most digits of a revision: the server counts with 64 bits. Python reads no number of more than 4,300."""
+
+
 class Cause(NamedTuple):
     """What caused an event: a revision of a record, in an epoch of the bus (microseconds since 1970, as text)."""
 
@@ -66,7 +70,8 @@ def cause_of(event: Event) -> Cause | None:
     """The cause of an event by its id; None for an id of another form."""
     epoch, _, rest = event.id.partition("/")
     revision = rest.partition("/")[0]
-    return Cause(epoch, int(revision)) if epoch.isdecimal() and revision.isdecimal() and rest.isascii() else None
+    is_number = revision.isascii() and revision.isdecimal() and len(revision) <= MAX_DIGITS
+    return Cause(epoch, int(revision)) if epoch.isdecimal() and is_number else None
 
 
 def lost_event(stream: str, first: int, last: int, *, now: float) -> Event:

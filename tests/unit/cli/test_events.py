@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cli.queries.events import event_json, event_line
-from tas.events.data import EventData, LabelApplied, PolicyRefused, Unknown, ViolationStarted
+from tas.events.data import BreakerTripped, EventData, LabelApplied, PolicyRefused, Unknown, ViolationStarted
 from tas.events.event import Cause, Event, event_of
 from tests.unit.tas.events.examples import EXAMPLES
 
@@ -38,8 +38,17 @@ def made(data: EventData, *, resync: bool = False) -> Event:
             Event(id="1", type="x.v2", source="/x", subject="", time=0, data=Unknown(document={"a": HOSTILE})),
             r"1970-01-01T00:00:00Z  x.v2  -  {'a': 'a\nb\x1b[31m c'}",
         ),
+        (
+            made(ViolationStarted(node="1", namespace="1", policy="1", strategy="s", value="1", generation=10**25)),
+            "2026-01-01T00:00:00Z  violation.started.v1  nodes/1  namespace=1  policy=1  strategy=s  "
+            "generation=10000000000000000000000000  value=1",
+        ),
+        (
+            made(BreakerTripped(policy="demo", limit=1, wanted=2)),
+            "2026-01-01T00:00:00Z  breaker.tripped.v1  breakers/demo  limit=1  wanted=2",
+        ),
     ],
-    ids=["violation", "label", "hostile", "unknown"],
+    ids=["violation", "label", "hostile", "unknown", "numbers", "breaker"],
 )
 def test_an_event_is_one_line(event: Event, line: str) -> None:
     assert event_line(event) == line
@@ -54,3 +63,8 @@ def test_an_event_in_json_is_a_cloud_event_in_one_line(data: EventData) -> None:
     assert (document["specversion"], document["id"], document["type"]) == ("1.0", event.id, event.type)
     assert document["datacontenttype"] == "application/json"
     assert isinstance(document["data"], dict)
+
+
+def test_an_event_in_json_may_have_any_number() -> None:
+    event = Event(id="1", type="x.v2", source="/x", subject="", time=0, data=Unknown(document={"a": 10**25}))
+    assert json.loads(event_json(event))["data"] == {"a": 10**25}

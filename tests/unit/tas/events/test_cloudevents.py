@@ -59,6 +59,8 @@ def test_an_unknown_type_or_version_is_an_event_with_its_document() -> None:
     assert event.data == Unknown(document={"other": [1]})
     assert body(event) == b'{"other":[1]}'
     assert decode(found, b"").data == Unknown()
+    deep = b'{"a":' * 64 + b"1" + b"}" * 64
+    assert body(decode(found, deep)) == deep
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,9 @@ def test_an_unknown_type_or_version_is_an_event_with_its_document() -> None:
         ({"ce-id": ""}, b"{}", "ce-id"),
         ({"ce-time": "yesterday"}, b"{}", "ce-time"),
         ({"ce-time": "2026-01-01T00:00:00"}, b"{}", "ce-time"),
+        ({"ce-time": "0001-01-01T00:00:00+01:00"}, b"{}", "ce-time"),
+        ({"ce-time": "9999-12-31T23:59:59-01:00"}, b"{}", "ce-time"),
+        ({"ce-type": "another"}, b"[" * 65 + b"]" * 65, "body"),
         ({}, b"{", "body"),
         ({}, b'{"node":1}', "body"),
     ],
@@ -90,7 +95,7 @@ def test_different_transitions_have_different_ids() -> None:
 
 
 def test_an_id_of_another_form_has_no_cause() -> None:
-    for text in ("", "a/1/x", "1/b/x", "1"):
+    for text in ("", "a/1/x", "1/b/x", "1", "1/" + 5000 * "9" + "/x"):
         event = decode(headers(STARTED) | {"ce-id": text or "-"}, body(STARTED))
         assert cause_of(event) is None
 
