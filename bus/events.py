@@ -1,5 +1,6 @@
 """The public events on the bus: everybody else reads and writes `Event`, and sees no bytes and no headers."""
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -36,6 +37,12 @@ __all__ = [
 
 ALL_EVENTS = f"{EVENTS_SUBJECT}.>"
 
+MAX_BODY_BYTES = 64 << 10
+"""The largest data of an event that is published."""
+
+_SUBJECT = re.compile(r"(?=.{1,2000}\Z)[!-)+,/-=?-~-]+(\.[!-)+,/-=?-~-]+)*")
+"""Tokens of printable characters of ASCII, without wildcards, in a subject that fits the server's control line."""
+
 
 @dataclass(frozen=True, slots=True)
 class EventMessage:
@@ -68,6 +75,13 @@ class Expected:
     def subject(self) -> str:
         """The subject of the event."""
         return event_subject(self.event.data)
+
+    @property
+    def problem(self) -> str:
+        """Why the server would not accept the event, or an empty text. Its names are from records of any writer."""
+        if _SUBJECT.fullmatch(self.subject) is None:
+            return "a name is not valid"
+        return f"more than {MAX_BODY_BYTES} bytes" if len(cloudevents.body(self.event)) > MAX_BODY_BYTES else ""
 
 
 async def publish_events(bus: Bus, events: Sequence[Expected]) -> list[int | BusError]:

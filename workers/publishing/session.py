@@ -39,6 +39,7 @@ from bus.stream_reader import Lost, Start, StreamReader
 from bus.subjects import event_subject
 from bus.verdict_log import LoggedVerdict, last_verdicts, logged_verdicts
 from bus.watch import Watch
+from tas.errors import line_of
 from tas.events.announcements import Announcements, thing_of
 from tas.events.data import Gap, ViolationStarted
 from tas.events.event import Event
@@ -467,11 +468,13 @@ class Session:
         return found
 
     async def _publish(self, due: Sequence[tuple[_Change, Event]]) -> None:
-        expected = [Expected(event, self._announced.sequence(thing_of(event.data))) for _, event in due]
-        outcomes = await publish_events(self._bus, expected)
+        expected = [(change, Expected(event, self._announced.sequence(thing_of(event.data)))) for change, event in due]
+        acceptable = [(change, each) for change, each in expected if not self._leave_out(each)]
+        outcomes = await publish_events(self._bus, [each for _, each in acceptable])
         conflicts: list[Event] = []
         failure: BusError | None = None
-        for (change, event), outcome in zip(due, outcomes, strict=True):
+        for (change, each), outcome in zip(acceptable, outcomes, strict=True):
+            event = each.event
             if isinstance(outcome, int):
                 self._announced.add(event, outcome)
                 self._metrics.published.labels(event.data.TYPE).inc()
@@ -484,6 +487,14 @@ class Session:
             raise failure
         if conflicts:
             await self._read_again(conflicts)
+
+    def _leave_out(self, expected: Expected) -> bool:
+        """Whether the server would not accept an event: then it counts as announced, else no other would follow."""
+        if not (problem := expected.problem):
+            return False
+        log.error("event_not_publishable", subject=line_of(expected.subject), error=problem)
+        self._announced.add(expected.event, expected.sequence)
+        return True
 
     async def _read_again(self, conflicts: Sequence[Event]) -> None:
         """Reads what another replica has announced instead. Raises BusError."""

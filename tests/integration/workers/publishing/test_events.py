@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -97,7 +98,8 @@ async def test_transitions_are_published_and_nothing_else(bus: Bus, world: World
         await world.until("metric.stale node-1", "metric.fresh node-1", "metric.stale node-2", channel="metric")
         assert await world.types("policy") == ["policy.accepted p resync"]
         # The bucket of each of these records has only the newest revision: so each change is waited for.
-        await world.facts("node-1", p="violating", zone="a")
+        by_hand: dict[str, Any] = {"no name": "violating"}
+        await world.facts("node-1", p="violating", zone="a", **by_hand)
         await world.source(dry=False)
         await world.source(dry=True)
         await world.policy(generation=2, operator="Nonsense")
