@@ -1,6 +1,7 @@
 """`tas pause`, `tas resume` and `tas reset`: stop all labels, and let them change again."""
 
 import getpass
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -80,10 +81,18 @@ async def _pause(bus: Bus, reason: str) -> int:
     if (stored := entry.readable()) is not None:
         echo(f"already {stored}")
         return 0
-    pause = Pause(by=f"{getpass.getuser()}@{socket.gethostname()}", since=time.time(), reason=reason)
+    pause = Pause(by=f"{user_name()}@{socket.gethostname()}", since=time.time(), reason=reason)
     await PAUSE_RECORDS.put(bus, PAUSED, pause, revision=entry.revision, read_at=read_at)
     echo("paused: no label is set or removed until: tas resume")
     return 0
+
+
+def user_name() -> str:
+    """The user for others who look; a container may run as a user without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 async def _resume(bus: Bus) -> int:
