@@ -15,10 +15,14 @@ from tas.values.http_config import HttpConfig
 from tas.values.names import is_source_name
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
-_Kinds = tuple[str, ...] | None
+_NOT_EMPTY = msgspec.Meta(min_length=1)
+"""Of a list that selects events: an empty one would select none, for ever."""
+
+_Kinds = Annotated[tuple[str, ...], _NOT_EMPTY] | None
 """The kinds of events that a sink gets; None: those of `DEFAULT_KINDS`, for CloudEvents all."""
 
-_Policies = tuple[Annotated[str, msgspec.Meta(pattern="^[^/]+/[^/]+$")], ...] | None
+_PolicyName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]+/[a-z0-9.-]+$")]
+_Policies = Annotated[tuple[_PolicyName, ...], _NOT_EMPTY] | None
 """The policies whose events a sink gets, as `namespace/name`; None: all. See `is_about`."""
 
 _LabelName = Annotated[str, msgspec.Meta(pattern="^[a-zA-Z_][a-zA-Z0-9_]{0,99}$")]

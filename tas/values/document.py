@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -52,12 +52,19 @@ class DocumentReader:
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at `$")
             path = path.removesuffix("`")
-            self.add_mistake(f"{field}{path}", _at(value, path), reason)
+            self.add_mistake(f"{field}{path}", _at(value, path), _tags_at(path, kind) or reason)
             return None
 
     def add_mistake(self, field: str, value: object, reason: str) -> None:
         """Adds a mistake that the caller has found."""
         self.mistakes.append(InvalidInputError(self._origin, field, value, reason))
+
+
+def _tags_at(path: str, kind: Any) -> str:
+    """The values of the tag of a union, if `path` is this tag: msgspec does not name them. Else an empty text."""
+    configs = [each.__struct_config__ for each in get_args(kind) if hasattr(each, "__struct_config__")]
+    tags = sorted(str(config.tag) for config in configs if path == f".{config.tag_field}")
+    return f"must be one of {', '.join(tags)}" if tags else ""
 
 
 def _at(value: object, path: str) -> object:

@@ -77,13 +77,19 @@ def test_every_mistake_is_named_and_no_secret_is_quoted() -> None:
                 "i": {"type": "alertmanager", "urls": ["http://a"], "resend": "2h"},
                 "j": {"type": "alertmanager", "urls": ["http://a"], "labels": {"my-label": "x"}},
                 "k": {"type": "chat", "url": "http://x", "policies": ["demo"]},
+                "l": {"type": "chat", "url": "http://x", "policies": ["Default/ demo"]},
+                "m": {"type": "chat", "url": "http://x", "policies": []},
+                "n": {"type": "cloudevents", "url": "http://x", "events": []},
                 "K": {"type": "chat", "url": "http://x"},
             }
         }
     )
-    assert len(found) == 12
+    assert len(found) == 15
     assert all(each.startswith("sinks.yaml: sinks") for each in found)
     assert not any("hidden" in each for each in found)
+    assert any(
+        "sinks.a.type" in each and "alertmanager, chat, cloudevents, kubernetes-events" in each for each in found
+    )
     assert any("sinks.f" in each and "not 'violations'" in each for each in found)
 
 
@@ -133,7 +139,6 @@ OF_DEMO = CloudEventsConfig(url="http://x", policies=("default/demo", "default/t
         (ChatConfig(url="http://x", events=("label",)), started("node-1"), False, False),
         (ChatConfig(url="http://x", policies=("default/demo",)), started("node-1"), False, True),
         (ChatConfig(url="http://x", policies=("default/other",)), started("node-1"), False, False),
-        (CloudEventsConfig(url="http://x", events=()), started("node-1"), False, False),
         (OF_DEMO, started("node-1", policy="other"), False, False),
         (OF_DEMO, LABEL, False, True),
         (OF_DEMO, msgspec.structs.replace(LABEL, policy="other"), False, False),
