@@ -80,9 +80,9 @@ def notice_of(event: Event) -> Notice | None:  # noqa: PLR0911 - one return for 
 
 
 _ENDS = {
-    EndReason.MET: "no longer violates",
-    EndReason.POLICY_REMOVED: "is no longer selected by",
-    EndReason.NODE_REMOVED: "was deleted, and no longer violates",
+    EndReason.MET: "no longer violates {what}",
+    EndReason.POLICY_REMOVED: "no longer violates {what}: the policy or this strategy was deleted",
+    EndReason.NODE_REMOVED: "was deleted, and no longer violates {what}",
 }
 
 
@@ -96,7 +96,8 @@ def _of_strategy(data: ViolationStarted | ViolationEnded | MetricStale | MetricF
             text, group = f"{data.node} violates {what}{value}", f"{{count}} nodes violate {what}"
         case ViolationEnded():
             condition, reason = "NodeViolatesPolicy", "NodeMeetsPolicy"
-            text, group = f"{data.node} {_ENDS[data.reason]} {what}", f"{{count}} nodes no longer violate {what}"
+            text = f"{data.node} {_ENDS[data.reason].format(what=what)}"
+            group = f"{{count}} nodes no longer violate {what}"
         case MetricStale():
             condition = reason = "MetricStale"
             text = f"{data.node} has no fresh sample for {what}"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tas.events.data import BreakerReset, BreakerTripped, EventData, PolicyRefused, Unknown
+from tas.events.data import BreakerReset, BreakerTripped, EndReason, EventData, PolicyRefused, Unknown, ViolationEnded
 from tas.events.event import DATA_TYPES
 from tas.notifying.notices import KINDS, kind_of, notice_of
-from tests.unit.tas.events.examples import EXAMPLES
+from tests.unit.tas.events.examples import EXAMPLES, NODE, STRATEGY
 from tests.unit.tas.notifying.making import event, notice
 
 
@@ -36,6 +36,16 @@ def test_a_begin_and_its_end_are_one_condition_with_the_same_labels() -> None:
     reset = notice(BreakerReset(policy="demo"))
     assert (tripped.condition, tripped.labels) == (reset.condition, reset.labels)
     assert (tripped.begins, reset.begins) == (True, False)
+
+
+def test_an_end_says_why() -> None:
+    words = {reason: notice(ViolationEnded(**STRATEGY, reason=reason)).text for reason in EndReason}
+    what = "default/demo.policy (deschedule)"
+    assert words == {
+        EndReason.MET: f"{NODE['node']} no longer violates {what}",
+        EndReason.POLICY_REMOVED: f"{NODE['node']} no longer violates {what}: the policy or this strategy was deleted",
+        EndReason.NODE_REMOVED: f"{NODE['node']} was deleted, and no longer violates {what}",
+    }
 
 
 def test_the_breaker_over_all_policies_is_about_no_policy() -> None:
