@@ -64,8 +64,15 @@ class PatchLimit:
         self._nodes: dict[str, tuple[float, ...]] = {}
 
     def patched(self, node: str, *, at: float) -> None:
-        """Records that the node was patched."""
-        self._nodes[node] = (*self._nodes.get(node, ()), at)[-self._count :]
+        """Records that the node was patched, and forgets the nodes whose last patch counts no more."""
+        times = self._nodes.pop(node, ())
+        self._nodes[node] = (*times, at)[-self._count :]  # so the nodes are in the order of their last patch
+        while self._nodes[oldest := next(iter(self._nodes))][-1] + self._seconds <= at:
+            del self._nodes[oldest]
+
+    def __len__(self) -> int:
+        """How many nodes are remembered."""
+        return len(self._nodes)
 
     def wait(self, node: str, *, at: float) -> float:
         """Seconds until the next patch of the node is allowed."""

@@ -61,6 +61,16 @@ def test_patches_of_a_node_are_limited_in_each_span_of_time() -> None:
     assert limit.wait("a", at=105.0) == 0.0
 
 
+def test_what_was_patched_long_ago_takes_no_memory() -> None:
+    """Policies come and go for years, each with labels on the same nodes."""
+    limit = PatchLimit(3, seconds=5.0)
+    for second in range(100):
+        limit.patched("again and again", at=float(second))
+        limit.patched(f"once-{second}", at=float(second))
+    assert len(limit) == 6  # of the last five seconds
+    assert limit.wait("again and again", at=99.0) == 3.0
+
+
 def test_an_oscillation_costs_at_most_the_budget_and_ends_with_what_is_desired() -> None:
     budget, current, changes = FlapBudget(20, seconds=300.0), False, []
     for half_second in range(4 * 600):
