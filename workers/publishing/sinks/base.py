@@ -60,7 +60,8 @@ class SinkMetrics:
         self.behind = gauge("tas_notify_behind", "Events that wait on the bus behind those that are held.")
         self.lag = gauge(
             "tas_notify_lag_seconds",
-            "Age of the oldest event that the sink has not accepted; of Alertmanager: for how long one has failed.",
+            "Age of the oldest event that the sink has not accepted, less the time to gather; of Alertmanager: for how "
+            "long one has failed.",
         )
         self.alerts = gauge("tas_notify_alerts", "Alerts that fire.")
         self.sinks_readable = Gauge(
@@ -98,13 +99,18 @@ class Inbox:
         take: Callable[[EventMessage], None],
         *,
         capacity: int,
+        gathers: float = 0.0,
     ) -> None:
-        """`take` gets each event that the sink's settings admit; `finish` acknowledges it later."""
+        """`take` gets each event that the sink's settings admit; `finish` acknowledges it later.
+
+        `gathers`: the seconds that the sink waits on purpose before it sends an event; they are no lag.
+        """
         self.wake = asyncio.Event()
         self._name = name
         self._config = config
         self._metrics = metrics
         self._give = take
+        self._gathers = gathers
         self._messages: dict[int, Message] = {}
         self._not_wanted: list[Message] = []
         self._log = ThrottledLog(log, sink=name)
@@ -164,4 +170,4 @@ class Inbox:
 
     def _lag(self) -> float:
         oldest = self._deliveries.oldest()
-        return 0.0 if oldest is None else max(0.0, time.time() - oldest)
+        return 0.0 if oldest is None else max(0.0, time.time() - oldest - self._gathers)

@@ -54,7 +54,15 @@ class ChatSink:
         """Sends until cancelled."""
         wait, interval = parse_duration(self._config.wait), parse_duration(self._config.interval)
         self._digest: Digest[int] = Digest(wait=wait, interval=interval, capacity=CAPACITY)
-        self._inbox = Inbox(self._bus, self.name, self._config, self._metrics, self._add, capacity=CAPACITY)
+        self._inbox = Inbox(
+            self._bus,
+            self.name,
+            self._config,
+            self._metrics,
+            self._add,
+            capacity=CAPACITY,
+            gathers=max(wait, interval),
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._inbox.run())

@@ -82,7 +82,15 @@ class KubernetesEventsSink:
         self._digest: Digest[tuple[int, str]] = Digest(wait=wait, interval=interval, capacity=CAPACITY // 2)
         self._open: Counter[int] = Counter()  # writes that an event still waits for, by sequence
         self._done: list[int] = []
-        self._inbox = Inbox(self._bus, self.name, self._config, self._metrics, self._add, capacity=CAPACITY)
+        self._inbox = Inbox(
+            self._bus,
+            self.name,
+            self._config,
+            self._metrics,
+            self._add,
+            capacity=CAPACITY,
+            gathers=max(wait, interval),
+        )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._inbox.run())
             tasks.create_task(self._check_series())

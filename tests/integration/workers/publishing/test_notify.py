@@ -298,11 +298,19 @@ class TestOtherSinks:
         assert len(receiver.accepted) <= 2, "two only if the events took longer than the wait"
         assert "nodes violate default/demo (dontschedule): node-0, node-1" in text
 
+    async def test_a_chat_that_gathers_is_not_behind(self, world: World, receiver: Receiver) -> None:
+        await world.publish(started("node-1"))
+        async with world.running(world.chat(receiver.url, wait="1h")):
+            await eventually(lambda: world.value("tas_notify_held", sink="chat") == 1)
+            assert world.value("tas_notify_lag_seconds", sink="chat") == 0
+        assert receiver.requests == []
+
     async def test_a_chat_that_fails_gets_what_it_missed(self, world: World, receiver: Receiver) -> None:
         receiver.behaviour = answering(500)
         await world.publish(started("node-1"))
         async with world.running(world.chat(receiver.url)):
             await eventually(lambda: len(receiver.requests) >= 3)
+            assert world.value("tas_notify_lag_seconds", sink="chat") > 0
             await world.publish(started("node-2"))
             receiver.behaviour = None
             await eventually(lambda: "node-2" in "".join(each.json["text"] for each in receiver.accepted))
