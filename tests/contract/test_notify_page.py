@@ -10,16 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from bus.deliveries import FIRST_SECONDS
 from tas.events.cloudevents import structured
-from tas.notifying.alerts import PREFIX
+from tas.notifying.alerts import CONFIRM_SECONDS, PREFIX, RESOLVED_SECONDS
+from tas.notifying.chat import MAX_TEXT
 from tas.notifying.config import (
+    DEFAULT_KINDS,
     AlertmanagerConfig,
     ChatConfig,
     CloudEventsConfig,
     KubernetesEventsConfig,
     parse_sinks,
 )
+from tas.notifying.digest import SHOWN
 from tas.notifying.notices import KINDS, notice_of
+from tas.notifying.outbox import MAX_ATTEMPTS
 from tas.notifying.signature import parse_secrets, signature_headers, webhook_id
 from tests.unit.tas.events.examples import EXAMPLES
 from tests.unit.tas.notifying.making import event, started
@@ -38,6 +43,20 @@ def test_the_example_has_each_type_of_sink() -> None:
 def test_every_field_and_every_kind_of_event_is_on_the_page() -> None:
     fields = {field.encode_name for kind in TYPES for field in msgspec.structs.fields(kind)}
     assert {name for name in fields | KINDS if f"`{name}`" not in PAGE} == set()
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    text = " ".join(PAGE.split())
+    chat = ChatConfig(url="http://x")
+    assert f"| `{chat.wait}`, `{chat.interval}` |" in text
+    (left_out,) = re.findall(r"\| all but ([^;|]+); `cloudevents`: all \|", text)
+    assert set(re.findall(r"`(\w+)`", left_out)) == KINDS - DEFAULT_KINDS
+    assert f"An ended alert is sent again for {RESOLVED_SECONDS / 60:g} minutes" in text
+    assert f"not announced again within {CONFIRM_SECONDS / 60:g} minutes" in text
+    assert f"An event that failed {MAX_ATTEMPTS} times" in text
+    assert f"begins with the events of the last {FIRST_SECONDS / 60:g} minutes" in text
+    assert f"names {SHOWN} nodes of each line" in text
+    assert MAX_TEXT <= 2000  # of Discord (facts.md V6)
 
 
 def test_every_alert_is_on_the_page_with_its_labels() -> None:

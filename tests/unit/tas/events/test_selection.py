@@ -79,6 +79,7 @@ def test_a_node_or_a_policy_selects_the_events_about_it_and_those_about_all() ->
     assert LabelApplied in selected(Selection(policy="demo", namespace="anywhere"))  # labels have no namespace
     of_other = selected(Selection(policy="demo.policy", namespace="other"))
     assert of_other == of_all | {BreakerTripped, BreakerReset}  # policies of a name share a breaker
+    assert selected(Selection(of=(ViolationStarted,), node="other")) == {Gap}  # of any other type, too
     for selection in SELECTIONS:
         assert not selection.selects(Unknown(document={"policy": "demo.policy"}))
     for selection in SELECTIONS[3:8]:
