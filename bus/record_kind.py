@@ -87,6 +87,11 @@ class Entry(Generic[K, V]):
         record = self.read()
         return None if isinstance(record, Unreadable) else record
 
+    def read_or(self, unreadable: V) -> V | None:
+        """The record; None without the key, and `unreadable` for an invalid value."""
+        record = self.read()
+        return unreadable if isinstance(record, Unreadable) else record
+
     def packed(self) -> Packed[K, V]:
         """The record to be kept in memory. The entry must have been read before, and have a record."""
         return Packed(self._kind, self.key, self._value or b"null")

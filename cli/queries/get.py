@@ -34,7 +34,7 @@ from tas.policy.policy import PolicyKey, Problem, StrategyType
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState, health
 from tas.values.quantity import format_quantity
-from tas.verdict.brake import Freeze, freeze_of
+from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Freeze, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.status import UNSET_SECONDS, unset_labels
@@ -164,12 +164,17 @@ def _sample_rows(samples: NodeSamples, now: float) -> list[dict[str, Any]]:
 
 async def _policies(bus: Bus, *, as_json: bool) -> int:
     records = [record for _, record in sorted((await readable(bus, POLICY_RECORDS)).items())]
-    breakers, pauses = await readable(bus, BREAKER_RECORDS), await readable(bus, PAUSE_RECORDS)
+    breakers = {
+        entry.key: breaker
+        for entry in await BREAKER_RECORDS.entries(bus)
+        if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None
+    }
+    pause = (await PAUSE_RECORDS.get(bus, PAUSED)).read_or(UNREADABLE_PAUSE)
     freezes = {
         record.policy.key: freeze
         for record in records
         if set(LABEL_STRATEGIES) & record.policy.strategies.keys()
-        if (freeze := freeze_of(record.policy.key, breakers, pauses.get(PAUSED))) is not None
+        if (freeze := freeze_of(record.policy.key, breakers, pause)) is not None
     }
     refused = await readable(bus, REFUSED_LABELS)
     of_policies = _policy_problems(records, freezes, refused, *await _labelling(bus, records))

@@ -7,7 +7,7 @@ from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from bus.record_kind import Entry
 from bus.watch import Watch
 from tas.policy.policy import Policy
-from tas.verdict.brake import Breaker, Pause, freeze_of
+from tas.verdict.brake import UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES
 
 
@@ -46,9 +46,9 @@ class Freezes:
         self._pause = None
 
     def _take_in_pause(self, entry: Entry[str, Pause]) -> None:
-        self._pause = entry.readable()
+        self._pause = entry.read_or(UNREADABLE_PAUSE)
 
     def _take_in_breaker(self, entry: Entry[str, Breaker]) -> None:
         self._breakers.pop(entry.key, None)
-        if (breaker := entry.readable()) is not None:
+        if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None:
             self._breakers[entry.key] = breaker

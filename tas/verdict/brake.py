@@ -46,6 +46,11 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
         return f"paused by {self.by}" + (f": {self.reason}" if self.reason else "")
 
 
+UNREADABLE_BREAKER = Breaker(trip=Trip(since=0.0, limit=0, wanted=0, selected=0))
+UNREADABLE_PAUSE = Pause(by="a record that cannot be read", since=0.0)
+"""They stand for records that cannot be read: these freeze, too, as the breaker may have tripped."""
+
+
 class Freeze(msgspec.Struct, frozen=True):
     """Why all labels of a policy stay unchanged: the reason of its condition `Ready`, and a text with what to do."""
 
@@ -69,11 +74,12 @@ def freeze_of(policy: PolicyKey, breakers: Mapping[str, Breaker], pause: Pause |
         (policy.name, "this policy", f"tas reset {policy}"),
         (ALL, "all policies together", "tas reset --all"),
     ):
-        trip = breakers[name].trip if name in breakers else None
-        if trip is not None:
-            return Freeze(
-                TRIPPED,
-                f"the breaker of {what} tripped: {trip.wanted} of {trip.selected} nodes were to have labels, at most "
-                f"{trip.limit} may; no label is set or removed until: {reset}",
-            )
+        breaker = breakers.get(name)
+        if breaker is None or (trip := breaker.trip) is None:
+            continue
+        if breaker == UNREADABLE_BREAKER:
+            why = "cannot be read, and may have tripped"
+        else:
+            why = f"tripped: {trip.wanted} of {trip.selected} nodes were to have labels, at most {trip.limit} may"
+        return Freeze(TRIPPED, f"the breaker of {what} {why}; no label is set or removed until: {reset}")
     return None

@@ -33,7 +33,7 @@ from bus.watch import Watch
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
-from tas.verdict.brake import ALL, Breaker, Pause, freeze_of
+from tas.verdict.brake import ALL, UNREADABLE_BREAKER, UNREADABLE_PAUSE, Breaker, Pause, freeze_of
 from tas.verdict.ownership import LABEL_STRATEGIES, Claim, Claims, claim_of, owner_of
 from tas.verdict.refused import RefusedLabel, refused_problems
 from tas.verdict.size import PolicySize, left_out, no_room, policy_size
@@ -384,12 +384,12 @@ class _Following:
         self.changed.update(self.claims.named(entry.key))
 
     def _take_pause(self, entry: Entry[str, Pause]) -> None:
-        self.pause = entry.readable()
+        self.pause = entry.read_or(UNREADABLE_PAUSE)
         self.changed.update(self.policies)
 
     def _take_breaker(self, entry: Entry[str, Breaker]) -> None:
         before = self.breakers.pop(entry.key, None)
-        if (breaker := entry.readable()) is not None:
+        if (breaker := entry.read_or(UNREADABLE_BREAKER)) is not None:
             self.breakers[entry.key] = breaker
         if (None if before is None else before.trip) != (None if breaker is None else breaker.trip):
             self.changed.update(self.policies if entry.key == ALL else self.claims.named(entry.key))

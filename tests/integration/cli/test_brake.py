@@ -72,7 +72,9 @@ async def test_a_reset_ends_a_trip_and_keeps_the_nodes(
 
 async def test_a_reset_replaces_a_record_that_cannot_be_read(tas: Tas, bus: Bus) -> None:
     bucket = BREAKER_RECORDS.bucket
+    await put_policy(bus)
     await bus.put(bucket, "p", b"no JSON", revision=0, read_at=time.monotonic())
+    assert "the breaker of this policy cannot be read" in (await tas("get", "policies")).out
     assert (await tas("reset", "p")).code == 0
     assert (await BREAKER_RECORDS.get(bus, "p")).readable() == Breaker()
 

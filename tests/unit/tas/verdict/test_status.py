@@ -7,7 +7,7 @@ import pytest
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, Problem, StrategyType
 from tas.policy.rules import State
-from tas.verdict.brake import ALL, Breaker, Freeze, Pause, Trip, freeze_of
+from tas.verdict.brake import ALL, UNREADABLE_BREAKER, Breaker, Freeze, Pause, Trip, freeze_of
 from tas.verdict.ownership import claim_of
 from tas.verdict.status import (
     MAX_NAMES,
@@ -117,6 +117,7 @@ PAUSE = Pause(by="me@host", since=NOW, reason="upgrade")
         ({"demo": Breaker(nodes={"a": 1}), "other": TRIP}, None, None, ""),
         ({"demo": TRIP}, None, "BreakerTripped", "11 of 30 nodes were to have labels, at most 10 may"),
         ({ALL: TRIP}, None, "BreakerTripped", "tas reset --all"),
+        ({"demo": UNREADABLE_BREAKER}, None, "BreakerTripped", "cannot be read, and may have tripped"),
         ({"demo": TRIP}, PAUSE, "Paused", "paused by me@host: upgrade"),
     ],
 )
