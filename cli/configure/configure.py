@@ -33,9 +33,12 @@ from cli.configure.flags import (
     extender_options,
     extenders_of,
 )
+from cli.configure.status import status
 from cli.output import counted, echo, print_diff
-from tas.configuring.plan import Options, Plan, check_paths, current_config, plan
-from tas.configuring.versions import minor_of_version
+from tas.configuring.kubeadm import PATCH
+from tas.configuring.plan import Options, Plan, check_paths, current_config, for_kubeadm, plan
+from tas.configuring.second_scheduler import SecondScheduler, manifests
+from tas.configuring.versions import minor_of_image, minor_of_version
 from tas.errors import InvalidInputError
 from tas.values.duration import DurationError
 from workers.process.manifests import ManifestError, read_yaml_tree
@@ -92,6 +95,26 @@ def _errors_shown(action: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def _template_option() -> click.Option:
+    return OriginalOption(
+        "f", "template", metavar="FILE",
+        help="The configuration to start from. [default: that of the scheduler, or none]",
+    )  # fmt: skip
+
+
+def _folder_options() -> list[click.Option]:
+    return [
+        OriginalOption(
+            "d", "config_dir", metavar="DIR", default="/etc/kubernetes", show_default=True,
+            help=f"The folder for the configuration; its name is that of -f, or {CONFIG_NAME}.",
+        ),
+        OriginalOption(
+            "cert-dir", "cert_dir", metavar="DIR", default="/etc/certs/", show_default=True,
+            help="The folder for client.crt, client.key and ca.crt, which the scheduler mounts.",
+        ),
+    ]  # fmt: skip
+
+
 def _plan_options() -> list[click.Option]:
     """What the scheduler is to be, and where its files are."""
     return [
@@ -99,14 +122,8 @@ def _plan_options() -> list[click.Option]:
             "m", "manifest", metavar="FILE", default="/etc/kubernetes/manifests/kube-scheduler.yaml",
             show_default=True, help="The manifest of the scheduler.",
         ),
-        OriginalOption(
-            "f", "template", metavar="FILE",
-            help="The configuration to start from. [default: that of the scheduler, or none]",
-        ),
-        OriginalOption(
-            "d", "config_dir", metavar="DIR", default="/etc/kubernetes", show_default=True,
-            help=f"The folder for the configuration; its name is that of -f, or {CONFIG_NAME}.",
-        ),
+        _template_option(),
+        *_folder_options(),
         OriginalOption(
             "cert", "cert", metavar="FILE", default="/etc/kubernetes/pki/ca.crt", show_default=True,
             help="The certificate that the scheduler presents.",
@@ -118,10 +135,6 @@ def _plan_options() -> list[click.Option]:
         click.Option(
             ["--cacert"], metavar="FILE", default="/etc/kubernetes/pki/ca.crt", show_default=True,
             help="The authorities that sign the certificates of the extenders.",
-        ),
-        OriginalOption(
-            "cert-dir", "cert_dir", metavar="DIR", default="/etc/certs/", show_default=True,
-            help="The folder for copies of the three, which the scheduler mounts.",
         ),
         click.Option(
             ["--allow-ca-key"], is_flag=True, help="Copy the key of an authority, as the original does by default."
@@ -368,5 +381,100 @@ def _why_not_alive(address: str) -> str | None:
         connection.close()
 
 
+@click.command("kubeadm", cls=Command, params=[
+    click.Option(["--to"], metavar="DIR", required=True, help="The folder for the files."),
+    click.Option(["--kube-version"], metavar="1.N", required=True, help="The version of the cluster."),
+    click.Option(["--cluster-configuration", "cluster"], metavar="FILE",
+                 help="The ClusterConfiguration of the cluster, which is extended."),
+    _template_option(),
+    *_folder_options(),
+    *extender_options(),
+])  # fmt: skip
+@_errors_shown
+def kubeadm(
+    *,
+    to: str,
+    kube_version: str,
+    cluster: str | None,
+    template: str | None,
+    config_dir: str,
+    cert_dir: str,
+    extenders: tuple[str, ...],
+    **about_extenders: Any,
+) -> int:
+    """Write the same configuration for kubeadm, so that it survives `kubeadm upgrade`.
+
+    Files below DIR: the configuration of the scheduler, a ClusterConfiguration, and a folder `patches`. Nothing else
+    on this machine is read or changed.
+    """
+    minor = minor_of_version(kube_version)
+    chosen = extenders_of(extenders=extenders or (() if template else ("telemetry",)), **about_extenders)
+    name = Path(template).name if template is not None else CONFIG_NAME
+    options = Options(
+        extenders=chosen, config=str(Path(config_dir) / name), certificates=cert_dir.rstrip("/"), minor=minor
+    )
+    check_paths(options, "/etc/kubernetes/manifests/kube-scheduler.yaml")
+    texts = for_kubeadm(_optional(template), _optional(cluster), options, read_yaml_tree)
+    folder = Path(to)
+    paths = {
+        folder / name: texts.config,
+        folder / "cluster-configuration.yaml": texts.cluster_configuration,
+        folder / "patches" / PATCH: texts.patch,
+    }
+    write_all([Step(path=path, before=stored(path), content=text.encode()) for path, text in paths.items()])
+    for path in paths:
+        echo(f"written: {path}")
+    echo(f"on each control plane node: {folder / name} is needed as {options.config}", err=True)
+    if options.is_https:
+        echo(f"on each control plane node: {cert_dir} needs client.crt, client.key and ca.crt", err=True)
+    return 0
+
+
+def _optional(path: str | None) -> str | None:
+    return None if path is None else _text(path, _existing(Path(path)))
+
+
+@click.command("deployment", cls=Command, params=[
+    click.Option(["--image"], required=True, metavar="IMAGE",
+                 help="Of kube-scheduler, such as registry.k8s.io/kube-scheduler:v1.30.4."),
+    click.Option(["--name"], default="telemetry-scheduler", show_default=True, metavar="NAME",
+                 help="Of all objects, and the schedulerName of pods that use it."),
+    click.Option(["--namespace"], default="kube-system", show_default=True, metavar="NAMESPACE",
+                 help="Of the Deployment."),
+    click.Option(["--tls-secret"], default="tas-scheduler-certs", show_default=True, metavar="NAME",
+                 help="The Secret with client.crt, client.key and ca.crt."),
+    click.Option(["--kube-version"], metavar="1.N", help="The scheduler's version. [default: that of its image]"),
+    *extender_options(),
+])  # fmt: skip
+@_errors_shown
+def deployment(
+    *,
+    image: str,
+    name: str,
+    namespace: str,
+    tls_secret: str,
+    kube_version: str | None,
+    extenders: tuple[str, ...],
+    **about_extenders: Any,
+) -> int:
+    """Print a second scheduler as a Deployment, for a cluster whose control plane others manage.
+
+    The output is for `kubectl apply -f -`. Pods use this scheduler by their `schedulerName`.
+    """
+    second = SecondScheduler(
+        name=name,
+        namespace=namespace,
+        image=image,
+        minor=minor_of_image(image) if kube_version is None else minor_of_version(kube_version),
+        secret=tls_secret,
+        extenders=extenders_of(extenders=extenders or ("telemetry",), **about_extenders),
+    )
+    echo(manifests(second), nl=False)
+    return 0
+
+
 configure.add_command(revert)
 configure.add_command(verify)
+configure.add_command(status)
+configure.add_command(kubeadm)
+configure.add_command(deployment)

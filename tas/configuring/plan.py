@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tas.configuring.editing import EditError, Read, edited, rendered
 from tas.configuring.extenders import COMMENTS, SUBJECT, Extender, policy_config_map, with_extenders
+from tas.configuring.kubeadm import SUBJECT as CLUSTER
+from tas.configuring.kubeadm import cluster_configuration, patch
 from tas.configuring.static_pod import SUBJECT as MANIFEST
 from tas.configuring.static_pod import Scheduler, Wanted
 from tas.configuring.versions import minor_of_image
@@ -104,16 +106,9 @@ def plan(manifest: str, config: str | None, certificates: Mapping[str, bytes], o
         new_config = "---\n".join(rendered(each) for each in policy_config_map(options.extenders, minor))
         notices = ["the Policy takes effect after: kubectl apply -f " + options.config]
     else:
-        new_config, notices = _configuration(config, minor, options, scheduler, read)
-    pod, changes, more = scheduler.configured(
-        Wanted(
-            minor=minor,
-            config=None if options.policy else options.config,
-            certificates=options.certificates if options.is_https else None,
-            cluster_dns=any(extender.needs_cluster_dns for extender in options.extenders),
-            digest=digest([new_config.encode(), *(certificates[name] for name in sorted(certificates))]),
-        )
-    )
+        new_config, notices = _configuration(config, minor, options, scheduler.flag("kubeconfig") or KUBECONFIG, read)
+    wanted = _wanted(options, minor, [new_config.encode(), *(certificates[name] for name in sorted(certificates))])
+    pod, changes, more = scheduler.configured(wanted)
     return Plan(
         minor=minor,
         manifest=_edited(MANIFEST, manifest, pod, read),
@@ -123,11 +118,51 @@ def plan(manifest: str, config: str | None, certificates: Mapping[str, bytes], o
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForKubeadm:
+    """The texts of three files: the configuration of the scheduler, and two for kubeadm."""
+
+    config: str
+    cluster_configuration: str
+    patch: str
+
+
+def for_kubeadm(config: str | None, cluster: str | None, options: Options, read: Read) -> ForKubeadm:
+    """The texts for a cluster that kubeadm manages.
+
+    Args:
+        config: The text of the configuration to start from; None: there is none.
+        cluster: The text of the ClusterConfiguration; None: only the fields for the scheduler.
+        options: How the scheduler is to be configured; with its minor version.
+        read: The parser; its errors are not caught.
+
+    Raises:
+        InvalidInputError: as `plan`.
+    """
+    assert options.minor is not None
+    text, _ = _configuration(config, options.minor, options, KUBECONFIG, read)
+    wanted = _wanted(options, options.minor, [text.encode()])
+    try:
+        after = cluster_configuration(cluster, wanted, read)
+    except EditError as error:
+        raise InvalidInputError(CLUSTER, "text", "", str(error)) from error
+    return ForKubeadm(config=text, cluster_configuration=after, patch=patch(wanted))
+
+
+def _wanted(options: Options, minor: int, contents: Sequence[bytes]) -> Wanted:
+    return Wanted(
+        minor=minor,
+        config=None if options.policy else options.config,
+        certificates=options.certificates if options.is_https else None,
+        cluster_dns=any(extender.needs_cluster_dns for extender in options.extenders),
+        digest=digest(contents),
+    )
+
+
 def _configuration(
-    config: str | None, minor: int, options: Options, scheduler: Scheduler, read: Read
+    config: str | None, minor: int, options: Options, kubeconfig: str, read: Read
 ) -> tuple[str, list[str]]:
     before = None if config is None else read(config).value
-    kubeconfig = scheduler.flag("kubeconfig") or KUBECONFIG
     document, notices = with_extenders(before, minor, options.extenders, kubeconfig)
     if config is None:
         return rendered(document, COMMENTS), notices

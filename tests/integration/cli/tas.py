@@ -22,7 +22,21 @@ HEALTH = ("--health-listen", "127.0.0.1:0")
 FREE = ("--listen", "127.0.0.1:0", *HEALTH)
 """Ports that the system chooses."""
 
-SHORT = {"demo", "publish", "pause", "resume", "reset", "get", "events", "explain", "trace", "policy", "crd", "docs"}
+SHORT = {
+    "demo",
+    "publish",
+    "pause",
+    "resume",
+    "reset",
+    "get",
+    "events",
+    "explain",
+    "trace",
+    "policy",
+    "configure",
+    "crd",
+    "docs",
+}
 """The commands that end by themselves."""
 
 COMMAND_SECONDS = 240.0

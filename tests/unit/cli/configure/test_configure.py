@@ -465,3 +465,26 @@ def test_verify_asks_the_scheduler(node: Node, path: str, status: int) -> None:
             thread.join()
     assert code(result) == status
     assert ("does not answer" in result.stdout) is bool(status)
+
+
+# Other outputs
+
+
+def test_the_files_for_kubeadm(node: Node) -> None:
+    to = node.folder / "kubeadm"
+    assert code(tas("configure", "kubeadm", "--to", str(to), "--kube-version", "1.31", "-d", "/d")) == 0
+    assert sorted(str(path.relative_to(to)) for path in to.rglob("*.yaml")) == [
+        "cluster-configuration.yaml",
+        "patches/kube-scheduler+strategic.yaml",
+        "scheduler-config.yaml",
+    ]
+    assert "value: /d/scheduler-config.yaml" in (to / "cluster-configuration.yaml").read_text()
+    assert code(tas("configure", "kubeadm", "--to", str(to), "--kube-version", "x")) == 2
+
+
+def test_a_second_scheduler_is_printed() -> None:
+    result = tas("configure", "deployment", "--image", "r/kube-scheduler:v1.30.4", "--name", "second")
+    assert code(result) == 0
+    assert "schedulerName: second" in result.stdout
+    assert code(tas("configure", "deployment", "--image", "r/kube-scheduler:latest")) == 1
+    assert code(tas("configure", "deployment", "--image", "r/k:v1.30.4", "--name", "default-scheduler")) == 2

@@ -1,0 +1,58 @@
+"""`tas configure status`: the schedulers of all control plane nodes."""
+
+from pathlib import Path
+
+import click
+
+from cli.configure.flags import Command
+from cli.loop import run_to_end
+from cli.output import echo
+from tas.configuring.control_planes import SchedulerState, differences
+from tas.configuring.static_pod import DIGEST
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import ConfigurationError, KubernetesError
+from workers.kubernetes.resources import FULL_NODES, PODS
+
+CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+SCHEDULERS = "component=kube-scheduler"
+NAMESPACE = "kube-system"
+EXIT_DIFFERENCES = 3
+
+
+@click.command(
+    "status",
+    cls=Command,
+    params=[click.Option(["--kubeconfig"], metavar="FILE", required=True, help="The cluster.")],
+)
+def status(*, kubeconfig: str) -> int:
+    """Show whether the scheduler of each control plane node is configured.
+
+    Reads nodes and pods from the API server: the kubelet shows each static pod there with its annotations.
+
+    Exit codes: 0 all are configured, ready and alike; 1 the API server does not answer; 3 differences.
+    """
+    return run_to_end(_status(Path(kubeconfig)))
+
+
+async def _status(kubeconfig: Path) -> int:
+    try:
+        async with KubernetesClient.connect(kubeconfig, worker="configure") as client:
+            nodes = await client.list(FULL_NODES)
+            pods = await client.list(PODS, label_selector=SCHEDULERS)
+    except (ConfigurationError, KubernetesError) as error:
+        raise click.ClickException(str(error)) from error
+    by_node = {pod.spec.node_name: pod for pod in pods.items if pod.metadata.namespace == NAMESPACE}
+    states: list[SchedulerState] = []
+    for node in sorted(node.metadata.name for node in nodes.items if set(CONTROL_PLANE) & set(node.metadata.labels)):
+        pod = by_node.get(node)
+        if pod is None:
+            states.append(SchedulerState(node=node, digest=None, ready=None))
+            continue
+        ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+        states.append(SchedulerState(node=node, digest=pod.metadata.annotations.get(DIGEST), ready=ready))
+    for state in states:
+        echo(f"{state.node}  {state.shown}  {state.digest or '-'}")
+    found = differences(states)
+    for difference in found:
+        echo(difference, err=True)
+    return EXIT_DIFFERENCES if found else 0

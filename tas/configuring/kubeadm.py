@@ -1,0 +1,84 @@
+"""The same configuration for kubeadm, which writes the manifest of the scheduler itself, also at each upgrade.
+
+ClusterConfiguration has the flag and the volumes. It has no `dnsPolicy`, so a patch of kubeadm sets it
+(platform-aware-scheduling #86).
+"""
+
+from tas.configuring.editing import Read, edited, rendered
+from tas.configuring.extenders import Object
+from tas.configuring.static_pod import CERTIFICATES, CERTIFICATES_VOLUME, CONFIG_VOLUME, DIGEST, DNS_POLICY, Wanted
+from tas.errors import InvalidInputError
+
+GROUP = "kubeadm.k8s.io"
+SUBJECT = "cluster configuration"
+PATCH = "kube-scheduler+strategic.yaml"
+"""The name by which kubeadm finds the patch of the scheduler's manifest."""
+
+
+def cluster_configuration(text: str | None, wanted: Wanted, read: Read) -> str:
+    """A ClusterConfiguration whose scheduler is as wanted.
+
+    Args:
+        text: The ClusterConfiguration of the cluster, all of which stays; None: only the fields for the scheduler.
+        wanted: How the scheduler is to be, with a configuration.
+        read: The parser; its errors are not caught.
+
+    Raises:
+        InvalidInputError: if the text is no ClusterConfiguration.
+    """
+    head: Object = {"apiVersion": f"{GROUP}/{_version(wanted.minor)}", "kind": "ClusterConfiguration"}
+    before = head if text is None else read(text).value
+    version = before.get("apiVersion") if isinstance(before, dict) else None
+    if not isinstance(before, dict) or before.get("kind") != head["kind"] or not str(version).startswith(f"{GROUP}/"):
+        raise InvalidInputError(SUBJECT, "kind", before, f"must be a ClusterConfiguration of {GROUP}")
+    scheduler = _mapping(before, "scheduler")
+    has_list = str(version) not in (f"{GROUP}/v1beta1", f"{GROUP}/v1beta2", f"{GROUP}/v1beta3")
+    arguments: object
+    if has_list:
+        others = [each for each in _list(scheduler, "extraArgs") if _name(each) != "config"]
+        arguments = [*others, {"name": "config", "value": wanted.config}]
+    else:
+        arguments = _mapping(scheduler, "extraArgs") | {"config": wanted.config}
+    ours: list[object] = [_volume(CONFIG_VOLUME, wanted.config, wanted.config, "File")]
+    if wanted.certificates is not None:
+        ours.append(_volume(CERTIFICATES_VOLUME, wanted.certificates, CERTIFICATES, "Directory"))
+    names = {CONFIG_VOLUME, CERTIFICATES_VOLUME}
+    volumes = [each for each in _list(scheduler, "extraVolumes") if _name(each) not in names] + ours
+    after = before | {"scheduler": scheduler | {"extraArgs": arguments, "extraVolumes": volumes}}
+    return rendered(after) if text is None else edited(text, after, read)
+
+
+def patch(wanted: Wanted) -> str:
+    """The patch of the scheduler's manifest, for `kubeadm init`, `join` and `upgrade` with `--patches`."""
+    # The digest makes the kubelet restart the scheduler, which reads its files only at its start.
+    value: Object = {"metadata": {"annotations": {DIGEST: wanted.digest}}}
+    if wanted.cluster_dns:
+        value["spec"] = {"dnsPolicy": DNS_POLICY}
+    return rendered(value)
+
+
+def _version(minor: int) -> str:
+    """The newest form that kubeadm of this minor version reads."""
+    return "v1beta4" if minor >= 31 else "v1beta3" if minor >= 22 else "v1beta2"
+
+
+def _volume(name: str, outside: str | None, inside: str | None, kind: str) -> Object:
+    return {"name": name, "hostPath": outside, "mountPath": inside, "readOnly": True, "pathType": kind}
+
+
+def _name(value: object) -> object:
+    return value.get("name") if isinstance(value, dict) else None
+
+
+def _mapping(parent: Object, key: str) -> Object:
+    value = parent.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise InvalidInputError(SUBJECT, f"scheduler.{key}", value, "must be a mapping")
+    return value or {}
+
+
+def _list(parent: Object, key: str) -> list[object]:
+    value = parent.get(key)
+    if value is not None and not isinstance(value, list):
+        raise InvalidInputError(SUBJECT, f"scheduler.{key}", value, "must be a list")
+    return value or []
