@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 import aiohttp
 
@@ -51,4 +52,5 @@ async def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main())

@@ -163,4 +163,5 @@ async def main(arguments: Sequence[str] | None = None) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    asyncio.run(main())
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main())

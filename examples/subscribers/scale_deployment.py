@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 import aiohttp
 from kubernetes_asyncio import client, config
@@ -91,4 +92,5 @@ async def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main())
