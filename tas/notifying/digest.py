@@ -28,7 +28,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         first = self.notices[0]
         names = list(dict.fromkeys(notice.object for notice in self.notices))
         if len(names) == 1:
-            repeated = f" ({self.transitions} times)" if self.transitions > 1 else ""
+            repeated = f" ({self.transitions} changes)" if self.transitions > 1 else ""
             return f"{self.notices[-1].text}{repeated}"
         shown = ", ".join(names[:SHOWN])
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

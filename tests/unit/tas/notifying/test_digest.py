@@ -74,7 +74,7 @@ def test_a_node_that_changed_several_times_counts_where_it_ended() -> None:
     collected.add(notice(started("node-1")), 5, 20.0)
     collected.add(notice(ended("node-1")), 6, 20.0)
     groups, _ = collected.take(80.0)
-    assert digest_text(groups) == "node-1 no longer violates default/demo (dontschedule) (2 times)"
+    assert digest_text(groups) == "node-1 no longer violates default/demo (dontschedule) (2 changes)"
 
 
 def test_policies_and_strategies_are_groups_of_their_own_and_warnings_come_first() -> None:
