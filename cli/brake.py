@@ -17,7 +17,8 @@ from cli.options import settings_command
 from cli.output import echo
 from cli.queries.query import ask
 from cli.settings import Settings
-from tas.errors import shortened
+from tas.errors import InvalidInputError, shortened
+from tas.events.selection import parse_policy_name
 from tas.values.names import is_subdomain
 from tas.verdict.brake import ALL, Breaker, Pause
 
@@ -60,8 +61,11 @@ def reset(settings: Settings, *, policy: str | None, over_all: bool) -> int:
     """
     if (policy is None) != over_all:
         raise click.UsageError("give a policy, or --all")
-    key = ALL if policy is None else policy.rpartition("/")[2]
-    if key != ALL and not is_subdomain(key):
+    try:
+        key = ALL if policy is None else parse_policy_name(policy)[1]
+    except InvalidInputError:
+        key = ""
+    if policy is not None and not is_subdomain(key):
         raise click.BadParameter(f"{shortened(policy)} is not the name of a policy")
     return ask(settings, lambda bus, _: _repeated(lambda: _reset(bus, key)))
 

@@ -62,6 +62,8 @@ def events(
         raise click.ClickException(f"--{error.field} = {error.value}: {error.reason}") from error
     except DurationError as error:
         raise click.ClickException(f"--since = {shortened(since)}: {error}") from error
+    if seconds is not None and seconds < 0:
+        raise click.ClickException(f"--since = {shortened(since)}: must not be negative")
     start = Start() if seconds is None else Start(time=time.time() - seconds)
     return ask(settings, lambda bus, _: _print_events(bus, selection, start, follow=follow, as_json=as_json))
 
@@ -96,7 +98,7 @@ def _selected(batch: Events, selection: Selection) -> list[Event]:
 
 
 def event_line(event: Event) -> str:
-    """One line: time, type, object, and the data that the object does not say."""
+    """One line: time, type, object, and the data that the object does not say, without uids: `event_json` has all."""
     at = datetime.fromtimestamp(event.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     words = [at, line_of(event.type.removeprefix(TYPE_PREFIX)), line_of(event.subject) or "-"]
     if isinstance(event.data, Unknown):
@@ -104,7 +106,11 @@ def event_line(event: Event) -> str:
     else:
         fields: dict[str, object] = msgspec.to_builtins(event.data)
         about = event.data.ABOUT  # the subject has these fields already
-        words += (f"{name}={_text(value)}" for name, value in fields.items() if f"{{{name}}}" not in about)
+        words += (
+            f"{name}={_text(value)}"
+            for name, value in fields.items()
+            if f"{{{name}}}" not in about and not name.endswith("Uid")
+        )
     return "  ".join([*words, *(["resync"] if event.resync else [])])
 
 

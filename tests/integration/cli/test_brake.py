@@ -79,6 +79,13 @@ async def test_a_reset_replaces_a_record_that_cannot_be_read(tas: Tas, bus: Bus)
     assert (await BREAKER_RECORDS.get(bus, "p")).readable() == Breaker()
 
 
+async def test_a_reset_refuses_what_is_no_policy(tas: Tas) -> None:
+    for name in ("a/b/c", "/p", "_all"):
+        refused = await tas("reset", name)
+        assert refused.code == 2
+        assert "is not the name of a policy" in refused.err
+
+
 def test_a_reset_needs_a_policy_or_all() -> None:
     done = subprocess.run([*COMMAND, "reset"], capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -31,7 +31,7 @@ def made(data: EventData, *, resync: bool = False) -> Event:
         ),
         (
             made(PolicyRefused(namespace="a", policy="p", policy_uid="u", generation=1, problems=(HOSTILE,), total=1)),
-            "2026-01-01T00:00:00Z  policy.refused.v1  namespaces/a/taspolicies/p  policyUid=u  generation=1  "
+            "2026-01-01T00:00:00Z  policy.refused.v1  namespaces/a/taspolicies/p  generation=1  "
             r"""problems='["a\\nb\\u001b[31m c"]'  total=1""",
         ),
         (
