@@ -98,7 +98,7 @@ async def hanging(_request: web.Request) -> web.StreamResponse:
 
 async def flooding(request: web.Request) -> web.StreamResponse:
     """An error with 10 MB, and no end after that."""
-    response = web.StreamResponse(status=500)
+    response = web.StreamResponse(status=502)
     await response.prepare(request)
     for _ in range(160):
         await response.write(b"x" * 65536)
