@@ -184,6 +184,8 @@ class Subscription:
         """Settles the last event, and gives back events that were not handed out."""
         try:
             with suppress(BusError):
+                await self._detach()  # before: else the event may come again to this process, and lose an attempt
+            with suppress(BusError):
                 if self._current is not None and isinstance(error, Exception):
                     log.error("event_handler_failed", subscription=self.name, error=repr(error))
                     await self.retry(error)
@@ -193,7 +195,6 @@ class Subscription:
                     await self._settle(self._current, _NAK)
                 elif self._held is not None:
                     await self._settle(self._held, _NAK)
-                await self._detach()
                 await self._note()
         finally:
             await self._stack.aclose()
