@@ -23,7 +23,7 @@ from tests.kubernetes.label_fixtures import Running, labels_running
 from tests.kubernetes.world import HOSTNAME, STALE_SECONDS, World, deschedule, labeling, rule
 from workers.enforcing.node_patches import send_patch
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.errors import InvalidError
+from workers.kubernetes.errors import InvalidError, RejectedError
 from workers.kubernetes.resources import NODES as NODE_OBJECTS
 
 VIOLATING = "violating"
@@ -294,15 +294,24 @@ class LabelScenarios:
         node = await world.node("node", **{"example.com/old": "1"})
         bad = {"example.com/bad": "-1", "example.com/worse": "with space", "a/b/c": "1"}
         good = {f"example.com/good-{number}": "1" for number in range(5)} | {"example.com/old": None}
-        found = await client.get(NODE_OBJECTS, node)
-        # With `inf` the reads are never too old, however slow the requests are.
-        after, refused = await send_patch(client, found.metadata, bad | good, read_at=inf)
+        metadata = (await client.get(NODE_OBJECTS, node)).metadata
+        wanted = bad | good
+        refused: dict[str, InvalidError | RejectedError] = {}
+        patches = 0
+        while wanted:
+            # With `inf` the reads are never too old, however slow the requests are.
+            patched = await send_patch(client, metadata, wanted, read_at=inf)
+            patches += patched.node is not metadata
+            metadata = patched.node
+            refused |= patched.refused
+            wanted = {label: wanted[label] for label in patched.left}
+            stored = await world.labels(node)
+            assert metadata.labels == stored, "nothing is sent for a later version of the node"
+        assert patches > 1
         assert refused.keys() == bad.keys()
         assert all(isinstance(error, InvalidError) for error in refused.values())
-        stored = await world.labels(node)
         assert {label: stored.get(label) for label in good} == good
         assert not bad.keys() & stored.keys()
-        assert after.labels == stored
 
     async def test_labels_that_are_not_those_of_its_policy_are_dropped_from_a_verdict_and_the_others_are_set(
         self, world: World, labels: Running

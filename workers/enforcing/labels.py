@@ -195,7 +195,8 @@ class Labels:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
                 self._reports.warning("node_patched_too_often", name, patches=PATCHES, seconds=PATCHES_SECONDS)
                 return wait
-            await self._patch(name, node)
+            if not await self._patch(name, node):
+                return 0.0
         else:
             self._note_refusals(name, node, verdict, changes)
         if permit.wait is not None:
@@ -215,20 +216,19 @@ class Labels:
             refused=self._refused.of(name, at=now),
         )
 
-    async def _patch(self, name: str, known: NodeLabels) -> None:
+    async def _patch(self, name: str, known: NodeLabels) -> bool:
         """Patches the differences from the verdict: first with the known state of the node, then with its read state.
 
         The API server accepts the first patch only if the known state is current, so a read before it is unnecessary.
+        Returns False if labels are left that need a patch of their own.
         Raises KubernetesError, BusError, to be tried again. Raises RequeueError if a removal is not confirmed by what
         is known now.
         """
         try:
-            await self._patch_as(name, known, read_at=time.monotonic())
+            return await self._patch_as(name, known, read_at=time.monotonic())
         except KubernetesError as error:
             if not is_outdated(error, name):
                 raise
-        else:
-            return
         self._reports.attempted("conflict")
         known_now, read_at = self._nodes.get(name), time.monotonic()
         try:
@@ -239,16 +239,16 @@ class Labels:
             self._reports.attempted("gone")
             if self._nodes.get(name) is known_now:
                 self._nodes.pop(name, None)  # unless the watch has delivered another node of this name
-            return
+            return True
         node = NodeLabels.of(found.metadata)
         if known_now is not None and self._nodes.get(name) is known_now:
             self._know(name, node)
-        await self._patch_as(name, node, read_at=read_at)
+        return await self._patch_as(name, node, read_at=read_at)
 
-    async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> None:
+    async def _patch_as(self, name: str, node: NodeLabels, *, read_at: float) -> bool:
         """Reads the verdict again, and patches the differences if the node still has the state `node`.
 
-        `read_at` is the monotonic time of the oldest read behind the patch. Raises as `_patch`.
+        `read_at` is the monotonic time of the oldest read behind the patch. Returns and raises as `_patch`.
         """
         # After the read of the node: so labels of other replicas come from this verdict or an earlier one.
         entry = await NODE_VERDICTS.get(self._bus, name)
@@ -266,13 +266,15 @@ class Labels:
             read_at = min(read_at, listed_at)
             self._keep(name, changes.orphans - orphans, listed_at)
             values = changes.allowed(confirmed | orphans)
+        is_complete = True
         if values:
             try:
-                await self._send(name, node, values, read_at=read_at)
+                is_complete = await self._send(name, node, values, read_at=read_at)
             except ForbiddenError as error:
                 self._forbidden(name, {label: values[label] for label in values if label in changes.desired}, error)
                 raise
-        self._note_refusals(name, node, verdict, changes)
+        if is_complete:
+            self._note_refusals(name, node, verdict, changes)
         if values:  # else nothing was to be written, or everything was refused
             self._reports.patched(
                 name,
@@ -285,18 +287,25 @@ class Labels:
         if unconfirmed := changes.removals.keys() - confirmed:
             self._reports.unconfirmed(name, unconfirmed)
             raise RequeueError("a removal is not confirmed")
+        return is_complete
 
-    async def _send(self, name: str, node: NodeLabels, values: dict[str, str | None], *, read_at: float) -> None:
-        """Sends the new values of labels, and removes refused labels from `values`. Raises KubernetesError."""
+    async def _send(self, name: str, node: NodeLabels, values: dict[str, str | None], *, read_at: float) -> bool:
+        """Sends the new values of labels, and removes refused and unsent labels from `values`.
+
+        Returns whether all were sent. Raises KubernetesError.
+        """
         metadata = Metadata(name=name, uid=node.uid, resource_version=node.resource_version)
         known = self._nodes.get(name)
-        patched, refused = await send_patch(self._client, metadata, dict(values), read_at=read_at)
+        patched = await send_patch(self._client, metadata, dict(values), read_at=read_at)
         # Not if the watch has delivered this or a later state, or if everything was refused.
-        if known is not None and self._nodes.get(name) is known and patched is not metadata:
-            self._know(name, NodeLabels.of(patched))
+        if known is not None and self._nodes.get(name) is known and patched.node is not metadata:
+            self._know(name, NodeLabels.of(patched.node))
         self._limit.patched(name, at=time.monotonic())
-        for label, error in refused.items():
+        for label, error in patched.refused.items():
             self._refuse(name, label, values.pop(label), error)
+        for label in patched.left:
+            del values[label]
+        return not patched.left
 
     def _keep(self, name: str, orphans: frozenset[str], listed_at: float) -> None:
         """Remembers orphans that policies keep, unless a policy has changed since the list was requested."""

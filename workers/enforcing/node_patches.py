@@ -1,13 +1,13 @@
 """Conditional patches of nodes.
 
 A patch has the node's uid and resource version, so it cannot create a node, change a later node of the same name or
-overwrite a change, and it is not sent if its reads are too old. If the API server refuses a label, the other labels are
+overwrite a change, and it is not sent if its reads are too old. If the API server refuses a label, other labels are
 set without it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.verdict.verdict import VIOLATING
@@ -48,32 +48,46 @@ Refused = dict[str, InvalidError | RejectedError]
 """Labels that the API server refused, with its error."""
 
 
+class Patched(NamedTuple):
+    """What a patch has changed.
+
+    `node` has the version after the patch, or is as given if every label was refused. `left` are the labels that were
+    not sent for the version of the node: the breaker admits a node at one version, so the next one needs a new permit.
+    """
+
+    node: Metadata
+    refused: Refused
+    left: frozenset[str] = frozenset()
+
+
 async def send_patch(
     client: KubernetesClient, metadata: Metadata, labels: Mapping[str, str | None], *, read_at: float
-) -> tuple[Metadata, Refused]:
-    """The node after a patch with new values of labels (None: removal), and the refused labels; all others are changed.
+) -> Patched:
+    """Patches a node with new values of labels (None: removal): all of them, or a part if some are refused.
 
-    Name, uid and version of `metadata` are used; if everything is refused, `metadata` itself is returned.
-    `read_at` is the monotonic time of the oldest read behind the patch.
+    A refused patch is divided until the API server accepts a part of it; nothing is sent after that.
+    Name, uid and version of `metadata` are used. `read_at` is the monotonic time of the oldest read behind the patch.
     Raises KubernetesError if the node was replaced or has changed, or if the request failed.
     """
-    patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version, "labels": dict(labels)}}
-    try:
-        answer = await client.merge_patch(NODES, metadata.name, patch, field_manager=FIELD_MANAGER, read_at=read_at)
-    except (InvalidError, RejectedError) as error:
-        if _is_successor(error):
-            raise
-        if len(labels) == 1:
-            return metadata, dict.fromkeys(labels, error)
-    else:
-        return answer.metadata, {}
     refused: Refused = {}
-    ordered = sorted(labels.items())
-    middle = len(ordered) // 2
-    for half in (ordered[:middle], ordered[middle:]):  # to find the refused ones
-        metadata, more = await send_patch(client, metadata, dict(half), read_at=read_at)
-        refused |= more
-    return metadata, refused
+    parts = [sorted(labels)]
+    while parts:
+        part = parts.pop()
+        values = {label: labels[label] for label in part}
+        patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version, "labels": values}}
+        try:
+            answer = await client.merge_patch(NODES, metadata.name, patch, field_manager=FIELD_MANAGER, read_at=read_at)
+        except (InvalidError, RejectedError) as error:
+            if _is_successor(error):
+                raise
+            if len(part) == 1:
+                refused[part[0]] = error
+            else:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+        else:
+            return Patched(answer.metadata, refused, frozenset().union(*parts))
+    return Patched(metadata, refused)
 
 
 def is_outdated(error: KubernetesError, name: str) -> bool:

@@ -114,6 +114,23 @@ async def test_two_replicas_of_which_one_ends_label_no_node_beyond_the_limit(
     assert labelled(sandbox, name) in (2, 3)
 
 
+async def test_a_node_is_admitted_again_for_the_labels_that_a_refused_patch_has_left(
+    sandbox: Sandbox, world: World, labels: Running
+) -> None:
+    first, second, (node,) = world.name("a"), world.name("b"), await nodes_of(world, 1)
+    namespace = await world.namespace()
+    for name in (first, second):
+        await world.policy(namespace, name, deschedule())
+    sandbox.faults.answer(422, which=lambda call: (call.verb, call.resource) == ("patch", "nodes"))
+    await sampled(world, [node], health=1)
+    for name in (first, second):
+        await eventually(has(world, node, name, VIOLATING))
+    await labels.idle()
+    assert labels.count("tas_label_patches_total", result="patched") == 2
+    patched_at = (await breaker(world, first)).nodes[node]
+    assert (await breaker(world, second)).nodes[node] > patched_at, "the first patch gave the node a later version"
+
+
 async def test_the_breaker_over_all_policies_freezes_all_of_them(
     world: World, kubeconfig: Path, server: Server
 ) -> None:
