@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tas.enforcing.breaker import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit
+from tas.enforcing.limits import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit
 from tas.errors import shortened, without_password
 from tas.policy.policy import MAX_BREAKER_NODES
 from tas.samples.freshness import DEFAULT_STALE_AFTER

@@ -16,44 +16,11 @@ the original TAS) are added as they are found, also above the limit; then no fur
 Resource versions are compared as numbers (facts.md c41).
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
 
 from tas.enforcing.labels import is_in_our_form, policy_name
-from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy
+from tas.policy.policy import LABEL_PREFIX, Policy
 from tas.verdict.brake import ALL, Breaker, Trip
-
-
-class DefaultLimit(NamedTuple):
-    """The operator's limit: at most `percent` of the nodes, but `nodes` are always allowed."""
-
-    percent: int
-    nodes: int
-
-    def of(self, selected: int) -> int:
-        """The number of nodes allowed, of `selected` nodes."""
-        return max(self.nodes, selected * self.percent // 100)
-
-    def __str__(self) -> str:
-        return f"{self.percent}%,{self.nodes}"
-
-
-POLICY_DEFAULT = DefaultLimit(30, 10)
-ALL_DEFAULT = DefaultLimit(50, 20)
-
-
-def limit_of(own: BreakerLimits | None, default: DefaultLimit | None, selected: int) -> int | None:
-    """The number of nodes that may have labels of a policy that selects `selected` nodes; None: no limit.
-
-    The policy's `own` limits replace the default. Of two own limits the lower one counts; a percentage allows at least
-    one node, else it would forbid all labels of a small cluster.
-    """
-    if own is None:
-        return None if default is None else default.of(selected)
-    limits = [] if own.max_nodes is None else [own.max_nodes]
-    if own.max_percent is not None:
-        limits.append(max(1, selected * own.max_percent // 100))
-    return min(limits, default=None)
 
 
 def version_of(resource_version: str) -> int:
@@ -72,6 +39,12 @@ class LabelledNodes:
         self.version = version
         self._nodes: dict[str, tuple[int, Mapping[str, str], frozenset[str]]] = {}
         self._labelled: dict[str, set[str]] = {}
+
+    def begin_list(self, version: int) -> None:
+        """Begins a complete list of the nodes at this version; `take_in` gets each of them."""
+        self.version = version
+        self._nodes.clear()
+        self._labelled.clear()
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -199,8 +172,3 @@ def admit(
         # Never an earlier version: a patch of the later one may be on its way.
         nodes[node] = max(version, nodes.get(node, 0))
     return breaker if nodes == breaker.nodes else Breaker(nodes=nodes)
-
-
-def lowest(limits: Iterable[int | None]) -> int | None:
-    """The lowest limit; None: no limit."""
-    return min((limit for limit in limits if limit is not None), default=None)

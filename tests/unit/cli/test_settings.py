@@ -20,7 +20,7 @@ from cli.settings import (
     settings_page,
     variable,
 )
-from tas.enforcing.breaker import DefaultLimit
+from tas.enforcing.limits import DefaultLimit
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 

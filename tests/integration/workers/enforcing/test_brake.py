@@ -12,7 +12,7 @@ from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from cli.brake import _pause, _repeated, _reset, _resume
 from sandbox import Sandbox
 from sandbox.resources import NODES
-from tas.enforcing.breaker import DefaultLimit
+from tas.enforcing.limits import DefaultLimit
 from tas.verdict.brake import ALL, Breaker
 from tests.integration.servers import Server, answered, eventually
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
@@ -156,7 +156,7 @@ async def test_the_breaker_over_all_policies_freezes_all_of_them(
 async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pause(
     world: World, labels: Running, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.enforcing.brake.IN_FLIGHT_SECONDS", 0.5)
+    monkeypatch.setattr("workers.enforcing.admissions.IN_FLIGHT_SECONDS", 0.5)
     name, (first, second) = world.name(), await nodes_of(world, 2)
     namespace = await world.namespace()
     await world.policy(namespace, name, deschedule())
@@ -192,7 +192,7 @@ async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pa
 async def test_after_a_loss_of_the_records_the_labels_of_the_nodes_count(
     world: World, labels: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.enforcing.brake.IN_FLIGHT_SECONDS", 0.5)
+    monkeypatch.setattr("workers.enforcing.admissions.IN_FLIGHT_SECONDS", 0.5)
     name, (first, second, third) = world.name(), await nodes_of(world, 3)
     await world.policy(await world.namespace(), name, deschedule(), breaker={"maxNodes": 2})
     await sampled(world, [first, second], health=1)

@@ -8,16 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tas.enforcing.breaker import (
-    DefaultLimit,
-    LabelledNodes,
-    admit,
-    limit_of,
-    lowest,
-    version_of,
-    without_leavers,
-)
-from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy, PolicyKey
+from tas.enforcing.breaker import LabelledNodes, admit, version_of, without_leavers
+from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey
 from tas.policy.selector import parse_selector
 from tas.verdict.brake import ALL, Breaker, Trip
 
@@ -35,31 +27,6 @@ def admitted(breaker: Breaker, wanted: dict[str, int], *, limit: int = 2, seen: 
     seen = seen or seen_as()
     labelled = seen.labelled(P, lambda _: True)
     return admit(breaker, wanted, limit=limit, selected=9, seen=seen, labelled=labelled, now=5.0)
-
-
-@pytest.mark.parametrize(
-    ("own", "selected", "limit"),
-    [
-        (None, 3, 10),
-        (None, 100, 30),
-        (BreakerLimits(max_nodes=4), 100, 4),
-        (BreakerLimits(max_percent=5), 100, 5),
-        (BreakerLimits(max_percent=5), 3, 1),
-        (BreakerLimits(max_nodes=4, max_percent=5), 100, 4),
-        (BreakerLimits(max_nodes=40, max_percent=5), 100, 5),
-    ],
-)
-def test_the_lower_own_limit_counts_and_the_larger_part_of_the_default(
-    own: BreakerLimits | None, selected: int, limit: int
-) -> None:
-    assert limit_of(own, DefaultLimit(30, 10), selected) == limit
-
-
-def test_without_a_default_only_a_policy_has_a_limit() -> None:
-    assert limit_of(None, None, 100) is None
-    assert limit_of(BreakerLimits(max_nodes=4), None, 100) == 4
-    assert lowest([None, 3, 2]) == 2
-    assert lowest([None]) is None
 
 
 def test_nodes_are_admitted_up_to_the_limit_with_the_version_of_their_patch() -> None:

@@ -1,0 +1,104 @@
+"""How many nodes may have labels: of each policy, and of all policies together, by policies, settings and nodes."""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from tas.enforcing.breaker import LabelledNodes
+from tas.policy.policy import LABEL_PREFIX, BreakerLimits, Policy, PolicyKey
+from tas.verdict.brake import ALL
+
+
+class DefaultLimit(NamedTuple):
+    """The operator's limit: at most `percent` of the nodes, but `nodes` are always allowed."""
+
+    percent: int
+    nodes: int
+
+    def of(self, selected: int) -> int:
+        """The number of nodes allowed, of `selected` nodes."""
+        return max(self.nodes, selected * self.percent // 100)
+
+    def __str__(self) -> str:
+        return f"{self.percent}%,{self.nodes}"
+
+
+POLICY_DEFAULT = DefaultLimit(30, 10)
+ALL_DEFAULT = DefaultLimit(50, 20)
+
+
+def limit_of(own: BreakerLimits | None, default: DefaultLimit | None, selected: int) -> int | None:
+    """The number of nodes that may have labels of a policy that selects `selected` nodes; None: no limit.
+
+    The policy's `own` limits replace the default. Of two own limits the lower one counts; a percentage allows at least
+    one node, else it would forbid all labels of a small cluster.
+    """
+    if own is None:
+        return None if default is None else default.of(selected)
+    limits = [] if own.max_nodes is None else [own.max_nodes]
+    if own.max_percent is not None:
+        limits.append(max(1, selected * own.max_percent // 100))
+    return min(limits, default=None)
+
+
+class Limit(NamedTuple):
+    """At most `nodes` nodes may have labels, of `selected` nodes."""
+
+    nodes: int
+    selected: int
+
+
+class Limits:
+    """The limits of all policies that are stored. None as a default: no limit."""
+
+    def __init__(self, policy: DefaultLimit | None, over_all: DefaultLimit | None) -> None:
+        self._policy = policy
+        self._over_all = over_all
+        self._policies: dict[str, dict[PolicyKey, Policy | None]] = {}
+
+    def take_in(self, key: PolicyKey, policy: Policy | None) -> None:
+        """Applies a stored policy; None: the record cannot be read, or the policy is refused."""
+        self._policies.setdefault(key.name, {})[key] = policy
+
+    def drop(self, key: PolicyKey) -> bool:
+        """Applies the deletion of a policy. Returns whether there is no policy of its name now."""
+        of_name = self._policies.get(key.name, {})
+        of_name.pop(key, None)
+        if not of_name:
+            self._policies.pop(key.name, None)
+        return not of_name
+
+    def clear(self) -> None:
+        """Forgets all policies."""
+        self._policies.clear()
+
+    def is_policy(self, name: str) -> bool:
+        """Whether there is a policy of this name."""
+        return name in self._policies
+
+    def admitting(self, policy: str, labels: Mapping[str, str], names: Collection[str]) -> set[str]:
+        """The breakers that must admit a node with these labels, before it gets a label of a policy.
+
+        `names` are those of the policies to which `labels` belong, by their form.
+        """
+        needed: set[str] = set()
+        if policy not in names and self._is_limited(policy):
+            needed.add(policy)
+        is_labelled = any(label.startswith(LABEL_PREFIX) for label in labels) or any(map(self.is_policy, names))
+        if self._over_all is not None and not is_labelled:
+            needed.add(ALL)
+        return needed
+
+    def of(self, key: str, seen: LabelledNodes) -> Limit | None:
+        """The limit of the policies of a name, or with `ALL` of all policies: the lowest one; None: no limit."""
+        if key == ALL:
+            return None if self._over_all is None else Limit(self._over_all.of(len(seen)), len(seen))
+        policies = [
+            each for each in self._policies.get(key, {}).values() if each and not (each.suspend or each.dry_run)
+        ]
+        found = [(seen.selected(policy), policy.breaker) for policy in policies] or [(len(seen), None)]
+        limits = ((limit_of(own, self._policy, selected), selected) for selected, own in found)
+        return min((Limit(nodes, selected) for nodes, selected in limits if nodes is not None), default=None)
+
+    def _is_limited(self, policy: str) -> bool:
+        of_name = self._policies.get(policy, {}).values()
+        return self._policy is not None or any(each and each.breaker for each in of_name)

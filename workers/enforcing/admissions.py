@@ -1,0 +1,240 @@
+"""Admissions: which nodes the breakers admit, in rounds; and which nodes leave the breakers.
+
+All nodes that are asked for meanwhile share one round: the records are read from the stream's leader, the nodes that
+need it are admitted by one conditional write for each record, and the nodes are added to the work queue again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+
+import structlog
+
+from bus.buckets import PAUSED
+from bus.errors import BusError, ConflictError
+from tas.enforcing.breaker import LabelledNodes, admit, without_leavers
+from tas.enforcing.limits import Limits
+from tas.verdict.brake import ALL, Breaker, Trip
+from workers.enforcing.breaker_records import BreakerRecords, all_of
+from workers.process.logs import ThrottledLog
+
+log = structlog.get_logger("labels")
+
+BATCH_SECONDS = 0.002
+"""The wait before a round for each node of the last round: so a burst of nodes shares few rounds."""
+
+ROUND_NODES = 64
+"""The most nodes of a round: they must be patched within `FRESH_SECONDS`, else they ask again, each for the cost of a
+whole reconciliation. The others wait for the next round."""
+
+LONGEST_BATCH_SECONDS = 0.1
+"""The longest wait before a round."""
+
+RETRY_SECONDS = 0.5
+"""The wait after a round that failed because of the bus."""
+
+PATIENCE_SECONDS = 1.0
+"""A breaker trips after the limit was exceeded for so long: nodes that recover at the same time leave the set first.
+Until then the nodes wait."""
+
+BEHIND_SECONDS = 0.1
+"""The wait for the watch, if another replica has admitted a node at a later version."""
+
+IN_FLIGHT_SECONDS = 12.0
+"""After a loss of BREAKERS no node is admitted for this time, and until all nodes are listed again: a patch for an
+admission in the lost records is sent at most 2 s after its reads, and is answered within 10 s or given up."""
+
+TIDY_SECONDS = 10.0
+"""How often the lease holder removes the nodes from the records that have left."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A node that is asked for: at which version, for which policies, and which breakers must admit it first."""
+
+    version: int
+    policies: set[str] = field(default_factory=set)
+    admissions: set[str] = field(default_factory=set)  # names of policies, and `ALL`
+
+
+class Admissions:
+    """Part of the brake.
+
+    `on_answer` is called for each node after a round, with seconds to wait; `relist` has all nodes listed again.
+    """
+
+    def __init__(
+        self,
+        records: BreakerRecords,
+        limits: Limits,
+        seen: LabelledNodes,
+        *,
+        on_answer: Callable[[str, float], None],
+        relist: Callable[[], None],
+        is_ready: Callable[[], bool],
+        is_active: Callable[[], bool],
+    ) -> None:
+        self._records = records
+        self._limits = limits
+        self._seen = seen
+        self._on_answer = on_answer
+        self._relist = relist
+        self._is_ready = is_ready
+        self._is_active = is_active
+        self._admit_at = -inf
+        self._is_relisted = True
+        self._asked: dict[str, _Asked] = {}
+        self._full: dict[str, tuple[float, float]] = {}  # the first and the last attempt beyond the limit, by key
+        self._wake = asyncio.Event()
+        self._tidy_now = asyncio.Event()
+        self._throttled = ThrottledLog(log)
+
+    async def run(self) -> None:
+        """Answers, and tidies the records, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._answer())
+            tasks.create_task(self._tidy())
+
+    def ask(self, node: str, version: int, policy: str, admissions: Collection[str]) -> None:
+        """Asks that these breakers admit a node at a version of the node, for labels of a policy."""
+        asked = self._asked.get(node)
+        if asked is None or asked.version < version:
+            asked = self._asked[node] = _Asked(version)
+        asked.policies.add(policy)
+        asked.admissions.update(admissions)
+        self._wake.set()
+
+    def is_asked(self, node: str) -> bool:
+        """Whether a node waits for a round."""
+        return node in self._asked
+
+    def note_loss(self) -> None:
+        """Applies a loss of the records: the labels of all nodes are the only record of what was admitted."""
+        self._admit_at, self._is_relisted = time.monotonic() + IN_FLIGHT_SECONDS, False
+        asyncio.get_running_loop().call_later(IN_FLIGHT_SECONDS, self._relist)
+        self._tidy_now.set()
+
+    def note_list(self) -> None:
+        """Applies that all nodes are listed again."""
+        self._is_relisted |= time.monotonic() >= self._admit_at
+
+    async def _answer(self) -> None:
+        """Answers the nodes that are asked for, in rounds. Never ends."""
+        nodes, ended_at = 0, -inf
+        while True:
+            await self._wake.wait()
+            due = ended_at + min(LONGEST_BATCH_SECONDS, nodes * BATCH_SECONDS)
+            if (wait := due - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+            self._wake.clear()
+            asked = {node: self._asked.pop(node) for node in list(self._asked)[:ROUND_NODES]}
+            if self._asked:
+                self._wake.set()
+            after = 0.0
+            try:
+                await self._round(asked)
+            except ConflictError as error:  # another replica was first
+                log.debug("breaker_not_written", error=str(error))
+            except BusError as error:
+                self._throttled.warning("breaker_not_written", error=str(error))
+                after = RETRY_SECONDS
+            nodes, ended_at = len(asked), time.monotonic()
+            for node, each in asked.items():
+                self._on_answer(node, max(after, self._wait(node, each, ended_at)))
+
+    def _wait(self, node: str, asked: _Asked, now: float) -> float:
+        """Seconds until a node is worth another attempt after a round."""
+        if asked.admissions and not self._is_relisted:
+            return max(RETRY_SECONDS, self._admit_at - now)
+        if any(key in self._full and not self._records.freezes(key) for key in asked.admissions):
+            return RETRY_SECONDS
+        is_behind = any(self._records.breaker(key).nodes.get(node, 0) > asked.version for key in asked.admissions)
+        return BEHIND_SECONDS if is_behind else 0.0
+
+    async def _round(self, asked: Mapping[str, _Asked]) -> None:
+        """Reads the records that the nodes need, and admits the nodes. Raises BusError; some may be admitted then."""
+        records = self._records
+        await records.restore()
+        policies = frozenset[str]().union(*(each.policies for each in asked.values()))
+        await records.read(policies)
+        if records.freezes(PAUSED) or records.freezes(ALL) or not (self._is_relisted and self._is_ready()):
+            return
+        wanted: dict[str, dict[str, int]] = {}
+        for node, each in asked.items():
+            for key in each.admissions:
+                wanted.setdefault(key, {})[node] = each.version
+        over_all = wanted.pop(ALL, {})
+        changed = self._admitted(wanted)
+        open_policies = {
+            policy
+            for policy in policies
+            if not records.freezes(policy) and (policy not in wanted or changed.get(policy, _TRIPPED).trip is None)
+        }
+        over_all = {node: version for node, version in over_all.items() if asked[node].policies & open_policies}
+        if over_all:
+            changed |= self._admitted({ALL: over_all})
+            if changed.get(ALL, _TRIPPED).trip is not None:  # only trips are written, no admissions
+                changed = {key: breaker for key, breaker in changed.items() if breaker.trip is not None}
+        await all_of(*(records.write(key, breaker) for key, breaker in changed.items()))
+
+    def _admitted(self, wanted: Mapping[str, Mapping[str, int]]) -> dict[str, Breaker]:
+        """The breakers to write for the nodes wanted by key; none for a breaker that is full, but may still trip."""
+        changed: dict[str, Breaker] = {}
+        for key, nodes in wanted.items():
+            limit = self._limits.of(key, self._seen)
+            if self._records.freezes(key) or limit is None:
+                self._full.pop(key, None)
+                continue
+            breaker = admit(
+                self._records.breaker(key),
+                nodes,
+                limit=limit.nodes,
+                selected=limit.selected,
+                seen=self._seen,
+                labelled=self._seen.labelled(key, self._limits.is_policy),
+                now=time.time(),
+            )
+            if breaker.trip is None:
+                self._full.pop(key, None)
+                changed[key] = breaker
+            elif self._is_over(key, time.monotonic()):
+                del self._full[key]  # after a reset the nodes have as much time again
+                changed[key] = breaker
+        return changed
+
+    def _is_over(self, key: str, now: float) -> bool:
+        """Whether the limit has been exceeded for `PATIENCE_SECONDS`, in attempts without a long break."""
+        since, last = self._full.get(key, (now, now))
+        if now - last > 4 * PATIENCE_SECONDS:
+            since = now
+        self._full[key] = since, now
+        return now - since >= PATIENCE_SECONDS
+
+    async def _tidy(self) -> None:
+        """Restores lost freezes, and removes what is no longer needed from the records. Never ends."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TIDY_SECONDS):
+                    await self._tidy_now.wait()
+            self._tidy_now.clear()
+            try:
+                await self._records.restore()
+                if self._is_active():
+                    for key in self._records.breakers:
+                        await self._records.replace(key, lambda breaker, key=key: self._left(key, breaker))
+            except BusError as error:
+                log.debug("breaker_not_written", error=str(error))
+                if self._records.has_lost_freezes:
+                    await asyncio.sleep(RETRY_SECONDS)
+                    self._tidy_now.set()
+
+    def _left(self, key: str, breaker: Breaker) -> Breaker | None:
+        """A breaker without the nodes that have left; None if nothing needs its record."""
+        left = without_leavers(breaker, self._seen, self._seen.labelled(key, self._limits.is_policy))
+        return None if key != ALL and not left.nodes and not self._limits.is_policy(key) else left
+
+
+_TRIPPED = Breaker(trip=Trip(since=0.0, limit=0, wanted=0, selected=0))

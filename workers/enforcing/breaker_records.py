@@ -1,0 +1,223 @@
+"""The records of BREAKERS: what this replica knows of them, and how old that is; it writes them, and restores freezes.
+
+The rules of the breaker are in `tas.enforcing.breaker`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from math import inf
+from typing import NamedTuple
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from bus.buckets import BREAKERS, PAUSED
+from bus.connection import Bus, Epoch
+from bus.errors import ConflictError
+from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
+from bus.record_kind import Entry, Unreadable
+from bus.watch import Watch
+from tas.verdict.brake import ALL, Breaker, Pause
+
+log = structlog.get_logger("labels")
+
+
+class _Known(NamedTuple):
+    """A record at a revision; `at`: the monotonic time at which it was certainly the last one."""
+
+    record: Breaker | Pause | Unreadable | None
+    revision: int
+    at: float = -inf
+
+    @property
+    def breaker(self) -> Breaker:
+        return self.record if isinstance(self.record, Breaker) else Breaker()
+
+    @property
+    def freezes(self) -> bool:
+        """An unreadable record freezes: the breaker may have tripped."""
+        if isinstance(self.record, Breaker):
+            return self.record.trip is not None
+        return self.record is not None
+
+
+class BreakerRecords:
+    """The breakers and the pause, followed by a watch.
+
+    `on_thaw` is called when frozen labels may change again, `on_loss` when the bucket was lost: its records were the
+    only ones of what was admitted.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        registry: CollectorRegistry,
+        on_thaw: Callable[[], None],
+        on_loss: Callable[[], None],
+        on_caught_up: Callable[[], None],
+    ) -> None:
+        self._bus = bus
+        self._on_thaw = on_thaw
+        self._on_loss = on_loss
+        self._known: dict[str, _Known] = {}
+        self._carried: dict[str, _Known] = {}  # freezes of a lost bucket that are still to be written again
+        self._watch = Watch(
+            bus,
+            PAUSE_RECORDS.to(self._take_in_pause),
+            BREAKER_RECORDS.to(self._take_in_breaker),
+            on_epoch=self._start_epoch,
+            on_batch=on_caught_up,
+        )
+        self._epoch: Epoch | None = None
+        self._trips = Counter("tas_breaker_trips", "Breakers that this replica has tripped.", registry=registry)
+        tripped = Gauge("tas_breakers_tripped", "Breakers that are tripped: labels are frozen.", registry=registry)
+        tripped.set_function(lambda: sum(key != PAUSED and known.freezes for key, known in self._known.items()))
+        paused = Gauge("tas_labels_paused", "1 while all labels are paused, else 0.", registry=registry)
+        paused.set_function(lambda: float(self.freezes(PAUSED)))
+
+    def unready(self) -> str | None:
+        """Why no record may be relied on yet."""
+        return None if self._watch.status.caught_up else f"{BREAKERS.name}: not caught up with the bus"
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        await self._watch.run()
+
+    @property
+    def breakers(self) -> list[str]:
+        """The keys of all known breakers."""
+        return [key for key in self._known if key != PAUSED]
+
+    @property
+    def has_lost_freezes(self) -> bool:
+        """Whether freezes of a lost bucket are still to be written again."""
+        return bool(self._carried)
+
+    def breaker(self, key: str) -> Breaker:
+        """A breaker as it is known; an empty one without a record."""
+        return self._known.get(key, _NOTHING).breaker
+
+    def freezes(self, key: str) -> bool:
+        """Whether the record of this key freezes labels."""
+        return key in self._carried or self._known.get(key, _NOTHING).freezes
+
+    def current_at(self, policy: str) -> float:
+        """The monotonic time at which all that is known about labels of a policy was certainly current."""
+        return min(self._known.get(key, _NOTHING).at for key in _keys({policy}))
+
+    async def read(self, policies: Collection[str]) -> None:
+        """Reads all records about labels of these policies. Raises BusError."""
+        await all_of(*(self._read(key) for key in _keys(policies)))
+
+    async def write(self, key: str, breaker: Breaker) -> None:
+        """Writes a breaker unless it is unchanged since it was read. Raises BusError."""
+        known = self._known.get(key, _NOTHING)
+        if known is _NOTHING:
+            return  # the bucket was lost meanwhile
+        if breaker is known.record or (known.record is None and breaker == Breaker()):
+            return
+        revision = await BREAKER_RECORDS.put(self._bus, key, breaker, revision=known.revision, read_at=known.at)
+        if breaker.trip is not None and known.breaker.trip is None:
+            self._trips.inc()
+        self._note(key, _Known(breaker, revision, known.at))
+
+    async def replace(self, key: str, change: Callable[[Breaker], Breaker | None]) -> None:
+        """Writes what `change` makes of a known breaker, unless it is the same; None: deletes it. Raises BusError."""
+        known, read_at = self._known.get(key, _NOTHING), time.monotonic()
+        if not isinstance(known.record, Breaker):
+            return
+        changed = change(known.record)
+        if changed is None:
+            await BREAKER_RECORDS.delete(self._bus, key, revision=known.revision, read_at=read_at)
+        elif changed is not known.record:
+            await BREAKER_RECORDS.put(self._bus, key, changed, revision=known.revision, read_at=read_at)
+
+    async def restore(self) -> None:
+        """Writes the freezes of a lost bucket again, unless the key exists in the new one. Raises BusError."""
+        for key, known in list(self._carried.items()):
+            await self._read(key)  # forgets what is carried: it is needed only if there is no record
+            read = self._known[key]
+            if read.revision:
+                continue
+            self._carried[key] = known
+            with suppress(ConflictError):
+                if isinstance(known.record, Pause):
+                    revision = await PAUSE_RECORDS.put(self._bus, key, known.record, revision=0, read_at=read.at)
+                    self._note(key, _Known(known.record, revision, read.at))
+                elif isinstance(known.record, Breaker):
+                    tripped = Breaker(trip=known.record.trip)
+                    revision = await BREAKER_RECORDS.put(self._bus, key, tripped, revision=0, read_at=read.at)
+                    self._note(key, _Known(tripped, revision, read.at))
+            self._carried.pop(key, None)
+
+    async def _read(self, key: str) -> None:
+        read_at = time.monotonic()
+        entry: Entry[str, Pause] | Entry[str, Breaker]
+        if key == PAUSED:
+            entry = await PAUSE_RECORDS.get(self._bus, key)
+        else:
+            entry = await BREAKER_RECORDS.get(self._bus, key)
+        self._note(key, _Known(entry.read(), entry.revision, read_at))
+
+    def _take_in_pause(self, entry: Entry[str, Pause]) -> None:
+        self._note(PAUSED, _Known(entry.read(), entry.revision))
+
+    def _take_in_breaker(self, entry: Entry[str, Breaker]) -> None:
+        self._note(entry.key, _Known(entry.read(), entry.revision))
+
+    def _note(self, key: str, known: _Known) -> None:
+        """Stores what was read, written or received, unless a later revision is known."""
+        before = self._known.get(key, _NOTHING)
+        if known.revision < before.revision:
+            return
+        if known.revision == before.revision:
+            known = before._replace(at=max(before.at, known.at))
+        self._known[key] = known
+        self._carried.pop(key, None)
+        if known.freezes and not before.freezes:
+            _log_freeze(key, known)
+        elif before.freezes and not known.freezes:
+            if key == PAUSED:
+                log.info("labels_resumed")
+            else:
+                log.info("breaker_reset", policy=key)
+            self._on_thaw()
+
+    def _start_epoch(self, epoch: Epoch) -> None:
+        """A new epoch: the freezes of the last one are written again."""
+        before, self._epoch = self._epoch, epoch
+        if before is not None and before.created == epoch.created:
+            return  # only the watch has begun anew
+        if before is not None:
+            self._carried |= {key: known for key, known in self._known.items() if known.freezes}
+            log.warning("breakers_lost", frozen=sorted(self._carried))
+        self._known.clear()
+        if before is not None:
+            self._on_loss()
+
+
+_NOTHING = _Known(None, -1)
+
+
+def _keys(policies: Collection[str]) -> list[str]:
+    """The keys of BREAKERS that concern labels of these policies; "" stands for labels of no policy."""
+    return [PAUSED, ALL, *sorted(each for each in policies if each)]
+
+
+def _log_freeze(key: str, known: _Known) -> None:
+    if isinstance(known.record, Pause):
+        log.warning("labels_paused", by=known.record.by, reason=known.record.reason)
+    elif isinstance(known.record, Breaker) and (trip := known.record.trip) is not None:
+        log.error("breaker_tripped", policy=key, limit=trip.limit, wanted=trip.wanted, selected=trip.selected)
+    elif isinstance(known.record, Unreadable):
+        log.error("breaker_unreadable", policy=key, error=str(known.record.error))
+
+
+async def all_of(*calls: Awaitable[None]) -> None:
+    """Waits for all calls, and raises the first error."""
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
