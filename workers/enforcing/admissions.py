@@ -1,7 +1,7 @@
 """Admissions: which nodes the breakers admit, in rounds; and which nodes leave the breakers.
 
-All nodes that are asked for meanwhile share one round: the records are read from the stream's leader, the nodes that
-need it are admitted by one conditional write for each record, and the nodes are added to the work queue again.
+All nodes that are asked for meanwhile share one round: they are admitted by one conditional write for each record, and
+are added to the work queue again. An admission lasts: nodes of a large round that wait for their patch ask only once.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 import structlog
@@ -25,10 +26,6 @@ log = structlog.get_logger("labels")
 
 BATCH_SECONDS = 0.002
 """The wait before a round for each node of the last round: so a burst of nodes shares few rounds."""
-
-ROUND_NODES = 64
-"""The most nodes of a round: they must be patched within `FRESH_SECONDS`, else they ask again, each for the cost of a
-whole reconciliation. The others wait for the next round."""
 
 LONGEST_BATCH_SECONDS = 0.1
 """The longest wait before a round."""
@@ -130,9 +127,7 @@ class Admissions:
             if (wait := due - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
             self._wake.clear()
-            asked = {node: self._asked.pop(node) for node in list(self._asked)[:ROUND_NODES]}
-            if self._asked:
-                self._wake.set()
+            asked, self._asked = self._asked, {}
             after = 0.0
             try:
                 await self._round(asked)
@@ -155,11 +150,11 @@ class Admissions:
         return BEHIND_SECONDS if is_behind else 0.0
 
     async def _round(self, asked: Mapping[str, _Asked]) -> None:
-        """Reads the records that the nodes need, and admits the nodes. Raises BusError; some may be admitted then."""
+        """Admits the nodes by the records that they need. Raises BusError; some may be admitted then."""
         records = self._records
         await records.restore()
         policies = frozenset[str]().union(*(each.policies for each in asked.values()))
-        await records.read(policies)
+        await records.refresh(policies)
         if records.freezes(PAUSED) or records.freezes(ALL) or not (self._is_relisted and self._is_ready()):
             return
         wanted: dict[str, dict[str, int]] = {}
@@ -224,7 +219,7 @@ class Admissions:
                 await self._records.restore()
                 if self._is_active():
                     for key in self._records.breakers:
-                        await self._records.replace(key, lambda breaker, key=key: self._left(key, breaker))
+                        await self._records.replace(key, partial(self._left, key))
             except BusError as error:
                 log.debug("breaker_not_written", error=str(error))
                 if self._records.has_lost_freezes:

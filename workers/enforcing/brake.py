@@ -1,7 +1,8 @@
 """The brake of `labels`: pause, breakers (`tas.enforcing.breaker`) and the flap budget.
 
-Before a patch, `labels` asks for a permit. A permit needs the records of BREAKERS as they were at most `FRESH_SECONDS`
-ago, and the node must be admitted; else the node is *asked for* (`workers.enforcing.admissions`).
+Before a patch, `labels` asks for a permit. For a permit, what is known of BREAKERS is made current
+(`workers.enforcing.breaker_records`). A node that gets its first label must be admitted; if it is not yet, it is *asked
+for* (`workers.enforcing.admissions`).
 """
 
 import asyncio
@@ -31,9 +32,6 @@ from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("labels")
 
-FRESH_SECONDS = 1.0
-"""The largest age of a record behind a permit: the rest of `READ_AGE_SECONDS` is for the patch."""
-
 FLAP_SECONDS = 300.0
 """The time in which the changes of the flap budget are counted."""
 
@@ -56,7 +54,7 @@ class Permit(NamedTuple):
     """Which labels of a node may change now.
 
     `read_at` is the monotonic time of the oldest read behind this. `wait` are the seconds until the flap budget allows
-    another label; None: no label waits for that. `is_asked`: the node is handled again after the answer.
+    another label; None: no label waits for that. `is_asked`: the node waits to be admitted, and is handled again then.
     """
 
     labels: frozenset[str]
@@ -151,19 +149,20 @@ class Brake:
 
     # Permits
 
-    def permit(self, name: str, node: NodeLabels, values: Mapping[str, str | None]) -> Permit:
-        """Which of the changes `values` a patch of the state `node` may have.
+    async def permit(self, name: str, node: NodeLabels, values: Mapping[str, str | None]) -> Permit:
+        """Which of the changes `values` a patch of the state `node` may have. Raises BusError.
 
-        If the records must be read or written first, it asks for the node, and nothing may change until the answer: so
-        all changes of a node are one patch.
+        If the node must be admitted first, it is asked for, and nothing may change until the answer: so all changes of
+        a node are one patch.
         """
-        now = time.monotonic()
-        allowed: set[str] = set()
-        read_at, wait = inf, inf
         by_policy: dict[str, list[str]] = {}
         for label in values:
             policy = policy_name(label)
             by_policy.setdefault(policy if is_subdomain(policy) else "", []).append(label)
+        await self._records.refresh([policy for policy in by_policy if not self._is_frozen(policy)])
+        now = time.monotonic()
+        allowed: set[str] = set()
+        read_at, wait = inf, inf
         version, names = version_of(node.resource_version), names_on(node.labels)
         for policy, labels in by_policy.items():
             if self._is_frozen(policy):
@@ -176,11 +175,9 @@ class Brake:
                 continue
             sets = any(values[label] is not None for label in labels)
             admissions = self._limits.admitting(policy, node.labels, names) if sets else set()
-            since = self._records.current_at(policy)
-            admitted = all(self._records.breaker(key).nodes.get(name) == version for key in admissions)
-            if now - since <= FRESH_SECONDS and admitted:
+            if all(self._records.breaker(key).nodes.get(name) == version for key in admissions):
                 allowed.update(labels)
-                read_at = min(read_at, since)
+                read_at = min(read_at, self._records.current_at(policy))
             else:
                 self._admissions.ask(name, version, policy, admissions)
         is_asked = self._admissions.is_asked(name)

@@ -1,5 +1,9 @@
 """The records of BREAKERS: what this replica knows of them, and how old that is; it writes them, and restores freezes.
 
+A watch keeps the records up to date, but nobody knows how far a watch is behind. So before they are relied on, one
+request asks the stream's leader for its last sequence: if the watch has delivered all up to there, all records are
+current, of however many policies. Only if it has not, the records are read.
+
 The rules of the breaker are in `tas.enforcing.breaker`.
 """
 
@@ -15,13 +19,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import BREAKERS, PAUSED
 from bus.connection import Bus, Epoch
-from bus.errors import ConflictError
+from bus.errors import ConflictError, UnavailableError
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from bus.record_kind import Entry, Unreadable
 from bus.watch import Watch
 from tas.verdict.brake import ALL, Breaker, Pause
 
 log = structlog.get_logger("labels")
+
+FRESH_SECONDS = 1.0
+"""The largest age of what is known when it is relied on: the rest of `READ_AGE_SECONDS` is for the patch."""
 
 
 class _Known(NamedTuple):
@@ -64,6 +71,9 @@ class BreakerRecords:
         self._on_loss = on_loss
         self._known: dict[str, _Known] = {}
         self._carried: dict[str, _Known] = {}  # freezes of a lost bucket that are still to be written again
+        self._all_at = -inf  # the monotonic time at which all that is known was certainly current
+        self._written: set[int] = set()  # own revisions that the watch may not have delivered yet
+        self._refreshing = asyncio.Lock()
         self._watch = Watch(
             bus,
             PAUSE_RECORDS.to(self._take_in_pause),
@@ -74,7 +84,7 @@ class BreakerRecords:
         self._epoch: Epoch | None = None
         self._trips = Counter("tas_breaker_trips", "Breakers that this replica has tripped.", registry=registry)
         tripped = Gauge("tas_breakers_tripped", "Breakers that are tripped: labels are frozen.", registry=registry)
-        tripped.set_function(lambda: sum(key != PAUSED and known.freezes for key, known in self._known.items()))
+        tripped.set_function(lambda: sum(map(self.freezes, {*self.breakers, *self._carried} - {PAUSED})))
         paused = Gauge("tas_labels_paused", "1 while all labels are paused, else 0.", registry=registry)
         paused.set_function(lambda: float(self.freezes(PAUSED)))
 
@@ -106,23 +116,36 @@ class BreakerRecords:
 
     def current_at(self, policy: str) -> float:
         """The monotonic time at which all that is known about labels of a policy was certainly current."""
-        return min(self._known.get(key, _NOTHING).at for key in _keys({policy}))
+        return min(map(self._current_at, _keys({policy})))
 
-    async def read(self, policies: Collection[str]) -> None:
-        """Reads all records about labels of these policies. Raises BusError."""
-        await all_of(*(self._read(key) for key in _keys(policies)))
+    async def refresh(self, policies: Collection[str]) -> None:
+        """Makes all that is known about labels of these policies current, unless it is younger than `FRESH_SECONDS`.
+
+        Raises BusError.
+        """
+        if not self._is_old(policies):
+            return
+        async with self._refreshing:
+            if not self._is_old(policies):
+                return  # another node has asked meanwhile
+            read_at = time.monotonic()
+            if self._has_all(await self._bus.epoch(BREAKERS)):
+                self._all_at = read_at
+            else:
+                await all_of(*(self._read(key) for key in _keys(policies)))
+        if any(self.current_at(policy) == -inf for policy in policies):
+            raise UnavailableError(f"{BREAKERS.name} was lost while it was read")
 
     async def write(self, key: str, breaker: Breaker) -> None:
-        """Writes a breaker unless it is unchanged since it was read. Raises BusError."""
-        known = self._known.get(key, _NOTHING)
-        if known is _NOTHING:
+        """Writes a breaker unless it is as known. Raises BusError."""
+        known, read_at = self._known.get(key, _NOTHING), self._current_at(key)
+        if read_at == -inf:
             return  # the bucket was lost meanwhile
         if breaker is known.record or (known.record is None and breaker == Breaker()):
             return
-        revision = await BREAKER_RECORDS.put(self._bus, key, breaker, revision=known.revision, read_at=known.at)
+        await self._put(key, breaker, revision=known.revision, read_at=read_at)
         if breaker.trip is not None and known.breaker.trip is None:
             self._trips.inc()
-        self._note(key, _Known(breaker, revision, known.at))
 
     async def replace(self, key: str, change: Callable[[Breaker], Breaker | None]) -> None:
         """Writes what `change` makes of a known breaker, unless it is the same; None: deletes it. Raises BusError."""
@@ -130,28 +153,55 @@ class BreakerRecords:
         if not isinstance(known.record, Breaker):
             return
         changed = change(known.record)
-        if changed is None:
-            await BREAKER_RECORDS.delete(self._bus, key, revision=known.revision, read_at=read_at)
-        elif changed is not known.record:
-            await BREAKER_RECORDS.put(self._bus, key, changed, revision=known.revision, read_at=read_at)
+        if changed is not known.record:
+            await self._put(key, changed, revision=known.revision, read_at=read_at)
 
     async def restore(self) -> None:
         """Writes the freezes of a lost bucket again, unless the key exists in the new one. Raises BusError."""
-        for key, known in list(self._carried.items()):
-            await self._read(key)  # forgets what is carried: it is needed only if there is no record
-            read = self._known[key]
-            if read.revision:
+        for key, carried in list(self._carried.items()):
+            await self._read(key)  # a record of the new bucket replaces what is carried
+            if key not in self._carried:
                 continue
-            self._carried[key] = known
+            record = carried.record
             with suppress(ConflictError):
-                if isinstance(known.record, Pause):
-                    revision = await PAUSE_RECORDS.put(self._bus, key, known.record, revision=0, read_at=read.at)
-                    self._note(key, _Known(known.record, revision, read.at))
-                elif isinstance(known.record, Breaker):
-                    tripped = Breaker(trip=known.record.trip)
-                    revision = await BREAKER_RECORDS.put(self._bus, key, tripped, revision=0, read_at=read.at)
-                    self._note(key, _Known(tripped, revision, read.at))
+                if isinstance(record, Pause):
+                    await self._put(key, record, revision=0, read_at=self._known[key].at)
+                elif isinstance(record, Breaker):
+                    await self._put(key, Breaker(trip=record.trip), revision=0, read_at=self._known[key].at)
             self._carried.pop(key, None)
+
+    def _current_at(self, key: str) -> float:
+        return max(self._all_at, self._known.get(key, _NOTHING).at)
+
+    def _is_old(self, policies: Collection[str]) -> bool:
+        return any(time.monotonic() - self.current_at(policy) > FRESH_SECONDS for policy in policies)
+
+    def _has_all(self, epoch: Epoch) -> bool:
+        """Whether everything up to the last sequence of an epoch was delivered by the watch, or written here."""
+        status = self._watch.status
+        if self._epoch is None or epoch.created != self._epoch.created or not status.caught_up:
+            return False
+        self._written = {revision for revision in self._written if revision > status.applied}
+        return epoch.last_sequence - status.applied <= len(self._written) and all(
+            revision in self._written for revision in range(status.applied + 1, epoch.last_sequence + 1)
+        )
+
+    async def _put(self, key: str, record: Breaker | Pause | None, *, revision: int, read_at: float) -> None:
+        """Writes or deletes a record. Raises BusError; after a conflict nothing that is known counts as current."""
+        try:
+            if record is None:
+                new = await BREAKER_RECORDS.delete(self._bus, key, revision=revision, read_at=read_at)
+            elif isinstance(record, Pause):
+                new = await PAUSE_RECORDS.put(self._bus, key, record, revision=revision, read_at=read_at)
+            else:
+                new = await BREAKER_RECORDS.put(self._bus, key, record, revision=revision, read_at=read_at)
+        except ConflictError:
+            self._all_at = -inf
+            if key in self._known:
+                self._known[key] = self._known[key]._replace(at=-inf)
+            raise
+        self._written.add(new)
+        self._note(key, _Known(record, new, read_at))
 
     async def _read(self, key: str) -> None:
         read_at = time.monotonic()
@@ -170,16 +220,17 @@ class BreakerRecords:
 
     def _note(self, key: str, known: _Known) -> None:
         """Stores what was read, written or received, unless a later revision is known."""
-        before = self._known.get(key, _NOTHING)
+        before, was_frozen = self._known.get(key, _NOTHING), self.freezes(key)
         if known.revision < before.revision:
             return
         if known.revision == before.revision:
             known = before._replace(at=max(before.at, known.at))
         self._known[key] = known
-        self._carried.pop(key, None)
-        if known.freezes and not before.freezes:
+        if known.revision:
+            self._carried.pop(key, None)
+        if known.freezes and not was_frozen:
             _log_freeze(key, known)
-        elif before.freezes and not known.freezes:
+        elif was_frozen and not self.freezes(key):
             if key == PAUSED:
                 log.info("labels_resumed")
             else:
@@ -195,11 +246,13 @@ class BreakerRecords:
             self._carried |= {key: known for key, known in self._known.items() if known.freezes}
             log.warning("breakers_lost", frozen=sorted(self._carried))
         self._known.clear()
+        self._written.clear()
+        self._all_at = -inf
         if before is not None:
             self._on_loss()
 
 
-_NOTHING = _Known(None, -1)
+_NOTHING = _Known(None, 0)
 
 
 def _keys(policies: Collection[str]) -> list[str]:

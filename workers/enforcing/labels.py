@@ -188,7 +188,7 @@ class Labels:
             self._reports.foreign(name, changes.foreign)
             self._reports.foreign_values(name, changes.foreign_values)
             self._reports.dropped(name, changes.dropped)
-        permit = self._brake.permit(name, node, changes.values)
+        permit = await self._brake.permit(name, node, changes.values)
         if permit.is_asked:
             return None
         if permit.labels:
@@ -255,7 +255,7 @@ class Labels:
         verdict = _verdict_of(entry)
         policies = _policies_of(verdict, node.uid)
         changes = self._changes(name, policies, node)
-        permit = self._brake.permit(name, node, changes.values)
+        permit = await self._brake.permit(name, node, changes.values)
         changes, read_at = changes.only(permit.labels), min(read_at, permit.read_at)
         confirmed = await self._confirmation.confirmed(name, changes.removals, policies, node.labels)
         orphans: frozenset[str] = frozenset()

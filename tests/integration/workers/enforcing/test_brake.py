@@ -1,19 +1,24 @@
 """Pause, breakers and the flap budget, with the sandbox and a real nats-server."""
 
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bus.buckets import BREAKERS, PAUSED
+from bus.connection import Bus
+from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
 from cli.brake import _pause, _repeated, _reset, _resume
 from sandbox import Sandbox
 from sandbox.resources import NODES
 from tas.enforcing.limits import DefaultLimit
-from tas.verdict.brake import ALL, Breaker
+from tas.verdict.brake import ALL, Breaker, Trip
 from tests.integration.servers import Server, answered, eventually
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, has
@@ -32,6 +37,21 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 @pytest.fixture
 def kubeconfig(sandbox: Sandbox, tmp_path: Path) -> Path:
     return sandbox.kubeconfig(tmp_path / "kubeconfig")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The requests about BREAKERS that read something, by the verb of the JetStream API."""
+    found: Counter[str] = Counter()
+    ask = Bus.api
+
+    async def counted(bus: Bus, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        verb_only, _, stream = verb.rpartition(".")
+        found[verb_only] += stream == BREAKERS.stream
+        return await ask(bus, verb, body)
+
+    monkeypatch.setattr(Bus, "api", counted)
+    return found
 
 
 async def breaker(world: World, key: str) -> Breaker:
@@ -205,21 +225,51 @@ async def test_after_a_loss_of_the_records_the_labels_of_the_nodes_count(
     assert await world.has(third, name, None)
 
 
-async def test_a_burst_of_nodes_costs_few_writes(
-    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server
+async def test_a_burst_of_nodes_costs_few_reads_and_writes(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server, reads: Counter[str]
 ) -> None:
-    name, nodes = world.name(), await nodes_of(world, 40)
-    await world.policy(await world.namespace(), name, deschedule())
+    first, second, nodes = world.name("a"), world.name("b"), await nodes_of(world, 40)
+    namespace = await world.namespace()
+    for name in (first, second):
+        await world.policy(namespace, name, deschedule())
     await sampled(world, nodes, health=1)  # all are waiting when `labels` starts
     brake = BrakeSettings(policy=DefaultLimit(100, 1), over_all=DefaultLimit(100, 1))
     async with labels_running(kubeconfig, server.url, brake=brake) as labels:
-        await eventually(lambda: labelled(sandbox, name) == len(nodes))
+        await eventually(lambda: labelled(sandbox, first) == labelled(sandbox, second) == len(nodes))
         await labels.idle()
-        assert (await breaker(world, name)).nodes.keys() == set(nodes)
+        assert not reads["STREAM.MSG.GET"], "while the watch is not behind, no record is read"
+        assert 1 <= reads["STREAM.INFO"] <= len(nodes) // 2
+        for name in (first, second):
+            assert (await breaker(world, name)).nodes.keys() == set(nodes)
         entry = await answered(partial(world.bus.epoch, BREAKERS))
         info = await world.bus.api(f"STREAM.INFO.{BREAKERS.stream}")
         written = entry.last_sequence - info["config"]["first_seq"] + 1
-        assert 2 <= written <= len(nodes) // 2
+        assert 3 <= written <= len(nodes)
+
+
+async def test_a_pause_and_a_trip_that_the_watch_has_not_delivered_are_read(
+    world: World, labels: Running, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, other, (node,) = world.name("a"), world.name("b"), await nodes_of(world, 1)
+    namespace = await world.namespace()
+    receive = Feed._receive
+    monkeypatch.setattr(
+        Feed, "_receive", lambda feed, message: "" if feed._bucket is BREAKERS else receive(feed, message)
+    )
+    for each in (name, other):
+        await world.policy(namespace, each, deschedule())
+    tripped = Breaker(trip=Trip(since=1.0, limit=1, wanted=2, selected=2))
+    await BREAKER_RECORDS.put(world.bus, other, tripped, revision=0, read_at=time.monotonic())
+    await sampled(world, [node], health=1)
+    await eventually(has(world, node, name, VIOLATING))
+    assert reads["STREAM.MSG.GET"] > 0
+    assert await _pause(world.bus, "upgrade") == 0
+    await eventually(lambda: labels.worker._brake._records._is_old([name]))  # until then a permit is given unread
+    await sampled(world, [node], health=0)
+    await eventually(lambda: labels.count("tas_labels_paused") == 1)
+    await labels.idle()
+    assert await world.has(node, name, VIOLATING)
+    assert await world.has(node, other, None)
 
 
 async def test_an_oscillation_costs_at_most_the_flap_budget(world: World, kubeconfig: Path, server: Server) -> None:
