@@ -32,6 +32,7 @@ __all__ = [
     "last_of",
     "publish_events",
     "read_position",
+    "why_not_publishable",
     "write_position",
 ]
 
@@ -76,12 +77,12 @@ class Expected:
         """The subject of the event."""
         return event_subject(self.event.data)
 
-    @property
-    def problem(self) -> str:
-        """Why the server would not accept the event, or an empty text. Its names are from records of any writer."""
-        if _SUBJECT.fullmatch(self.subject) is None:
-            return "a name is not valid"
-        return f"more than {MAX_BODY_BYTES} bytes" if len(cloudevents.body(self.event)) > MAX_BODY_BYTES else ""
+
+def why_not_publishable(event: Event) -> str:
+    """Why the server would not accept an event, or an empty text. Its names are from records of any writer."""
+    if _SUBJECT.fullmatch(event_subject(event.data)) is None:
+        return "a name is not valid"
+    return f"more than {MAX_BODY_BYTES} bytes" if len(cloudevents.body(event)) > MAX_BODY_BYTES else ""
 
 
 async def publish_events(bus: Bus, events: Sequence[Expected]) -> list[int | BusError]:

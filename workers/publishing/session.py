@@ -29,6 +29,7 @@ from bus.events import (
     last_of,
     publish_events,
     read_position,
+    why_not_publishable,
     write_position,
 )
 from bus.kinds import BREAKER_RECORDS, NODE_FACTS, PAUSE_RECORDS, POLICY_RECORDS, SOURCE_STATES
@@ -433,7 +434,7 @@ class Session:
                 found = next(_due(waiting), None)
                 if found is None:
                     del groups[group]
-                else:
+                elif not self._leave_out(found[1]):
                     due.append(found)
                 if number % YIELD_CHANGES == 0:
                     await asyncio.sleep(0)
@@ -468,13 +469,11 @@ class Session:
         return found
 
     async def _publish(self, due: Sequence[tuple[_Change, Event]]) -> None:
-        expected = [(change, Expected(event, self._announced.sequence(thing_of(event.data)))) for change, event in due]
-        acceptable = [(change, each) for change, each in expected if not self._leave_out(each)]
-        outcomes = await publish_events(self._bus, [each for _, each in acceptable])
+        expected = [Expected(event, self._announced.sequence(thing_of(event.data))) for _, event in due]
+        outcomes = await publish_events(self._bus, expected)
         conflicts: list[Event] = []
         failure: BusError | None = None
-        for (change, each), outcome in zip(acceptable, outcomes, strict=True):
-            event = each.event
+        for (change, event), outcome in zip(due, outcomes, strict=True):
             if isinstance(outcome, int):
                 self._announced.add(event, outcome)
                 self._metrics.published.labels(event.data.TYPE).inc()
@@ -488,12 +487,12 @@ class Session:
         if conflicts:
             await self._read_again(conflicts)
 
-    def _leave_out(self, expected: Expected) -> bool:
+    def _leave_out(self, event: Event) -> bool:
         """Whether the server would not accept an event: then it counts as announced, else no other would follow."""
-        if not (problem := expected.problem):
+        if not (problem := why_not_publishable(event)):
             return False
-        log.error("event_not_publishable", subject=line_of(expected.subject), error=problem)
-        self._announced.add(expected.event, expected.sequence)
+        log.error("event_not_publishable", subject=line_of(event_subject(event.data)), error=problem)
+        self._announced.add(event, self._announced.sequence(thing_of(event.data)))
         return True
 
     async def _read_again(self, conflicts: Sequence[Event]) -> None:

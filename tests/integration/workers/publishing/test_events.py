@@ -85,6 +85,7 @@ async def test_transitions_are_published_and_nothing_else(bus: Bus, world: World
     await world.facts("node-2", created=2e9)
     await world.policy()
     await world.synced()
+    await world.verdict_by_hand("node-9")
     await world.verdict("node-1", UNKNOWN)
     async with publishing(bus):
         await world.verdict("node-1", VIOLATED, VIOLATED, UNKNOWN, VIOLATED, MET)

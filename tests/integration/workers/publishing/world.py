@@ -101,6 +101,12 @@ class World:
             self._revisions[node] = await put(self.bus, VERDICTS, verdict_key(node), self._verdict(node, state))
         return self._revisions[node]
 
+    async def verdict_by_hand(self, node: str) -> None:
+        """Writes a verdict with a namespace that no policy can have."""
+        verdict = self._verdict(node, State.VIOLATED).replace(b'"namespace":"default"', b'"namespace":"no name"')
+        assert b"no name" in verdict
+        await put(self.bus, VERDICTS, verdict_key(node), verdict)
+
     async def verdicts(self, nodes: Iterable[str], state: State) -> None:
         """Writes the verdicts of many nodes, together."""
         messages = [
