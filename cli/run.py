@@ -31,6 +31,7 @@ WORKERS = {
     "evaluate": "Evaluate every policy for every node, and store the verdicts. They contain the desired labels.",
     "events": "Publish what happens as public events: violations, stale metrics, labels, policies, sources.",
     "labels": "Write the desired labels of verdicts to the nodes. Also wake pods that wait for a node.",
+    "marks": "Write the taints and node conditions that policies want beside their label.",
     "resources": "Add the resource `telemetry/scheduling` to each node.",
     "notify": "Take events to where people look: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat.",
     "collect": "Poll sources, and publish samples. Only metrics that policies use are polled.",
@@ -60,8 +61,8 @@ def run_all(settings: Settings) -> int:
     The bus is embedded unless --bus is given.
 
     With --policies: materialize, policies, evaluate, extender and events. With --kubeconfig: materialize, watch,
-    evaluate, extender, labels, events and collect; with --node-resource also resources. With --source also collect,
-    with --sinks also notify.
+    evaluate, extender, labels, marks, events and collect; with --node-resource also resources. With --source also
+    collect, with --sinks also notify.
     """
     from cli.wiring import all_workers, run_workers
 

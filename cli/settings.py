@@ -117,6 +117,7 @@ RUN = (
     "run extender",
     "run labels",
     "run machine",
+    "run marks",
     "run materialize",
     "run notify",
     "run policies",
@@ -127,14 +128,23 @@ RUN = (
 
 _STARTS_BUS = ("run all", "run bus", "up")
 _READS_DIRECTORY = ("run all", "run policies", "up")
-_USES_KUBERNETES = ("demo", "run all", "run collect", "run labels", "run notify", "run resources", "run watch")
+_USES_KUBERNETES = (
+    "demo",
+    "run all",
+    "run collect",
+    "run labels",
+    "run marks",
+    "run notify",
+    "run resources",
+    "run watch",
+)
 _OFFERS_RESOURCE = ("run all", "run resources")
 _RUNS_COLLECT = ("run all", "run collect")
 _RUNS_NOTIFY = ("run all", "run notify")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
 _NAMES_CLUSTER = ("run all", "run events", "run notify", "run resources", "up")
 _SERVES_HTTPS = ("run all", "run extender")
-_EVALUATES = ("run evaluate", "run labels", "run watch")
+_EVALUATES = ("run evaluate", "run labels", "run marks", "run watch")
 _QUERIES = ("events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
 _LABELS = ("run all", "run labels")
 _PROCESSES = (*RUN, "up")
@@ -324,6 +334,7 @@ class Settings:
         default_of={
             "run collect": IN_CLUSTER,
             "run labels": IN_CLUSTER,
+            "run marks": IN_CLUSTER,
             "run resources": IN_CLUSTER,
             "run watch": IN_CLUSTER,
         },
@@ -595,6 +606,7 @@ class Settings:
             "run evaluate": "127.0.0.1:9009",
             "run events": "127.0.0.1:9013",
             "run notify": "127.0.0.1:9014",
+            "run marks": "127.0.0.1:9015",
         },
     )
     log_format: LogFormat = _setting(

@@ -13,10 +13,10 @@ from cli.console import new_console
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import Settings
-from cli.up.freezes import Freezes
 from cli.up.live import LiveView, cluster_rows
 from tas.enforcing.pod import PodKey
 from workers.following.followed_view import FollowedView
+from workers.following.freezes import Freezes
 from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 from workers.process.runtime import stop_signals

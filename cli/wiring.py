@@ -32,6 +32,7 @@ from tas.events.event import source_of
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
+from workers.enforcing.marks import Marks
 from workers.enforcing.resources import Resources
 from workers.ingest.collect import Collect
 from workers.ingest.machine import Machine
@@ -129,6 +130,9 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
         overwrite=settings.overwrite_labels or (),
         brake=BrakeSettings(settings.breaker, settings.breaker_all, settings.flap_budget),
     ),
+    "marks": lambda bus, client, settings, registry: Marks(
+        bus, client, registry=registry, default_stale_after=settings.stale_after
+    ),
 }
 """The workers that also use the API server, each with its own client."""
 
@@ -140,7 +144,8 @@ def all_workers(settings: Settings) -> tuple[str, ...]:
     if settings.kubeconfig is None:
         return ("materialize", "policies", "evaluate", "extender", "events", *collect, *notify)
     resources = ("resources",) if settings.node_resource else ()
-    return ("materialize", "watch", "evaluate", "status", "extender", "labels", "events", *collect, *resources, *notify)
+    enforcing = ("labels", "marks", *resources)
+    return ("materialize", "watch", "evaluate", "status", "extender", *enforcing, "events", *collect, *notify)
 
 
 def kubeconfig_problem(kubeconfig: Path | str, error: ConfigurationError) -> str:

@@ -20,7 +20,6 @@ from rich.live import Live
 from rich.text import Text
 
 from cli.output import counted
-from cli.up.freezes import Freezes
 from tas.enforcing.labels import is_in_our_form
 from tas.explain.explain import explain_node
 from tas.policy.directory import FileProblems
@@ -30,6 +29,7 @@ from tas.samples.freshness import is_fresh
 from tas.samples.sample import newest
 from tas.values.quantity import short_text
 from workers.following.followed_view import FollowedView
+from workers.following.freezes import Freezes
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
 from workers.process.logs import logging_to
 

@@ -15,7 +15,6 @@ from cli.discovery import bus_url, running_bus
 from cli.options import settings_command
 from cli.settings import EMBEDDED, Settings
 from cli.up.applied import AppliedPolicies, StoredProblems
-from cli.up.freezes import Freezes
 from cli.up.live import LiveView, cluster_rows
 from cli.up.simulated import SimulatedNodes, SimulatedPods
 from cli.wiring import all_workers, process, run_process
@@ -24,6 +23,7 @@ from sandbox.cluster import Cluster
 from sandbox.resources import NODES, PODS
 from tas.policy.policy import POD_LABEL
 from workers.following.followed_view import FollowedView
+from workers.following.freezes import Freezes
 from workers.serving.extender import PREFIX
 
 SIMULATED_NODES = ("node-1", "node-2", "node-3")

@@ -36,6 +36,7 @@ from tas.policy.policy import (
     ScoreMode,
     Strategy,
     StrategyType,
+    TaintEffect,
 )
 from tas.policy.selector import LabelSelector, SelectorError, parse_selector, selector_spec
 from tas.samples.sample import MAX_SAMPLE_AGE
@@ -63,7 +64,11 @@ _OBJECT_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 _HEAD = frozenset({"apiversion", "kind", "metadata", "spec"})
 _SPEC_FIELDS = ("strategies", "suspend", "dryRun", "nodeSelector", "staleAfter", "breaker")
 _BREAKER_FIELDS = ("maxNodes", "maxPercent")
-_STRATEGY_FIELDS = ("policyName", "logicalOperator", "rules", "onStale", "for", "clearFor", "scoreMode")
+_STRATEGY_FIELDS = (
+    *("policyName", "logicalOperator", "rules", "onStale", "for", "clearFor", "scoreMode"),
+    *("taint", "nodeCondition"),
+)
+_TAINT_FIELDS = ("effect",)
 _RULE_FIELDS = ("metricname", "operator", "target", "labels", "source", "weight", "podCost")
 
 # The strategies that set labels, and so can have `for` and `clearFor`.
@@ -181,6 +186,10 @@ def _strategy_spec(strategy: Strategy) -> dict[str, Any]:
         spec["for"] = format_duration(strategy.for_)
     if strategy.clear_for:
         spec["clearFor"] = format_duration(strategy.clear_for)
+    if strategy.taint is not None:
+        spec["taint"] = {"effect": strategy.taint.value}
+    if strategy.node_condition:
+        spec["nodeCondition"] = True
     spec["rules"] = [_rule_spec(rule) for rule in strategy.rules]
     return spec
 
@@ -441,6 +450,7 @@ def _strategy(kind: StrategyType, found: object, scope: _Scope) -> Strategy:
         if field in found and kind not in _LABELLING:
             scope.refuse(field, found[field], "is for deschedule and labeling only")
             spans[field] = 0.0
+    taint, node_condition = _marks(kind, found, scope)
     rules = _rules(kind, found, scope)
     if scope.broken:
         rules = tuple(msgspec.structs.replace(rule, operator=None) for rule in rules) or (UNREADABLE,)
@@ -456,7 +466,38 @@ def _strategy(kind: StrategyType, found: object, scope: _Scope) -> Strategy:
         score_mode=score_mode or ScoreMode.RANK,
         for_=spans["for"],
         clear_for=spans["clearFor"],
+        taint=taint,
+        node_condition=node_condition,
     )
+
+
+def _marks(kind: StrategyType, strategy: Object, scope: _Scope) -> tuple[TaintEffect | None, bool]:
+    """The effect of the taint, if any, and whether the policy sets a node condition."""
+    if kind is not StrategyType.DESCHEDULE:
+        for field in ("taint", "nodeCondition"):
+            if field in strategy:
+                scope.refuse(field, strategy[field], "is for deschedule only")
+        return None, False
+    taint = _taint(strategy.get("taint", ABSENT), scope)
+    return taint, scope.flag("nodeCondition", strategy.get("nodeCondition", ABSENT))
+
+
+def _taint(found: object, scope: _Scope) -> TaintEffect | None:
+    if found is ABSENT:
+        return None
+    if not isinstance(found, dict):
+        scope.refuse("taint", found, "must be an object with effect")
+        return None
+    below = _Scope(scope.problems, scope.at("taint"), scope.effect)
+    below.report_unknown(found, _TAINT_FIELDS)
+    effect = None
+    if found.get("effect") == "NoExecute":
+        reason = f"evicts pods without regard to disruption budgets: must be one of {', '.join(TaintEffect)}"
+        below.refuse("effect", found["effect"], reason)
+    else:
+        effect = below.choice("effect", found.get("effect", ABSENT), TaintEffect)
+    scope.broken |= below.broken
+    return effect
 
 
 def _rules(kind: StrategyType, strategy: Object, scope: _Scope) -> tuple[Rule, ...]:

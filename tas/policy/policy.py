@@ -18,6 +18,8 @@ POD_LABEL = "telemetry-policy"
 """The label by which a pod names its policy, in the pod's own namespace."""
 LABEL_PREFIX = "telemetry.aware.scheduling."
 """A `labeling` strategy sets `<LABEL_PREFIX><policy>/<key>=<value>` on nodes."""
+MARK_PREFIX = "telemetry.aware.scheduling/"
+"""The key of a policy's taint and the type of its node condition are `<MARK_PREFIX><policy>`."""
 
 
 class StrategyType(StrEnum):
@@ -72,6 +74,13 @@ class ScoreMode(StrEnum):
     PROPORTIONAL = "proportional"
 
 
+class TaintEffect(StrEnum):
+    """The allowed effects of a policy's taint. `NoExecute` is not: it evicts without regard to disruption budgets."""
+
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_SCHEDULE = "NoSchedule"
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule: it describes the *bad* condition, and is violated when `value operator target` holds.
 
@@ -118,6 +127,7 @@ MAX_WEIGHT = 100
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy of a policy. `for_` and `clear_for` are in seconds.
 
+    `taint` and `node_condition` are the marks of `deschedule` (`tas.enforcing.marks`); None and False: no mark.
     If a rule is unreadable, `on_stale` is the default: another value would apply to every node, by that rule.
     """
 
@@ -128,6 +138,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     score_mode: ScoreMode = ScoreMode.RANK
     for_: float = 0.0
     clear_for: float = 0.0
+    taint: TaintEffect | None = None
+    node_condition: bool = False
 
     @property
     def readable(self) -> bool:

@@ -92,6 +92,9 @@ class Claims:
 
     def owns(self, key: PolicyKey, uid: str, strategy: StrategyType) -> bool:
         """Whether the policy with this key and uid owns the labels of a strategy."""
-        claims = self._names.get(key.name, {})
-        claim = claims.get(key)
-        return claim is not None and claim.uid == uid and owner_of(strategy, claims) == key
+        claim = self._names.get(key.name, {}).get(key)
+        return claim is not None and claim.uid == uid and self.owner(key.name, strategy) == key
+
+    def owner(self, name: str, strategy: StrategyType) -> PolicyKey | None:
+        """The owner of a strategy's labels, of the policies of a name; None: nobody."""
+        return owner_of(strategy, self._names.get(name, {}))

@@ -347,5 +347,5 @@ def test_every_command_and_every_worker_is_mentioned() -> None:
     for name in set(COMMANDS) - {"docs", "crd"}:
         assert f"tas {name}" in readme or f"make {name}" in readme, name
     flow = (ROOT / "docs" / "architecture.md").read_text()
-    for name in ("collect", "evaluate", "events", "extender", "labels", "materialize", "policies", "watch"):
+    for name in ("collect", "evaluate", "events", "extender", "labels", "marks", "materialize", "policies", "watch"):
         assert name in flow

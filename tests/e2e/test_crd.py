@@ -60,7 +60,14 @@ OURS = {
                 {"metricname": "load", "operator": "LessThan", "weight": 100, "target": "2Gi", "podCost": "1500m"}
             ],
         },
-        "deschedule": {"onStale": "clear", "for": "30s", "clearFor": "0", "rules": [RULE]},
+        "deschedule": {
+            "onStale": "clear",
+            "for": "30s",
+            "clearFor": "0",
+            "taint": {"effect": "PreferNoSchedule"},
+            "nodeCondition": True,
+            "rules": [RULE],
+        },
         "labeling": {"onStale": "violate", "for": "1h30m", "rules": [{**RULE, "labels": ["a=b"]}]},
     },
 }
@@ -117,6 +124,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "logical-operator": (with_strategy(logicalOperator="all"), "logicalOperator"),
     "on-stale": (with_strategy(onStale="ignore"), "onStale"),
     "score-mode": (with_strategy(scoreMode="best"), "scoreMode"),
+    "taint-no-execute": (with_strategy(taint={"effect": "NoExecute"}), "effect"),
+    "taint-without-effect": (with_strategy(taint={}), "effect"),
     "for": (with_strategy(**{"for": "soon"}), "for"),
     "clear-for": (with_strategy(clearFor="5"), "clearFor"),
     "stale-after": (with_strategy() | {"staleAfter": "60"}, "staleAfter"),
@@ -160,6 +169,8 @@ STRATEGY_FIELDS: dict[str, list[Any]] = {
     "for": ["0", "30s", "1h30m", "168h", "169h", "5", "", "1.5h"],
     "clearFor": ["0s", "100ms", "10000m", "20000m", "soon"],
     "scoreMode": ["rank", "proportional", "best"],
+    "taint": [{"effect": "NoSchedule"}, {"effect": "PreferNoSchedule"}, {"effect": "NoExecute"}, {}, "NoSchedule"],
+    "nodeCondition": [True, False, "yes"],
 }
 SPEC_FIELDS: dict[str, list[Any]] = {
     "suspend": [True, False, "yes"],

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
 from bus.connection import Bus
@@ -83,6 +83,14 @@ class Confirmation:
         """
         if not orphans:
             return frozenset(), inf
+        policies, listed_at = await self.listed_policies()
+        return frozenset(label for label in orphans if may_remove_orphan(label, policies)), listed_at
+
+    async def listed_policies(self) -> tuple[Sequence[tuple[PolicyKey, object]], float]:
+        """A new and complete list of all policies with their `spec`, and the monotonic time of its request.
+
+        Raises KubernetesError.
+        """
         async with self._lock:  # several nodes share a list
             requested_at = time.monotonic()
             if requested_at - self._listed_at > LIST_SECONDS or not self.is_current(self._listed_at):
@@ -91,7 +99,7 @@ class Confirmation:
                     (PolicyKey(each.metadata.namespace, each.metadata.name), each.spec) for each in listing.items
                 ]
                 self._listed_at = requested_at
-            return frozenset(label for label in orphans if may_remove_orphan(label, self._list)), self._listed_at
+            return self._list, self._listed_at
 
     def is_current(self, listed_at: float) -> bool:
         """Whether no policy change was received since."""

@@ -34,7 +34,7 @@ from workers.enforcing.brake import DEFAULTS, Brake, BrakeSettings
 from workers.enforcing.confirmation import Confirmation
 from workers.enforcing.label_reports import LabelReports
 from workers.enforcing.lease_first import LeaseFirst
-from workers.enforcing.node_patches import NodeLabels, is_outdated, send_patch
+from workers.enforcing.node_patches import PATCHES, PATCHES_SECONDS, NodeLabels, is_outdated, send_patch
 from workers.enforcing.refusal_records import RefusalRecords
 from workers.enforcing.waking import Waking
 from workers.enforcing.work_queue import RequeueError, WorkQueue
@@ -58,9 +58,6 @@ MAX_CONCURRENT = 16
 
 RESYNC_SECONDS = 600.0
 """The time after which a node with a kept orphan or a refused label is reconciled again."""
-
-PATCHES, PATCHES_SECONDS = 50, 5.0
-"""After so many patches in so many seconds a node must wait: somebody else probably reverts the patches."""
 
 
 class Labels:

@@ -15,6 +15,9 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, InvalidError, KubernetesError, NotFoundError, RejectedError
 from workers.kubernetes.resources import NODES, Metadata
 
+PATCHES, PATCHES_SECONDS = 50, 5.0
+"""After so many patches in so many seconds a node must wait: somebody else probably reverts the patches."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLabels:

@@ -113,6 +113,25 @@ class NodeObject(Object, frozen=True, kw_only=True):
     status: NodeStatus = NodeStatus()
 
 
+class MarkedSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The taints of a node as decoded JSON, so that those of others are written back as they are."""
+
+    taints: tuple[dict[str, Any], ...] = ()
+
+
+class MarkedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The conditions of a node as decoded JSON."""
+
+    conditions: tuple[dict[str, Any], ...] = ()
+
+
+class MarkedNode(Object, frozen=True, kw_only=True):
+    """A node with what `marks` reads and writes, for `MARKED_NODES`."""
+
+    spec: MarkedSpec = MarkedSpec()
+    status: MarkedStatus = MarkedStatus()
+
+
 T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 
@@ -146,6 +165,7 @@ class Resource(Generic[T_co]):
 POLICIES = Resource(group=_GROUP, version=_VERSION, plural="taspolicies", type=PolicyObject)
 NODES = Resource(group="", version="v1", plural="nodes", type=Object, metadata_only=True)
 FULL_NODES = Resource(group="", version="v1", plural="nodes", type=NodeObject)
+MARKED_NODES = Resource(group="", version="v1", plural="nodes", type=MarkedNode)
 PODS = Resource(group="", version="v1", plural="pods", type=PodObject)
 NAMESPACES = Resource(group="", version="v1", plural="namespaces", type=Object, metadata_only=True)
 EVENTS = Resource(group="", version="v1", plural="events", type=Object, metadata_only=True)

@@ -96,6 +96,7 @@ def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
         "status",
         "extender",
         "labels",
+        "marks",
         "events",
         "collect",
     )

@@ -14,6 +14,7 @@ from tas.policy.policy import (
     ScoreMode,
     Strategy,
     StrategyType,
+    TaintEffect,
 )
 from tas.policy.selector import LabelSelector, Requirement, SelectorOperator
 from tas.values.quantity import MAX_QUANTITY, NANO, Quantity
@@ -92,6 +93,8 @@ def strategies(draw: st.DrawFn, kind: StrategyType, *, readable: bool = True) ->
         score_mode=draw(st.sampled_from(ScoreMode)) if kind is StrategyType.SCHEDULEONMETRIC else ScoreMode.RANK,
         for_=draw(seconds) if slow else 0.0,
         clear_for=draw(seconds) if slow else 0.0,
+        taint=draw(st.none() | st.sampled_from(TaintEffect)) if kind is StrategyType.DESCHEDULE else None,
+        node_condition=draw(st.booleans()) if kind is StrategyType.DESCHEDULE else False,
     )
 
 

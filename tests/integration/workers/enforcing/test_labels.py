@@ -31,7 +31,7 @@ from tests.kubernetes.label_fixtures import Running, labels, labels_running, wor
 from tests.kubernetes.label_scenarios import VIOLATING, LabelScenarios, desired_by, has, received, settled
 from tests.kubernetes.world import World, deschedule
 from workers.enforcing.brake import BrakeSettings
-from workers.enforcing.labels import PATCHES, PATCHES_SECONDS
+from workers.enforcing.node_patches import PATCHES, PATCHES_SECONDS
 from workers.kubernetes.client import WRITE_SECONDS, KubernetesClient
 from workers.kubernetes.resources import POLICIES as POLICY_OBJECTS
 from workers.kubernetes.resources import Resource

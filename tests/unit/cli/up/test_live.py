@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from cli.up.freezes import Freezes
 from cli.up.live import LiveView, answer_cells, cluster_rows, event_line, fit, shares
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import parse_policy
@@ -22,6 +21,7 @@ from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from tas.view.view import View
 from workers.following.followed_view import FollowedView
+from workers.following.freezes import Freezes
 
 HINTS = [
     "tas publish node-1 health_metric=2      # unhealthy",

@@ -28,6 +28,7 @@ from tas.policy.policy import (
     ScoreMode,
     Strategy,
     StrategyType,
+    TaintEffect,
 )
 from tas.policy.rules import State, rule_state
 from tas.policy.selector import LabelSelector, Requirement, SelectorOperator
@@ -117,6 +118,11 @@ class TestMeaning:
                     "scoreMode": "proportional",
                     "rules": [{**RULE, "weight": 7, "podCost": "1500m"}],
                 },
+                "deschedule": {
+                    "taint": {"effect": "PreferNoSchedule"},
+                    "nodeCondition": True,
+                    "rules": [RULE],
+                },
             },
         }
         policy, problems = parse_policy(KEY, spec)
@@ -140,6 +146,8 @@ class TestMeaning:
             7,
         )
         assert scoring.rules[0].pod_cost == parse_quantity("1.5")
+        marks = policy.strategies[DESCHEDULE]
+        assert (marks.taint, marks.node_condition) == (TaintEffect.PREFER_NO_SCHEDULE, True)
 
     @pytest.mark.parametrize("found", ["", "anyOf"])
     def test_an_empty_logical_operator_is_any_of(self, found: str) -> None:
@@ -473,6 +481,12 @@ class TestRefused:
             (SCHEDULEONMETRIC, "scoreMode", "Rank"),
             (SCHEDULEONMETRIC, "scoreMode", None),
             *((kind, "scoreMode", "proportional") for kind in (DONTSCHEDULE, DESCHEDULE, LABELING)),
+            (DESCHEDULE, "taint", None),
+            (DESCHEDULE, "taint", "NoSchedule"),
+            (DESCHEDULE, "nodeCondition", None),
+            (DESCHEDULE, "nodeCondition", "true"),
+            *((kind, "taint", {"effect": "NoSchedule"}) for kind in StrategyType if kind is not DESCHEDULE),
+            *((kind, "nodeCondition", True) for kind in StrategyType if kind is not DESCHEDULE),
         ],
     )  # fmt: skip
     def test_an_unreadable_strategy_is_unknown(self, kind: StrategyType, field: str, value: Any) -> None:
@@ -486,6 +500,20 @@ class TestRefused:
         assert strategy.on_stale is ON_STALE[kind][0]
         assert all(other.readable for other in policy.strategies.values())
         assert not policy.suspend
+
+    @pytest.mark.parametrize(
+        ("taint", "reason"),
+        [
+            ({"effect": "NoExecute"}, "'NoExecute': evicts pods without regard to disruption budgets: must be one of "),
+            ({"effect": "noschedule"}, "'noschedule': must be one of PreferNoSchedule, NoSchedule; "),
+            ({}, "absent: must be one of "),
+        ],
+    )
+    def test_a_taint_with_an_effect_that_is_not_allowed(self, taint: Any, reason: str) -> None:
+        policy, problems = parse_policy(KEY, spec_of("deschedule", RULE, taint=taint))
+        ((text),) = map(str, problems)
+        assert text.startswith(f"spec.strategies.deschedule.taint.effect = {reason}")
+        assert not policy.strategies[DESCHEDULE].readable
 
     @pytest.mark.parametrize("rules", [{}, {"rules": None}, {"rules": {}}, {"rules": "m"}, {"rules": 0}])
     def test_a_strategy_without_a_list_of_rules_is_unknown_and_not_healthy(self, rules: Any) -> None:
