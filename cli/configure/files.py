@@ -143,7 +143,7 @@ def _make_folders(folder: Path) -> list[Path]:
 
 
 def _write(path: Path, content: bytes | None, before: Stored | None, mode: int, owner: tuple[int, int] | None) -> None:
-    """Replaces a file at once: readers see the old file or the new one. The kubelet ignores names with a dot."""
+    """Replaces a file at once: readers see the old file or the new one. The kubelet ignores the dot (facts.md c42)."""
     if content is None:
         path.unlink(missing_ok=True)
         _sync(path.parent)

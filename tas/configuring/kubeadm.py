@@ -1,7 +1,7 @@
 """The same configuration for kubeadm, which writes the manifest of the scheduler itself, also at each upgrade.
 
 ClusterConfiguration has the flag and the volumes. It has no `dnsPolicy`, so a patch of kubeadm sets it
-(platform-aware-scheduling #86).
+(platform-aware-scheduling #86, facts.md c45).
 """
 
 from tas.configuring.editing import Read, edited, rendered

@@ -18,10 +18,10 @@ DIGEST = "telemetry.aware.scheduling/configuration"
 
 CONFIG_VOLUME = "tas-scheduler-config"
 CERTIFICATES_VOLUME = "tas-certs"
-DNS_POLICY = "ClusterFirstWithHostNet"
+DNS_POLICY = "ClusterFirstWithHostNet"  # facts.md c46
 
 _ORIGINALS = {"schedulerconfig", "certdir"}
-_LAST_MINOR = {"algorithm-provider": 21}
+_LAST_MINOR = {"algorithm-provider": 21}  # facts.md c44
 _CONFIG = ("config",)
 _POLICY = ("policy-configmap", "policy-configmap-namespace", "policy-config-file", "use-legacy-policy-config")
 _SWITCHES = ("use-legacy-policy-config",)
@@ -142,6 +142,7 @@ class Scheduler:
 
     def _new_words(self, wanted: Wanted, changes: list[str], notices: list[str]) -> list[str]:
         words = self._words()
+        # facts.md c43
         if wanted.config is None and (given := self.flag("config")) is not None:
             raise InvalidInputError(
                 SUBJECT, "--config", given, "a scheduler with this flag ignores a Policy: remove the flag"

@@ -301,6 +301,8 @@ OTHERS = {
     "--bind-address",
     "--path.sysfs",
     "--config",
+    "--patches",
+    "--algorithm-provider",
     "--policy-config-file",
     "--policy-configmap",
     "--policy-configmap-namespace",

@@ -99,7 +99,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_v22_v23_a_run_writes_all_files_and_a_backup(node: Node) -> None:
+def test_facts_K22_K23_a_run_writes_all_files_and_a_backup(node: Node) -> None:
     before = node.manifest.read_bytes()
     result = node.configure()
     assert code(result) == 0, message(result)
@@ -118,7 +118,7 @@ def test_v22_v23_a_run_writes_all_files_and_a_backup(node: Node) -> None:
     assert [path.name for path in node.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
 
 
-def test_v17_a_second_run_writes_nothing(node: Node) -> None:
+def test_facts_K17_a_second_run_writes_nothing(node: Node) -> None:
     node.configure()
     before = node.state()
     times = {path: Path(path).stat().st_mtime_ns for path in before}
@@ -130,7 +130,7 @@ def test_v17_a_second_run_writes_nothing(node: Node) -> None:
 
 
 @pytest.mark.parametrize("form", ["-dry-run", "--dry-run=true"])
-def test_v15_a_dry_run_shows_a_diff_and_touches_nothing(node: Node, form: str) -> None:
+def test_facts_K15_a_dry_run_shows_a_diff_and_touches_nothing(node: Node, form: str) -> None:
     before = node.state()
     result = node.configure(form)
     assert code(result) == 0
@@ -149,7 +149,7 @@ def test_a_diff_is_red_and_green_on_a_terminal(node: Node) -> None:
     assert f"\x1b[32m+    - --config={node.config}\x1b[0m" in result.stdout
 
 
-def test_v24_no_backup(node: Node) -> None:
+def test_facts_K24_no_backup(node: Node) -> None:
     result = node.configure("-b", "/dev/null")
     assert code(result) == 0
     assert node.backups() == []
@@ -157,7 +157,7 @@ def test_v24_no_backup(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("dashes", "separator"), [("-", None), ("--", None), ("-", "="), ("--", "=")])
-def test_v42_flags_of_the_original_have_one_dash_or_two(node: Node, dashes: str, separator: str | None) -> None:
+def test_facts_K42_flags_of_the_original_have_one_dash_or_two(node: Node, dashes: str, separator: str | None) -> None:
     words: list[str] = []
     for name, value in node.flags.items():
         flag = f"{dashes}{name.lstrip('-')}" if name != "--cacert" else name
@@ -177,7 +177,7 @@ def test_the_extenders_are_those_of_the_flags(node: Node, extenders: list[str]) 
     ]
 
 
-def test_v14_the_template_may_be_the_destination(node: Node) -> None:
+def test_facts_K14_the_template_may_be_the_destination(node: Node) -> None:
     node.config.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/XVERSIONX # v\n")
     assert code(node.configure("-f", str(node.config))) == 0
     assert node.config.read_text().startswith(
@@ -185,7 +185,7 @@ def test_v14_the_template_may_be_the_destination(node: Node) -> None:
     )
 
 
-def test_v28_the_deployments_of_the_original_are_not_rewritten(node: Node) -> None:
+def test_facts_K28_the_deployments_of_the_original_are_not_rewritten(node: Node) -> None:
     result = node.configure("-tas-depl", "/nowhere", "-gas-depl=x")
     assert code(result) == 0
     assert "no effect" in result.stderr
@@ -242,7 +242,7 @@ def test_bad_input_changes_nothing(node: Node, name: str) -> None:
         assert node.state() == before
 
 
-def test_v16_every_missing_file_is_named_at_once(tmp_path: Path) -> None:
+def test_facts_K16_every_missing_file_is_named_at_once(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("m", "f", "c", "k")]
     words = [word for pair in zip(("-m", "-f", "-cert", "-key"), paths, strict=True) for word in pair]
     result = tas("configure", *words, "--extender", "gpu", "-d", "/d")
@@ -268,20 +268,20 @@ def test_v16_every_missing_file_is_named_at_once(tmp_path: Path) -> None:
         ["verify"],
     ],
 )
-def test_v36_v41_flags_that_contradict_or_do_not_exist_are_usage_errors(node: Node, more: list[str]) -> None:
+def test_facts_K36_K41_flags_that_contradict_or_do_not_exist_are_usage_errors(node: Node, more: list[str]) -> None:
     before = node.state()
     assert code(node.configure(*more)) == 2
     assert node.state() == before
 
 
 @pytest.mark.parametrize(("flag", "status"), [("-b", 2), ("-d", 2)])
-def test_v37_nothing_is_written_into_the_folder_of_the_manifests(node: Node, flag: str, status: int) -> None:
+def test_facts_K37_nothing_is_written_into_the_folder_of_the_manifests(node: Node, flag: str, status: int) -> None:
     before = node.state()
     assert code(node.configure(flag, str(node.manifest.parent))) == status
     assert node.state() == before
 
 
-def test_v25_a_missing_folder_for_backups_is_an_error_before_any_write(node: Node) -> None:
+def test_facts_K25_a_missing_folder_for_backups_is_an_error_before_any_write(node: Node) -> None:
     before = node.state()
     result = node.configure("-b", str(node.folder / "nowhere"))
     assert code(result) == 1
@@ -320,7 +320,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("backup", [False, True])
-def test_v34_a_write_that_fails_half_way_leaves_every_file_as_it_was(node: Node, *, backup: bool) -> None:
+def test_facts_K34_a_write_that_fails_half_way_leaves_every_file_as_it_was(node: Node, *, backup: bool) -> None:
     """The hard case: certificates and configuration are written before the manifest, which is too large."""
     node.manifest.write_text(KUBEADM + "# long\n" * 20_000)
     node.config.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\n")
@@ -418,7 +418,7 @@ def test_an_incomplete_backup_restores_nothing(node: Node, fault: str) -> None:
     assert node.state() == before
 
 
-def test_v39_verify_reports_what_an_upgrade_of_kubeadm_has_lost(node: Node) -> None:
+def test_facts_K39_verify_reports_what_an_upgrade_of_kubeadm_has_lost(node: Node) -> None:
     node.configure()
     assert code(node.verify()) == 0
     node.manifest.write_text(KUBEADM)

@@ -1,4 +1,4 @@
-"""From a manifest and a configuration to those that ask the extenders: the vectors V of the original's behaviour."""
+"""From a manifest and a configuration to those that ask the extenders: the cases K of facts.md."""
 
 from difflib import unified_diff
 from typing import Any
@@ -41,11 +41,11 @@ class TestVersions:
         ("minor", "version"),
         [(19, "v1beta1"), (21, "v1beta1"), (22, "v1beta2"), (23, "v1beta2"), (24, "v1beta2"), (25, "v1"), (34, "v1")],
     )
-    def test_v2_v3_v4_the_form_for_a_minor_version(self, minor: int, version: str) -> None:
+    def test_facts_K2_K3_K4_the_form_for_a_minor_version(self, minor: int, version: str) -> None:
         assert api_version(minor) == f"kubescheduler.config.k8s.io/{version}"
         assert reads(minor, api_version(minor))
 
-    def test_v1_an_old_version_is_refused(self) -> None:
+    def test_facts_K1_an_old_version_is_refused(self) -> None:
         with pytest.raises(InvalidInputError, match=r"at least 1\.19"):
             api_version(18)
 
@@ -61,13 +61,13 @@ class TestVersions:
             ("r/ks:1.28.3", 28),
         ],
     )
-    def test_v6_the_minor_version_of_an_image(self, image: str, minor: int) -> None:
+    def test_facts_K6_the_minor_version_of_an_image(self, image: str, minor: int) -> None:
         assert minor_of_image(image) == minor
 
     @pytest.mark.parametrize(
         "image", ["bad version", "", "x:v10.20.30", "r/ks:v1", f"r/ks@sha256:{'1' * 64}", "h:1.5/ks", "r/ks:latest"]
     )
-    def test_v5_an_image_without_a_version_is_refused(self, image: str) -> None:
+    def test_facts_K5_an_image_without_a_version_is_refused(self, image: str) -> None:
         with pytest.raises(InvalidInputError, match="version"):
             minor_of_image(image)
 
@@ -79,14 +79,14 @@ class TestVersions:
 
 
 class TestCommand:
-    def test_v7_v8_a_former_configuration_is_replaced_and_last(self) -> None:
+    def test_facts_K7_K8_a_former_configuration_is_replaced_and_last(self) -> None:
         chosen = options(config="foobar")
         for argument in ("--config=foobar", "-config=foobar"):
             words = container(planned(manifest(argument), chosen=chosen))["command"]
             assert [word for word in words if "config=f" in word] == ["--config=foobar"]
             assert words[-1] == "--config=foobar"
 
-    def test_v9_the_flags_of_a_policy_are_removed(self) -> None:
+    def test_facts_K9_the_flags_of_a_policy_are_removed(self) -> None:
         made = planned(
             manifest(
                 "--policy-configmap=x", "--policy-configmap-namespace", "kube-system", "--use-legacy-policy-config"
@@ -97,34 +97,34 @@ class TestCommand:
         assert "--leader-elect=true" in words
         assert len(made.notices) == 3
 
-    def test_v10_flags_with_a_common_beginning_stay(self) -> None:
+    def test_facts_K10_flags_with_a_common_beginning_stay(self) -> None:
         words = container(planned(manifest("--configuration=x", "--config-extra=y")))["command"]
         assert {"--configuration=x", "--config-extra=y"} <= set(words)
 
-    def test_v11_flags_in_args(self) -> None:
+    def test_facts_K11_flags_in_args(self) -> None:
         text = "kind: Pod\nspec: {containers: [{name: kube-scheduler, args: [--leader-elect], image: 'r:v1.30.0'}]}\n"
         made = container(planned(text))
         assert made["args"] == ["--leader-elect", f"--config={DEST}"]
         assert "command" not in made
 
-    def test_v12_a_number_in_the_command_is_refused_with_its_place(self) -> None:
+    def test_facts_K12_a_number_in_the_command_is_refused_with_its_place(self) -> None:
         error = refused(manifest("5"))
         assert (error.field, error.value) == ("spec.containers[0].command[1]", "5")
 
-    def test_v13_a_flag_without_a_value_takes_the_next_item(self) -> None:
+    def test_facts_K13_a_flag_without_a_value_takes_the_next_item(self) -> None:
         made = planned(manifest("--config", "--v=2"))
         assert "--v=2" not in container(made)["command"]
         assert any("--v=2" in notice for notice in made.notices)
 
-    def test_v35_percent_signs_are_no_formats(self) -> None:
+    def test_facts_K35_percent_signs_are_no_formats(self) -> None:
         assert '"--x=%d"' in planned(manifest('"--x=%d"')).manifest
 
     @pytest.mark.parametrize(("minor", "stays"), [(21, True), (22, False), (28, False)])
-    def test_c27_a_removed_flag_goes_only_where_it_was_removed(self, minor: int, *, stays: bool) -> None:
+    def test_facts_c44_a_removed_flag_goes_only_where_it_was_removed(self, minor: int, *, stays: bool) -> None:
         words = container(planned(manifest("--algorithm-provider=X", image=f"r/ks:v1.{minor}.0")))["command"]
         assert ("--algorithm-provider=X" in words) is stays
 
-    def test_c24_the_scheduler_is_found_beside_a_sidecar(self) -> None:
+    def test_the_scheduler_is_found_beside_a_sidecar(self) -> None:
         text = manifest().replace("  - command:", "  - {name: log, image: 'l:2'}\n  - command:")
         made = value_of(planned(text).manifest)["spec"]["containers"]
         assert made[0] == {"name": "log", "image": "l:2"}
@@ -153,7 +153,7 @@ class TestCommand:
 
 
 class TestVolumes:
-    def test_v14_two_mounts_and_two_volumes_with_types(self) -> None:
+    def test_facts_K14_two_mounts_and_two_volumes_with_types(self) -> None:
         made = planned(manifest())
         assert container(made)["volumeMounts"] == [
             {"name": "tas-scheduler-config", "mountPath": DEST, "readOnly": True},
@@ -166,11 +166,11 @@ class TestVolumes:
         ]
         assert spec["dnsPolicy"] == "ClusterFirstWithHostNet"
 
-    def test_v18_an_item_without_a_name_is_refused(self) -> None:
+    def test_facts_K18_an_item_without_a_name_is_refused(self) -> None:
         more = "    volumeMounts: [{name: kubeconfig, mountPath: /k}, {mountPath: /x}]\n"
         assert refused(manifest(more=more)).field == "spec.containers[0].volumeMounts[1].name"
 
-    def test_v18_a_volume_with_the_name_of_the_originals_stays_if_it_is_not(self) -> None:
+    def test_facts_K18_a_volume_with_the_name_of_the_originals_stays_if_it_is_not(self) -> None:
         more = "    volumeMounts: [{name: certdir, mountPath: /old}]\n"
         volumes = "  volumes: [{name: certdir, hostPath: {path: /old}}]\n"
         made = planned(manifest(more=more, volumes=volumes))
@@ -178,15 +178,15 @@ class TestVolumes:
         assert value_of(made.manifest)["spec"]["volumes"][0]["hostPath"]["path"] == "/old"
 
     @pytest.mark.parametrize("empty", ["null", "", "[]"])
-    def test_v19_null_is_empty(self, empty: str) -> None:
+    def test_facts_K19_null_is_empty(self, empty: str) -> None:
         made = planned(manifest(more=f"    volumeMounts: {empty}\n", volumes=f"  volumes: {empty}\n"))
         assert len(container(made)["volumeMounts"]) == len(value_of(made.manifest)["spec"]["volumes"]) == 2
 
     @pytest.mark.parametrize("wrong", ["x", "{}", "[1]"])
-    def test_v20_a_wrong_type_is_refused(self, wrong: str) -> None:
+    def test_facts_K20_a_wrong_type_is_refused(self, wrong: str) -> None:
         assert refused(manifest(volumes=f"  volumes: {wrong}\n")).field.startswith("spec.volumes")
 
-    def test_v21_the_originals_pair_is_replaced(self) -> None:
+    def test_facts_K21_the_originals_pair_is_replaced(self) -> None:
         more = (
             f"    volumeMounts:\n    - {{name: schedulerconfig, mountPath: {DEST}, readOnly: true}}\n"
             "    - {name: certdir, mountPath: /host/certs, readOnly: true}\n"
@@ -203,7 +203,7 @@ class TestVolumes:
         ]
         assert [each["name"] for each in container(made)["volumeMounts"]] == ["tas-scheduler-config", "tas-certs"]
 
-    def test_c23_the_originals_volume_stays_if_another_container_mounts_it(self) -> None:
+    def test_the_originals_volume_stays_if_another_container_mounts_it(self) -> None:
         mounts = "[{name: certdir, mountPath: /host/certs}]"
         volumes = (
             "  volumes: [{name: certdir, hostPath: {path: /etc/certs}}]\n"
@@ -228,7 +228,7 @@ class TestVolumes:
 
 
 class TestManifest:
-    def test_v38_only_these_lines_of_a_kubeadm_manifest_change(self) -> None:
+    def test_facts_K38_only_these_lines_of_a_kubeadm_manifest_change(self) -> None:
         """The hard case: comments, flow style and odd spaces in the manifest."""
         made = planned(KUBEADM, chosen=options(config="/etc/kubernetes/scheduler-config.yaml"))
         lines = list(unified_diff(KUBEADM.splitlines(), made.manifest.splitlines(), n=0, lineterm=""))[2:]
@@ -255,20 +255,20 @@ class TestManifest:
         ]
 
     @pytest.mark.parametrize("text", [KUBEADM, manifest()])
-    def test_v17_a_second_run_changes_nothing(self, text: str) -> None:
+    def test_facts_K17_a_second_run_changes_nothing(self, text: str) -> None:
         first = planned(text)
         second = planned(first.manifest, first.config)
         assert (second.manifest, second.config) == (first.manifest, first.config)
         assert first.changes
         assert second.changes == second.notices == ()
 
-    def test_v33_a_change_of_the_configuration_alone_restarts_the_scheduler(self) -> None:
+    def test_facts_K33_a_change_of_the_configuration_alone_restarts_the_scheduler(self) -> None:
         first = planned(KUBEADM)
         second = planned(first.manifest, first.config, options(telemetry(weight=20)))
         assert second.config != first.config
         assert second.changes == (f"annotation {DIGEST}",)
 
-    def test_c8_new_certificates_restart_the_scheduler(self) -> None:
+    def test_new_certificates_restart_the_scheduler(self) -> None:
         texts = [
             plan(KUBEADM, None, {"client.crt": content}, options(), read_yaml_tree).manifest for content in (b"1", b"2")
         ]
@@ -312,7 +312,7 @@ class TestConfiguration:
             },
         }
 
-    def test_v32_both_extenders_with_the_namespace_of_each(self) -> None:
+    def test_facts_K32_both_extenders_with_the_namespace_of_each(self) -> None:
         first, second = value_of(planned(KUBEADM, chosen=options(telemetry(), gpu())).config)["extenders"]
         assert ".telemetry-aware-scheduling." in first["urlPrefix"]
         assert second["urlPrefix"] == "https://gas-service.default.svc.cluster.local:9001/scheduler"
@@ -324,7 +324,7 @@ class TestConfiguration:
 
     OTHER = "- urlPrefix: http://other # theirs\n  filterVerb: f\n"
 
-    def test_v29_profiles_and_other_extenders_stay_and_ours_is_added_once(self) -> None:
+    def test_facts_K29_profiles_and_other_extenders_stay_and_ours_is_added_once(self) -> None:
         config = f"# ours\n{HEAD}profiles:\n- schedulerName: p1\nextenders:\n{self.OTHER}"
         made = planned(KUBEADM, config)
         again = planned(KUBEADM, made.config)
@@ -333,13 +333,13 @@ class TestConfiguration:
         assert value_of(made.config)["extenders"][0]["urlPrefix"] == "http://other"
         assert len(value_of(made.config)["extenders"]) == 2
 
-    def test_v30_a_second_binder_is_refused(self) -> None:
+    def test_facts_K30_a_second_binder_is_refused(self) -> None:
         config = f"{HEAD}extenders: [{{urlPrefix: http://o, bindVerb: b}}]\n"
         error = refused(KUBEADM, config, options(gpu()))
         assert error.field == "extenders[1].bindVerb"
         assert "extenders[0]" in error.reason
 
-    def test_v31_our_entry_is_updated_in_place(self) -> None:
+    def test_facts_K31_our_entry_is_updated_in_place(self) -> None:
         config = (
             f"{HEAD}extenders:\n"
             "- urlPrefix: https://tas-service.default.svc.cluster.local:9001\n  weight: 1 # too small\n"
@@ -364,7 +364,7 @@ class TestConfiguration:
             ("XVERSIONX", 30, "v1"),
         ],
     )
-    def test_v26_the_version_is_set_only_where_the_scheduler_does_not_read_it(
+    def test_facts_K26_the_version_is_set_only_where_the_scheduler_does_not_read_it(
         self, version: str, minor: int, after: str
     ) -> None:
         config = f"# XVERSIONX\nkind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/{version}\n"
@@ -401,7 +401,7 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         "config", ["abc", "[]", "kind: Pod\napiVersion: v1\n", "kind: KubeSchedulerConfiguration\n"]
     )
-    def test_v14_what_is_no_configuration_is_refused(self, config: str) -> None:
+    def test_facts_K14_what_is_no_configuration_is_refused(self, config: str) -> None:
         assert refused(KUBEADM, config).subject == "scheduler configuration"
 
     def test_an_alpha_form_is_not_converted(self) -> None:
@@ -461,7 +461,7 @@ class TestOptions:
             ({"config": "cfg.yaml"}, "-d"),
             ({"config": "/m/cfg.yaml"}, "-d"),
         ],
-        ids=["V36", "C19", "V37"],
+        ids=["facts_K36", "relative", "facts_K37"],
     )
     def test_a_path_that_a_pod_cannot_use_is_refused(self, changes: dict[str, Any], field: str) -> None:
         with pytest.raises(InvalidInputError) as caught:
