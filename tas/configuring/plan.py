@@ -62,7 +62,7 @@ class Plan:
 
 
 def check_paths(options: Options, manifest: str) -> None:
-    """Raises InvalidInputError for paths that a pod cannot mount, or that the kubelet would read as pods (facts.md c42)."""
+    """Raises InvalidInputError for paths that a pod cannot mount, or that the kubelet takes as pods (facts.md c42)."""
     folder = posixpath.dirname(posixpath.normpath(manifest))
     for name, path in (("-d", options.config), ("-cert-dir", options.certificates)):
         if not path.startswith("/"):

@@ -120,7 +120,7 @@ class TestCommand:
         assert '"--x=%d"' in planned(manifest('"--x=%d"')).manifest
 
     @pytest.mark.parametrize(("minor", "stays"), [(21, True), (22, False), (28, False)])
-    def test_facts_c44_a_removed_flag_goes_only_where_it_was_removed(self, minor: int, *, stays: bool) -> None:
+    def test_a_removed_flag_goes_only_where_it_was_removed(self, minor: int, *, stays: bool) -> None:
         words = container(planned(manifest("--algorithm-provider=X", image=f"r/ks:v1.{minor}.0")))["command"]
         assert ("--algorithm-provider=X" in words) is stays
 
