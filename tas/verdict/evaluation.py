@@ -142,6 +142,17 @@ def strategy_labels(key: PolicyKey, strategy: Strategy) -> frozenset[str]:
     )
 
 
+def labels_with_clear_for(policy: Policy) -> frozenset[str]:
+    """The labels that are removed only after `clearFor`."""
+    return frozenset().union(
+        *(
+            strategy_labels(policy.key, strategy)
+            for strategy in policy.strategies.values()
+            if strategy.type in VERDICT_STRATEGIES and strategy.clear_for
+        )
+    )
+
+
 def holds_prefix(policy: Policy) -> bool:
     """Whether the policy holds every label under its prefix: it is suspended, dry-run, or its `labeling` is invalid."""
     labeling = policy.strategies.get(StrategyType.LABELING)

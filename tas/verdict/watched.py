@@ -1,6 +1,6 @@
 """How long a replica itself has seen rules met, for `clearFor`: in other times they were perhaps not met."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,16 +18,18 @@ class Watched(NamedTuple):
         unmet_until: Until when the rules of each label were not met; infinite while they are not met.
         stored_until: The time up to which the stored verdict is valid.
         ahead: By how many seconds the time of the evaluation is ahead of the replica's clock.
+        counted_since: Since when the replica has noted each label: since then, the policy has had it with `clearFor`.
     """
 
     since: float = 0.0
     unmet_until: Mapping[str, float] = _NOTHING
     stored_until: float = 0.0
     ahead: float = 0.0
+    counted_since: Mapping[str, float] = _NOTHING
 
     def met_since(self, label: str) -> float:
         """Since when the rules of `label` were met without interruption, if they are met now."""
-        return max(self.since, self.unmet_until.get(label, 0.0))
+        return max(self.since, self.counted_since.get(label, 0.0), self.unmet_until.get(label, 0.0))
 
 
 ALWAYS_WATCHED = Watched()
@@ -37,7 +39,7 @@ ALWAYS_WATCHED = Watched()
 def watched(
     *, now: float, clock: float, noted_since: float, attached: float, before: tuple[float, float] | None
 ) -> Watched:
-    """The observations of a replica for an evaluation at `now`, without `unmet_until`.
+    """The observations of a replica for an evaluation at `now`, without those of a policy's labels.
 
     Args:
         now: The time of the evaluation.
@@ -56,6 +58,21 @@ class UnmetLabels:
 
     def __init__(self) -> None:
         self._until: dict[str, dict[PolicyKey, dict[str, float]]] = {}
+        self._since: dict[PolicyKey, dict[str, float]] = {}
+
+    def count(self, key: PolicyKey, labels: Collection[str], now: float) -> None:
+        """Takes in the labels with `clearFor` that a policy has from `now` on; empty for a deleted policy.
+
+        Of a label that the policy did not have before, this replica has noted nothing. The time in a stored verdict is
+        no replacement: it is by the clock of another replica.
+        """
+        before = self._since.pop(key, _NOTHING)
+        if labels:
+            self._since[key] = {label: before.get(label, now) for label in labels}
+
+    def since(self, key: PolicyKey) -> Mapping[str, float]:
+        """The value for `Watched.counted_since`."""
+        return self._since.get(key, _NOTHING)
 
     def note(self, node: str, key: PolicyKey, met: Mapping[str, bool], now: float, *, missed: bool = False) -> None:
         """Notes whether the rules of each label of a policy are met from `now` on.

@@ -115,9 +115,9 @@ class Evaluate:
     def _take_touched(self) -> None:
         """Queues the nodes and policies that changes have affected."""
         view = self._followed.view
-        if refitted := self._nodes.fit_policies():
+        if moved := self._nodes.take_in_policies():
             for node in self._verdicts.stored.keys() | view.nodes:
-                self._add(node, refitted)
+                self._add(node, moved)
         touched = dict(view.touched)
         view.touched.clear()
         for node, policies in touched.items():
@@ -142,7 +142,7 @@ class Evaluate:
                     asyncio.get_running_loop().call_later(EPOCH_CHECK_SECONDS, self._wake_up)
                     continue
                 self._ready = True
-                self._nodes.fit_policies()
+                self._nodes.take_in_policies()
                 self._nodes.noted_since = time.time()
                 log.info("verdicts_complete", nodes=len(view.nodes), policies=len(view.policies))
                 view.touched.clear()

@@ -21,7 +21,7 @@ from bus.record_kind import Unreadable
 from bus.records.policies import PolicyRecord
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
-from tas.verdict.evaluation import evaluate_policy, met_labels, needs_past
+from tas.verdict.evaluation import evaluate_policy, labels_with_clear_for, met_labels, needs_past
 from tas.verdict.knowledge import (
     Action,
     Known,
@@ -85,17 +85,26 @@ class NodeEvaluation:
         self._metrics = metrics
         self._metrics.left_out.set_function(lambda: float(len(self.left_out)))
 
-    def fit_policies(self) -> frozenset[PolicyKey]:
-        """Updates `left_out` after a change of policies or of the server; returns the policies that it affects."""
+    def take_in_policies(self) -> frozenset[PolicyKey]:
+        """Updates `unmet` and `left_out` after a change of policies or of the server.
+
+        Returns the policies that are newly left out, or not any more.
+        """
         limit, records = self._bus.max_value_bytes, self._followed.records
         if (current := (self._followed.records_changes, limit)) == self._fitted:
             return frozenset()
         self._fitted = current
         sizes: dict[PolicyKey, tuple[PolicyRecord, PolicySize]] = {}
+        now = time.time()
+        for key in self._sizes.keys() - records.keys():
+            self.unmet.count(key, (), now)
         for key, record in records.items():
             known = self._sizes.get(key)
             if known is None or known[0] is not record:
+                if known is not None and known[0].uid != record.uid:
+                    self.unmet.count(key, (), now)
                 known = record, policy_size(record.policy, uid=record.uid, created=record.created)
+                self.unmet.count(key, labels_with_clear_for(record.policy), now)
             sizes[key] = known
         before, self._sizes = self.left_out, sizes
         self.left_out = left_out((size for _, size in sizes.values()), limit)
@@ -182,7 +191,7 @@ class NodeEvaluation:
                     before=None if before is None else before.policies.get(key),
                     now=now,
                     stale_deadlines=False,
-                    watched=seen._replace(unmet_until=self.unmet.until(node, key)),
+                    watched=seen._replace(unmet_until=self.unmet.until(node, key), counted_since=self.unmet.since(key)),
                 )
                 due = min(due, inf if waits is None else waits)
             if number % POLICY_BATCH == 0:

@@ -661,6 +661,35 @@ async def test_a_violation_during_a_pause_of_the_replica_interrupts_clear_for(
     assert verdict.time - broken >= 4
 
 
+@pytest.mark.parametrize("uid", ["u", "another"])
+async def test_clear_for_begins_when_an_edit_or_a_new_policy_brings_it(server: Server, world: World, uid: str) -> None:
+    """Until then no replica notes violations, and a time in the verdict may be by the wrong clock of another one."""
+    await world.facts(p=VIOLATING)
+    await world.sample(m=2)
+    await world.policy(**deschedule(**({} if uid == "u" else {"clearFor": "2s"})))
+    await world.synced()
+    async with evaluating(server) as (evaluate,):
+        await world.eventually(VIOLATED, SET)
+        edited = time.time()
+        await world.policy(uid=uid, generation=2, **deschedule(3, clearFor="2s"))
+        await eventually(lambda: evaluate._nodes.unmet.since(KEY).get("p", 0.0) > edited)
+        stored = await world.verdict()
+        assert stored is not None
+        of_other = foreign(
+            stored.nodes_revision,
+            stored.policies_revision,
+            desired=HOLD,
+            met_since=edited - 0.7,
+            uid=uid,
+            generation=2,
+        )
+        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(of_other))
+        await world.eventually(MET, ABSENT)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.time - edited >= 2
+
+
 @pytest.mark.parametrize("desired", [HOLD, ABSENT])
 async def test_clear_for_begins_at_the_end_of_a_violation_that_no_stored_verdict_has(
     server: Server, world: World, desired: DesiredLabel
@@ -979,11 +1008,19 @@ async def test_a_verdict_with_revisions_that_nothing_has_is_replaced(server: Ser
         await eventually(is_replaced)
 
 
-def foreign(nodes_revision: int, policies_revision: int, *, desired: DesiredLabel = ABSENT) -> NodeVerdict:
-    """An old verdict whose rules were met."""
-    label = LabelVerdict(state=MET, desired=desired, met_since=1.0)
+def foreign(
+    nodes_revision: int,
+    policies_revision: int,
+    *,
+    desired: DesiredLabel = ABSENT,
+    met_since: float = 1.0,
+    uid: str = "u",
+    generation: int = 1,
+) -> NodeVerdict:
+    """A verdict of another replica, with met rules."""
+    label = LabelVerdict(state=MET, desired=desired, met_since=met_since)
     strategy = StrategyVerdict(state=MET, changed=1.0, labels={"p": label}, sampled=("m",))
-    policy = PolicyVerdict(uid="u", generation=1, strategies={StrategyType.DESCHEDULE: strategy})
+    policy = PolicyVerdict(uid=uid, generation=generation, strategies={StrategyType.DESCHEDULE: strategy})
     return NodeVerdict(
         node_uid="uid-1",
         nodes_revision=nodes_revision,

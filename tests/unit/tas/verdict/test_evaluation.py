@@ -497,6 +497,7 @@ def test_clear_for_starts_again_after_any_other_state(between: State) -> None:
     "watched",
     [
         pytest.param(Watched(since=NOW + 15), id="not watched"),
+        pytest.param(Watched(counted_since={KEY.name: NOW + 15}), id="edited"),
         pytest.param(Watched(unmet_until={KEY.name: NOW + 15}), id="seen unmet"),
         pytest.param(Watched(since=NOW + 15, stored_until=NOW + 16), id="a stored hold proves nothing"),
     ],

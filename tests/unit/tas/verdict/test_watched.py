@@ -68,6 +68,22 @@ def test_deleted_labels_and_nodes_are_forgotten() -> None:
     assert len(unmet) == 0
 
 
+def test_a_label_is_counted_since_the_policy_has_it_with_clear_for() -> None:
+    unmet = UnmetLabels()
+    unmet.count(KEY, {"x"}, 1.0)
+    unmet.count(OTHER, {"x"}, 2.0)
+    unmet.count(KEY, {"x", "y"}, 3.0)
+    assert (unmet.since(KEY), unmet.since(OTHER)) == ({"x": 1.0, "y": 3.0}, {"x": 2.0})
+    unmet.count(KEY, {"y"}, 4.0)
+    unmet.count(KEY, {"x", "y"}, 5.0)
+    assert unmet.since(KEY) == {"x": 5.0, "y": 3.0}
+    unmet.count(KEY, (), 6.0)
+    assert unmet.since(KEY) == {}
+    unmet.count(KEY, {"y"}, 7.0)
+    assert (unmet.since(KEY), unmet.since(OTHER)) == ({"y": 7.0}, {"x": 2.0})
+    assert Watched(1.0, {"x": 2.0}, counted_since={"x": 3.0}).met_since("x") == 3.0
+
+
 @pytest.mark.parametrize(
     ("since", "unmet_until", "met_since"),
     [(5.0, {}, 5.0), (5.0, {"x": 3.0}, 5.0), (5.0, {"x": 7.0}, 7.0), (5.0, {"x": inf}, inf), (5.0, {"y": 7.0}, 5.0)],
