@@ -87,7 +87,7 @@ The history can grow without end, so the bucket has a limit. At the limit `evalu
 """
 VERDICT_LOG = Stream(name="VERDICT_LOG", sources=(VERDICTS,), max_age_seconds=24 * 3600, max_bytes=1 << 30)
 """For a day with 1.2 changes a second if a verdict has 10 KB. A verdict of 50 policies with three strategies each has
-33 KB: then the log holds its last 32,000 changes."""
+30 KB: then the log holds its last 35,000 changes."""
 EVENTS = Stream(
     name="EVENTS", subjects=("tas.events.>", "tas.announced.>"), max_age_seconds=7 * 24 * 3600, max_bytes=1 << 30
 )

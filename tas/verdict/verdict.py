@@ -5,6 +5,7 @@ Only the values live here, for everybody who stores, reads or applies verdicts. 
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -23,6 +24,10 @@ Any other value is foreign: somebody else uses the key.
 
 VERDICT_STRATEGIES = (StrategyType.DONTSCHEDULE, StrategyType.DESCHEDULE, StrategyType.LABELING)
 """The strategies that have a state."""
+
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
+"""A time in seconds since 1970, before the year 10000: a later one in a record would have no date."""
 
 
 class DesiredKind(StrEnum):
@@ -46,8 +51,8 @@ HOLD = DesiredLabel(DesiredKind.HOLD)
 ABSENT = DesiredLabel(DesiredKind.ABSENT)
 
 
-class LabelVerdict(msgspec.Struct, gc=False, frozen=True, kw_only=True):
-    """The state of one label's rules, and the desired label. Times are in seconds since 1970.
+class LabelVerdict(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The state of one label's rules, and the desired label.
 
     `state` is the state by samples. The times apply `onStale` to unknown: `violated_since` stays while unknown and ends
     with met; `met_since` ends with any other state.
@@ -55,11 +60,11 @@ class LabelVerdict(msgspec.Struct, gc=False, frozen=True, kw_only=True):
 
     state: State
     desired: DesiredLabel
-    violated_since: float | None = None
-    met_since: float | None = None
+    violated_since: Seconds | None = None
+    met_since: Seconds | None = None
 
 
-class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """One strategy of one policy for one node.
 
     `labels` maps each label key to its verdict; `dontschedule` has none. `changed` is when the state last changed,
@@ -70,7 +75,7 @@ class StrategyVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     state: State
-    changed: float
+    changed: Seconds
     value: str = ""
     labels: Mapping[str, LabelVerdict] = {}
     sampled: tuple[str, ...] = ()
@@ -101,7 +106,7 @@ class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     node_uid: str
     nodes_revision: int
     policies_revision: int
-    time: float = 0.0
+    time: Seconds = 0.0
     policies: Mapping[PolicyKey, PolicyVerdict]
 
 

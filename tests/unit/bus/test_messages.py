@@ -476,9 +476,9 @@ class TestVerdict:
         assert decode_verdict(encode_verdict(verdict)) == verdict
 
     def test_a_strategy_of_a_later_version_is_ignored(self) -> None:
-        strategy = {"state": "met", "changed": "2027-01-15T08:00:00Z"}
+        strategy = {"state": "met", "changed": ARRIVED}
         policy = {"namespace": "a", "name": "b", "uid": "u", "generation": 1}
-        body = {"nodeUid": "", "nodesRevision": 1, "policiesRevision": 1, "time": "2027-01-15T08:00:00Z"}
+        body = {"nodeUid": "", "nodesRevision": 1, "policiesRevision": 1, "time": ARRIVED}
         data = json.dumps(body | {"policies": [policy | {"strategies": {"deschedule": strategy, "later": 1}}]})
         assert decode_verdict(data.encode()).policies[PolicyKey("a", "b")].strategies == {
             StrategyType.DESCHEDULE: StrategyVerdict(state=State.MET, changed=ARRIVED)
@@ -490,6 +490,12 @@ class TestVerdict:
     def test_an_invalid_record_is_refused(self, data: bytes) -> None:
         with pytest.raises(InvalidInputError):
             decode_verdict(data)
+
+    @pytest.mark.parametrize("time", ["-1", "1e12", "1e999", '"2027-01-15T08:00:00Z"', "null"])
+    def test_a_time_without_a_date_is_refused(self, time: str) -> None:
+        data = f'{{"nodeUid": "", "nodesRevision": 1, "policiesRevision": 1, "time": {time}, "policies": []}}'
+        with pytest.raises(InvalidInputError, match=r"time|out of range"):
+            decode_verdict(data.encode())
 
 
 class TestFactsAndSynced:
