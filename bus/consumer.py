@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from bus.attachment import keep_attached
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError
@@ -22,12 +23,6 @@ MAX_ACK_PENDING = 4096
 
 REDELIVERY = Backoff(first=0.1, longest=5.0)
 """The delays after which the server delivers a rejected message again."""
-
-RETRY = Backoff(first=0.1, longest=1.0)
-"""The waits after failures to attach."""
-
-STABLE_SECONDS = 2.0
-"""After an attachment that lasted this long, the next one is made without a wait."""
 
 _ACK = b"+ACK"
 _NAK = b"-NAK"
@@ -61,20 +56,10 @@ class SharedConsumer:
 
     async def run(self) -> None:
         """Consumes until cancelled; then first finishes the current batch, within `ack_wait_seconds`."""
-        loop = asyncio.get_running_loop()
-        failures = 0
-        while True:
-            await self._bus.wait_connected()
-            started = loop.time()
-            try:
-                await self._consume()
-            except BusError as error:
-                log.info("consumer_interrupted", durable=self._durable, error=str(error))
-            if loop.time() - started > STABLE_SECONDS:
-                failures = 0
-            else:
-                failures += 1
-                await asyncio.sleep(RETRY.after(failures))
+        await keep_attached(self._bus, self._consume, on_failure=self._log_interruption)
+
+    def _log_interruption(self, error: BusError) -> None:
+        log.info("consumer_interrupted", durable=self._durable, error=str(error))
 
     async def _consume(self) -> None:
         """Consumes over one attachment until it fails. Raises BusError."""

@@ -13,11 +13,11 @@ from typing import Any
 
 import structlog
 
+from bus.attachment import keep_attached
 from bus.buckets import NANOSECONDS, Stream
 from bus.connection import Bus
 from bus.errors import CONSUMER_NOT_FOUND, BusError, MisconfiguredError, RefusedError, UnavailableError
 from bus.pull import Message, Pull
-from tas.values.backoff import Backoff
 
 __all__ = ["Deliveries", "Message"]
 
@@ -37,12 +37,6 @@ FORGET_SECONDS = 7 * 24 * 3600
 
 MAX_DONE = 16384
 """How many sequences of acknowledged messages are remembered, in case an acknowledgement was lost."""
-
-RETRY = Backoff(first=0.1, longest=1.0)
-"""The waits after failures to attach."""
-
-STABLE_SECONDS = 2.0
-"""After an attachment that lasted this long, the next one is made without a wait."""
 
 _ACK = b"+ACK"
 _NAK = b"-NAK"
@@ -89,24 +83,14 @@ class Deliveries:
 
     async def run(self) -> None:
         """Delivers until cancelled. Then the messages that are held go back to the stream."""
-        loop = asyncio.get_running_loop()
-        failures = 0
         try:
-            while True:
-                await self._bus.wait_connected()
-                started = loop.time()
-                try:
-                    await self._attached()
-                except BusError as error:
-                    log.info("consumer_interrupted", durable=self._durable, error=str(error))
-                if loop.time() - started > STABLE_SECONDS:
-                    failures = 0
-                else:
-                    failures += 1
-                    await asyncio.sleep(RETRY.after(failures))
+            await keep_attached(self._bus, self._attached, on_failure=self._log_interruption)
         finally:
             await self._send(list(self._held.values()), _NAK)  # another replica can have them at once
             self._held.clear()
+
+    def _log_interruption(self, error: BusError) -> None:
+        log.info("consumer_interrupted", durable=self._durable, error=str(error))
 
     async def finish(self, messages: Iterable[Message]) -> None:
         """Acknowledges messages: they are not delivered again."""

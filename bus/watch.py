@@ -1,6 +1,5 @@
 """A watch of a bucket: an ordered consumer that re-attaches, since it can end without an error (facts.md n36)."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,26 +9,20 @@ from typing import Any
 
 import structlog
 
+from bus.attachment import keep_attached
 from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus, Epoch
 from bus.errors import BusError, UnavailableError
 from bus.feed import Feed
 from bus.record_kind import Handler, hand_on
-from tas.values.backoff import Backoff
 
 log = structlog.get_logger(__name__)
 
 WATCHDOG_BEATS = 4
 """After so many heartbeats (2 s) the last applied sequence is compared with the stream."""
 
-RETRY = Backoff(first=0.1, longest=1.0)
-"""The waits after failures to attach."""
-
 AWAY_SECONDS = FORGET_SECONDS / 2
 """After so long without its feed, or without running, a watch reads the bucket again: tombstones may be purged."""
-
-STABLE_SECONDS = 2.0
-"""After a feed that lasted this long, the next one is opened without a wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +96,10 @@ class Watch:
 
     async def run(self) -> None:
         """Follows until cancelled; never returns by itself."""
-        loop = asyncio.get_running_loop()
-        failures = 0
-        while True:
-            await self._bus.wait_connected()
-            started = loop.time()
-            try:
-                await self._follow()
-            except BusError as error:
-                log.info("watch_interrupted", bucket=self._bucket.name, error=str(error), applied=self._applied)
-            if loop.time() - started > STABLE_SECONDS:
-                failures = 0
-            else:
-                failures += 1
-                await asyncio.sleep(RETRY.after(failures))
+        await keep_attached(self._bus, self._follow, on_failure=self._log_interruption)
+
+    def _log_interruption(self, error: BusError) -> None:
+        log.info("watch_interrupted", bucket=self._bucket.name, error=str(error), applied=self._applied)
 
     async def _follow(self) -> None:
         """Follows one feed until it fails. Raises BusError."""
