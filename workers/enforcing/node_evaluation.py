@@ -114,6 +114,8 @@ class NodeEvaluation:
 
     def note_unmet(self, node: str, key: PolicyKey, *, missed: bool) -> None:
         """Notes which labels of a policy with `clearFor` have rules that are not met now; `missed` as `UnmetLabels`."""
+        if not self.unmet.since(key) and not self.unmet.until(node, key):
+            return  # most policies have no `clearFor`, and this is called for each change of each node
         view, record = self._followed.view, self._followed.records.get(key)
         met: dict[str, bool] = {}
         now = time.time()
