@@ -16,9 +16,9 @@ from tas.verdict.verdict import VERDICT_STRATEGIES, deschedule_label, labeling_p
 NODE_BYTES = 1024
 """The most bytes of a verdict without its policies."""
 
-_POLICY_BYTES = 150
-_STRATEGY_BYTES = 260
-_LABEL_BYTES = 160
+_POLICY_BYTES = 130
+_STRATEGY_BYTES = 220
+_LABEL_BYTES = 110
 _LIST_ITEM_BYTES = 3
 """The names of fields, the punctuation, times, states and numbers; `test_size.py` compares these with the encoding."""
 
