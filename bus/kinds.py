@@ -14,7 +14,7 @@ from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.refusals import decode_refused_labels, encode_refused_labels
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
-from bus.records.verdicts import decode_verdict, encode_verdict
+from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
 from bus.subjects import (
     NodeKind,
     breaker_key,
@@ -97,6 +97,7 @@ NODE_VERDICTS: RecordKind[str, NodeVerdict] = RecordKind(
     parse_key=parse_verdict_key,
     encode=encode_verdict,
     decode=lambda _, data: decode_verdict(data),
+    json=verdict_json,
 )
 """By node."""
 

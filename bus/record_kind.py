@@ -3,7 +3,6 @@
 Other packages exchange keys and records with the bus, never bytes.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -28,21 +27,18 @@ class Unreadable:
 
 
 class Packed(Generic[K, V]):
-    """A record in memory in its smallest form: compressed bytes, which are decoded at each `read`.
+    """A record in memory as it is stored, decoded at each `read`: it takes a hundredth of the memory."""
 
-    Verdicts of 50 policies take 0.7 KB instead of 40 KB.
-    """
-
-    __slots__ = ("_data", "_key", "_kind")
+    __slots__ = ("_key", "_kind", "_value")
 
     def __init__(self, kind: "RecordKind[K, V]", key: K, value: bytes) -> None:
         self._kind = kind
         self._key = key
-        self._data = zlib.compress(value, 1)
+        self._value = value
 
     def read(self) -> V:
         """The record."""
-        return self._kind.decode(self._key, zlib.decompress(self._data))
+        return self._kind.decode(self._key, self._value)
 
 
 class Entry(Generic[K, V]):
@@ -94,15 +90,16 @@ class Entry(Generic[K, V]):
 
     def packed(self) -> Packed[K, V]:
         """The record to be kept in memory. The entry must have been read before, and have a record."""
-        return Packed(self._kind, self.key, self._value or b"null")
+        assert self._value is not None
+        return Packed(self._kind, self.key, self._value)
 
     def mentions(self, text: str) -> bool:
         """Whether the JSON contains this string as a name or a value: much cheaper than `read`."""
-        return self._value is not None and f'"{text}"'.encode() in self._value
+        return self._value is not None and f'"{text}"'.encode() in self._kind.json(self._value)
 
     def document(self) -> Any:
         """The stored JSON, decoded, to be shown. The entry must have been read before."""
-        return msgspec.json.decode(self._value or b"null")
+        return None if self._value is None else msgspec.json.decode(self._kind.json(self._value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,8 @@ class RecordKind(Generic[K, V]):
     """The records of one kind in a bucket.
 
     `parse_key` returns the decoded key, or None for a key of another kind, and raises InvalidInputError for an invalid
-    key, as `decode` does for an invalid value. `keys` is a pattern that matches the keys of this kind.
+    key, as `decode` does for an invalid value. `json` returns the JSON of a valid value. `keys` is a pattern of the
+    keys of this kind.
     """
 
     bucket: Bucket
@@ -126,6 +124,7 @@ class RecordKind(Generic[K, V]):
     parse_key: Callable[[str], K | None]
     encode: Callable[[V], bytes]
     decode: Callable[[K, bytes], V]
+    json: Callable[[bytes], bytes] = bytes
     keys: str = ">"
 
     async def get(self, bus: Bus, key: K) -> Entry[K, V]:

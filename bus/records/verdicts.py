@@ -1,11 +1,13 @@
 """A node's verdict in VERDICTS."""
 
+import zlib
 from functools import lru_cache
 from operator import attrgetter
 
 import msgspec
 
 from bus.records.codec import encode, reader
+from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import (
     VERDICT_STRATEGIES,
@@ -43,18 +45,29 @@ REMEMBERED = 32
 """How many decoded verdicts are kept: as many as the nodes that a worker handles at the same time. A verdict of 50
 policies takes 0.3 MB."""
 
+COMPRESSED_FROM = 4096
+"""From so many bytes on, a verdict is compressed: one of 50 policies has 30 to 40 KB of JSON and 3 to 7 KB compressed,
+and every replica of every reader receives each revision."""
+
+MAX_BYTES = 16 << 20
+"""The most bytes of JSON that are read, many times those of the largest verdict."""
+
 _STRATEGIES = tuple((kind, attrgetter(kind.value)) for kind in VERDICT_STRATEGIES)
 """Each kind with the function that gets its strategy: to make a kind from a name takes as long as to read a label."""
 
-_read = reader("verdict of a node", _NodeVerdict)
+SUBJECT = "verdict of a node"
+
+_read = reader(SUBJECT, _NodeVerdict)
 
 
 def encode_verdict(verdict: NodeVerdict) -> bytes:
     """The value of `<node>` in VERDICTS, policies by name.
 
     Times are numbers: a verdict of 50 policies has 200, and of its readers `evaluate` and `labels` read each revision.
+    A value of more than `COMPRESSED_FROM` bytes is compressed in zlib's format (RFC 1950), so it does not begin with a
+    brace.
     """
-    return encode(
+    data = encode(
         _NodeVerdict(
             node_uid=verdict.node_uid,
             nodes_revision=verdict.nodes_revision,
@@ -73,6 +86,7 @@ def encode_verdict(verdict: NodeVerdict) -> bytes:
             ],
         )
     )
+    return data if len(data) < COMPRESSED_FROM else zlib.compress(data, 1)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -82,7 +96,7 @@ def decode_verdict(data: bytes) -> NodeVerdict:
     A reader usually decodes a verdict several times within a moment: when it arrives, when it is compared, and when it
     is read again before a patch. So the last ones are remembered.
     """
-    written = _read(data)
+    written = _read(verdict_json(data))
     return NodeVerdict(
         node_uid=written.node_uid,
         nodes_revision=written.nodes_revision,
@@ -102,3 +116,17 @@ def decode_verdict(data: bytes) -> NodeVerdict:
             for policy in written.policies
         },
     )
+
+
+def verdict_json(data: bytes) -> bytes:
+    """The JSON of a value, at most `MAX_BYTES` if it is compressed. Raises InvalidInputError."""
+    if data[:1] == b"{":
+        return data
+    inflate = zlib.decompressobj()
+    try:
+        found = inflate.decompress(data, MAX_BYTES)
+    except zlib.error as error:
+        raise InvalidInputError(SUBJECT, "body", repr(data[:32]), f"neither JSON nor zlib: {error}") from error
+    if not inflate.eof:
+        raise InvalidInputError(SUBJECT, "body", repr(data[:32]), f"not complete within {MAX_BYTES} bytes")
+    return found

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples, encode_samples
 from bus.records.synced import Synced, decode_synced
-from bus.records.verdicts import decode_verdict, encode_verdict
+from bus.records.verdicts import COMPRESSED_FROM, MAX_BYTES, decode_verdict, encode_verdict
 from tas.errors import InvalidInputError
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
@@ -27,6 +28,7 @@ from tas.samples.sample import FUTURE_TOLERANCE, MAX_SAMPLE_AGE, NodeSamples, Sc
 from tas.values.quantity import NANO, Quantity, format_quantity, parse_quantity
 from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.verdict import (
+    ABSENT,
     VERDICT_STRATEGIES,
     DesiredKind,
     DesiredLabel,
@@ -490,6 +492,23 @@ class TestVerdict:
     def test_an_invalid_record_is_refused(self, data: bytes) -> None:
         with pytest.raises(InvalidInputError):
             decode_verdict(data)
+
+    def test_a_large_verdict_is_compressed(self) -> None:
+        label = LabelVerdict(state=State.MET, desired=ABSENT, met_since=1.0)
+        strategy = StrategyVerdict(state=State.MET, changed=1.0, labels={"p": label})
+        policies = {
+            PolicyKey("a", f"policy-{number}"): PolicyVerdict(
+                uid=str(number), generation=1, strategies={StrategyType.DESCHEDULE: strategy}
+            )
+            for number in range(50)
+        }
+        verdict = NodeVerdict(node_uid="u", nodes_revision=1, policies_revision=1, policies=policies)
+        data = encode_verdict(verdict)
+        assert len(data) < COMPRESSED_FROM < len(zlib.decompress(data))
+        assert decode_verdict(data) == verdict
+        for broken in (data[:-1], data[:40], b"\x00" + data, zlib.compress(b" " * (MAX_BYTES + 1))):
+            with pytest.raises(InvalidInputError, match="verdict of a node: body"):
+                decode_verdict(broken)
 
     @pytest.mark.parametrize("time", ["-1", "1e12", "1e999", '"2027-01-15T08:00:00Z"', "null"])
     def test_a_time_without_a_date_is_refused(self, time: str) -> None:

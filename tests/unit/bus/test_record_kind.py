@@ -1,5 +1,6 @@
 """Records of a kind: which handler gets an entry, and that an unreadable record never counts as absent."""
 
+import json
 import tracemalloc
 from typing import Any
 
@@ -150,7 +151,12 @@ def test_packed_records_read_back_in_any_order_and_take_little_memory() -> None:
     finally:
         tracemalloc.stop()
     assert bytes_of_all < 100 * 2000
-    assert len(NODE_VERDICTS.encode(records["node-0"])) > 4 * 2000
+    entry = Entry(
+        NODE_VERDICTS, "node-0", RawEntry("node-0", NODE_VERDICTS.encode(records["node-0"]), 1, 5.0), Taken().report
+    )
+    document = entry.document()
+    assert len(document["policies"]) == 50
+    assert len(json.dumps(document)) > 4 * 2000
     for node in (*records, *reversed(records)):
         assert packed[node].read() == records[node]
 
