@@ -1,6 +1,7 @@
 """Which policies a node's verdict has room for: a verdict is one message of the bus, whose size is limited.
 
-All verdicts have the same policies, whatever the state of a node is: the size of a policy is its largest possible one.
+All verdicts have the same policies, whatever the state of a node is: the size of a policy is its largest possible one,
+before the verdict is compressed.
 Older policies go first, as for the ownership of labels (`tas.verdict.ownership`), so no new policy displaces an older
 one. A policy that is left out changes no label: `labels` removes no label that a policy of the API server may own.
 """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.records.verdicts import encode_verdict
+from bus.records.verdicts import encode_verdict, verdict_json
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey, StrategyType
 from tas.samples.sample import Scrape
@@ -44,9 +44,9 @@ def evaluated(policy: Policy, uid: str, value: Quantity | None, before: PolicyVe
 
 
 def encoded(policy: Policy, verdict: PolicyVerdict) -> int:
-    """The bytes of a policy in a verdict, with its comma."""
+    """The bytes of a policy in a verdict before it is compressed, with its comma."""
     node = NodeVerdict(node_uid="", nodes_revision=0, policies_revision=0, time=NOW, policies={policy.key: verdict})
-    return len(encode_verdict(node)) - NOTHING + 1
+    return len(verdict_json(encode_verdict(node))) - NOTHING + 1
 
 
 values = st.sampled_from([None, *(Quantity(value) for value in (0, MAX_QUANTITY - 1, 1 - MAX_QUANTITY))])
