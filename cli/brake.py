@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 import click
-import msgspec
 
 from bus.buckets import PAUSED
 from bus.connection import Bus
@@ -17,6 +16,7 @@ from cli.options import settings_command
 from cli.output import echo
 from cli.queries.query import ask
 from cli.settings import Settings
+from tas.enforcing import breaker
 from tas.errors import InvalidInputError, shortened
 from tas.events.selection import parse_policy_name
 from tas.values.names import is_subdomain
@@ -119,7 +119,7 @@ async def _reset(bus: Bus, key: str) -> int:
         echo(f"{what} has not tripped")
         return 1
     # An unreadable record is replaced by an empty one: labels adds the nodes that it finds labelled.
-    after = msgspec.structs.replace(record, trip=None) if isinstance(record, Breaker) else Breaker()
+    after = breaker.reset(record) if isinstance(record, Breaker) else Breaker()
     await BREAKER_RECORDS.put(bus, key, after, revision=entry.revision, read_at=read_at)
     echo(f"{what} is reset")
     return 0

@@ -172,3 +172,8 @@ def admit(
         # Never an earlier version: a patch of the later one may be on its way.
         nodes[node] = max(version, nodes.get(node, 0))
     return breaker if nodes == breaker.nodes else Breaker(nodes=nodes)
+
+
+def reset(breaker: Breaker) -> Breaker:
+    """The breaker without its trip. Its nodes stay: they have labels, or patches for them may be on their way."""
+    return Breaker(nodes=breaker.nodes)

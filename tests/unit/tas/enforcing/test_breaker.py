@@ -5,10 +5,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tas.enforcing.breaker import LabelledNodes, admit, version_of, without_leavers
+from tas.enforcing.breaker import LabelledNodes, admit, reset, version_of, without_leavers
 from tas.policy.policy import LABEL_PREFIX, Policy, PolicyKey
 from tas.policy.selector import parse_selector
 from tas.verdict.brake import ALL, Breaker, Trip
@@ -77,6 +75,22 @@ def test_a_missing_node_leaves_only_by_a_view_of_later_than_its_admission() -> N
     breaker = Breaker(nodes={"a": 7}, trip=Trip(since=1.0, limit=1, wanted=2, selected=2))
     assert without_leavers(breaker, LabelledNodes(7), ()) is breaker
     assert without_leavers(breaker, LabelledNodes(8), ()) == Breaker(trip=breaker.trip)
+    seen = seen_as(a=(7, {}))
+    seen.drop("a", 8)
+    assert without_leavers(breaker, seen, ()) == Breaker(trip=breaker.trip)
+
+
+def test_a_list_of_all_nodes_forgets_the_nodes_before_it() -> None:
+    seen = seen_as(a=(7, OURS), b=(8, OURS))
+    seen.begin_list(9)
+    seen.take_in("b", 8, OURS)
+    assert (len(seen), seen.labelled(P, lambda _: True)) == (1, {"b"})
+    assert without_leavers(Breaker(nodes={"a": 8, "b": 8}), seen, {"b"}) == Breaker(nodes={"b": 8})
+
+
+def test_a_reset_keeps_the_nodes() -> None:
+    nodes = {"a": 7}
+    assert reset(Breaker(nodes=nodes, trip=Trip(since=1.0, limit=1, wanted=2, selected=2))) == Breaker(nodes=nodes)
 
 
 def test_over_all_policies_a_label_without_a_prefix_counts_only_with_a_policy_of_its_name() -> None:
@@ -182,11 +196,11 @@ class Model:
             self.stored = replica.known = (self.stored[0] + 1, breaker)
 
     def admit(self, replica: Replica) -> None:
-        wanted = {
-            node: version
-            for node, version in replica.nodes.items()
-            if node not in replica.labelled and self.random.random() < 0.3
-        }
+        if self.random.random() < 0.7:  # else by what it knows: then another replica may be first
+            self.read(replica)
+        open_nodes = sorted(replica.nodes.keys() - replica.labelled)
+        few = self.random.sample(open_nodes, min(len(open_nodes), self.random.choice((1, 1, 2, 4))))
+        wanted = {node: replica.nodes[node] for node in few}
         breaker = admit(
             replica.known[1],
             wanted,
@@ -240,34 +254,30 @@ class Model:
         self.write(replica, without_leavers(replica.known[1], replica.seen, replica.labelled))
 
     def reset(self, replica: Replica) -> None:
-        self.write(replica, Breaker(nodes=replica.known[1].nodes))
+        self.read(replica)
+        self.write(replica, reset(replica.known[1]))
 
     def wipe(self, replica: Replica) -> None:
         """Nothing is admitted until patches on their way have landed or failed, and all nodes are listed again."""
-        if self.random.random() < 0.3:
+        if self.random.random() < 0.6:
             while self.patches:
                 self.land(replica)
             self.stored = (self.stored[0] + 1, Breaker())
             self.replicas = [self.listed(), self.listed()]
 
 
-@given(st.integers(0, 2**32), st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
-def test_no_history_labels_more_nodes_than_the_limit(seed: int, limit: int) -> None:
-    model = Model(seed, limit=limit)
-    for _ in range(250):
-        model.step()
-        assert sum(labelled for _, labelled in model.nodes.values()) <= limit
+HISTORIES, STEPS = 300, 250
+"""A fault of the breaker shows in at least 4 of 100 histories, so it does not stay unnoticed in so many."""
 
 
-def test_the_histories_meet_the_hard_cases() -> None:
+def test_no_history_labels_more_nodes_than_the_limit() -> None:
     met: Counter[str] = Counter()
-    reached = 0
-    for seed in range(20):
-        model = Model(seed, limit=3)
-        for _ in range(250):
+    for seed in range(HISTORIES):
+        model = Model(seed, limit=1 + seed % 3)
+        for _ in range(STEPS):
             model.step()
-            reached += sum(labelled for _, labelled in model.nodes.values()) == 3
+            labelled = sum(labelled for _, labelled in model.nodes.values())
+            assert labelled <= model.limit, f"seed {seed}"
+            met["full"] += labelled == model.limit
         met += model.met
-    assert reached
-    assert all(met[case] > 20 for case in ("tripped", "conflict", "landed", "late")), met
+    assert all(met[case] > HISTORIES for case in ("full", "tripped", "conflict", "landed", "late")), met
