@@ -482,3 +482,19 @@ class TestOptions:
     def test_an_extender_that_cannot_be_asked_is_refused(self, changes: dict[str, Any]) -> None:
         with pytest.raises(InvalidInputError):
             telemetry(**changes)
+
+
+EXTENDER_FIELDS = {
+    "bindVerb", "enableHTTPS", "filterVerb", "httpTimeout", "ignorable", "managedResources", "nodeCacheCapable",
+    "preemptVerb", "prioritizeVerb", "tlsConfig", "urlPrefix", "weight",
+}  # fmt: skip
+TLS_FIELDS = {"caData", "caFile", "certData", "certFile", "insecure", "keyData", "keyFile", "serverName"}
+"""The fields of `Extender` and `ExtenderTLSConfig`, the same in v1beta2, v1beta3 and v1: config/*/types.go of the Go
+module k8s.io/kube-scheduler v0.27.4, the last minor version with all three."""
+
+
+def test_entries_have_only_fields_of_the_published_types() -> None:
+    for entry in (telemetry().entry(), gpu().entry()):
+        assert entry.keys() <= EXTENDER_FIELDS
+        assert isinstance(entry["tlsConfig"], dict)
+        assert entry["tlsConfig"].keys() <= TLS_FIELDS
