@@ -1,18 +1,15 @@
 """One session of the publisher: from what was announced last to a loss of the bus, the lease or the epoch.
 
-The order of reads and writes lives here. `tas.events.transitions` decides what is published.
+This module reads the bus, and says which records change together. `announcer` publishes, in order.
+`tas.events.transitions` decides what is published.
 """
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from functools import partial
-from itertools import islice
-from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,27 +18,20 @@ import structlog
 from bus.buckets import NODES, POLICIES, VERDICT_LOG, VERDICTS
 from bus.connection import Bus
 from bus.connection import Epoch as StreamEpoch
-from bus.errors import BusError, ConflictError, UnavailableError
+from bus.errors import UnavailableError
 from bus.events import (
     AnnouncedUpTo,
-    Expected,
     last_events,
-    last_of,
-    publish_events,
     read_position,
-    why_not_publishable,
-    write_position,
 )
 from bus.kinds import BREAKER_RECORDS, NODE_FACTS, PAUSE_RECORDS, POLICY_RECORDS, SOURCE_STATES
 from bus.record_kind import Entry, Handler
 from bus.records.nodes import NodeFacts
 from bus.records.policies import PolicyRecord
 from bus.stream_reader import Lost, Start, StreamReader
-from bus.subjects import event_subject
 from bus.verdict_log import LoggedVerdict, last_verdicts, logged_verdicts
 from bus.watch import Watch
-from tas.errors import line_of
-from tas.events.announcements import Announcements, thing_of
+from tas.events.announcements import Announcements
 from tas.events.data import Gap, ViolationStarted
 from tas.events.event import Event
 from tas.events.transitions import (
@@ -53,7 +43,6 @@ from tas.events.transitions import (
     of_epoch,
     of_gap,
     of_labels,
-    of_missing_node,
     of_pause,
     of_policy,
     of_source,
@@ -64,40 +53,13 @@ from tas.sources.state import SourceState
 from tas.verdict.brake import Breaker, Pause
 from tas.verdict.verdict import NodeVerdict
 from workers.following.synced import SyncedWatch
+from workers.publishing.announcer import Announcer
 from workers.publishing.metrics import Metrics
 
 log = structlog.get_logger("events")
 
-BATCH = 256
-"""Events that are published together."""
-
-CHANGES = 1024
-"""Changes that are compared with the announcements before the position is noted."""
-
-MAX_QUEUED = 4096
-"""While so many changes are queued, the log of verdicts is not read: it waits on the bus."""
-
-POSITION_SECONDS = 5.0
-"""How often the position is stored while verdicts change. After a kill so much of the log is compared again."""
-
 EPOCH_CHECK_SECONDS = 2.0
 """How often the epochs of the streams are compared with those of the session."""
-
-YIELD_CHANGES = 64
-"""After so many changes without an event other tasks may run."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A change, and the next event by it, if any. Changes of one group are announced one after the other.
-
-    `logged` is the verdict in the log behind the change.
-    """
-
-    group: tuple[str, ...]
-    next_event: Callable[[], Event | None]
-    stored: float
-    logged: LoggedVerdict | None = None
 
 
 class _KnownNode(NamedTuple):
@@ -139,20 +101,23 @@ class Session:
     ) -> None:
         self._bus = bus
         self._metrics = metrics
-        self._source = source
         self._streams = streams
         self._announced = announced
-        self._position, self._position_sequence = position
-        began = _seconds(streams.verdicts.created)
+        self._position, position_sequence = position
+        self._began = _seconds(streams.verdicts.created)
         is_known = self._position is not None and self._position.epoch == streams.verdicts.created
-        self._epoch = Epoch(str(int(began * 1e6)), began, is_known)
-        self._queue: deque[_Change] = deque()
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
+        self._announcer = Announcer(
+            bus,
+            metrics,
+            announced=announced,
+            epoch=Epoch(str(int(self._began * 1e6)), self._began, is_known),
+            streams=streams.created,
+            position_sequence=position_sequence,
+            source=source,
+            read_unknown=self._read_unknown,
+        )
         self._lists_known = asyncio.Event()
         self._is_reading = False
-        self._done: LoggedVerdict | None = None
-        self._written_at = time.monotonic()
         self._policies: dict[PolicyKey, KnownPolicy] = {}
         self._nodes: dict[str, _KnownNode] = {}
         self._synced_nodes = SyncedWatch(
@@ -181,7 +146,7 @@ class Session:
     @property
     def behind(self) -> int:
         """Changes that are read and not announced yet."""
-        return len(self._queue)
+        return len(self._announcer)
 
     def unready(self) -> str | None:
         """Why transitions may not be published yet."""
@@ -192,14 +157,14 @@ class Session:
 
     async def run(self) -> None:
         """Publishes until cancelled, or until the bus, the lease or the epoch is lost. Raises BusError."""
-        await self._announce([self._change(("bus",), of_epoch, Revision(0, self._epoch.began))])
+        await self._announcer.announce_first(of_epoch, Revision(0, self._began))
         async with asyncio.TaskGroup() as tasks:
             for work in (
                 self._synced_nodes.run(),
                 self._synced_policies.run(),
                 *(watch.run() for watch in self._watches),
                 self._follow_log(),
-                self._announce_queued(),
+                self._announcer.run(),
                 self._check_epoch(),
             ):
                 tasks.create_task(work)
@@ -215,7 +180,7 @@ class Session:
             return
         if self._synced_nodes.unready() is None and self._synced_policies.unready() is None:
             if not self._lists_known.is_set() and self._is_cluster:
-                self._add_missing("label", self._announced.nodes("label") - self._nodes.keys())
+                self._announcer.add_missing("label", self._announced.nodes("label") - self._nodes.keys())
             self._lists_known.set()
 
     @property
@@ -240,7 +205,7 @@ class Session:
             node_created=None if facts is None else self._nodes[node].created,
             is_complete=facts is None or not facts.labels_left_out,
         )
-        self._add(self._change(("node", node), event, Revision(entry.revision, entry.created)))
+        self._announcer.add(("node", node), event, Revision(entry.revision, entry.created))
 
     def _take_policy(self, entry: Entry[PolicyKey, PolicyRecord]) -> None:
         record, key = entry.readable(), entry.key
@@ -257,25 +222,25 @@ class Session:
             problems=record.problems,
             created=record.created,
         )
-        self._add(self._change(("policy", key.namespace, key.name), event, Revision(entry.revision, entry.created)))
+        self._announcer.add(("policy", key.namespace, key.name), event, Revision(entry.revision, entry.created))
 
     def _take_source(self, entry: Entry[str, SourceState]) -> None:
         state = entry.readable()
         if state is not None or not entry.present:
             event = partial(of_source, source=entry.key, state=state)
-            self._add(self._change(("source", entry.key), event, Revision(entry.revision, entry.created)))
+            self._announcer.add(("source", entry.key), event, Revision(entry.revision, entry.created))
 
     def _take_breaker(self, entry: Entry[str, Breaker]) -> None:
         breaker = entry.readable()
         if breaker is not None or not entry.present:
             event = partial(of_breaker, name=entry.key, breaker=breaker)
-            self._add(self._change(("breaker", entry.key), event, Revision(entry.revision, entry.created)))
+            self._announcer.add(("breaker", entry.key), event, Revision(entry.revision, entry.created))
 
     def _take_pause(self, entry: Entry[str, Pause]) -> None:
         pause = entry.readable()
         if pause is not None or not entry.present:
             event = partial(of_pause, pause=pause)
-            self._add(self._change(("pause",), event, Revision(entry.revision, entry.created)))
+            self._announcer.add(("pause",), event, Revision(entry.revision, entry.created))
 
     def _take_verdict(self, entry: Entry[str, NodeVerdict], logged: LoggedVerdict | None = None) -> None:
         node, found = entry.key, _Decoded(entry)
@@ -287,16 +252,7 @@ class Session:
             created = None if known is None else known.created
             return of_verdict(of, node, found.verdict, node_created=created, policies=self._policies)
 
-        self._add(self._change(("node", node), event, Revision(entry.revision, entry.created), logged))
-
-    def _add_missing(self, channel: str, nodes: Collection[str]) -> None:
-        """Adds that a complete list of the API server does not have these nodes."""
-
-        def event(node: str) -> Event | None:
-            return of_missing_node(self._announced, self._epoch, channel, node, now=time.time(), source=self._source)
-
-        for node in sorted(nodes):
-            self._add(_Change(("node", node), partial(event, node), time.time()))
+        self._announcer.add(("node", node), event, Revision(entry.revision, entry.created), logged)
 
     async def _follow_log(self) -> None:
         """Reads every revision of the verdicts. Raises BusError."""
@@ -325,9 +281,9 @@ class Session:
                     if logged.entry is not None:
                         self._take_verdict(logged.entry, logged)
                 if not batch.messages:
-                    await self._flush()
+                    await self._announcer.flush()
                     self._is_reading = True
-                await self._wait_for_room()
+                await self._announcer.wait_for_room()
 
     async def _take_all_verdicts(self) -> int:
         """Compares the stored verdicts, and returns after which sequence of the log to continue. Raises BusError."""
@@ -338,13 +294,11 @@ class Session:
                 for entry in entries:
                     found.add(entry.key)
                     self._take_verdict(entry)
-                await self._wait_for_room()
+                await self._announcer.wait_for_room()
         if self._is_cluster:
-            self._add_missing("violation", self._announced.nodes("violation") - self._nodes.keys() - found)
-        await self._flush()
-        self._done = LoggedVerdict(None, 0, after)  # the last revision may be a tombstone, which is no entry
-        self._written_at = -inf
-        self._wake.set()
+            self._announcer.add_missing("violation", self._announced.nodes("violation") - self._nodes.keys() - found)
+        await self._announcer.flush()
+        self._announcer.note_position(LoggedVerdict(None, 0, after))  # the last revision may be a tombstone: no entry
         return after
 
     async def _note_gap(self, lost: Lost) -> None:
@@ -352,10 +306,10 @@ class Session:
         await self._compare_epochs()
         log.warning("events_gap", stream=lost.stream, first=lost.first, last=lost.last)
         self._metrics.gaps.inc()
-        await self._flush()
+        await self._announcer.flush()
         data = Gap(stream=lost.stream, first=lost.first, last=lost.last)
-        self._add(self._change(("gap",), partial(of_gap, data=data), Revision(lost.last, time.time())))
-        await self._flush()
+        self._announcer.add(("gap",), partial(of_gap, data=data), Revision(lost.last, time.time()))
+        await self._announcer.flush()
 
     async def _check_epoch(self) -> None:
         while True:
@@ -366,82 +320,6 @@ class Session:
         """Raises UnavailableError if the verdicts or their log were replaced."""
         if (await _Streams.of(self._bus)).created != self._streams.created:
             raise UnavailableError("the bus has a new epoch")
-
-    # What is announced
-
-    def _change(
-        self,
-        group: tuple[str, ...],
-        event: Callable[[Publication], Event | None],
-        revision: Revision,
-        logged: LoggedVerdict | None = None,
-    ) -> _Change:
-        def next_event() -> Event | None:
-            return event(Publication(self._announced, self._epoch, revision, source=self._source))
-
-        return _Change(group, next_event, revision.stored, logged)
-
-    def _add(self, change: _Change) -> None:
-        self._queue.append(change)
-        self._idle.clear()
-        self._wake.set()
-
-    async def _wait_for_room(self) -> None:
-        if len(self._queue) > MAX_QUEUED:
-            await self._flush()
-
-    async def _flush(self) -> None:
-        """Waits until all changes are announced."""
-        if self._queue:
-            await self._idle.wait()
-
-    async def _announce_queued(self) -> None:
-        """Announces what is queued, until cancelled. Raises BusError."""
-        while True:
-            wait = None if self._done is None else max(0.0, self._written_at + POSITION_SECONDS - time.monotonic())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
-            self._wake.clear()
-            while self._queue:
-                changes = list(islice(self._queue, CHANGES))
-                await self._announce(changes)
-                for change in changes:
-                    self._queue.popleft()
-                    self._done = change.logged or self._done
-            self._idle.set()
-            if self._done is not None and time.monotonic() - self._written_at >= POSITION_SECONDS:
-                await self._write_position(self._done)
-
-    async def _write_position(self, done: LoggedVerdict) -> None:
-        created, log_created = self._streams.created
-        position = AnnouncedUpTo(epoch=created, log=log_created, sequence=done.sequence, revision=done.revision)
-        self._position_sequence = await write_position(self._bus, position, expected=self._position_sequence)
-        self._written_at = time.monotonic()
-        self._done = None
-        if not self._epoch.is_known:
-            self._epoch = self._epoch._replace(is_known=True)
-            log.info("events_epoch_known", epoch=self._epoch.name)
-
-    async def _announce(self, changes: Sequence[_Change]) -> None:
-        """Publishes all events of these changes, those of a group in order. Raises BusError."""
-        groups: dict[tuple[str, ...], deque[_Change]] = {}
-        for change in changes:
-            groups.setdefault(change.group, deque()).append(change)
-        while groups:
-            due: list[tuple[_Change, Event]] = []
-            for number, (group, waiting) in enumerate(list(groups.items()), 1):
-                found = next(_due(waiting), None)
-                if found is None:
-                    del groups[group]
-                elif not self._leave_out(found[1]):
-                    due.append(found)
-                if number % YIELD_CHANGES == 0:
-                    await asyncio.sleep(0)
-            if await self._read_unknown([event for _, event in due]):
-                continue
-            for start in range(0, len(due), BATCH):
-                await self._publish(due[start : start + BATCH])
 
     async def _read_unknown(self, due: Sequence[Event]) -> bool:
         """Reads nodes and policies that only a verdict has mentioned yet; returns whether there were any.
@@ -468,43 +346,6 @@ class Session:
                 found = True
         return found
 
-    async def _publish(self, due: Sequence[tuple[_Change, Event]]) -> None:
-        expected = [Expected(event, self._announced.sequence(thing_of(event.data))) for _, event in due]
-        outcomes = await publish_events(self._bus, expected)
-        conflicts: list[Event] = []
-        failure: BusError | None = None
-        for (change, event), outcome in zip(due, outcomes, strict=True):
-            if isinstance(outcome, int):
-                self._announced.add(event, outcome)
-                self._metrics.published.labels(event.data.TYPE).inc()
-                self._metrics.seconds.observe(max(0.0, time.time() - change.stored))
-            elif isinstance(outcome, ConflictError):
-                conflicts.append(event)
-            else:
-                failure = outcome
-        if failure is not None:
-            raise failure
-        if conflicts:
-            await self._read_again(conflicts)
-
-    def _leave_out(self, event: Event) -> bool:
-        """Whether the server would not accept an event: then it counts as announced, else no other would follow."""
-        if not (problem := why_not_publishable(event)):
-            return False
-        log.error("event_not_publishable", subject=line_of(event_subject(event.data)), error=problem)
-        self._announced.add(event, self._announced.sequence(thing_of(event.data)))
-        return True
-
-    async def _read_again(self, conflicts: Sequence[Event]) -> None:
-        """Reads what another replica has announced instead. Raises BusError."""
-        self._metrics.conflicts.inc(len(conflicts))
-        subjects = {event_subject(event.data): thing_of(event.data) for event in conflicts}
-        for message in await last_of(self._bus, list(subjects)):
-            self._announced.add(message.event, message.sequence)
-            subjects.pop(message.subject, None)
-        for thing in subjects.values():
-            self._announced.note_lost(thing)
-
 
 class _Decoded:
     """The record of an entry, decoded once and only when it is needed."""
@@ -525,15 +366,6 @@ class _Decoded:
     def is_invalid(self) -> bool:
         """Whether the entry cannot be read."""
         return self.verdict is None and self._entry.present
-
-
-def _due(waiting: deque[_Change]) -> Iterator[tuple[_Change, Event]]:
-    """The next event of a group, with its change; changes without an event are dropped."""
-    while waiting:
-        event = waiting[0].next_event()
-        if event is not None:
-            yield waiting[0], event
-        waiting.popleft()
 
 
 def _known_node(facts: NodeFacts) -> _KnownNode:

@@ -21,7 +21,7 @@ from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.publishing.world import KEY, World
 from tests.integration.workers.running import running
-from workers.publishing import session
+from workers.publishing import announcer
 from workers.publishing.events import EventPublisher
 
 pytestmark = pytest.mark.usefixtures("long_limits")
@@ -36,7 +36,7 @@ def world(bus: Bus) -> World:
 
 @pytest.fixture(autouse=True)
 def _position_is_stored_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "POSITION_SECONDS", 0.2)
+    monkeypatch.setattr(announcer, "POSITION_SECONDS", 0.2)
 
 
 @asynccontextmanager
@@ -217,7 +217,7 @@ STARTED_LATER = ("violation.started node-2", "violation.started node-3 resync")
 async def test_a_burst_of_transitions_costs_one_message_each(
     bus: Bus, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "MAX_QUEUED", 512)  # the log waits on the bus
+    monkeypatch.setattr(announcer, "MAX_QUEUED", 512)  # the log waits on the bus
     nodes = [f"node-{number}" for number in range(400)]
     await prepared(world)
     async with publishing(bus):
