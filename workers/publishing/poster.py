@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+from prometheus_client import Counter
 
 from tas.errors import line_of, shortened, without_password
 from tas.notifying.config import HttpSinkConfig, is_sink_url
@@ -52,12 +53,23 @@ class Poster:
     """
 
     def __init__(
-        self, config: HttpSinkConfig, *, sink: str, folder: Path, url: str | None = None, url_file: str | None = None
+        self,
+        config: HttpSinkConfig,
+        *,
+        sink: str,
+        folder: Path,
+        requests: Counter,
+        url: str | None = None,
+        url_file: str | None = None,
     ) -> None:
-        """Exactly one of `url` and `url_file` is given; `folder` is that of the settings."""
+        """Exactly one of `url` and `url_file` is given; `folder` is that of the settings.
+
+        `requests` counts the attempts by sink and by the status of their answer.
+        """
         self._config = config
         self._sink = sink
         self._folder = folder
+        self._requests = requests
         self._url = url or ""
         self._url_file = url_file
         self._client: HttpClient | None = None
@@ -65,6 +77,11 @@ class Poster:
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         """One attempt. An error is an answer, too."""
+        answer = await self._attempt(body, headers)
+        self._requests.labels(self._sink, answer.code).inc()
+        return answer
+
+    async def _attempt(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         try:
             async with asyncio.timeout(self._config.timeout_seconds):
                 async with self._lock:

@@ -59,7 +59,11 @@ class AlertmanagerSink:
         self._book = AlertBook(({"cluster": cluster} if cluster else {}) | dict(config.labels))
         self._senders = [
             _Sender(
-                self._book, Poster(config, sink=name, folder=folder, url=url.rstrip("/") + _PATH), name, config, metrics
+                self._book,
+                Poster(config, sink=name, folder=folder, requests=metrics.requests, url=url.rstrip("/") + _PATH),
+                name,
+                config,
+                metrics,
             )
             for url in config.urls
         ]
@@ -152,7 +156,6 @@ class _Sender:
         for batch in alert_batches(self.resends.due(self._book, now)):
             body = alerts_body((alert for _, alert in batch), now=now, resend=self._config.resend_seconds)
             answer = await self._poster.post(body, {"Content-Type": "application/json"})
-            self._metrics.requests.labels(self._name, answer.code).inc()
             if not answer.accepted and not answer.refused:
                 self._metrics.events.labels(self._name, "retried").inc(len(batch))
                 return answer.problem

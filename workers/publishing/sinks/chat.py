@@ -47,7 +47,9 @@ class ChatSink:
         self._metrics = metrics
         self._backoff = backoff
         self._cluster = cluster
-        self._poster = Poster(config, sink=name, folder=folder, url=config.url, url_file=config.url_file)
+        self._poster = Poster(
+            config, sink=name, folder=folder, requests=metrics.requests, url=config.url, url_file=config.url_file
+        )
         self._log = ThrottledLog(log, sink=name)
 
     async def run(self) -> None:
@@ -89,7 +91,6 @@ class ChatSink:
         failures = 0
         while True:
             answer = await self._poster.post(body, {"Content-Type": "application/json"})
-            self._metrics.requests.labels(self.name, answer.code).inc()
             if answer.accepted:
                 break
             failures += 1

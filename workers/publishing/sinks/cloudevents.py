@@ -54,7 +54,7 @@ class CloudEventsSink:
         self._folder = folder
         self._metrics = metrics
         self._backoff = backoff
-        self._poster = Poster(config, sink=name, folder=folder, url=config.url)
+        self._poster = Poster(config, sink=name, folder=folder, requests=metrics.requests, url=config.url)
         self._log = ThrottledLog(log, sink=name)
 
     async def run(self) -> None:
@@ -78,7 +78,6 @@ class CloudEventsSink:
     async def _deliver(self, delivery: Delivery[EventMessage]) -> None:
         try:
             answer = await self._send(delivery.item.event)
-            self._metrics.requests.labels(self.name, answer.code).inc()
             await self._settle(delivery, answer)
         finally:
             self._inbox.wake.set()
