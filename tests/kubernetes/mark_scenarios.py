@@ -171,7 +171,7 @@ class MarkScenarios:
         assert await taints(world, node) == [FOREIGN_TAINT]
         assert await condition(world, node, FOREIGN_CONDITION["type"]) == FOREIGN_CONDITION
 
-    async def test_marks_that_somebody_edits_are_restored_and_those_of_a_deleted_policy_go(
+    async def test_marks_that_somebody_edits_are_restored_a_suspended_policy_keeps_them_and_a_deleted_one_does_not(
         self, world: World, marks: Running
     ) -> None:
         node, name = await world.node(), world.name()
@@ -192,6 +192,9 @@ class MarkScenarios:
             await world.admin.patch(f"{path}/status", {"status": {"conditions": conditions}})
             await eventually(partial(is_marked, world, node, name))
 
+        await world.policy(policy.namespace, name, deschedule(**BOTH), suspend=True)
+        await marks.settled(world)
+        assert await is_marked(world, node, name)
         await world.delete_policy(policy)
         await eventually(partial(is_bare, world, node, name))
         assert (await world.labels(node))[name] == "violating"
