@@ -63,7 +63,7 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
             await each.ready()
 
         async def labels_are_right() -> bool:
-            return not await users.with_wrong_labels()
+            return not await observer.count_wrong_labels()
 
         await eventually(labels_are_right, within=SETTLED_SECONDS, every=SIZE.measure_seconds / 2)
         entry = extender(f"http://127.0.0.1:{scene.port}", names_only=True, httpTimeout="2s")

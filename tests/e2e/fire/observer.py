@@ -61,13 +61,18 @@ class Observer:
                 were_ready = are_ready
                 await asyncio.sleep(PROBE_SECONDS)
 
+    async def count_wrong_labels(self) -> int:
+        """Counts these nodes once. Raises AdminError, aiohttp.ClientError."""
+        wrong = len(await self._users.with_wrong_labels())
+        self.wrong_labels.append((time.time(), wrong))
+        return wrong
+
     async def measure(self) -> None:
         """Measures memory and labels. Runs until cancelled."""
         while True:
             self.memory.measure([*running(self._stage.replicas), ("nats-server", self._stage.server.pid)])
             with suppress(AdminError, aiohttp.ClientError):
-                wrong = await self._users.with_wrong_labels()
-                self.wrong_labels.append((time.time(), len(wrong)))
+                await self.count_wrong_labels()
             await asyncio.sleep(self._stage.size.measure_seconds)
 
 
