@@ -52,7 +52,8 @@ e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go onc
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/pytest tests/e2e $(FEW) 4
 
-nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of the chaos test, half an hour under fire, the worked examples
+nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of the chaos test, 1,000 examples of each property, half an hour under fire, the worked examples
+	TAS_EXAMPLES=1000 $(BIN)/pytest tests/unit tests/contract $(SPREAD)
 	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
 	TAS_CHAOS_SEEDS=60 $(BIN)/pytest tests/integration/test_chaos.py $(FEW) 3
 	$(BIN)/python -m tests.e2e.binaries

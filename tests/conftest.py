@@ -22,8 +22,11 @@ WORKER_BYTES = 1 << 30
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+EXAMPLES = int(os.environ.get("TAS_EXAMPLES", "50"))
+"""How many examples a property test tries. They are new ones in each run, and `make nightly` tries many more."""
+
 # On a machine that also runs other programs, the time of an example is no property of the code.
-settings.register_profile("tas", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tas", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tas")
 
 pytest_plugins = ("tests.integration.removal.tally",)
