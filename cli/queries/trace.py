@@ -23,7 +23,8 @@ from bus.subjects import samples_subject
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
-from cli.queries.query import age_text, ask, new_table, print_table, readable
+from cli.queries.query import age_text, ask, readable
+from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
 from tas.errors import InvalidInputError, shortened
 from tas.explain.trace import Evidence, PolicyVersion, StageResult, Trace

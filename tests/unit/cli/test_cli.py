@@ -1,13 +1,14 @@
 """Commands without a bus: help, and invalid arguments."""
 
 import re
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import cli
+from cli import cli, main
 from cli.settings import every_setting, variable
 
 
@@ -88,6 +89,30 @@ def test_every_command_has_help(arguments: tuple[str, ...]) -> None:
 
 def test_the_version_is_printed() -> None:
     assert re.fullmatch(r"tas, version \S+\n", tas("--version").stdout)
+
+
+class WithoutRich:
+    """Finds no package rich, as in an environment without it."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "rich":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_without_the_extra_a_live_view_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "rich" or name in ("cli.console", "cli.top")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [WithoutRich, *sys.meta_path])
+    monkeypatch.setattr(sys, "argv", ["tas", "top"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr() == ("", "Error: the package rich is not installed: pip install 'tas-on-nats[try]'\n")
 
 
 def test_each_line_of_the_procfile_has_flags_of_its_command() -> None:
