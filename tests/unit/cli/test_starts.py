@@ -53,6 +53,7 @@ def imported(*arguments: str) -> set[str]:
     [
         ("--help",),
         ("crd",),
+        ("files",),
         ("docs", "--help"),
         ("policy", "lint", "--json", "deploy/policies/demo-policy.yaml"),
         ("publish", "--help"),
