@@ -9,7 +9,7 @@ FEW    := $(SPREAD) --maxprocesses
 FIRE   := $(CURDIR)/bench-results/under-fire.json
 
 .DEFAULT_GOAL := help
-.PHONY: help up test removal fuzz check format e2e nightly fire bench bench-e2e docs clean
+.PHONY: help up test removal fuzz check format e2e nightly fire bench bench-e2e dist docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -75,6 +75,18 @@ bench: $(VENV)/.ready   ## the benchmarks: each measurement with its floor, as a
 bench-e2e: $(VENV)/.ready ## 1 to 2 hours: pods a second of a real kube-scheduler with the extender, beside a fixed answer
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/python -m tests.bench.e2e
+
+# Without pip in the environment of the worker, so that the SBOM lists only what a worker needs.
+dist: $(VENV)/.ready    ## a release in dist/: wheel, source distribution, and SBOM of a worker's environment
+	rm -rf build dist
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,release]'
+	$(BIN)/python -m build --no-isolation
+	$(PYTHON) -m venv --clear --without-pip build/worker
+	$(BIN)/pip --python build/worker install --quiet --require-hashes --requirement requirements.txt
+	$(BIN)/pip --python build/worker install --quiet --no-deps --no-index --find-links dist tas-on-nats
+	build/worker/bin/tas --version
+	$(BIN)/cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/tas-on-nats.cdx.json build/worker
 
 clean:           ## delete all files that these commands created
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results
