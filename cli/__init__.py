@@ -8,6 +8,7 @@ import sys
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from cli.output import echo
 from workers.process.errors import EXIT_FAILED
@@ -37,7 +38,7 @@ COMMANDS = {
     "policy": _Command("policy", "Check manifests of TASPolicy."),
     "crd": _Command("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "files": _Command("files", "List the files for a deployment, or write them to a folder."),
-    "docs": _Command("docs", "Write the pages of the settings, and the schemas of the events."),
+    "docs": _Command("docs", "Write the pages of the settings and the commands, and the schemas of the events."),
 }
 """Each command with its module below `cli`, imported when the command is called, and its line in `tas --help`."""
 
@@ -62,6 +63,12 @@ class _Commands(click.Group):
         module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and options that begin with `incomplete`, without importing the modules of the commands."""
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(name, help=COMMANDS[name].help) for name in names] + options
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands as click does, without importing their modules."""

@@ -1,11 +1,13 @@
 """Commands without a bus: help, and invalid arguments."""
 
+import importlib
 import re
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from cli import cli, main
@@ -89,6 +91,26 @@ def test_every_command_has_help(arguments: tuple[str, ...]) -> None:
 
 def test_the_version_is_printed() -> None:
     assert re.fullmatch(r"tas, version \S+\n", tas("--version").stdout)
+
+
+def completions(*words: str) -> list[str]:
+    """What the shell offers for the last word."""
+    *before, incomplete = words
+    found = ShellComplete(cli, {}, "tas", "_TAS_COMPLETE").get_completions(before, incomplete)
+    return [each.value for each in found]
+
+
+def test_the_shell_completes_commands_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr(importlib, "import_module", imported.append)
+    assert completions("p") == ["publish", "pause", "policy"]
+    assert completions("--ver") == ["--version"]
+    assert imported == []
+
+
+def test_the_shell_completes_subcommands_and_flags() -> None:
+    assert completions("run", "mat") == ["materialize"]
+    assert completions("run", "labels", "--brea") == ["--breaker", "--breaker-all"]
 
 
 class WithoutRich:
