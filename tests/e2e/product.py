@@ -167,7 +167,7 @@ def product(
     env = environment(folder) | ({} if site is None else {"PYTHONPATH": str(site)})
     with running(name, command, folder=cluster.folder, env=env, death_signal=signal.SIGTERM) as process:
         cluster.processes.append(process)
-        until(lambda: _ready(process, health_port), "tas is ready")
+        until(lambda: is_ready(process, health_port), "tas is ready")
         yield Product(process, folder=folder, port=port, health_port=health_port, bus_port=bus_port, tls=tls)
 
 
@@ -183,11 +183,12 @@ def lone_extension(cluster: Cluster, tas: Product, name: str, site: Path, **envi
     env = environment(cluster.folder) | {"PYTHONPATH": str(site)} | environ
     with running(f"tas-{name}-{len(cluster.processes)}", command, folder=cluster.folder, env=env) as process:
         cluster.processes.append(process)
-        until(lambda: _ready(process, health_port), f"{name} is ready")
+        until(lambda: is_ready(process, health_port), f"{name} is ready")
         yield f"http://127.0.0.1:{port}"
 
 
-def _ready(process: Process, port: int) -> bool:
+def is_ready(process: Process, port: int) -> bool:
+    """Whether the process serves /readyz with 200. Raises RuntimeError if the process has ended."""
     process.must_run()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
