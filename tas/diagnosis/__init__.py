@@ -1,0 +1,1 @@
+"""Why an installation does not work: facts about it in, findings for people out."""

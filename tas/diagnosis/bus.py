@@ -1,0 +1,100 @@
+"""The bus: does it answer, is it new enough, and does it keep what it acknowledges?"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+
+MINIMUM_VERSION = (2, 12, 3)
+"""facts.md n30"""
+
+SYNC_MEND = (
+    "set `sync_interval: always` in the block `jetstream` of each nats-server's configuration, and restart the server"
+)
+MONITOR_MEND = "set `http: 127.0.0.1:8222` in the nats-server's configuration, and give --bus-monitor http://HOST:8222"
+CHECKS_ONLINE = ("bus.version", "bus.sync", "bus.streams", "bus.replicas")
+
+
+class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A bus that answers.
+
+    Attributes:
+        address: Without passwords.
+        version: Of the server that is connected.
+        cluster: The name of the server's cluster; empty for a single server.
+        embedded: Whether it is the embedded server of `tas run all`.
+        copies: The number of copies of each stream of ours.
+        wrong: What is wrong with a stream, such as `KV_NODES: history is 1, must be 64`.
+        absent: The streams that do not exist.
+        sync: Whether the server syncs each write before it acknowledges the write.
+    """
+
+    address: str
+    version: str
+    cluster: str = ""
+    embedded: bool = False
+    copies: Mapping[str, int] = {}
+    wrong: Sequence[str] = ()
+    absent: Sequence[str] = ()
+    sync: bool | Missing = Missing("the server does not say")
+
+
+def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
+    """The findings about the bus."""
+    if isinstance(facts, Missing):
+        yield finding("bus.reached", Severity.ERROR, facts.reason, facts.mend)
+        for check in CHECKS_ONLINE:
+            yield unknown(check, Missing("the bus does not answer"))
+        return
+    yield ok("bus.reached", f"{facts.address} answers")
+    yield _version(facts)
+    yield _sync(facts)
+    yield _streams(facts)
+    yield _replicas(facts)
+
+
+def _version(facts: BusFacts) -> Finding:
+    needed = ".".join(map(str, MINIMUM_VERSION))
+    parts = re.match(r"(\d+)\.(\d+)\.(\d+)", facts.version)
+    if parts is None:
+        return unknown("bus.version", Missing(f"the server calls its version {facts.version!r}"))
+    if tuple(map(int, parts.groups())) < MINIMUM_VERSION:
+        what = f"nats-server is {facts.version}, must be at least {needed}"
+        return finding("bus.version", Severity.ERROR, what, f"install nats-server {needed} or newer on each server")
+    return ok("bus.version", f"nats-server is {facts.version}")
+
+
+def _sync(facts: BusFacts) -> Finding:
+    if facts.embedded:
+        what = "the embedded server syncs every 2 minutes: for one machine and for trials"
+        return finding("bus.sync", Severity.HINT, what, "for a cluster: --bus nats://HOST:4222 with an own nats-server")
+    if isinstance(facts.sync, Missing):
+        return unknown("bus.sync", facts.sync)
+    if not facts.sync:
+        return finding("bus.sync", Severity.WARNING, "nats-server does not sync each write", SYNC_MEND)
+    return ok("bus.sync", "nats-server syncs each write")
+
+
+def _streams(facts: BusFacts) -> Finding:
+    if facts.wrong:
+        # A stream is never changed: its content can be rebuilt, so it may be deleted.
+        names = sorted({text.partition(":")[0] for text in facts.wrong})
+        mend = f"nats stream rm {names[0]}; then restart a worker, which creates the stream"
+        return finding("bus.streams", Severity.ERROR, "; ".join(facts.wrong), mend)
+    if facts.absent:
+        what = f"without {some(facts.absent)}: no worker has used this bus yet, or it was wiped"
+        return finding("bus.streams", Severity.ERROR, what, f"tas run all --bus {facts.address} --kubeconfig FILE")
+    return ok("bus.streams", "all streams have the settings that this version needs")
+
+
+def _replicas(facts: BusFacts) -> Finding:
+    if not facts.cluster:
+        return ok("bus.replicas", "a single server: one copy")
+    single = [name for name, copies in facts.copies.items() if copies < 3]
+    if single:
+        what = f"the servers are the cluster {facts.cluster}, and {some(single)} have fewer than 3 copies"
+        mend = f"nats stream edit {min(single)} --replicas 3 --force; start workers with --replicas 3"
+        return finding("bus.replicas", Severity.WARNING, what, mend)
+    return ok("bus.replicas", "each stream has at least 3 copies")

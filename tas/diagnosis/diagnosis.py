@@ -1,0 +1,90 @@
+"""All checks together."""
+
+from collections.abc import Collection
+
+import msgspec
+
+from tas.diagnosis.bus import BusFacts, check_bus
+from tas.diagnosis.clocks import ClockFacts, check_clocks
+from tas.diagnosis.descheduler import DeschedulerFacts, check_descheduler
+from tas.diagnosis.extender import ExtenderFacts, check_extender
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, unknown
+from tas.diagnosis.metrics import MetricFacts, check_metrics
+from tas.diagnosis.policies import PolicyFacts, check_policies, policies_of
+from tas.diagnosis.rights import Reviewed, check_rights
+from tas.diagnosis.scheduler import SchedulerFacts, check_scheduler, entry_of, managed_by
+from tas.diagnosis.workloads import Workload, check_workloads
+
+
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a cluster has.
+
+    Attributes:
+        server: The URL of the API server, or why it does not answer.
+    """
+
+    server: str | Missing
+    pods: list[Workload] | Missing
+    scheduler: SchedulerFacts
+    descheduler: DeschedulerFacts
+    rights: list[Reviewed] | Missing
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All facts; `cluster` is None where policies come from a directory, so that there is nothing to check."""
+
+    bus: BusFacts | Missing
+    policies: PolicyFacts
+    metrics: MetricFacts | Missing
+    clocks: ClockFacts
+    extender: ExtenderFacts
+    cluster: ClusterFacts | Missing | None
+
+
+CLUSTER_CHECKS = (
+    "cluster.reached",
+    "scheduler.configured",
+    "descheduler.present",
+    "rights.accounts",
+    "workloads.label",
+)
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """The findings of all checks, in the order of the groups."""
+    found = [*check_bus(facts.bus), *check_policies(facts.policies), *check_metrics(facts.metrics)]
+    cluster = facts.cluster
+    if isinstance(cluster, Missing):
+        found += [unknown(check, cluster) for check in CLUSTER_CHECKS]
+    elif cluster is not None:
+        found += _cluster(cluster, facts.policies)
+    found += [*check_extender(facts.extender), *check_clocks(facts.clocks)]
+    if cluster is None:
+        # Without a cluster there is no API server, no kubelet and no scheduler to ask.
+        without: Collection[str] = ("clocks.api_server", "clocks.nodes", "proxy.scheduler", "proxy.here")
+        found = [each for each in found if each.check not in without]
+    return found
+
+
+def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:
+    if isinstance(facts.server, Missing):
+        reached = finding("cluster.reached", Severity.ERROR, facts.server.reason, facts.server.mend)
+    else:
+        reached = ok("cluster.reached", f"{facts.server} answers")
+    configuration = facts.scheduler.configuration
+    entry = None if isinstance(configuration, Missing) else entry_of(configuration)
+    managed = (
+        configuration
+        if isinstance(configuration, Missing)
+        else Missing("the scheduler has no entry for the extender")
+        if entry is None
+        else managed_by(entry)
+    )
+    stored = policies.stored if isinstance(policies.stored, Missing) else policies_of(policies.stored)
+    return [
+        reached,
+        *check_scheduler(facts.scheduler),
+        *check_workloads(facts.pods, stored, managed),
+        *check_descheduler(facts.descheduler),
+        *check_rights(facts.rights),
+    ]

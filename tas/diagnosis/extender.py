@@ -1,0 +1,255 @@
+"""Does the scheduler reach the extender, do the certificates match, and is a proxy in between?"""
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, unknown
+from tas.diagnosis.url import url_of
+
+SOON_SECONDS = 30 * 24 * 3600.0
+RECENT_SECONDS = 24 * 3600.0
+TLS_CHECKS = ("extender.ca", "extender.client", "extender.expires")
+
+
+class Reach(StrEnum):
+    """How a request to the extender ended."""
+
+    ANSWERED = "answered"
+    UNTRUSTED = "untrusted"
+    """The CA of the scheduler does not verify the extender's certificate."""
+    REFUSED = "refused"
+    """The extender refused the client's certificate."""
+    FAILED = "failed"
+    """There was no connection, or no answer in time."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to the extender, with what the scheduler uses: URL, CA and certificate.
+
+    Attributes:
+        url: Without a path.
+        reason: Why there was no answer.
+        ours: Whether the answer is one of this product.
+        via: The header `Via`, or another trace of a proxy; empty without one.
+        verified: Whether the certificate was verified by the CA of the scheduler; None: plain HTTP, or no CA is known.
+        presented: Whether the certificate of the scheduler was presented.
+        expires: When the extender's certificate expires, in seconds since 1970.
+    """
+
+    url: str
+    reach: Reach
+    reason: str = ""
+    ours: bool = False
+    via: str = ""
+    verified: bool | None = None
+    presented: bool = False
+    expires: float | None = None
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter request of a scheduler, from the extender's last answers. `time` is in seconds since 1970."""
+
+    time: float
+    status: int
+    error: str
+    namespace: str
+    pod: str
+
+
+class ExtenderFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The extender.
+
+    Attributes:
+        unready: Why each worker in its process is not ready, by worker; only those that are not.
+        asked: The last requests.
+        pods: The pods of the cluster as (namespace, name); Missing without a cluster.
+        environment: The environment of the scheduler.
+        own_environment: That of this process.
+        api_server: The URL of the API server; empty without a cluster.
+        now: In seconds since 1970.
+    """
+
+    request: Request | Missing
+    unready: Mapping[str, str] | Missing
+    asked: Sequence[Asked] | Missing
+    pods: frozenset[tuple[str, str]] | Missing
+    environment: Mapping[str, str] | Missing
+    own_environment: Mapping[str, str]
+    api_server: str
+    now: float
+
+
+def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
+    """The findings about the extender and proxies."""
+    yield from _request(facts)
+    yield _ready(facts.unready)
+    yield _asked(facts)
+    yield from _proxies(facts)
+
+
+def _request(facts: ExtenderFacts) -> Iterator[Finding]:
+    request = facts.request
+    if isinstance(request, Missing):
+        for check in ("extender.reached", *TLS_CHECKS, "proxy.extender"):
+            yield unknown(check, request)
+        return
+    yield _reached(request)
+    if request.url.startswith("https:"):
+        yield _ca(request)
+        yield _client(request)
+        yield _expires(request, facts.now)
+    if request.via:
+        what = f"{request.url} answers through a proxy: {request.via}"
+        mend = "let the scheduler reach the extender directly: NO_PROXY, or another urlPrefix"
+        yield finding("proxy.extender", Severity.WARNING, what, mend)
+    elif request.reach is Reach.ANSWERED:
+        yield ok("proxy.extender", "the answer has no trace of a proxy")
+    else:
+        yield unknown("proxy.extender", Missing(request.reason))
+
+
+def _reached(request: Request) -> Finding:
+    if request.reach is Reach.FAILED:
+        mend = "tas run extender --bus nats://HOST:4222 --listen HOST:9001; or correct urlPrefix: tas configure"
+        return finding("extender.reached", Severity.ERROR, f"{request.url}: {request.reason}", mend)
+    if request.reach is Reach.ANSWERED and not request.ours:
+        what = f"{request.url} answers, but is no extender of this product"
+        return finding("extender.reached", Severity.ERROR, what, f"curl -s -i {request.url}/version")
+    return ok("extender.reached", f"{request.url} can be reached from here")
+
+
+def _ca(request: Request) -> Finding:
+    mend = "tas configure --cacert FILE, with the CA that signed the extender's certificate for this host name"
+    if request.reach is Reach.UNTRUSTED:
+        return finding("extender.ca", Severity.ERROR, f"{request.url}: {request.reason}", mend)
+    if request.reach is Reach.FAILED or request.verified is None:
+        reason = request.reason or "the CA of the scheduler cannot be read here"
+        return unknown("extender.ca", Missing(reason, "run tas doctor on a control plane node"))
+    return ok("extender.ca", "the CA of the scheduler verifies the extender")
+
+
+def _client(request: Request) -> Finding:
+    if request.reach is Reach.REFUSED:
+        what = f"{request.url} refuses the client: {request.reason}"
+        if not request.presented:
+            return unknown("extender.client", Missing(what, "run tas doctor on a control plane node"))
+        mend = "give the extender the CA of this certificate: --cacert; its log has client_refused with the reason"
+        return finding("extender.client", Severity.ERROR, what, mend)
+    if request.reach is not Reach.ANSWERED:
+        return unknown("extender.client", Missing(request.reason))
+    return ok("extender.client", "the extender accepts the certificate of the scheduler")
+
+
+def _expires(request: Request, now: float) -> Finding:
+    if request.expires is None:
+        return unknown("extender.expires", Missing("the certificate of the extender was not seen"))
+    days = (request.expires - now) / 86400
+    mend = "replace the files of --cert and --key: the extender reads them again"
+    if request.expires <= now:
+        return finding("extender.expires", Severity.ERROR, f"the certificate expired {-days:.0f} days ago", mend)
+    if request.expires - now < SOON_SECONDS:
+        return finding("extender.expires", Severity.WARNING, f"the certificate expires in {days:.0f} days", mend)
+    return ok("extender.expires", f"the certificate is valid for {days:.0f} days")
+
+
+def _ready(unready: Mapping[str, str] | Missing) -> Finding:
+    if isinstance(unready, Missing):
+        return unknown("extender.ready", unready)
+    if unready:
+        what = "; ".join(f"{worker}: {reason}" for worker, reason in sorted(unready.items()))
+        return finding("extender.ready", Severity.ERROR, what, "docs/operations.md, why something is not ready")
+    return ok("extender.ready", "all workers in the process of the extender are ready")
+
+
+def _asked(facts: ExtenderFacts) -> Finding:
+    if isinstance(facts.asked, Missing):
+        return unknown("extender.asked", facts.asked)
+    mend = "create a pod with the label telemetry-policy and check again; tas configure verify on the control plane"
+    known = facts.asked
+    if not isinstance(facts.pods, Missing):
+        pods = facts.pods
+        known = [each for each in facts.asked if (each.namespace, each.pod) in pods or each.status != 200]
+    if not known:
+        what = "none of the last answers is about a pod that exists" if facts.asked else "no scheduler has asked"
+        return finding("extender.asked", Severity.WARNING, f"{what}, since the extender started", mend)
+    last = max(known, key=lambda each: each.time)
+    age = facts.now - last.time
+    if last.status != 200 or last.error:
+        what = f"the last request was answered with code {last.status}: {last.error}"
+        return finding("extender.asked", Severity.ERROR, what, "curl http://HOST:9002/answers; docs/troubleshooting.md")
+    if age > RECENT_SECONDS:
+        return finding("extender.asked", Severity.HINT, f"the last request came {age / 3600:.0f} hours ago", mend)
+    return ok("extender.asked", f"a scheduler asked {age:.0f} s ago, about {last.namespace}/{last.pod}")
+
+
+def proxy_for(url: str, environment: Mapping[str, str]) -> str | None:
+    """The proxy that a program in Go with this environment uses for a URL; None: it connects directly.
+
+    https://pkg.go.dev/golang.org/x/net/http/httpproxy
+    """
+    parts = url_of(url)
+    if parts is None or parts.is_loopback:
+        return None
+    name = f"{parts.scheme}_proxy"
+    proxy = environment.get(name.upper()) or environment.get(name)
+    without = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
+    entries = [each.strip().lower() for each in without.split(",") if each.strip()]
+    return proxy if proxy and not any(_is_excepted(parts.host, parts.port, each) for each in entries) else None
+
+
+def _is_excepted(host: str, port: int, entry: str) -> bool:
+    if entry == "*":
+        return True
+    try:
+        network = ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        pass
+    else:
+        try:
+            return ipaddress.ip_address(host) in network
+        except ValueError:
+            return False
+    name, colon, given = entry.rpartition(":")
+    if colon and given.isdigit():
+        if int(given) != port:
+            return False
+        entry = name
+    if entry.startswith("*."):
+        entry = entry[1:]
+    if entry.startswith("."):
+        return host.endswith(entry)
+    return host == entry or host.endswith(f".{entry}")
+
+
+def _proxies(facts: ExtenderFacts) -> Iterator[Finding]:
+    url = "" if isinstance(facts.request, Missing) else facts.request.url
+    if isinstance(facts.environment, Missing):
+        yield unknown("proxy.scheduler", facts.environment)
+    elif not url:
+        yield unknown("proxy.scheduler", Missing("the URL of the extender is not known"))
+    elif proxy := proxy_for(url, facts.environment):
+        what = f"the scheduler uses the proxy {_without_user(proxy)} for {url}"
+        mend = f"add {_host(url)} to NO_PROXY in the manifest of kube-scheduler"
+        yield finding("proxy.scheduler", Severity.ERROR, what, mend)
+    else:
+        yield ok("proxy.scheduler", "the scheduler connects to the extender directly")
+    if not facts.api_server:
+        return
+    if proxy := proxy_for(facts.api_server, facts.own_environment):
+        what = f"this machine uses the proxy {_without_user(proxy)} for {facts.api_server}"
+        yield finding("proxy.here", Severity.WARNING, what, f"export NO_PROXY={_host(facts.api_server)}")
+    else:
+        yield ok("proxy.here", "this machine connects to the API server directly")
+
+
+def _host(url: str) -> str:
+    parts = url_of(url)
+    return "HOST" if parts is None else parts.host
+
+
+def _without_user(proxy: str) -> str:
+    scheme, separator, rest = proxy.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

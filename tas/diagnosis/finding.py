@@ -1,0 +1,79 @@
+"""A finding of `tas doctor`, and facts that could not be obtained."""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from tas.diagnosis.checks import CHECKS
+from tas.errors import line_of
+
+
+class Severity(StrEnum):
+    """How serious a finding is; the order is from the best to the worst."""
+
+    OK = "ok"
+    HINT = "hint"
+    """Works, and may be better otherwise."""
+    UNKNOWN = "unknown"
+    """The check could not be made. This is never ok."""
+    WARNING = "warning"
+    """Works in part, or not in all cases."""
+    ERROR = "error"
+    """Does not work."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a check. `mend` has commands for people, separated by `; `; empty if nothing is to be done."""
+
+    check: str
+    severity: Severity
+    what: str
+    why: str
+    mend: str = ""
+
+
+class Missing(NamedTuple):
+    """Stands for a fact that could not be obtained.
+
+    Attributes:
+        reason: Why, in one line.
+        mend: What makes the fact known.
+    """
+
+    reason: str
+    mend: str = ""
+
+
+def finding(check: str, severity: Severity, what: str, mend: str = "") -> Finding:
+    """A finding of a check, with the reason why the check matters."""
+    return Finding(check=check, severity=severity, what=line_of(what), why=CHECKS[check].why, mend=mend)
+
+
+def ok(check: str, what: str) -> Finding:
+    """A check that found nothing."""
+    return finding(check, Severity.OK, what)
+
+
+def unknown(check: str, missing: Missing) -> Finding:
+    """A check that could not be made."""
+    return finding(check, Severity.UNKNOWN, f"not checked: {missing.reason}", missing.mend)
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """The first names in order, and how many more there are: `a, b, c and 2 more`."""
+    ordered = sorted(set(names))
+    rest = len(ordered) - most
+    return ", ".join(ordered[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """0 if no finding is above a hint, else 1."""
+    return int(any(each.severity not in (Severity.OK, Severity.HINT) for each in findings))
+
+
+def left(findings: Iterable[Finding], skipped: Iterable[str]) -> list[Finding]:
+    """The findings without those of skipped checks: `bus.sync`, or `bus` for all checks of a group."""
+    without = set(skipped)
+    return [each for each in findings if not {each.check, each.check.partition(".")[0]} & without]

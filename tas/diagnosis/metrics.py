@@ -1,0 +1,148 @@
+"""Are the metrics of the policies there? If not: under another name?"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.policy.policy import Policy, PolicyKey
+from tas.samples.freshness import is_fresh
+from tas.samples.sample import NodeSamples, newest
+from tas.sources.state import Health, SourceState, health
+from tas.verdict.status import MetricUse, metrics_of
+
+EXPORTER_PREFIX = "node_"
+"""node_exporter gives this prefix to its metrics; the usual rule of prometheus-adapter removes the prefix.
+
+https://github.com/intel/platform-aware-scheduling/issues/145
+"""
+
+ALIKE = 0.85
+"""The similarity from which a name is suggested: one letter of seven may differ."""
+
+
+class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bus has of metrics, and what the custom metrics API offers.
+
+    Attributes:
+        samples: By node.
+        nodes: The nodes that should have samples.
+        sources: The states of the sources of `collect`.
+        held: The sources that a replica of `collect` has.
+        offered: The names of metrics of nodes in the custom metrics API.
+        now: In seconds since 1970.
+        stale_after: For policies without `staleAfter`, in seconds.
+    """
+
+    policies: Collection[Policy]
+    samples: Mapping[str, NodeSamples]
+    nodes: Collection[str] = ()
+    sources: Mapping[str, SourceState] = {}
+    held: Collection[str] = ()
+    offered: Collection[str] | Missing = ()
+    now: float
+    stale_after: float
+
+
+def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
+    """The findings about metrics: at least one of each check."""
+    if isinstance(facts, Missing):
+        for check in ("metrics.present", "metrics.fresh", "metrics.nodes", "metrics.sources"):
+            yield unknown(check, facts)
+        return
+    used: dict[MetricUse, list[Policy]] = {}
+    for policy in sorted(facts.policies, key=lambda each: each.key):
+        for use in metrics_of(policy):
+            used.setdefault(use, []).append(policy)
+    findings = [each for use in sorted(used) for each in _metric(use, used[use], facts)]
+    yield from findings
+    for check, what in (
+        ("metrics.present", f"each of {len(used)} metrics of policies has a sample"),
+        ("metrics.fresh", "samples of the metrics of policies are fresh"),
+        ("metrics.nodes", "each node has the metrics of policies"),
+    ):
+        if all(each.check != check for each in findings):
+            yield ok(check, what)
+    yield from _sources(facts)
+
+
+def other_name(metric: str, names: Collection[str]) -> str | None:
+    """The name under which a metric probably exists; None if no name is alike."""
+    exporters = [metric.removeprefix(EXPORTER_PREFIX), f"{EXPORTER_PREFIX}{metric}"]
+    for name in exporters:
+        if name != metric and name in names:
+            return name
+    plain = {_plain(name): name for name in sorted(names, reverse=True) if name != metric}
+    for name in (metric, *exporters):
+        if found := plain.get(_plain(name)):
+            return found
+    close = get_close_matches(metric, sorted(set(names) - {metric}), n=1, cutoff=ALIKE)
+    return close[0] if close else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _metric(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) -> Iterator[Finding]:
+    found = {node: newest(samples, use.metric, use.source or None) for node, samples in facts.samples.items()}
+    newest_of = {node: scrape for node, scrape in found.items() if scrape is not None}
+    owners = some(str(policy.key) for policy in policies)
+    if not newest_of:
+        yield _absent(use, policies, owners, facts)
+        return
+    longest = max(policy.stale_after_or(facts.stale_after) for policy in policies)
+    fresh = {node for node, scrape in newest_of.items() if is_fresh(scrape, longest, facts.now)}
+    if not fresh:
+        age = facts.now - max(scrape.time for scrape in newest_of.values())
+        what = f"{use} of {owners}: the newest sample is {age:.0f} s old, and stale after {longest:g} s"
+        yield finding("metrics.fresh", Severity.ERROR, what, f"tas trace {use.metric} {min(newest_of)}")
+        return
+    lacking = set(facts.nodes) - fresh
+    if lacking:
+        what = f"{use} of {owners}: {len(lacking)} of {len(facts.nodes)} nodes have no fresh sample: {some(lacking)}"
+        yield finding("metrics.nodes", Severity.WARNING, what, f"tas trace {use.metric} {min(lacking)}")
+
+
+def _absent(use: MetricUse, policies: Collection[Policy], owners: str, facts: MetricFacts) -> Finding:
+    what = f"{use} of {owners}: no node has a sample"
+    by_source = {
+        scrape.source for samples in facts.samples.values() for scrape in samples if use.metric in scrape.metrics
+    }
+    if use.source and by_source:
+        mend = _edit(policies, f"source: {min(by_source)}")
+        return finding("metrics.present", Severity.ERROR, f"{what} of this source, but of {some(by_source)}", mend)
+    offered = () if isinstance(facts.offered, Missing) else facts.offered
+    if use.metric in offered:
+        mend = "tas get sources; run `tas run collect` with --source custom-metrics if no source is listed"
+        return finding("metrics.present", Severity.ERROR, f"{what}, but the custom metrics API has the metric", mend)
+    stored = {name for samples in facts.samples.values() for scrape in samples for name in scrape.metrics}
+    other = other_name(use.metric, stored | set(offered))
+    if other is not None:
+        mend = _edit(policies, f"metricname: {other}")
+        return finding("metrics.present", Severity.ERROR, f"{what}, but there is {other}", mend)
+    node = min(facts.nodes, default="NODE")
+    return finding("metrics.present", Severity.ERROR, what, f"tas get sources; tas trace {use.metric} {node}")
+
+
+def _edit(policies: Collection[Policy], field: str) -> str:
+    key: PolicyKey = min(policy.key for policy in policies)
+    return f"kubectl edit taspolicy --namespace {key.namespace} {key.name} (set {field})"
+
+
+def _sources(facts: MetricFacts) -> Iterator[Finding]:
+    wrong = False
+    for name, state in sorted(facts.sources.items()):
+        found = health(state, is_held=name in facts.held, now=facts.now)
+        if found in (Health.FAILING, Health.PARTIAL, Health.UNATTENDED):
+            wrong = True
+            missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing}
+            reason = state.problem or next(iter(missing.values()), "no replica of collect polls it")
+            severity = Severity.WARNING if found is Health.PARTIAL else Severity.ERROR
+            which = f" ({some(missing)})" if missing else ""
+            yield finding("metrics.sources", severity, f"{name} is {found}{which}: {reason}", "tas get sources")
+    if not wrong:
+        count = len(facts.sources)
+        yield ok("metrics.sources", f"{count} sources of collect work" if count else "no source of collect is in use")

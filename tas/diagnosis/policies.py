@@ -1,0 +1,119 @@
+"""Are there policies, are they valid, and do two of them want one label?"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.policy.policy import Policy, PolicyKey, Problem
+from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
+
+
+class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy as stored on the bus; `created` is in seconds since 1970, None for one of a directory."""
+
+    policy: Policy
+    uid: str = ""
+    created: float | None = None
+    problems: Collection[Problem] = ()
+
+
+class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Policies.
+
+    Attributes:
+        stored: Those on the bus.
+        in_api: Those of the API server; None: there is no cluster.
+        is_served: Whether the API server serves TASPolicies.
+    """
+
+    stored: Collection[StoredPolicy] | Missing
+    in_api: Collection[PolicyKey] | Missing | None = None
+    is_served: bool = True
+
+
+def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
+    """The findings about policies."""
+    if facts.in_api is not None:
+        yield _served(facts)
+        yield _mirrored(facts)
+    if isinstance(facts.stored, Missing):
+        for check in ("policies.any", "policies.valid", "policies.label"):
+            yield unknown(check, facts.stored)
+        return
+    if facts.stored:
+        yield ok("policies.any", f"{len(facts.stored)} policies are in force")
+    else:
+        yield finding("policies.any", Severity.WARNING, "the bus has no policy", "kubectl apply -f deploy/policies/")
+    yield from _valid(facts.stored)
+    yield from _labels(facts.stored)
+
+
+def _served(facts: PolicyFacts) -> Finding:
+    if isinstance(facts.in_api, Missing):
+        return unknown("policies.served", facts.in_api)
+    if not facts.is_served:
+        what = "the API server serves no TASPolicies"
+        return finding("policies.served", Severity.ERROR, what, "tas crd | kubectl apply -f -")
+    return ok("policies.served", "the API server serves TASPolicies")
+
+
+def _mirrored(facts: PolicyFacts) -> Finding:
+    for each in (facts.in_api, facts.stored):
+        if isinstance(each, Missing):
+            return unknown("policies.mirrored", each)
+    assert facts.in_api is not None
+    assert not isinstance(facts.in_api, Missing)
+    assert not isinstance(facts.stored, Missing)
+    stored = {each.policy.key for each in facts.stored}
+    lacking, left_over = set(facts.in_api) - stored, stored - set(facts.in_api)
+    if lacking or left_over:
+        what = "; ".join(
+            text
+            for text in (
+                f"not on the bus: {some(map(str, lacking))}" if lacking else "",
+                f"not in the API server: {some(map(str, left_over))}" if left_over else "",
+            )
+            if text
+        )
+        mend = "tas run watch --kubeconfig FILE (for this cluster, on this bus)"
+        return finding("policies.mirrored", Severity.ERROR, what, mend)
+    return ok("policies.mirrored", "the bus has the policies of the API server")
+
+
+def _valid(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
+    wrong = [each for each in stored if each.problems]
+    for each in sorted(wrong, key=lambda one: one.policy.key):
+        key = each.policy.key
+        first, more = min(each.problems, key=lambda problem: not problem.refused), len(each.problems) - 1
+        what = f"{key}: {first}" + (f", and {more} more" if more else "")
+        mend = f"kubectl get taspolicy --namespace {key.namespace} {key.name} -o yaml | tas policy lint -"
+        yield finding("policies.valid", Severity.WARNING, what, mend)
+    if not wrong:
+        yield ok("policies.valid", "no policy has a problem")
+
+
+def _labels(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
+    names: dict[str, dict[PolicyKey, StoredPolicy]] = {}
+    for each in stored:
+        names.setdefault(each.policy.key.name, {})[each.policy.key] = each
+    shared = False
+    for name, policies in sorted(names.items()):
+        claims = {key: claim_of(each.policy, uid=each.uid, created=each.created) for key, each in policies.items()}
+        for strategy in LABEL_STRATEGIES:
+            wanting = sorted(key for key, claim in claims.items() if strategy in claim.strategies)
+            if len(wanting) < 2:
+                continue
+            shared = True
+            owner = owner_of(strategy, claims)
+            others = [key for key in wanting if key != owner]
+            what = f"{strategy} of {some(map(str, wanting))} want the label {name}: {owner} sets the label"
+            mend = f"give {some(map(str, others))} another name"
+            yield finding("policies.label", Severity.WARNING, what, mend)
+    if not shared:
+        yield ok("policies.label", "no two policies want one label")
+
+
+def policies_of(stored: Collection[StoredPolicy] | Missing) -> Mapping[PolicyKey, Policy]:
+    """The policies by key; empty if they are not known."""
+    return {} if isinstance(stored, Missing) else {each.policy.key: each.policy for each in stored}

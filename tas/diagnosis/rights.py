@@ -1,0 +1,105 @@
+"""Which rights are missing? The rights are those of deploy/rbac."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.policy.policy import API_VERSION
+
+NAMESPACE = "telemetry-aware-scheduling"
+ORIGINAL = "telemetry-aware-scheduling-service-account"
+SELF = ""
+"""Stands for the user of the kubeconfig."""
+
+_POLICIES = API_VERSION.partition("/")[0]
+
+
+class Right(NamedTuple):
+    """A right in the whole cluster; `resource` with its subresource, such as `nodes/status`."""
+
+    verb: str
+    resource: str
+    group: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}{'.' if self.group else ''}{self.group}"
+
+
+def _rights(verbs: str, *resources: str, group: str = "") -> tuple[Right, ...]:
+    return tuple(Right(verb, resource, group) for resource in resources for verb in verbs.split())
+
+
+_WATCH = (
+    *_rights("get list watch", "taspolicies", group=_POLICIES),
+    *_rights("patch", "taspolicies/status", group=_POLICIES),
+    *_rights("list watch", "nodes", "pods"),
+)
+_LABELS = (
+    *_rights("get list watch patch", "nodes"),
+    *_rights("get list", "taspolicies", group=_POLICIES),
+    *_rights("create patch", "events"),
+)
+_COLLECT = (
+    *_rights("get", "*", group="custom.metrics.k8s.io"),
+    *_rights("list", "nodes", group="metrics.k8s.io"),
+)
+ACCOUNTS: Mapping[str, tuple[Right, ...]] = {
+    "tas-watch": _WATCH,
+    "tas-labels": _LABELS,
+    "tas-collect": _COLLECT,
+    "tas-resources": (*_rights("get list watch", "nodes"), *_rights("patch", "nodes/status")),
+    "tas-marks": (
+        *_rights("get list watch patch", "nodes"),
+        *_rights("patch", "nodes/status"),
+        *_rights("get list", "taspolicies", group=_POLICIES),
+    ),
+    "tas-notify": _rights("create patch", "events", group="events.k8s.io"),
+}
+"""The rights of each account in deploy/rbac."""
+
+TOGETHER: tuple[Right, ...] = tuple(dict.fromkeys((*_WATCH, *_LABELS, *_COLLECT)))
+"""The rights of `tas run all`."""
+
+FILES: Mapping[str, str] = {ORIGINAL: "original.yaml"} | {
+    name: f"{name.removeprefix('tas-')}.yaml" for name in ACCOUNTS
+}
+
+
+class Reviewed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API server says about the rights of one account.
+
+    Attributes:
+        account: The name of the ServiceAccount; `SELF`: the user of the kubeconfig.
+        allowed: By right.
+    """
+
+    account: str
+    allowed: Mapping[Right, bool]
+
+
+def rights_of(account: str) -> tuple[Right, ...]:
+    """The rights that an account needs."""
+    return ACCOUNTS.get(account, TOGETHER)
+
+
+def check_rights(reviews: list[Reviewed] | Missing) -> Iterator[Finding]:
+    """The findings about rights, one for each account."""
+    if isinstance(reviews, Missing):
+        yield unknown("rights.accounts", reviews)
+        return
+    for review in reviews:
+        who = "the user of the kubeconfig" if review.account == SELF else review.account
+        lacking = [right for right, allowed in review.allowed.items() if not allowed]
+        if not lacking:
+            yield ok("rights.accounts", f"{who} has all {len(review.allowed)} rights")
+            continue
+        file = FILES.get(review.account)
+        mend = f"kubectl apply -f deploy/rbac/{file}" if file else "give the roles of deploy/rbac to this user"
+        if review.account == ORIGINAL:
+            mend = "kubectl apply " + " ".join(
+                f"-f deploy/rbac/{each}.yaml" for each in ("watch", "labels", "collect", "original")
+            )
+        what = f"{who} may not: {some(map(str, lacking), 6)}"
+        yield finding("rights.accounts", Severity.ERROR, what, mend)

@@ -1,0 +1,176 @@
+"""Is the scheduler configured: an entry for the extender, valid, alike on all control plane nodes?"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from tas.configuring.control_planes import SchedulerState, differences
+from tas.configuring.extenders import TELEMETRY_RESOURCE, Object, with_extenders
+from tas.diagnosis.descheduler import NodeState
+from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.diagnosis.url import url_of
+from tas.errors import InvalidInputError
+
+NEWEST = 36
+"""The minor version whose rules apply where that of the scheduler is not known."""
+
+LOW_WEIGHT = 3
+CHECKS = tuple(f"scheduler.{name}" for name in ("valid", "verifies", "weight", "names", "outage", "resource"))
+CONFIGURE = "tas configure -cert client.crt -key client.key --cacert ca.crt"
+
+
+class SchedulerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A scheduler.
+
+    Attributes:
+        configuration: Its KubeSchedulerConfiguration, as decoded.
+        origin: The file of the configuration.
+        minor: Its minor version; None: not known.
+        control_planes: The schedulers of all control plane nodes.
+    """
+
+    configuration: object | Missing
+    origin: str = ""
+    minor: int | None = None
+    control_planes: Sequence[SchedulerState] | Missing
+    nodes: Sequence[NodeState] | Missing
+
+
+def entry_of(configuration: object) -> Object | None:
+    """The entry of `extenders` for telemetry: with the resource of telemetry, else for all pods. None without one."""
+    entries = configuration.get("extenders") if isinstance(configuration, dict) else None
+    mappings = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    named = [each for each in mappings if TELEMETRY_RESOURCE in managed_by(each)]
+    every = [
+        each for each in mappings if not managed_by(each) and (each.get("filterVerb") or each.get("prioritizeVerb"))
+    ]
+    return next(iter(named or every), None)
+
+
+def managed_by(entry: Object) -> frozenset[str]:
+    """The names in `managedResources`."""
+    managed = entry.get("managedResources")
+    return frozenset(
+        str(each["name"])
+        for each in (managed if isinstance(managed, list) else [])
+        if isinstance(each, dict) and "name" in each
+    )
+
+
+def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
+    """The findings about the scheduler."""
+    yield _alike(facts.control_planes)
+    if isinstance(facts.configuration, Missing):
+        yield _configured_by_annotations(facts.configuration, facts.control_planes)
+        for check in CHECKS:
+            yield unknown(check, facts.configuration)
+        return
+    valid = _valid(facts)
+    entry = entry_of(facts.configuration)
+    if entry is None:
+        what = f"{facts.origin} has no extender for telemetry"
+        yield finding("scheduler.configured", Severity.ERROR, what, CONFIGURE)
+        yield valid
+        return
+    yield ok("scheduler.configured", f"{facts.origin} has the extender {entry.get('urlPrefix')}")
+    yield valid
+    yield _verifies(entry)
+    yield _weight(entry)
+    yield _names(entry)
+    yield _outage(entry)
+    yield _resource(entry, facts.nodes)
+
+
+def _configured_by_annotations(missing: Missing, states: Sequence[SchedulerState] | Missing) -> Finding:
+    if not isinstance(states, Missing) and states and all(state.digest for state in states):
+        return ok("scheduler.configured", f"tas configure has configured {some(state.node for state in states)}")
+    return unknown("scheduler.configured", missing)
+
+
+def _alike(states: Sequence[SchedulerState] | Missing) -> Finding:
+    if isinstance(states, Missing):
+        return unknown("scheduler.alike", states)
+    if not states:
+        return unknown("scheduler.alike", Missing("no control plane node is visible", "check where the scheduler runs"))
+    if all(state.digest is None and state.ready is not None for state in states):
+        what = f"no scheduler has the annotation of tas configure: {some(state.node for state in states)}"
+        return unknown("scheduler.alike", Missing(what, f"on each control plane node: {CONFIGURE}"))
+    if found := differences(states):
+        return finding("scheduler.alike", Severity.ERROR, "; ".join(found), f"there: {CONFIGURE}")
+    return ok("scheduler.alike", f"the schedulers of {len(states)} control plane nodes are configured alike")
+
+
+def _valid(facts: SchedulerFacts) -> Finding:
+    document = facts.configuration if isinstance(facts.configuration, dict) else {}
+    try:
+        new, notices = with_extenders(document, facts.minor or NEWEST, (), None)
+    except InvalidInputError as error:
+        return finding("scheduler.valid", Severity.ERROR, f"{facts.origin}: {error}", f"edit {facts.origin}")
+    if new.get("apiVersion") != document.get("apiVersion"):
+        return finding("scheduler.valid", Severity.ERROR, f"{facts.origin}: {notices[0]}", CONFIGURE)
+    if facts.minor is None:
+        return unknown("scheduler.valid", Missing("the version of the scheduler is not known", "--kube-version 1.N"))
+    return ok("scheduler.valid", f"kube-scheduler 1.{facts.minor} reads {facts.origin}")
+
+
+def _verifies(entry: Object) -> Finding:
+    url, tls = str(entry.get("urlPrefix")), entry.get("tlsConfig")
+    tls = tls if isinstance(tls, dict) else {}
+    if not entry.get("enableHTTPS"):
+        parts = url_of(url)
+        if parts is not None and parts.scheme == "https":
+            what = f"{url} without enableHTTPS: the scheduler uses no certificates"
+            return finding("scheduler.verifies", Severity.ERROR, what, CONFIGURE)
+        if parts is not None and parts.is_loopback:
+            return ok("scheduler.verifies", "plain HTTP, on this machine only")
+        what = "plain HTTP across machines: whoever reaches the port can ask, and can answer"
+        return finding("scheduler.verifies", Severity.WARNING, what, f"docs/tls.md; {CONFIGURE}")
+    if tls.get("insecure") or not (tls.get("caFile") or tls.get("caData")):
+        what = "the scheduler verifies no certificate: it has no caFile, or is insecure"
+        return finding("scheduler.verifies", Severity.WARNING, what, CONFIGURE)
+    return ok("scheduler.verifies", "the scheduler verifies the extender by a CA")
+
+
+def _weight(entry: Object) -> Finding:
+    weight = entry.get("weight", 0)
+    if not entry.get("prioritizeVerb"):
+        what = "the entry has no prioritizeVerb: scheduleonmetric has no effect"
+        return finding("scheduler.weight", Severity.WARNING, what, CONFIGURE)
+    if isinstance(weight, int) and 0 < weight < LOW_WEIGHT:
+        what = f"the weight is {weight}: one step of a score is {weight * 10} of the scheduler's own 1200 points"
+        return finding("scheduler.weight", Severity.HINT, what, f"{CONFIGURE} --weight 5")
+    return ok("scheduler.weight", f"the weight is {weight}")
+
+
+def _names(entry: Object) -> Finding:
+    if not entry.get("nodeCacheCapable"):
+        what = "nodeCacheCapable is not true: each request has whole nodes"
+        return finding("scheduler.names", Severity.WARNING, what, CONFIGURE)
+    return ok("scheduler.names", "requests have names of nodes only")
+
+
+def _outage(entry: Object) -> Finding:
+    if not entry.get("ignorable") and not managed_by(entry):
+        what = "ignorable is not true, and the entry has no managedResources"
+        return finding("scheduler.outage", Severity.ERROR, what, CONFIGURE)
+    effect = "are placed without policies" if entry.get("ignorable") else "with the resource wait"
+    return ok("scheduler.outage", f"while no extender answers, pods {effect}")
+
+
+def _resource(entry: Object, nodes: Sequence[NodeState] | Missing) -> Finding:
+    managed = entry.get("managedResources")
+    counted = [
+        str(each.get("name"))
+        for each in (managed if isinstance(managed, list) else [])
+        if isinstance(each, dict) and not each.get("ignoredByScheduler")
+    ]
+    if TELEMETRY_RESOURCE not in counted:
+        return ok("scheduler.resource", "the scheduler needs no node to offer the resource")
+    if isinstance(nodes, Missing):
+        return unknown("scheduler.resource", nodes)
+    lacking = [node.name for node in nodes if not node.offers]
+    if lacking:
+        what = f"ignoredByScheduler is not true, and {some(lacking)} do not offer {TELEMETRY_RESOURCE}"
+        severity = Severity.ERROR if len(lacking) == len(nodes) else Severity.WARNING
+        return finding("scheduler.resource", severity, what, "tas run all … --node-resource 1000")
+    return ok("scheduler.resource", f"all nodes offer {TELEMETRY_RESOURCE}")

@@ -1,0 +1,127 @@
+"""The checks of metrics."""
+
+from collections.abc import Collection
+
+import pytest
+
+from tas.diagnosis.finding import Missing, Severity
+from tas.diagnosis.metrics import MetricFacts, check_metrics, other_name
+from tas.samples.sample import NodeSamples, Scrape
+from tas.sources.state import SourceMetric, SourceState
+from tas.values.quantity import parse_quantity
+from tests.unit.tas.diagnosis.found import bad, one, severities
+from tests.unit.tas.diagnosis.samples import policy_of
+
+NOW = 1000.0
+
+
+def samples(*metrics: str, age: float = 1.0, source: str = "agent") -> NodeSamples:
+    at = NOW - age
+    values = {metric: parse_quantity("1") for metric in metrics}
+    return (Scrape(source=source, measured=at, arrived=at, sequence=1, metrics=values),)
+
+
+def facts(
+    metric: str = "health_metric",
+    *,
+    source: str | None = None,
+    stored: dict[str, NodeSamples] | None = None,
+    offered: Collection[str] | Missing = (),
+    sources: dict[str, SourceState] | None = None,
+    held: Collection[str] = (),
+) -> MetricFacts:
+    return MetricFacts(
+        policies=[policy_of(metric, source=source)],
+        samples={"a": samples("health_metric")} if stored is None else stored,
+        nodes=("a",),
+        sources=sources or {},
+        held=held,
+        offered=offered,
+        now=NOW,
+        stale_after=120.0,
+    )
+
+
+def test_a_metric_with_fresh_samples_of_all_nodes_has_no_finding() -> None:
+    assert bad(check_metrics(facts())) == {}
+    assert len(severities(check_metrics(facts()))) == 4
+
+
+def test_the_name_of_node_exporter_in_a_policy_is_found_under_the_name_of_the_adapter() -> None:
+    found = one(check_metrics(facts("node_health_metric")), "metrics.present")
+    assert found.severity is Severity.ERROR
+    assert found.what.endswith("but there is health_metric")
+    assert found.mend == "kubectl edit taspolicy --namespace default demo (set metricname: health_metric)"
+
+
+def test_a_name_that_only_the_custom_metrics_api_has_is_suggested() -> None:
+    found = one(check_metrics(facts("node_load1", stored={}, offered=["load1"])), "metrics.present")
+    assert "but there is load1" in found.what
+
+
+def test_a_metric_that_is_offered_and_not_collected_differs_from_one_that_does_not_exist() -> None:
+    found = one(check_metrics(facts("load1", stored={}, offered=["load1"])), "metrics.present")
+    assert "the custom metrics API has the metric" in found.what
+    assert "tas run collect" in found.mend
+    nothing = one(check_metrics(facts("load1", stored={}, offered=Missing("403"))), "metrics.present")
+    assert nothing.what.endswith("no node has a sample")
+    assert nothing.mend == "tas get sources; tas trace load1 a"
+
+
+def test_a_metric_of_another_source_is_found() -> None:
+    found = one(check_metrics(facts(source="prometheus")), "metrics.present")
+    assert "but of agent" in found.what
+    assert "set source: agent" in found.mend
+
+
+def test_stale_samples_and_nodes_without_samples_are_found() -> None:
+    stale = {"a": samples("health_metric", age=121.0)}
+    assert bad(check_metrics(facts(stored=stale))) == {"metrics.fresh": Severity.ERROR}
+    some = facts(stored={"b": samples("health_metric")})
+    assert bad(check_metrics(some)) == {"metrics.nodes": Severity.WARNING}
+    assert "1 of 1 nodes have no fresh sample: a" in one(check_metrics(some), "metrics.nodes").what
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "severity"),
+    [
+        ({"problem": "connection refused", "polls": 1}, ("p",), Severity.ERROR),
+        (
+            {"metrics": {"a": SourceMetric(missing="404"), "b": SourceMetric(nodes=1)}, "polls": 1},
+            ("p",),
+            Severity.WARNING,
+        ),
+        ({"polls": 1}, (), Severity.ERROR),
+        ({"polls": 1}, ("p",), None),
+    ],
+    ids=["failing", "partial", "unattended", "healthy"],
+)
+def test_a_source_that_does_not_work_is_found(
+    state: dict[str, object], held: tuple[str, ...], severity: Severity | None
+) -> None:
+    fields = {"metrics": {"health_metric": SourceMetric(nodes=1)}} | state
+    source = SourceState(kind="prometheus", holder="h", since=0.0, time=NOW, period=1.0, **fields)  # type: ignore[arg-type]
+    found = bad(check_metrics(facts(sources={"p": source}, held=held)))
+    assert found == ({} if severity is None else {"metrics.sources": severity})
+
+
+@pytest.mark.parametrize(
+    ("metric", "names", "other"),
+    [
+        ("node_load1", ["load1"], "load1"),
+        ("load1", ["node_load1", "load15"], "node_load1"),
+        ("health-metric", ["health_metric"], "health_metric"),
+        ("Health_Metric", ["health_metric"], "health_metric"),
+        ("node_health-metric", ["health_metric"], "health_metric"),
+        ("helth_metric", ["health_metric"], "health_metric"),
+        ("load1", ["memory_used", "power"], None),
+        ("load1", [], None),
+        ("load1", ["load1"], None),
+    ],
+)
+def test_a_name_that_is_alike_is_suggested(metric: str, names: list[str], other: str | None) -> None:
+    assert other_name(metric, names) == other
+
+
+def test_without_facts_nothing_is_ok() -> None:
+    assert set(severities(check_metrics(Missing("no bus"))).values()) == {Severity.UNKNOWN}

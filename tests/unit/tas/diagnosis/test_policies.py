@@ -1,0 +1,61 @@
+"""The checks of policies."""
+
+from tas.diagnosis.finding import Missing, Severity
+from tas.diagnosis.policies import PolicyFacts, StoredPolicy, check_policies
+from tas.policy.policy import PolicyKey, Problem
+from tests.unit.tas.diagnosis.found import bad, one, severities
+from tests.unit.tas.diagnosis.samples import policy
+
+KEY = PolicyKey("default", "demo")
+DEMO = StoredPolicy(policy=policy("demo", "deschedule"), uid="1", created=10.0)
+OTHER = StoredPolicy(policy=policy("demo", "deschedule", namespace="other"), uid="2", created=5.0)
+
+
+def test_a_policy_that_is_mirrored_has_no_finding() -> None:
+    findings = list(check_policies(PolicyFacts(stored=[DEMO], in_api=[KEY])))
+    assert bad(findings) == {}
+    assert len(severities(findings)) == 5
+
+
+def test_without_a_cluster_nothing_is_compared() -> None:
+    assert "policies.mirrored" not in severities(check_policies(PolicyFacts(stored=[DEMO])))
+
+
+def test_policies_of_two_namespaces_that_want_one_label_are_found_with_the_owner() -> None:
+    found = one(check_policies(PolicyFacts(stored=[DEMO, OTHER])), "policies.label")
+    assert found.severity is Severity.WARNING
+    assert "other/demo sets the label" in found.what
+    assert found.mend == "give default/demo another name"
+
+
+def test_policies_of_one_name_without_labels_share_nothing() -> None:
+    quiet = [StoredPolicy(policy=policy("demo", "dontschedule", namespace=name)) for name in ("a", "b")]
+    assert bad(check_policies(PolicyFacts(stored=quiet))) == {}
+
+
+def test_what_is_wrong_with_the_store_is_found() -> None:
+    absent = PolicyFacts(stored=[], in_api=[KEY])
+    assert bad(check_policies(absent)) == {"policies.any": Severity.WARNING, "policies.mirrored": Severity.ERROR}
+    assert "not on the bus: default/demo" in one(check_policies(absent), "policies.mirrored").what
+    extra = one(check_policies(PolicyFacts(stored=[DEMO], in_api=[])), "policies.mirrored")
+    assert extra.what == "not in the API server: default/demo"
+    unserved = PolicyFacts(stored=[], in_api=[], is_served=False)
+    assert one(check_policies(unserved), "policies.served").mend == "tas crd | kubectl apply -f -"
+
+
+def test_the_worst_problem_of_a_policy_is_named() -> None:
+    problems = [
+        Problem(field="a", value="1", reason="is ignored", refused=False),
+        Problem(field="b", value="2", reason="must be x", refused=True),
+    ]
+    found = one(
+        check_policies(PolicyFacts(stored=[StoredPolicy(policy=policy("demo"), problems=problems)])), "policies.valid"
+    )
+    assert found.what == "default/demo: b = 2: must be x, and 1 more"
+
+
+def test_without_facts_nothing_is_ok() -> None:
+    findings = check_policies(PolicyFacts(stored=Missing("no bus"), in_api=Missing("forbidden")))
+    assert set(severities(findings).values()) == {Severity.UNKNOWN}
+    half = check_policies(PolicyFacts(stored=Missing("no bus"), in_api=[KEY]))
+    assert severities(half)["policies.mirrored"] is Severity.UNKNOWN

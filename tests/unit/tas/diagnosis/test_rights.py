@@ -1,0 +1,63 @@
+"""The rights, and those in deploy/rbac."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tas.diagnosis.finding import Missing, Severity
+from tas.diagnosis.rights import ACCOUNTS, FILES, ORIGINAL, SELF, Reviewed, Right, check_rights, rights_of
+from tests.unit.tas.diagnosis.found import bad, one
+
+RBAC = Path(__file__).parents[4] / "deploy" / "rbac"
+
+
+def reviewed(account: str, *lacking: Right) -> Reviewed:
+    return Reviewed(account=account, allowed={right: right not in lacking for right in rights_of(account)})
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+def test_the_rights_are_those_of_deploy_rbac(account: str) -> None:
+    documents = yaml.safe_load_all((RBAC / FILES[account]).read_text())
+    (role,) = (each for each in documents if each["kind"] == "ClusterRole")
+    assert role["metadata"]["name"] == account
+    written = {
+        Right(verb, resource, group)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        for group in rule["apiGroups"]
+    }
+    assert set(rights_of(account)) == written
+
+
+def test_each_file_of_deploy_rbac_is_known() -> None:
+    assert {path.name for path in RBAC.glob("*.yaml")} == set(FILES.values())
+
+
+def test_the_account_of_the_original_needs_three_roles() -> None:
+    together = {right for name in ("tas-watch", "tas-labels", "tas-collect") for right in ACCOUNTS[name]}
+    assert set(rights_of(ORIGINAL)) == together == set(rights_of(SELF))
+
+
+def test_all_rights_are_no_finding() -> None:
+    assert bad(check_rights([reviewed("tas-watch"), reviewed("tas-labels")])) == {}
+
+
+def test_a_missing_right_is_named_with_the_file_that_gives_it() -> None:
+    lacking = reviewed("tas-marks", Right("patch", "nodes/status"), Right("get", "taspolicies", "telemetry.intel.com"))
+    found = one(check_rights([lacking]), "rights.accounts")
+    assert found.severity is Severity.ERROR
+    assert found.what == "tas-marks may not: get taspolicies.telemetry.intel.com, patch nodes/status"
+    assert found.mend == "kubectl apply -f deploy/rbac/marks.yaml"
+
+
+def test_the_user_of_the_kubeconfig_and_the_original_account_get_several_roles() -> None:
+    own = one(check_rights([reviewed(SELF, Right("patch", "nodes"))]), "rights.accounts")
+    assert own.what == "the user of the kubeconfig may not: patch nodes"
+    original = one(check_rights([reviewed(ORIGINAL, Right("patch", "nodes"))]), "rights.accounts")
+    assert original.mend.count("-f deploy/rbac/") == 4
+
+
+def test_without_facts_nothing_is_ok() -> None:
+    assert bad(check_rights(Missing("403"))) == {"rights.accounts": Severity.UNKNOWN}
