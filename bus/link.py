@@ -110,6 +110,14 @@ class Delivery(NamedTuple):
         return cls(*map(int, tokens[first : first + 5]))
 
 
+class ServerInfo(NamedTuple):
+    """A server's own words about itself. The cluster of a single server is empty."""
+
+    id: str
+    version: str
+    cluster: str
+
+
 class _Error(msgspec.Struct):
     code: int = 0
     err_code: int = 0
@@ -169,6 +177,12 @@ class Link:
     def max_payload(self) -> int:
         """The most bytes of a message on this server, without headers."""
         return self._client.max_payload - HEADER_BYTES
+
+    @property
+    def server(self) -> ServerInfo:
+        """The server that is connected."""
+        info = self._client._server_info
+        return ServerInfo(*(str(info.get(key) or "") for key in ("server_id", "version", "cluster")))
 
     async def wait_writable(self, seconds: float) -> None:
         """Waits until little data is unsent. Raises UnavailableError."""

@@ -30,6 +30,9 @@ COMMANDS = {
     ),
     "explain": _Command("queries.explain", "Show why: each rule with its value, age, source and state."),
     "trace": _Command("queries.trace", "Follow METRIC of NODE: source, sample, view, verdict, label."),
+    "doctor": _Command(
+        "doctor.doctor", "Check an installation, and print what is wrong, why it matters, and what mends it."
+    ),
     "top": _Command("top", "Show the live view of a running installation."),
     "pause": _Command("brake", "Set and remove no label from now on."),
     "resume": _Command("brake", "Set and remove labels again, after a pause."),

@@ -130,6 +130,7 @@ _STARTS_BUS = ("run all", "run bus", "up")
 _READS_DIRECTORY = ("run all", "run policies", "up")
 _USES_KUBERNETES = (
     "demo",
+    "doctor",
     "run all",
     "run collect",
     "run labels",
@@ -145,7 +146,7 @@ _RUNS_EXTENDER = ("run all", "run extender", "up")
 _NAMES_CLUSTER = ("run all", "run events", "run notify", "run resources", "up")
 _SERVES_HTTPS = ("run all", "run extender")
 _EVALUATES = ("run evaluate", "run labels", "run marks", "run watch")
-_QUERIES = ("events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
+_QUERIES = ("doctor", "events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
 _LABELS = ("run all", "run labels")
 _PROCESSES = (*RUN, "up")
 _LOGS = ("demo", *_PROCESSES)
@@ -435,7 +436,7 @@ class Settings:
         group="The extender",
         form="HOST:PORT",
         help="The address at which the extender answers kube-scheduler.",
-        commands=("demo", *_RUNS_EXTENDER),
+        commands=("demo", "doctor", *_RUNS_EXTENDER),
         parse=Address.parse,
         default="127.0.0.1:9001",
     )
@@ -443,7 +444,7 @@ class Settings:
         group="The extender",
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
-        commands=tuple(sorted((*_RUNS_EXTENDER, *_EVALUATES, "explain", "run collect", "top", "trace"))),
+        commands=tuple(sorted((*_RUNS_EXTENDER, *_EVALUATES, "doctor", "explain", "run collect", "top", "trace"))),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )
@@ -503,7 +504,7 @@ class Settings:
         group="The extender",
         form="HOST:PORT",
         help="The --health-listen address of a running extender, which reports its last answers.",
-        commands=("demo", "explain", "top"),
+        commands=("demo", "doctor", "explain", "top"),
         parse=Address.parse,
         default="127.0.0.1:9002",
     )

@@ -34,13 +34,10 @@ def status(*, kubeconfig: str) -> int:
     return run_to_end(_status(Path(kubeconfig)))
 
 
-async def _status(kubeconfig: Path) -> int:
-    try:
-        async with KubernetesClient.connect(kubeconfig, worker="configure") as client:
-            nodes = await client.list(FULL_NODES)
-            pods = await client.list(PODS, label_selector=SCHEDULERS)
-    except (ConfigurationError, KubernetesError) as error:
-        raise click.ClickException(str(error)) from error
+async def scheduler_states(client: KubernetesClient) -> list[SchedulerState]:
+    """The schedulers of all control plane nodes. Raises KubernetesError."""
+    nodes = await client.list(FULL_NODES)
+    pods = await client.list(PODS, label_selector=SCHEDULERS)
     by_node = {pod.spec.node_name: pod for pod in pods.items if pod.metadata.namespace == NAMESPACE}
     states: list[SchedulerState] = []
     for node in sorted(node.metadata.name for node in nodes.items if set(CONTROL_PLANE) & set(node.metadata.labels)):
@@ -50,6 +47,15 @@ async def _status(kubeconfig: Path) -> int:
             continue
         ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
         states.append(SchedulerState(node=node, digest=pod.metadata.annotations.get(DIGEST), ready=ready))
+    return states
+
+
+async def _status(kubeconfig: Path) -> int:
+    try:
+        async with KubernetesClient.connect(kubeconfig, worker="configure") as client:
+            states = await scheduler_states(client)
+    except (ConfigurationError, KubernetesError) as error:
+        raise click.ClickException(str(error)) from error
     for state in states:
         echo(f"{state.node}  {state.shown}  {state.digest or '-'}")
     found = differences(states)

@@ -76,6 +76,15 @@ class Scheduler:
         return image
 
     @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables of the scheduler that have a value in the pod itself."""
+        found: dict[str, str] = {}
+        for variable in _items(self._container, "env", f"{self._place}.env"):
+            if isinstance(variable, dict) and isinstance(variable.get("value"), str):
+                found[str(variable.get("name"))] = variable["value"]
+        return found
+
+    @property
     def _place(self) -> str:
         return f"spec.containers[{self._at}]"
 

@@ -7,9 +7,6 @@ import msgspec
 
 from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
 
-MINIMUM_VERSION = (2, 12, 3)
-"""facts.md n30"""
-
 SYNC_MEND = (
     "set `sync_interval: always` in the block `jetstream` of each nats-server's configuration, and restart the server"
 )
@@ -22,7 +19,9 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         address: Without passwords.
-        version: Of the server that is connected.
+        server: The id of the server that is connected.
+        version: Of this server.
+        needed: The oldest version that is supported.
         cluster: The name of the server's cluster; empty for a single server.
         embedded: Whether it is the embedded server of `tas run all`.
         copies: The number of copies of each stream of ours.
@@ -32,7 +31,9 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     address: str
+    server: str = ""
     version: str
+    needed: tuple[int, int, int]
     cluster: str = ""
     embedded: bool = False
     copies: Mapping[str, int] = {}
@@ -56,11 +57,11 @@ def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
 
 
 def _version(facts: BusFacts) -> Finding:
-    needed = ".".join(map(str, MINIMUM_VERSION))
+    needed = ".".join(map(str, facts.needed))
     parts = re.match(r"(\d+)\.(\d+)\.(\d+)", facts.version)
     if parts is None:
         return unknown("bus.version", Missing(f"the server calls its version {facts.version!r}"))
-    if tuple(map(int, parts.groups())) < MINIMUM_VERSION:
+    if tuple(map(int, parts.groups())) < facts.needed:
         what = f"nats-server is {facts.version}, must be at least {needed}"
         return finding("bus.version", Severity.ERROR, what, f"install nats-server {needed} or newer on each server")
     return ok("bus.version", f"nats-server is {facts.version}")

@@ -34,7 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         reason: Why there was no answer.
         ours: Whether the answer is one of this product.
         via: The header `Via`, or another trace of a proxy; empty without one.
-        verified: Whether the certificate was verified by the CA of the scheduler; None: plain HTTP, or no CA is known.
+        verifies: Whether the CA of the scheduler is known, so that the extender's certificate is verified.
         presented: Whether the certificate of the scheduler was presented.
         expires: When the extender's certificate expires, in seconds since 1970.
     """
@@ -44,7 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     ours: bool = False
     via: str = ""
-    verified: bool | None = None
+    verifies: bool = False
     presented: bool = False
     expires: float | None = None
 
@@ -125,7 +125,7 @@ def _ca(request: Request) -> Finding:
     mend = "tas configure --cacert FILE, with the CA that signed the extender's certificate for this host name"
     if request.reach is Reach.UNTRUSTED:
         return finding("extender.ca", Severity.ERROR, f"{request.url}: {request.reason}", mend)
-    if request.reach is Reach.FAILED or request.verified is None:
+    if request.reach is Reach.FAILED or not request.verifies:
         reason = request.reason or "the CA of the scheduler cannot be read here"
         return unknown("extender.ca", Missing(reason, "run tas doctor on a control plane node"))
     return ok("extender.ca", "the CA of the scheduler verifies the extender")

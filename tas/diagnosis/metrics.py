@@ -28,7 +28,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         samples: By node.
-        nodes: The nodes that should have samples.
+        nodes: The nodes that should have samples, with their labels; None: the labels are not known.
         sources: The states of the sources of `collect`.
         held: The sources that a replica of `collect` has.
         offered: The names of metrics of nodes in the custom metrics API.
@@ -38,7 +38,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     policies: Collection[Policy]
     samples: Mapping[str, NodeSamples]
-    nodes: Collection[str] = ()
+    nodes: Mapping[str, Mapping[str, str] | None] = {}
     sources: Mapping[str, SourceState] = {}
     held: Collection[str] = ()
     offered: Collection[str] | Missing = ()
@@ -100,9 +100,12 @@ def _metric(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) ->
         what = f"{use} of {owners}: the newest sample is {age:.0f} s old, and stale after {longest:g} s"
         yield finding("metrics.fresh", Severity.ERROR, what, f"tas trace {use.metric} {min(newest_of)}")
         return
-    lacking = set(facts.nodes) - fresh
+    selected = {
+        node for node, labels in facts.nodes.items() if any(policy.selects(labels) is not False for policy in policies)
+    }
+    lacking = selected - fresh
     if lacking:
-        what = f"{use} of {owners}: {len(lacking)} of {len(facts.nodes)} nodes have no fresh sample: {some(lacking)}"
+        what = f"{use} of {owners}: {len(lacking)} of {len(selected)} nodes have no fresh sample: {some(lacking)}"
         yield finding("metrics.nodes", Severity.WARNING, what, f"tas trace {use.metric} {min(lacking)}")
 
 

@@ -109,7 +109,12 @@ def _valid(facts: SchedulerFacts) -> Finding:
     if new.get("apiVersion") != document.get("apiVersion"):
         return finding("scheduler.valid", Severity.ERROR, f"{facts.origin}: {notices[0]}", CONFIGURE)
     if facts.minor is None:
-        return unknown("scheduler.valid", Missing("the version of the scheduler is not known", "--kube-version 1.N"))
+        return unknown(
+            "scheduler.valid",
+            Missing(
+                "the version of the scheduler is not known", "tas doctor --kubeconfig FILE, or on a control plane node"
+            ),
+        )
     return ok("scheduler.valid", f"kube-scheduler 1.{facts.minor} reads {facts.origin}")
 
 

@@ -15,6 +15,18 @@ VERSIONS = ("v1beta2", "v1beta1")
 """The supported versions, the newest first."""
 
 
+_OF_NODES = "nodes/"
+
+
+class _Resource(msgspec.Struct, kw_only=True):
+    name: str = ""
+
+
+class _Resources(msgspec.Struct, kw_only=True):
+    kind: str = ""
+    resources: list[_Resource] | None = None
+
+
 class _Version(msgspec.Struct, kw_only=True):
     version: str = ""
 
@@ -51,6 +63,7 @@ class _Value(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 _group_decoder = msgspec.json.Decoder(_Group)
+_resources_decoder = msgspec.json.Decoder(_Resources)
 _list_decoder = msgspec.json.Decoder(_List)
 _value_decoder = msgspec.json.Decoder(_Value)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -74,6 +87,22 @@ def decode_group(body: bytes) -> str:
         if version in VERSIONS and version in offered:
             return version
     raise InvalidInputError(subject, "versions", ", ".join(offered), f"must hold one of {', '.join(VERSIONS)}")
+
+
+def decode_metric_names(body: bytes) -> frozenset[str]:
+    """The names of the metrics of nodes, in the answer for a version of the group.
+
+    Raises InvalidInputError if the body is no APIResourceList.
+    """
+    subject = f"metrics of {GROUP}"
+    try:
+        listed = _resources_decoder.decode(body)
+    except _UNREADABLE as error:
+        raise _unreadable(subject, body, error) from error
+    if listed.kind != "APIResourceList":
+        raise InvalidInputError(subject, "kind", listed.kind, "must be APIResourceList")
+    names = (each.name for each in listed.resources or ())
+    return frozenset(name.removeprefix(_OF_NODES) for name in names if name.startswith(_OF_NODES))
 
 
 def decode_metric_values(body: bytes, metric: str) -> SourceResult:

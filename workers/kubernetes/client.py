@@ -27,7 +27,7 @@ from workers.kubernetes.errors import (
     decode_status,
     error_of,
 )
-from workers.kubernetes.resources import PODS, Metadata, Object, Resource
+from workers.kubernetes.resources import PODS, VERSIONS, Metadata, Object, Resource
 from workers.process.http_body import TooLargeError, body_start, failed_request, whole_body
 
 CALL_SECONDS = 10.0
@@ -97,6 +97,12 @@ class Change(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     def resource_version(self) -> str:
         """The resource version that the watch has reached with this event."""
         return self.object.metadata.resource_version
+
+
+class ServerVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The answer of `/version`: `gitVersion` is such as `v1.31.4`."""
+
+    git_version: str = ""
 
 
 class _ListMetadata(msgspec.Struct, kw_only=True, rename="camel"):
@@ -186,6 +192,18 @@ class KubernetesClient:
         timeout = aiohttp.ClientTimeout(total=CALL_SECONDS, connect=CONNECT_SECONDS)
         async with self._response("GET", "get", resource, path, what=what, accept="", timeout=timeout) as response:
             return await whole_body(response, max_bytes=max_bytes)
+
+    async def version(self) -> tuple[ServerVersion, str]:
+        """The version of the API server, and the header `Date` of its answer; empty without one.
+
+        Raises KubernetesError.
+        """
+        timeout = aiohttp.ClientTimeout(total=CALL_SECONDS, connect=CONNECT_SECONDS)
+        async with self._response(
+            "GET", "get", VERSIONS, "/version", what="get /version", accept="", timeout=timeout
+        ) as response:
+            body = await whole_body(response, max_bytes=MAX_OBJECT_BYTES)
+            return _decode(body, ServerVersion), response.headers.get("Date", "")
 
     async def list(
         self,

@@ -132,6 +132,52 @@ class MarkedNode(Object, frozen=True, kw_only=True):
     status: MarkedStatus = MarkedStatus()
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """An owner of an object; of several owners, one is the controller."""
+
+    kind: str = ""
+    name: str = ""
+    controller: bool = False
+
+
+class OwnedMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
+    """The metadata with the owners."""
+
+    owner_references: tuple[Owner, ...] = ()
+
+
+class WholePod(Object, frozen=True, kw_only=True):
+    """A pod for `WHOLE_PODS`, with its spec as decoded JSON."""
+
+    metadata: OwnedMetadata
+    spec: Any = None
+    status: PodStatus = PodStatus()
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """When the holder renewed a lease, by its own clock. Text, as in `Condition`."""
+
+    renew_time: str | None = None
+
+
+class LeaseObject(Object, frozen=True, kw_only=True):
+    """A lease; the kubelet of each node renews one in the namespace `kube-node-lease`."""
+
+    spec: LeaseSpec = LeaseSpec()
+
+
+class ReviewStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the right exists."""
+
+    allowed: bool = False
+
+
+class AccessReview(Object, frozen=True, kw_only=True):
+    """The answer to a question about a right."""
+
+    status: ReviewStatus
+
+
 T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 
@@ -174,3 +220,13 @@ SERIES_EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", t
 CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", type=Object)
 """Read by path, in the version that the API server serves."""
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)
+WHOLE_PODS = Resource(group="", version="v1", plural="pods", type=WholePod)
+ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", type=Object, metadata_only=True)
+NODE_LEASES = Resource(group="coordination.k8s.io", version="v1", plural="leases", type=LeaseObject)
+"""Of all namespaces."""
+OWN_REVIEWS = Resource(group="authorization.k8s.io", version="v1", plural="selfsubjectaccessreviews", type=AccessReview)
+"""Created to ask whether this client has a right; the API server stores nothing."""
+REVIEWS = Resource(group="authorization.k8s.io", version="v1", plural="subjectaccessreviews", type=AccessReview)
+"""Created to ask whether another account has a right."""
+VERSIONS = Resource(group="", version="", plural="version", type=Object)
+"""Read by path."""

@@ -32,6 +32,7 @@ SHORT = {
     "events",
     "explain",
     "trace",
+    "doctor",
     "policy",
     "configure",
     "crd",

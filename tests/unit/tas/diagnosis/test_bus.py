@@ -7,7 +7,7 @@ from tas.diagnosis.bus import BusFacts, check_bus
 from tas.diagnosis.finding import Missing, Severity
 from tests.unit.tas.diagnosis.found import bad, one, severities
 
-GOOD = BusFacts(address="nats://h:4222", version="2.12.3", sync=True, copies={"SAMPLES": 1})
+GOOD = BusFacts(address="nats://h:4222", version="2.12.3", needed=(2, 12, 3), sync=True, copies={"SAMPLES": 1})
 
 
 def test_a_good_bus_has_no_finding() -> None:

@@ -20,7 +20,7 @@ from tests.unit.tas.diagnosis.found import bad, one, severities
 NOW = 1_000_000.0
 DAY = 86400.0
 REQUEST = Request(
-    url="https://tas:9001", reach=Reach.ANSWERED, ours=True, verified=True, presented=True, expires=NOW + 90 * DAY
+    url="https://tas:9001", reach=Reach.ANSWERED, ours=True, verifies=True, presented=True, expires=NOW + 90 * DAY
 )
 ASKED = Asked(time=NOW - 5, status=200, error="", namespace="default", pod="web")
 GOOD = ExtenderFacts(
@@ -51,7 +51,7 @@ PROXY = {"HTTPS_PROXY": "http://me:secret@proxy:3128"}
     ("fields", "found"),
     [
         (
-            request(reach=Reach.FAILED, ours=False, reason="refused", verified=None, expires=None),
+            request(reach=Reach.FAILED, ours=False, reason="refused", verifies=False, expires=None),
             {
                 "extender.reached": Severity.ERROR,
                 "extender.ca": Severity.UNKNOWN,
@@ -62,14 +62,14 @@ PROXY = {"HTTPS_PROXY": "http://me:secret@proxy:3128"}
         ),
         (request(ours=False), {"extender.reached": Severity.ERROR}),
         (
-            request(reach=Reach.UNTRUSTED, reason="unable to get issuer", verified=False),
+            request(reach=Reach.UNTRUSTED, reason="unable to get issuer", verifies=True),
             {
                 "extender.ca": Severity.ERROR,
                 "extender.client": Severity.UNKNOWN,
                 "proxy.extender": Severity.UNKNOWN,
             },
         ),
-        (request(verified=None), {"extender.ca": Severity.UNKNOWN}),
+        (request(verifies=False), {"extender.ca": Severity.UNKNOWN}),
         (
             request(reach=Reach.REFUSED, reason="unknown ca"),
             {"extender.client": Severity.ERROR, "proxy.extender": Severity.UNKNOWN},
@@ -109,7 +109,7 @@ def test_the_password_of_a_proxy_is_not_shown() -> None:
 
 
 def test_plain_http_has_no_certificates_to_check() -> None:
-    plain = msgspec.structs.replace(GOOD, **request(url="http://127.0.0.1:9001", verified=None, expires=None))
+    plain = msgspec.structs.replace(GOOD, **request(url="http://127.0.0.1:9001", verifies=False, expires=None))
     assert bad(check_extender(plain)) == {}
     assert "extender.ca" not in severities(check_extender(plain))
 

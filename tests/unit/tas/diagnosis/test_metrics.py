@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+import msgspec
 import pytest
 
 from tas.diagnosis.finding import Missing, Severity
@@ -10,7 +11,7 @@ from tas.samples.sample import NodeSamples, Scrape
 from tas.sources.state import SourceMetric, SourceState
 from tas.values.quantity import parse_quantity
 from tests.unit.tas.diagnosis.found import bad, one, severities
-from tests.unit.tas.diagnosis.samples import policy_of
+from tests.unit.tas.diagnosis.samples import policy, policy_of
 
 NOW = 1000.0
 
@@ -33,7 +34,7 @@ def facts(
     return MetricFacts(
         policies=[policy_of(metric, source=source)],
         samples={"a": samples("health_metric")} if stored is None else stored,
-        nodes=("a",),
+        nodes={"a": {"zone": "x"}},
         sources=sources or {},
         held=held,
         offered=offered,
@@ -80,6 +81,20 @@ def test_stale_samples_and_nodes_without_samples_are_found() -> None:
     some = facts(stored={"b": samples("health_metric")})
     assert bad(check_metrics(some)) == {"metrics.nodes": Severity.WARNING}
     assert "1 of 1 nodes have no fresh sample: a" in one(check_metrics(some), "metrics.nodes").what
+
+
+def test_a_node_that_no_policy_selects_needs_no_sample() -> None:
+    rules = {"dontschedule": {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 1}]}}
+    selective = policy("demo", spec={"nodeSelector": {"matchLabels": {"zone": "y"}}, "strategies": rules})
+    found = MetricFacts(
+        policies=[selective],
+        samples={"b": samples("m")},
+        nodes={"a": {"zone": "x"}, "b": {"zone": "y"}},
+        now=NOW,
+        stale_after=120.0,
+    )
+    assert bad(check_metrics(found)) == {}
+    assert bad(check_metrics(msgspec.structs.replace(found, nodes={"c": None}))) == {"metrics.nodes": Severity.WARNING}
 
 
 @pytest.mark.parametrize(

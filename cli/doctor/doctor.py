@@ -1,0 +1,283 @@
+"""`tas doctor`: why an installation does not work."""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from bus.connection import Bus
+from cli.as_json import JSON_OPTION, print_json
+from cli.discovery import running_bus
+from cli.doctor.bus_facts import BusRead, Stored, read_bus
+from cli.doctor.cluster_facts import ClusterRead, read_cluster, unread
+from cli.doctor.extender_probe import ExtenderRead, read_extender
+from cli.doctor.output import print_findings
+from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
+from cli.options import settings_command
+from cli.queries.query import ask
+from cli.settings import Settings, flag
+from tas.diagnosis.checks import CHECKS
+from tas.diagnosis.clocks import ClockFacts
+from tas.diagnosis.descheduler import DeschedulerFacts
+from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
+from tas.diagnosis.extender import ExtenderFacts
+from tas.diagnosis.finding import Missing, exit_code, left
+from tas.diagnosis.metrics import MetricFacts
+from tas.diagnosis.policies import PolicyFacts, policies_of
+from tas.diagnosis.rights import NAMESPACE
+from tas.diagnosis.scheduler import SchedulerFacts
+from tas.diagnosis.url import Url, url_of
+from tas.diagnosis.workloads import requests_resource
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.errors import ConfigurationError
+
+MANIFEST = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
+EXIT_CANNOT_RUN = 2
+GIVE_CLUSTER = f"tas doctor {flag('kubeconfig')} FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options that are no settings."""
+
+    scheduler_config: Path | None
+    manifest: Path
+    bus_monitor: str | None
+    account_namespace: str
+    skipped: tuple[str, ...]
+    with_ok: bool
+    as_json: bool
+
+
+def _checks(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The checks and groups of `--skip`, of each value several separated by commas."""
+    names = [name.strip() for value in values for name in value.split(",")]
+    known = {*CHECKS, *(check.partition(".")[0] for check in CHECKS)}
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"{name}: no check and no group of checks, see docs/doctor.md")
+    return tuple(names)
+
+
+@settings_command(
+    "doctor",
+    params=[
+        click.Option(
+            ["--scheduler-config"],
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="The KubeSchedulerConfiguration. [default: as in the manifest]",
+        ),
+        click.Option(
+            ["--manifest"],
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            default=MANIFEST,
+            show_default=True,
+            help="The manifest of kube-scheduler on this machine.",
+        ),
+        click.Option(
+            ["--bus-monitor"],
+            metavar="URL",
+            help="The monitoring port of the nats-server, such as http://HOST:8222. [default: port 8222 of --bus]",
+        ),
+        click.Option(
+            ["--account-namespace"],
+            metavar="NAMESPACE",
+            default=NAMESPACE,
+            show_default=True,
+            help="The namespace with the ServiceAccounts of the workers.",
+        ),
+        click.Option(
+            ["--skip", "skipped"],
+            metavar="CHECK",
+            multiple=True,
+            callback=_checks,
+            help="A check that is not made, such as bus.sync, or a group of checks, such as bus. May be given several "
+            "times.",
+        ),
+        click.Option(["--all", "with_ok"], is_flag=True, help="Print also the checks that found nothing."),
+        JSON_OPTION,
+    ],
+)
+def doctor(
+    settings: Settings,
+    *,
+    scheduler_config: Path | None,
+    manifest: Path,
+    bus_monitor: str | None,
+    account_namespace: str,
+    skipped: tuple[str, ...],
+    with_ok: bool,
+    as_json: bool,
+) -> int:
+    """Check an installation, and print what is wrong, why it matters, and what mends it.
+
+    Nothing is changed. Checks the bus, policies, metrics, workloads, the scheduler, the extender, certificates,
+    proxies, clocks, the descheduler and rights. Run it on a control plane node, where the files of the scheduler are.
+
+    Exit codes: 0 nothing above a hint; 1 a warning, an error, or a check that could not be made; 2 doctor could not
+    run.
+    """
+    chosen = Options(
+        scheduler_config=scheduler_config,
+        manifest=manifest,
+        bus_monitor=bus_monitor,
+        account_namespace=account_namespace,
+        skipped=skipped,
+        with_ok=with_ok,
+        as_json=as_json,
+    )
+    try:
+        return ask(
+            settings,
+            lambda bus, url: _examined(settings, chosen, bus, url),
+            without_bus=lambda reason: _examined_without_bus(settings, chosen, reason),
+        )
+    except click.ClickException as error:
+        error.exit_code = EXIT_CANNOT_RUN
+        raise
+
+
+async def _examined(settings: Settings, options: Options, bus: Bus, url: str) -> int:
+    reading = asyncio.create_task(
+        read_bus(bus, monitor=options.bus_monitor, embedded=url == running_bus()), name="read the bus"
+    )
+    return await _examine(settings, options, reading)
+
+
+async def _examined_without_bus(settings: Settings, options: Options, reason: str) -> int:
+    absent = Missing(reason, "tas run all --bus embedded; or give the address of the bus with --bus")
+    none = Missing("the bus does not answer")
+
+    async def read() -> BusRead:
+        return BusRead(absent, none, none)
+
+    return await _examine(settings, options, asyncio.create_task(read(), name="no bus"))
+
+
+async def _examine(settings: Settings, options: Options, reading: "asyncio.Task[BusRead]") -> int:
+    files = await asyncio.to_thread(read_scheduler, options.manifest, options.scheduler_config)
+    url = _extender_url(settings, files)
+    bus, cluster, extender = await asyncio.gather(
+        reading, _cluster(settings, options), read_extender(url, files.tls, settings.extender_health)
+    )
+    facts = facts_of(
+        bus=bus,
+        cluster=cluster,
+        files=files,
+        extender=extender,
+        environment=os.environ,
+        stale_after=settings.stale_after,
+        now=time.time(),
+    )
+    findings = left(diagnose(facts), options.skipped)
+    if options.as_json:
+        print_json([msgspec.to_builtins(each) for each in findings])
+    else:
+        print_findings(findings, with_ok=options.with_ok)
+    return exit_code(findings)
+
+
+def _extender_url(settings: Settings, files: SchedulerFiles) -> Url:
+    """Where the scheduler asks; without its configuration, where an extender on this machine listens."""
+    given = None if files.url is None else url_of(files.url)
+    return given or Url("http", settings.listen.host, settings.listen.port)
+
+
+async def _cluster(settings: Settings, options: Options) -> ClusterRead | None:
+    kubeconfig = settings.kubeconfig
+    if kubeconfig is None:
+        return None
+    file = kubeconfig if isinstance(kubeconfig, Path) else None
+    try:
+        async with KubernetesClient.connect(file, worker="doctor") as client:
+            return await read_cluster(client, namespace=options.account_namespace)
+    except ConfigurationError as error:
+        return unread(Missing(f"{flag('kubeconfig')}: {error}", f"{flag('kubeconfig')} FILE that can be read"))
+
+
+def facts_of(
+    *,
+    bus: BusRead,
+    cluster: ClusterRead | None,
+    files: SchedulerFiles,
+    extender: ExtenderRead,
+    environment: Mapping[str, str],
+    stale_after: float,
+    now: float,
+) -> Facts:
+    """All that was read, in the form of the checks. `cluster` is None without `--kubeconfig`."""
+    stored = bus.stored
+    unseen = Missing(f"{flag('kubeconfig')} is not given", GIVE_CLUSTER)
+    from_directory = cluster is None and isinstance(stored, Stored) and stored.cluster is False
+    pods = unseen if cluster is None else cluster.pods
+    server = "" if cluster is None or isinstance(cluster.server, Missing) else cluster.server
+    policies = stored if isinstance(stored, Missing) else stored.policies
+    in_files = files.environment
+    in_api = pods if isinstance(pods, Missing) else pods.environment
+    return Facts(
+        bus=bus.bus,
+        policies=PolicyFacts(
+            stored=policies,
+            in_api=None if from_directory else unseen if cluster is None else cluster.policies,
+            is_served=cluster is None or cluster.is_served,
+        ),
+        metrics=stored
+        if isinstance(stored, Missing)
+        else MetricFacts(
+            policies=[each.policy for each in stored.policies],
+            samples=stored.samples,
+            nodes=stored.nodes,
+            sources=stored.sources,
+            held=stored.held,
+            offered=() if cluster is None else cluster.offered,
+            now=now,
+            stale_after=stale_after,
+        ),
+        clocks=ClockFacts(
+            api_server=unseen if cluster is None else cluster.clock,
+            bus=bus.clock,
+            extender=extender.clock,
+            nodes=unseen if cluster is None else cluster.node_clocks,
+            samples=stored if isinstance(stored, Missing) else stored.samples,
+        ),
+        extender=ExtenderFacts(
+            request=extender.request,
+            unready=extender.unready,
+            asked=extender.asked,
+            pods=pods if isinstance(pods, Missing) else frozenset((each.namespace, each.name) for each in pods.running),
+            environment=in_api if isinstance(in_files, Missing) else in_files,
+            own_environment=environment,
+            api_server=server,
+            now=now,
+        ),
+        cluster=None if from_directory else unseen if cluster is None else _cluster_facts(cluster, files, stored),
+    )
+
+
+def _cluster_facts(cluster: ClusterRead, files: SchedulerFiles, stored: Stored | Missing) -> ClusterFacts:
+    pods = cluster.pods
+    return ClusterFacts(
+        server=cluster.server,
+        pods=pods if isinstance(pods, Missing) else pods.running,
+        scheduler=SchedulerFacts(
+            configuration=files.configuration,
+            origin=files.origin,
+            minor=files.minor or cluster.minor,
+            control_planes=cluster.control_planes,
+            nodes=cluster.nodes,
+        ),
+        descheduler=DeschedulerFacts(
+            images=pods if isinstance(pods, Missing) else pods.deschedulers,
+            nodes=cluster.nodes,
+            policies=list(policies_of(stored if isinstance(stored, Missing) else stored.policies).values()),
+            requested=not isinstance(pods, Missing) and requests_resource(pods.running),
+        ),
+        rights=cluster.rights,
+    )

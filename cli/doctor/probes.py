@@ -1,0 +1,52 @@
+"""What all probes share: a time limit, and errors as reasons."""
+
+import asyncio
+from collections.abc import Awaitable
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from bus.errors import BusError
+from tas.diagnosis.clocks import Offset
+from tas.diagnosis.finding import Missing
+from tas.errors import InvalidInputError
+from workers.kubernetes.errors import KubernetesError
+from workers.process.http_body import TooLargeError, failed_request
+from workers.process.manifests import ManifestError
+
+T = TypeVar("T")
+
+PROBE_SECONDS = 15.0
+"""How long one probe may take."""
+
+REQUEST_SECONDS = 5.0
+"""How long a request to an extender or a monitor may take."""
+
+_ERRORS = (BusError, KubernetesError, InvalidInputError, ManifestError, TooLargeError, OSError, msgspec.MsgspecError)
+
+
+async def probed(call: Awaitable[T], *, mend: str = "") -> T | Missing:
+    """The result of `call`, or why there is none."""
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            return await call
+    except TimeoutError:
+        return Missing(f"no answer within {PROBE_SECONDS:g} s", mend)
+    except aiohttp.ClientError as error:
+        return Missing(failed_request(error), mend)
+    except _ERRORS as error:
+        return Missing(str(error) or type(error).__name__, mend)
+
+
+def offset_of(date: str, asked: float, answered: float) -> Offset | Missing:
+    """The clock of a server by the header `Date` of its answer, which has whole seconds.
+
+    `asked` and `answered` are the times of this machine, in seconds since 1970.
+    """
+    try:
+        theirs = parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return Missing("the answer has no date")
+    return Offset(ahead=theirs + 0.5 - (asked + answered) / 2, doubt=0.5 + (answered - asked) / 2)

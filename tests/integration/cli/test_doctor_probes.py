@@ -1,0 +1,198 @@
+"""The requests of `tas doctor` to an extender, with the certificates of a scheduler, over real connections."""
+
+import datetime as dt
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from cli.doctor.extender_probe import ExtenderRead, read_extender
+from cli.doctor.scheduler_files import Tls
+from tas.diagnosis.clocks import Offset
+from tas.diagnosis.extender import Reach, Request
+from tas.diagnosis.finding import Missing
+from tas.diagnosis.url import Url
+from tests.certificates import Authority, Pair
+from tests.e2e.processes import free_ports
+from workers.process.address import Address
+from workers.process.runtime import version_route
+from workers.process.tls import TlsFiles, load_credentials
+
+DAY = dt.timedelta(days=1)
+
+
+@asynccontextmanager
+async def serving(
+    app: web.Application, server: Pair | None, clients: Authority | None, folder: Path
+) -> AsyncIterator[Url]:
+    """Serves by HTTPS with the TLS of the extender, or by HTTP."""
+    context = None
+    if server is not None and clients is not None:
+        files = TlsFiles(cert=folder / "s.crt", key=folder / "s.key", cacert=folder / "clients.crt")
+        files.cert.write_bytes(server.certificate)
+        files.key.write_bytes(server.key)
+        files.cacert.write_bytes(clients.certificate)
+        context = load_credentials(files).context
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        port = runner.addresses[0][1]
+        yield Url("http" if context is None else "https", "127.0.0.1", port)
+    finally:
+        await runner.cleanup()
+
+
+def extender(**headers: str) -> web.Application:
+    app = web.Application()
+    app.add_routes([version_route()])
+
+    async def add(_request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(headers)
+
+    app.on_response_prepare.append(add)
+    return app
+
+
+def tls_of(folder: Path, authority: Authority | None, client: Pair | None, server_name: str | None = None) -> Tls:
+    """The files of a scheduler."""
+    if client is not None:
+        (folder / "c.crt").write_bytes(client.certificate)
+        (folder / "c.key").write_bytes(client.key)
+    return Tls(
+        authority=None if authority is None else authority.certificate.decode(),
+        cert=None if client is None else folder / "c.crt",
+        key=None if client is None else folder / "c.key",
+        server_name=server_name,
+    )
+
+
+async def asked(url: Url, tls: Tls | None) -> ExtenderRead:
+    (unused,) = free_ports(1)
+    return await read_extender(url, tls, Address("127.0.0.1", unused))
+
+
+async def request_of(url: Url, tls: Tls | None) -> Request:
+    request = (await asked(url, tls)).request
+    assert isinstance(request, Request)
+    return request
+
+
+async def test_an_extender_answers_a_scheduler_with_its_certificates(tmp_path: Path) -> None:
+    ca = Authority("ca")
+    async with serving(extender(), ca.server("tas"), ca, tmp_path) as url:
+        found = await asked(url, tls_of(tmp_path, ca, ca.client("scheduler")))
+    assert isinstance(found.request, Request)
+    assert (found.request.reach, found.request.ours, found.request.verifies, found.request.presented) == (
+        Reach.ANSWERED,
+        True,
+        True,
+        True,
+    )
+    assert isinstance(found.clock, Offset)
+    assert found.clock.least < 60
+    assert isinstance(found.unready, Missing)
+    assert found.unready.mend
+
+
+WRONG: dict[str, Callable[[Authority, Authority, Path], tuple[Pair, Tls, Reach, str]]] = {
+    "another CA": lambda ca, other, folder: (
+        ca.server("tas"),
+        tls_of(folder, other, ca.client("s")),
+        Reach.UNTRUSTED,
+        "certificate",
+    ),
+    "another host": lambda ca, _, folder: (
+        ca.server("tas", dns=("elsewhere",), ips=()),
+        tls_of(folder, ca, ca.client("s")),
+        Reach.UNTRUSTED,
+        "IP address mismatch",
+    ),
+    "another serverName": lambda ca, _, folder: (
+        ca.server("tas"),
+        tls_of(folder, ca, ca.client("s"), server_name="elsewhere"),
+        Reach.UNTRUSTED,
+        "Hostname mismatch",
+    ),
+    "expired": lambda ca, _, folder: (
+        ca.server("tas", lives=-DAY),
+        tls_of(folder, ca, ca.client("s")),
+        Reach.UNTRUSTED,
+        "expired",
+    ),
+    "no certificate": lambda ca, _, folder: (ca.server("tas"), tls_of(folder, ca, None), Reach.REFUSED, ""),
+    "an untrusted certificate": lambda ca, other, folder: (
+        ca.server("tas"),
+        tls_of(folder, ca, other.client("s")),
+        Reach.REFUSED,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+async def test_certificates_that_do_not_match_are_found(fault: str, tmp_path: Path) -> None:
+    ca, other = Authority("ca"), Authority("other")
+    server, tls, reach, reason = WRONG[fault](ca, other, tmp_path)
+    async with serving(extender(), server, ca, tmp_path) as url:
+        found = await request_of(url, tls)
+    assert found.reach is reach, found
+    assert reason in found.reason
+    assert found.reason
+
+
+async def test_without_a_ca_the_certificate_is_not_verified_and_its_end_is_seen(tmp_path: Path) -> None:
+    ca = Authority("ca")
+    async with serving(extender(), ca.server("tas"), ca, tmp_path) as url:
+        found = await request_of(url, tls_of(tmp_path, None, ca.client("scheduler")))
+    assert (found.reach, found.verifies) == (Reach.ANSWERED, False)
+    assert found.expires is not None
+    assert abs(found.expires - time.time() - 86400) < 3600
+
+
+async def test_a_proxy_and_another_program_are_seen(tmp_path: Path) -> None:
+    async with serving(extender(Via="1.1 squid"), None, None, tmp_path) as url:
+        found = await request_of(url, None)
+        assert (found.ours, found.via) == (True, "Via: 1.1 squid")
+    async with serving(web.Application(), None, None, tmp_path) as url:
+        found = await request_of(url, None)
+        assert (found.reach, found.ours) == (Reach.ANSWERED, False)
+
+
+async def test_nobody_listens_and_a_name_that_is_not_known() -> None:
+    (unused,) = free_ports(1)
+    found = await request_of(Url("http", "127.0.0.1", unused), None)
+    assert (found.reach, found.reason) == (Reach.FAILED, f"cannot connect to 127.0.0.1:{unused}: Connection refused")
+    unknown = (await asked(Url("http", "tas.invalid", 9001), None)).request
+    assert isinstance(unknown, Missing)
+    assert "the name tas.invalid is not known here" in unknown.reason
+
+
+async def test_files_that_are_no_certificates_are_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "c.crt").write_text("no certificate")
+    tls = Tls(authority=None, cert=tmp_path / "c.crt", key=tmp_path / "c.crt", server_name=None)
+    found = (await asked(Url("https", "127.0.0.1", 1), tls)).request
+    assert isinstance(found, Missing)
+    assert found.reason.startswith("the certificates of the scheduler cannot be used: ")
+
+
+async def test_the_health_port_reports_workers_and_answers(tmp_path: Path) -> None:
+    async def readyz(_request: web.Request) -> web.Response:
+        return web.json_response({"workers": {"extender": "no complete list yet", "materialize": None}}, status=503)
+
+    async def answers(_request: web.Request) -> web.Response:
+        answer = {"time": 1.0, "verb": "filter", "namespace": "default", "pod": "web"}
+        return web.json_response([answer, answer | {"verb": "prioritize"}])
+
+    app = web.Application()
+    app.add_routes([web.get("/readyz", readyz), web.get("/answers", answers), version_route()])
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(app, None, None, tmp_path))
+        found: Awaitable[ExtenderRead] = read_extender(url, None, Address(url.host, url.port))
+        _, _, unready, last = await found
+    assert unready == {"extender": "no complete list yet"}
+    assert not isinstance(last, Missing)
+    assert [(each.pod, each.status) for each in last] == [("web", 200)]

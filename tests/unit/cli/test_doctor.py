@@ -1,0 +1,136 @@
+"""`tas doctor`: the files of the scheduler, and the output."""
+
+import base64
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cli import cli
+from cli.doctor.output import print_findings
+from cli.doctor.probes import offset_of
+from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
+from tas.diagnosis.clocks import Offset
+from tas.diagnosis.finding import Missing, Severity, finding, ok, unknown
+from tests.unit.tas.configuring.samples import KUBEADM
+
+CONFIGURATION = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+extenders:
+  - urlPrefix: https://tas:9001/scheduler
+    filterVerb: filter
+    enableHTTPS: true
+    managedResources: [{name: telemetry/scheduling, ignoredByScheduler: true}]
+    tlsConfig: {caFile: /host/certs/ca.crt, certFile: /host/certs/client.crt, keyFile: /absent}
+"""
+
+
+def files(folder: Path, manifest: str, configuration: str = CONFIGURATION) -> SchedulerFiles:
+    (folder / "scheduler.yaml").write_text(manifest)
+    (folder / "config.yaml").write_text(configuration)
+    for name in ("ca.crt", "client.crt"):
+        (folder / name).write_text(f"PEM of {name}")
+    return read_scheduler(folder / "scheduler.yaml", None)
+
+
+def configured(folder: Path) -> str:
+    """The manifest of kubeadm with a configuration, certificates and a proxy."""
+    head, _, tail = KUBEADM.partition("    - --leader-elect=true\n")
+    assert tail
+    mounts = "    - {mountPath: /c.yaml, name: c, readOnly: true}\n    - {mountPath: /host/certs, name: d}\n"
+    tail = tail.replace(
+        "    volumeMounts:\n", f"    env:\n    - {{name: HTTPS_PROXY, value: http://p}}\n    volumeMounts:\n{mounts}", 1
+    )
+    volumes = (
+        f"  - {{name: c, hostPath: {{path: {folder}/config.yaml}}}}\n  - {{name: d, hostPath: {{path: {folder}}}}}\n"
+    )
+    tail = tail.replace("  volumes:\n", f"  volumes:\n{volumes}", 1)
+    return f"{head}    - --leader-elect=true\n    - --config=/c.yaml\n{tail}"
+
+
+def test_the_manifest_leads_to_the_configuration_and_the_certificates_on_this_machine(tmp_path: Path) -> None:
+    found = files(tmp_path, configured(tmp_path))
+    assert found.origin == str(tmp_path / "config.yaml")
+    assert found.url == "https://tas:9001/scheduler"
+    assert found.minor == 28
+    assert found.environment == {"HTTPS_PROXY": "http://p"}
+    assert found.tls is not None
+    assert found.tls.authority == "PEM of ca.crt"
+    assert found.tls.cert == tmp_path / "client.crt"
+    assert found.tls.key is None
+
+
+def test_data_overrides_the_file_of_the_authority(tmp_path: Path) -> None:
+    data = base64.b64encode(b"PEM in data").decode()
+    found = files(tmp_path, configured(tmp_path), CONFIGURATION.replace("{caFile:", f"{{caData: {data}, caFile:"))
+    assert found.tls is not None
+    assert found.tls.authority == "PEM in data"
+
+
+def test_a_scheduler_without_a_configuration_has_no_extender(tmp_path: Path) -> None:
+    found = files(tmp_path, KUBEADM)
+    assert found.configuration == {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+    }
+    assert found.origin.endswith("scheduler.yaml (without --config)")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        ("kind: Service", "kind = 'Service'"),
+        ("a: [", "no YAML"),
+        (KUBEADM.replace("    - --leader-elect=true\n", "    - --policy-configmap=x\n"), "reads a Policy"),
+        (KUBEADM.replace("    - --leader-elect=true\n", "    - --config=/elsewhere\n"), "/elsewhere is not mounted"),
+    ],
+)
+def test_what_cannot_be_read_says_why(tmp_path: Path, manifest: str, reason: str) -> None:
+    found = files(tmp_path, manifest)
+    assert isinstance(found.configuration, Missing)
+    assert reason in found.configuration.reason
+    assert found.configuration.mend
+
+
+def test_without_the_files_nothing_is_known(tmp_path: Path) -> None:
+    found = read_scheduler(tmp_path / "absent", None)
+    assert isinstance(found.configuration, Missing)
+    assert isinstance(found.environment, Missing)
+    given = tmp_path / "config.yaml"
+    given.write_text(CONFIGURATION)
+    assert read_scheduler(tmp_path / "absent", given).url == "https://tas:9001/scheduler"
+
+
+def test_the_date_of_an_answer_is_a_clock_of_half_a_second_and_the_time_of_the_question() -> None:
+    assert offset_of("Thu, 01 Jan 1970 00:01:40 GMT", 90.0, 91.0) == Offset(ahead=10.0, doubt=1.0)
+    assert isinstance(offset_of("", 0.0, 0.0), Missing)
+
+
+def test_the_worst_is_first_and_one_reason_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    absent = Missing("no bus", "start one")
+    print_findings(
+        [
+            ok("bus.version", "new enough"),
+            unknown("bus.sync", absent),
+            unknown("bus.streams", absent),
+            finding("bus.reached", Severity.ERROR, "refused", "tas run all"),
+        ],
+        with_ok=False,
+    )
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines[1:3]] == [["error", "bus.reached"], ["why:", "without"]]
+    assert ["mend:", "tas", "run", "all"] in lines
+    assert ["unknown", "bus.sync", "not", "checked:", "no", "bus"] in lines
+    assert ["bus.streams", "mend:", "start", "one"] in lines
+    assert lines[-1] == ["1", "error,", "2", "unknown,", "1", "ok"]
+    print_findings([ok("bus.version", "new enough")], with_ok=True)
+    assert "new enough" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [("--skip", "bus.nothing"), ("--bus", "http://x"), ("--nothing",)])
+def test_a_wrong_flag_is_an_exit_code_of_2(arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, ["doctor", *arguments], prog_name="tas")
+    assert done.exit_code == 2
+    assert isinstance(done.exception, SystemExit | click.ClickException)
