@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
 from functools import partial
 from math import inf
 
@@ -97,6 +98,13 @@ class ClientScenarios:
             await admin.create_pod(namespace, name, "paged")
         listing = await client.list(PODS, label_selector="telemetry-policy=paged", page_objects=3)
         assert sorted(pod.metadata.name for pod in listing.items) == sorted(names)
+
+    async def test_the_version_comes_with_the_time(self, client: KubernetesClient) -> None:
+        before = time.time()
+        version, date = await client.version()
+        assert version.git_version.startswith("v1.")
+        theirs = parsedate_to_datetime(date).timestamp()
+        assert before - 2 < theirs < time.time() + 1
 
     async def test_of_a_node_only_metadata_is_sent(self, client: KubernetesClient, node: str) -> None:
         thin = await client.get(NODES, node)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.errors import InvalidInputError
-from tas.sources.custom_metrics import decode_group, decode_metric_values
+from tas.sources.custom_metrics import decode_group, decode_metric_names, decode_metric_values
 from tas.sources.result import RefusalReason, SourceResult
 from tas.values.quantity import NANO
 
@@ -37,6 +37,21 @@ def test_either_version_is_read(version: str, window: float) -> None:
     assert [each.window for each in result.samples] == [window, None]
     assert result.refusals == {}
     assert result.missing == {}
+
+
+def test_only_the_names_of_metrics_of_nodes_are_listed() -> None:
+    resources = [
+        {"name": "nodes/load1"},
+        {"name": "pods/load1"},
+        {"name": "namespaces/x"},
+        {"name": "nodes/node_load1"},
+    ]
+    body = json.dumps({"kind": "APIResourceList", "resources": resources}).encode()
+    assert decode_metric_names(body) == {"load1", "node_load1"}
+    assert decode_metric_names(b'{"kind": "APIResourceList", "resources": null}') == frozenset()
+    for wrong in (b"{", b"[]", b'{"kind": "Status"}', b'{"kind": "APIResourceList", "resources": {}}'):
+        with pytest.raises(InvalidInputError):
+            decode_metric_names(wrong)
 
 
 def test_facts_C10_an_empty_list_means_that_the_metric_is_missing() -> None:

@@ -1,0 +1,133 @@
+"""`tas doctor` on a simulated cluster: healthy, and broken in several ways."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from sandbox import Sandbox
+from sandbox.resources import PODS, TASPOLICIES
+from sandbox.server import extender_entry
+from tests.integration.cli.tas import FREE, Done, Tas
+from tests.integration.servers import Server, eventually
+
+SKIPPED = "bus.sync,clocks.nodes,proxy.scheduler,rights,scheduler.alike"
+"""What the simulated cluster does not have: accounts, leases of nodes, and a kube-scheduler that runs as a pod."""
+
+RULES = [{"metricname": "health_metric", "operator": "Equals", "target": 2}]
+STRATEGIES = {"dontschedule": {"rules": RULES}, "deschedule": {"rules": RULES}}
+
+
+def pod(name: str, *, key: str = "demo", image: str = "web:1") -> dict[str, Any]:
+    """A pod of the policy `demo`, with a node affinity for the label `key`."""
+    expression = {"key": key, "operator": "NotIn", "values": ["violating"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    limits = {"telemetry/scheduling": "1"}
+    return {
+        "metadata": {"name": name, "labels": {"telemetry-policy": "demo"}},
+        "spec": {
+            "containers": [{"name": "main", "image": image, "resources": {"limits": limits}}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+        },
+    }
+
+
+def create_policy(sandbox: Sandbox, namespace: str) -> None:
+    body = {"metadata": {"name": "demo"}, "spec": {"strategies": STRATEGIES}}
+    sandbox.cluster.create(TASPOLICIES, namespace, body, manager="test")
+
+
+def configuration(path: Path, *entries: dict[str, Any]) -> str:
+    """A file with a configuration of the scheduler."""
+    head = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    path.write_text(json.dumps(head | {"extenders": entries}))
+    return str(path)
+
+
+def bad(done: Done) -> dict[str, str]:
+    """What each check found, without those that are ok."""
+    return {each["check"]: each["what"] for each in done.json if each["severity"] != "ok"}
+
+
+async def found(doctor: Callable[[], Awaitable[Done]], checks: set[str]) -> dict[str, str]:
+    """The findings, once they are of exactly these checks."""
+    last: dict[str, str] = {}
+
+    async def is_found() -> bool:
+        done = await doctor()
+        last.clear()
+        last.update(bad(done))
+        assert done.code == int(bool(last)), done.err
+        return set(last) == checks
+
+    try:
+        await eventually(is_found, every=0.2)
+    except AssertionError as error:
+        raise AssertionError(last) from error
+    return last
+
+
+async def test_a_healthy_installation_has_no_finding_and_each_fault_is_named(
+    tas: Tas, server: Server, tmp_path: Path
+) -> None:
+    async with Sandbox.start(nodes=["node-1", "node-2"]) as sandbox:
+        kubeconfig = str(sandbox.kubeconfig(tmp_path / "kubeconfig"))
+        create_policy(sandbox, "default")
+        for node in ("node-1", "node-2"):
+            sandbox.metrics.set("health_metric", node, 0)
+        descheduler = pod("descheduler", image="registry.k8s.io/descheduler/descheduler:v0.36.0")
+        sandbox.cluster.create(PODS, "default", descheduler, manager="test")
+        command = ("run", "all", "--bus", server.url, "--kubeconfig", kubeconfig, "--node-resource", "1000", *FREE)
+        async with tas.running(*command) as running:
+            url = (await running.logged("extender_listening"))["url"].removesuffix("/scheduler")
+            health = (await running.logged("health_listening"))["url"].removeprefix("http://")
+            good = configuration(tmp_path / "good.json", extender_entry(url))
+            listen = url.removeprefix("http://")
+            flags = ("--listen", listen, "--extender-health", health, "--skip", SKIPPED, "--json")
+
+            async def doctor(*, config: str = good, bus: str = server.url) -> Done:
+                files = ("--scheduler-config", config, "--kubeconfig", kubeconfig)
+                return await tas("doctor", "--bus", bus, *files, *flags)
+
+            await running.ready()
+            async with sandbox.scheduler(extender_entry(url)):
+                sandbox.cluster.create(PODS, "default", pod("web"), manager="test")
+                await found(doctor, set())
+
+                # Four faults at once: each is found by itself.
+                sandbox.metrics.set("load1", "node-1", 1)
+                rules = [{"metricname": "node_load1", "operator": "GreaterThan", "target": 8}]
+                strategies = {"dontschedule": {"rules": rules}}
+                patch = {"spec": {"strategies": STRATEGIES | strategies}}
+                sandbox.cluster.patch(TASPOLICIES, "default", "demo", patch, manager="test")
+                create_policy(sandbox, "kube-system")
+                sandbox.cluster.create(PODS, "default", pod("astray", key="scheduling-policy"), manager="test")
+                broken = configuration(tmp_path / "broken.json")
+                what = await found(
+                    lambda: doctor(config=broken),
+                    {
+                        "metrics.present",
+                        "metrics.sources",
+                        "policies.label",
+                        "scheduler.configured",
+                        "workloads.key",
+                        "workloads.label",
+                        "workloads.resource",
+                    },
+                )
+                assert what["metrics.present"].endswith("no node has a sample, but there is load1")
+                assert "default/demo sets the label" in what["policies.label"]
+                assert "scheduling-policy" in what["workloads.key"]
+                assert what["workloads.label"] == "no pod has the label of kube-system/demo"
+
+            # The CRD is gone, and nobody answers at the address of the bus: the rest is checked all the same.
+            sandbox.remove_crd()
+            done = await doctor(bus="nats://127.0.0.1:1")
+            assert done.code == 1
+            severities = {each["check"]: each["severity"] for each in done.json}
+            assert severities["bus.reached"] == severities["policies.served"] == "error"
+            assert severities["metrics.present"] == severities["workloads.affinity"] == "unknown"
+            assert severities["extender.reached"] == severities["scheduler.configured"] == "ok"
+            done = await tas("doctor", "--bus", server.url, "--kubeconfig", str(tmp_path / "absent"))
+            assert done.code == 2
+            assert "absent: does not exist" in done.err
