@@ -64,7 +64,7 @@ async def read_bus(bus: Bus, *, monitor: str | None, embedded: bool) -> BusRead:
 
 async def _stored(bus: Bus) -> Stored:
     policies = [
-        StoredPolicy(policy=each.policy, uid=each.uid, created=each.created, problems=each.problems)
+        StoredPolicy(policy=each.policy, uid=each.uid, created=each.created, problems=each.problems, origin=each.origin)
         for each in (await readable(bus, POLICY_RECORDS)).values()
     ]
     samples = await readable(bus, NODE_SAMPLES)

@@ -106,7 +106,12 @@ async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRe
         probed(_offered(client), mend=ADMINISTRATOR),
         probed(_rights(client, namespace), mend=ADMINISTRATOR),
     )
-    nodes, clocks = (listed, listed) if isinstance(listed, Missing) else listed
+    nodes: Sequence[NodeState] | Missing
+    clocks: Mapping[str, float] | Missing
+    if isinstance(listed, Missing):
+        nodes = clocks = listed
+    else:
+        nodes, clocks = listed
     return ClusterRead(
         server=client.server,
         minor=_minor(version[0].git_version),

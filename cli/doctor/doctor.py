@@ -28,7 +28,7 @@ from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
 from tas.diagnosis.extender import ExtenderFacts
 from tas.diagnosis.finding import Missing, exit_code, left
 from tas.diagnosis.metrics import MetricFacts
-from tas.diagnosis.policies import PolicyFacts, policies_of
+from tas.diagnosis.policies import PolicyFacts
 from tas.diagnosis.rights import NAMESPACE
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.diagnosis.url import Url, url_of
@@ -163,9 +163,12 @@ async def _examined_without_bus(settings: Settings, options: Options, reason: st
 
 async def _examine(settings: Settings, options: Options, reading: "asyncio.Task[BusRead]") -> int:
     files = await asyncio.to_thread(read_scheduler, options.manifest, options.scheduler_config)
-    url = _extender_url(settings, files)
+    known = None if files.url is None else url_of(files.url)
+    url = known or Url("http", settings.listen.host, settings.listen.port)
     bus, cluster, extender = await asyncio.gather(
-        reading, _cluster(settings, options), read_extender(url, files.tls, settings.extender_health)
+        reading,
+        _cluster(settings, options),
+        read_extender(url, files.tls, settings.extender_health, is_guess=known is None),
     )
     facts = facts_of(
         bus=bus,
@@ -182,12 +185,6 @@ async def _examine(settings: Settings, options: Options, reading: "asyncio.Task[
     else:
         print_findings(findings, with_ok=options.with_ok)
     return exit_code(findings)
-
-
-def _extender_url(settings: Settings, files: SchedulerFiles) -> Url:
-    """Where the scheduler asks; without its configuration, where an extender on this machine listens."""
-    given = None if files.url is None else url_of(files.url)
-    return given or Url("http", settings.listen.host, settings.listen.port)
 
 
 async def _cluster(settings: Settings, options: Options) -> ClusterRead | None:
@@ -239,6 +236,7 @@ def facts_of(
             offered=() if cluster is None else cluster.offered,
             now=now,
             stale_after=stale_after,
+            in_files=from_directory,
         ),
         clocks=ClockFacts(
             api_server=unseen if cluster is None else cluster.clock,
@@ -276,7 +274,7 @@ def _cluster_facts(cluster: ClusterRead, files: SchedulerFiles, stored: Stored |
         descheduler=DeschedulerFacts(
             images=pods if isinstance(pods, Missing) else pods.deschedulers,
             nodes=cluster.nodes,
-            policies=list(policies_of(stored if isinstance(stored, Missing) else stored.policies).values()),
+            policies=stored if isinstance(stored, Missing) else [each.policy for each in stored.policies],
             requested=not isinstance(pods, Missing) and requests_resource(pods.running),
         ),
         rights=cluster.rights,

@@ -35,11 +35,17 @@ class ExtenderRead(NamedTuple):
     asked: list[Asked] | Missing
 
 
-async def read_extender(url: Url, tls: Tls | None, health: Address) -> ExtenderRead:
-    """Sends one request to `url`, with the certificates of the scheduler, and reads the health port."""
+async def read_extender(url: Url, tls: Tls | None, health: Address, *, is_guess: bool) -> ExtenderRead:
+    """Sends one request to `url`, with the certificates of the scheduler, and reads the health port.
+
+    `is_guess`: the scheduler may ask elsewhere, so that it means nothing if nobody answers.
+    """
     (request, clock), unready, asked = await asyncio.gather(
         _request(url, tls), probed(_unready(health), mend=HEALTH_MEND), probed(_answers(health), mend=HEALTH_MEND)
     )
+    if is_guess and isinstance(request, Request) and request.reach is Reach.FAILED:
+        what = f"where the scheduler asks is not known, and nobody answers at {url}: {request.reason}"
+        request = Missing(what, f"{ELSEWHERE}, or with --listen HOST:PORT")
     return ExtenderRead(request, clock, unready, asked)
 
 

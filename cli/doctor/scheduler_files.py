@@ -63,7 +63,7 @@ def read_scheduler(manifest: Path, configuration: Path | None) -> SchedulerFiles
         minor,
         environment,
         url if isinstance(url, str) else None,
-        _tls(tls if isinstance(tls, dict) else {}, pod) if entry.get("enableHTTPS") else None,
+        _tls(tls, pod) if isinstance(tls, dict) else None,
     )
 
 

@@ -93,6 +93,8 @@ def _streams(facts: BusFacts) -> Finding:
 def _replicas(facts: BusFacts) -> Finding:
     if not facts.cluster:
         return ok("bus.replicas", "a single server: one copy")
+    if not facts.copies:
+        return unknown("bus.replicas", Missing("there is no stream"))
     single = [name for name, copies in facts.copies.items() if copies < 3]
     if single:
         what = f"the servers are the cluster {facts.cluster}, and {some(single)} have fewer than 3 copies"

@@ -44,7 +44,7 @@ class DeschedulerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     images: Collection[str] | Missing
     nodes: Sequence[NodeState] | Missing
-    policies: Collection[Policy]
+    policies: Collection[Policy] | Missing
     requested: bool
 
 
@@ -62,16 +62,17 @@ def version_of(image: str) -> Version | None:
 
 def check_descheduler(facts: DeschedulerFacts) -> Iterator[Finding]:
     """The findings about deschedulers."""
-    if not any(StrategyType.DESCHEDULE in policy.strategies for policy in facts.policies):
-        yield ok("descheduler.present", "no policy has the strategy deschedule: a descheduler is not needed")
-        return
-    for each in (facts.images, facts.nodes):
+    for each in (facts.policies, facts.images, facts.nodes):
         if isinstance(each, Missing):
             for check in CHECKS:
                 yield unknown(check, each)
             return
+    assert not isinstance(facts.policies, Missing)
     assert not isinstance(facts.images, Missing)
     assert not isinstance(facts.nodes, Missing)
+    if not any(StrategyType.DESCHEDULE in policy.strategies for policy in facts.policies):
+        yield ok("descheduler.present", "no policy has the strategy deschedule: a descheduler is not needed")
+        return
     yield _nodes(facts.nodes)
     if not facts.images:
         what = "no pod runs a descheduler; one outside the cluster is not visible"

@@ -10,7 +10,7 @@ from tas.diagnosis.descheduler import DeschedulerFacts, check_descheduler
 from tas.diagnosis.extender import ExtenderFacts, check_extender
 from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, unknown
 from tas.diagnosis.metrics import MetricFacts, check_metrics
-from tas.diagnosis.policies import PolicyFacts, check_policies, policies_of
+from tas.diagnosis.policies import PolicyFacts, check_policies
 from tas.diagnosis.rights import Reviewed, check_rights
 from tas.diagnosis.scheduler import SchedulerFacts, check_scheduler, entry_of, managed_by
 from tas.diagnosis.workloads import Workload, check_workloads
@@ -80,7 +80,11 @@ def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:
         if entry is None
         else managed_by(entry)
     )
-    stored = policies.stored if isinstance(policies.stored, Missing) else policies_of(policies.stored)
+    stored = (
+        policies.stored
+        if isinstance(policies.stored, Missing)
+        else {each.policy.key: each.policy for each in policies.stored}
+    )
     return [
         reached,
         *check_scheduler(facts.scheduler),

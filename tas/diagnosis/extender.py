@@ -226,10 +226,13 @@ def _is_excepted(host: str, port: int, entry: str) -> bool:
 
 def _proxies(facts: ExtenderFacts) -> Iterator[Finding]:
     url = "" if isinstance(facts.request, Missing) else facts.request.url
-    if isinstance(facts.environment, Missing):
-        yield unknown("proxy.scheduler", facts.environment)
-    elif not url:
+    parts = url_of(url)
+    if parts is None:
         yield unknown("proxy.scheduler", Missing("the URL of the extender is not known"))
+    elif parts.is_loopback:
+        yield ok("proxy.scheduler", "the scheduler uses no proxy for its own machine")
+    elif isinstance(facts.environment, Missing):
+        yield unknown("proxy.scheduler", facts.environment)
     elif proxy := proxy_for(url, facts.environment):
         what = f"the scheduler uses the proxy {_without_user(proxy)} for {url}"
         mend = f"add {_host(url)} to NO_PROXY in the manifest of kube-scheduler"

@@ -34,6 +34,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
         offered: The names of metrics of nodes in the custom metrics API.
         now: In seconds since 1970.
         stale_after: For policies without `staleAfter`, in seconds.
+        in_files: Whether the policies come from a directory.
     """
 
     policies: Collection[Policy]
@@ -44,6 +45,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
     offered: Collection[str] | Missing = ()
     now: float
     stale_after: float
+    in_files: bool = False
 
 
 def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
@@ -115,7 +117,7 @@ def _absent(use: MetricUse, policies: Collection[Policy], owners: str, facts: Me
         scrape.source for samples in facts.samples.values() for scrape in samples if use.metric in scrape.metrics
     }
     if use.source and by_source:
-        mend = _edit(policies, f"source: {min(by_source)}")
+        mend = _edit(policies, f"source: {min(by_source)}", facts)
         return finding("metrics.present", Severity.ERROR, f"{what} of this source, but of {some(by_source)}", mend)
     offered = () if isinstance(facts.offered, Missing) else facts.offered
     if use.metric in offered:
@@ -124,14 +126,16 @@ def _absent(use: MetricUse, policies: Collection[Policy], owners: str, facts: Me
     stored = {name for samples in facts.samples.values() for scrape in samples for name in scrape.metrics}
     other = other_name(use.metric, stored | set(offered))
     if other is not None:
-        mend = _edit(policies, f"metricname: {other}")
+        mend = _edit(policies, f"metricname: {other}", facts)
         return finding("metrics.present", Severity.ERROR, f"{what}, but there is {other}", mend)
     node = min(facts.nodes, default="NODE")
     return finding("metrics.present", Severity.ERROR, what, f"tas get sources; tas trace {use.metric} {node}")
 
 
-def _edit(policies: Collection[Policy], field: str) -> str:
+def _edit(policies: Collection[Policy], field: str, facts: MetricFacts) -> str:
     key: PolicyKey = min(policy.key for policy in policies)
+    if facts.in_files:
+        return f"in the file of {key}: {field} (tas get policies shows the file)"
     return f"kubectl edit taspolicy --namespace {key.namespace} {key.name} (set {field})"
 
 

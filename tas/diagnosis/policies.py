@@ -1,6 +1,6 @@
 """Are there policies, are they valid, and do two of them want one label?"""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -10,12 +10,18 @@ from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
 
 
 class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy as stored on the bus; `created` is in seconds since 1970, None for one of a directory."""
+    """A policy as stored on the bus.
+
+    Attributes:
+        created: In seconds since 1970; None for one of a directory.
+        origin: The file of the policy in the directory; empty for one of the API server.
+    """
 
     policy: Policy
     uid: str = ""
     created: float | None = None
     problems: Collection[Problem] = ()
+    origin: str = ""
 
 
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +50,8 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     if facts.stored:
         yield ok("policies.any", f"{len(facts.stored)} policies are in force")
     else:
-        yield finding("policies.any", Severity.WARNING, "the bus has no policy", "kubectl apply -f deploy/policies/")
+        mend = "kubectl apply -f FILE" if facts.in_api is not None else "a file in the directory of --policies"
+        yield finding("policies.any", Severity.WARNING, "the bus has no policy", f"{mend}; docs/policies.md")
     yield from _valid(facts.stored)
     yield from _labels(facts.stored)
 
@@ -87,7 +94,9 @@ def _valid(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
         key = each.policy.key
         first, more = min(each.problems, key=lambda problem: not problem.refused), len(each.problems) - 1
         what = f"{key}: {first}" + (f", and {more} more" if more else "")
-        mend = f"kubectl get taspolicy --namespace {key.namespace} {key.name} -o yaml | tas policy lint -"
+        mend = f"tas policy lint {each.origin}"
+        if not each.origin:
+            mend = f"kubectl get taspolicy --namespace {key.namespace} {key.name} -o yaml | tas policy lint -"
         yield finding("policies.valid", Severity.WARNING, what, mend)
     if not wrong:
         yield ok("policies.valid", "no policy has a problem")
@@ -112,8 +121,3 @@ def _labels(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
             yield finding("policies.label", Severity.WARNING, what, mend)
     if not shared:
         yield ok("policies.label", "no two policies want one label")
-
-
-def policies_of(stored: Collection[StoredPolicy] | Missing) -> Mapping[PolicyKey, Policy]:
-    """The policies by key; empty if they are not known."""
-    return {} if isinstance(stored, Missing) else {each.policy.key: each.policy for each in stored}

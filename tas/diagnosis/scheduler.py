@@ -119,21 +119,19 @@ def _valid(facts: SchedulerFacts) -> Finding:
 
 
 def _verifies(entry: Object) -> Finding:
-    url, tls = str(entry.get("urlPrefix")), entry.get("tlsConfig")
+    url, tls = url_of(str(entry.get("urlPrefix"))), entry.get("tlsConfig")
     tls = tls if isinstance(tls, dict) else {}
-    if not entry.get("enableHTTPS"):
-        parts = url_of(url)
-        if parts is not None and parts.scheme == "https":
-            what = f"{url} without enableHTTPS: the scheduler uses no certificates"
-            return finding("scheduler.verifies", Severity.ERROR, what, CONFIGURE)
-        if parts is not None and parts.is_loopback:
+    if url is None or url.scheme == "http":
+        if url is not None and url.is_loopback:
             return ok("scheduler.verifies", "plain HTTP, on this machine only")
         what = "plain HTTP across machines: whoever reaches the port can ask, and can answer"
         return finding("scheduler.verifies", Severity.WARNING, what, f"docs/tls.md; {CONFIGURE}")
-    if tls.get("insecure") or not (tls.get("caFile") or tls.get("caData")):
+    has_authority = bool(tls.get("caFile") or tls.get("caData"))
+    if tls.get("insecure") or (entry.get("enableHTTPS") and not has_authority):
         what = "the scheduler verifies no certificate: it has no caFile, or is insecure"
         return finding("scheduler.verifies", Severity.WARNING, what, CONFIGURE)
-    return ok("scheduler.verifies", "the scheduler verifies the extender by a CA")
+    by = "a CA" if has_authority else "the authorities of its system"
+    return ok("scheduler.verifies", f"the scheduler verifies the extender by {by}")
 
 
 def _weight(entry: Object) -> Finding:

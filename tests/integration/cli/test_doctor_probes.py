@@ -1,6 +1,7 @@
 """The requests of `tas doctor` to an extender, with the certificates of a scheduler, over real connections."""
 
 import datetime as dt
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,14 +10,19 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from bus import server as embedded
+from bus.connection import Bus
+from cli.doctor.bus_facts import Stored, read_bus
 from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.scheduler_files import Tls
+from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.extender import Reach, Request
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.url import Url
 from tests.certificates import Authority, Pair
 from tests.e2e.processes import free_ports
+from tests.integration.servers import Server
 from workers.process.address import Address
 from workers.process.runtime import version_route
 from workers.process.tls import TlsFiles, load_credentials
@@ -72,7 +78,7 @@ def tls_of(folder: Path, authority: Authority | None, client: Pair | None, serve
 
 async def asked(url: Url, tls: Tls | None) -> ExtenderRead:
     (unused,) = free_ports(1)
-    return await read_extender(url, tls, Address("127.0.0.1", unused))
+    return await read_extender(url, tls, Address("127.0.0.1", unused), is_guess=False)
 
 
 async def request_of(url: Url, tls: Tls | None) -> Request:
@@ -166,6 +172,10 @@ async def test_nobody_listens_and_a_name_that_is_not_known() -> None:
     (unused,) = free_ports(1)
     found = await request_of(Url("http", "127.0.0.1", unused), None)
     assert (found.reach, found.reason) == (Reach.FAILED, f"cannot connect to 127.0.0.1:{unused}: Connection refused")
+    address = Address("127.0.0.1", unused)
+    guessed = (await read_extender(Url("http", "127.0.0.1", unused), None, address, is_guess=True)).request
+    assert isinstance(guessed, Missing)
+    assert "where the scheduler asks is not known" in guessed.reason
     unknown = (await asked(Url("http", "tas.invalid", 9001), None)).request
     assert isinstance(unknown, Missing)
     assert "the name tas.invalid is not known here" in unknown.reason
@@ -191,8 +201,63 @@ async def test_the_health_port_reports_workers_and_answers(tmp_path: Path) -> No
     app.add_routes([web.get("/readyz", readyz), web.get("/answers", answers), version_route()])
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(app, None, None, tmp_path))
-        found: Awaitable[ExtenderRead] = read_extender(url, None, Address(url.host, url.port))
+        found: Awaitable[ExtenderRead] = read_extender(url, None, Address(url.host, url.port), is_guess=True)
         _, _, unready, last = await found
     assert unready == {"extender": "no complete list yet"}
     assert not isinstance(last, Missing)
     assert [(each.pod, each.status) for each in last] == [("web", 200)]
+
+
+@asynccontextmanager
+async def monitored(folder: Path, setting: str) -> AsyncIterator[tuple[str, str]]:
+    """A nats-server with a monitoring port: the address of the bus, and the URL of the port."""
+    port, monitor = free_ports(2)
+    store = embedded._prepare(folder / "store")
+    config = f"""
+        listen: "127.0.0.1:{port}"
+        http: "127.0.0.1:{monitor}"
+        jetstream {{ store_dir: "{store}", max_file_store: {1 << 30}, {setting} }}
+    """
+    lock = await embedded._lock(store)
+    try:
+        process = await embedded._spawn(await embedded.find_binary(), store, lock, config)
+    finally:
+        os.close(lock)
+    try:
+        yield f"nats://127.0.0.1:{port}", f"http://127.0.0.1:{monitor}"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize(("setting", "is_synced"), [("sync_interval: always", True), ("sync_interval: '1m'", False)])
+async def test_facts_n33_the_monitoring_port_says_whether_each_write_is_synced(
+    setting: str, is_synced: bool, tmp_path: Path
+) -> None:
+    async with monitored(tmp_path, setting) as (address, monitor), Bus.connect(address, name="t") as bus:
+        await bus.wait_connected()
+        found = await read_bus(bus, monitor=monitor, embedded=False)
+        assert isinstance(found.bus, BusFacts)
+        assert found.bus.sync is is_synced
+        assert (found.bus.absent, found.bus.wrong, found.bus.cluster) == ([], [], "")
+        assert found.bus.version.startswith("2.")
+        assert set(found.bus.copies.values()) == {1}
+        assert isinstance(found.clock, Offset)
+        assert found.clock.least < 1
+        assert isinstance(found.stored, Stored)
+        assert found.stored == Stored([], {}, {}, {}, frozenset(), None)
+        # Of the default port of a server that is not ours nothing is believed.
+        other = await read_bus(bus, monitor=None, embedded=False)
+        assert isinstance(other.bus, BusFacts)
+        assert isinstance(other.bus.sync, Missing)
+        assert "--bus-monitor" in other.bus.sync.mend
+
+
+async def test_a_bus_without_our_streams_is_seen(server: Server) -> None:
+    async with Bus.connect(server.url, name="t", streams=()) as bus:
+        await bus.wait_connected()
+        found = await read_bus(bus, monitor=None, embedded=True)
+        assert isinstance(found.bus, BusFacts)
+        assert "SAMPLES" in found.bus.absent
+        assert isinstance(found.clock, Missing)
+        assert isinstance(found.stored, Missing)

@@ -30,6 +30,7 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"absent": ["SAMPLES"]}, {"bus.streams": Severity.ERROR}),
         ({"cluster": "c"}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 3}}, {}),
+        ({"cluster": "c", "copies": {}}, {"bus.replicas": Severity.UNKNOWN}),
     ],
 )
 def test_each_fault_is_found(fields: dict[str, object], found: dict[str, Severity]) -> None:

@@ -67,6 +67,8 @@ def test_what_cannot_be_known_is_not_ok() -> None:
     assert found([f"{REPOSITORY}@sha256:0"]) == {"descheduler.version": Severity.UNKNOWN}
     assert set(found(Missing("forbidden")).values()) == {Severity.UNKNOWN}
     assert set(found(of=Missing("forbidden")).values()) == {Severity.UNKNOWN}
+    no_policies = DeschedulerFacts(images=(), nodes=nodes(True, True), policies=Missing("no bus"), requested=False)
+    assert set(bad(check_descheduler(no_policies)).values()) == {Severity.UNKNOWN}
 
 
 @pytest.mark.parametrize(

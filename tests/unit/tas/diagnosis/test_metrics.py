@@ -1,6 +1,7 @@
 """The checks of metrics."""
 
 from collections.abc import Collection
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,6 +54,11 @@ def test_the_name_of_node_exporter_in_a_policy_is_found_under_the_name_of_the_ad
     assert found.severity is Severity.ERROR
     assert found.what.endswith("but there is health_metric")
     assert found.mend == "kubectl edit taspolicy --namespace default demo (set metricname: health_metric)"
+
+
+def test_a_policy_of_a_directory_is_corrected_in_its_file() -> None:
+    found = one(check_metrics(msgspec.structs.replace(facts("node_health_metric"), in_files=True)), "metrics.present")
+    assert found.mend == "in the file of default/demo: metricname: health_metric (tas get policies shows the file)"
 
 
 def test_a_name_that_only_the_custom_metrics_api_has_is_suggested() -> None:
@@ -112,10 +118,10 @@ def test_a_node_that_no_policy_selects_needs_no_sample() -> None:
     ids=["failing", "partial", "unattended", "healthy"],
 )
 def test_a_source_that_does_not_work_is_found(
-    state: dict[str, object], held: tuple[str, ...], severity: Severity | None
+    state: dict[str, Any], held: tuple[str, ...], severity: Severity | None
 ) -> None:
-    fields = {"metrics": {"health_metric": SourceMetric(nodes=1)}} | state
-    source = SourceState(kind="prometheus", holder="h", since=0.0, time=NOW, period=1.0, **fields)  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"metrics": {"health_metric": SourceMetric(nodes=1)}} | state
+    source = SourceState(kind="prometheus", holder="h", since=0.0, time=NOW, period=1.0, **fields)
     found = bad(check_metrics(facts(sources={"p": source}, held=held)))
     assert found == ({} if severity is None else {"metrics.sources": severity})
 

@@ -52,6 +52,9 @@ def test_the_worst_problem_of_a_policy_is_named() -> None:
         check_policies(PolicyFacts(stored=[StoredPolicy(policy=policy("demo"), problems=problems)])), "policies.valid"
     )
     assert found.what == "default/demo: b = 2: must be x, and 1 more"
+    assert found.mend == "kubectl get taspolicy --namespace default demo -o yaml | tas policy lint -"
+    filed = StoredPolicy(policy=policy("demo"), problems=problems, origin="demo.yaml")
+    assert one(check_policies(PolicyFacts(stored=[filed])), "policies.valid").mend == "tas policy lint demo.yaml"
 
 
 def test_without_facts_nothing_is_ok() -> None:

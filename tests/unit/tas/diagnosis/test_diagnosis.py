@@ -1,0 +1,119 @@
+"""All checks together."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tas.configuring.control_planes import SchedulerState
+from tas.diagnosis.bus import BusFacts
+from tas.diagnosis.checks import CHECKS
+from tas.diagnosis.clocks import ClockFacts, Offset
+from tas.diagnosis.descheduler import DeschedulerFacts, NodeState
+from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
+from tas.diagnosis.extender import Asked, ExtenderFacts, Reach, Request
+from tas.diagnosis.finding import Missing, Severity
+from tas.diagnosis.metrics import MetricFacts
+from tas.diagnosis.policies import PolicyFacts, StoredPolicy
+from tas.diagnosis.rights import Reviewed, rights_of
+from tas.diagnosis.scheduler import SchedulerFacts
+from tas.samples.sample import Scrape
+from tas.values.quantity import parse_quantity
+from tests.unit.tas.diagnosis.found import bad, one, severities
+from tests.unit.tas.diagnosis.samples import policy
+from tests.unit.tas.diagnosis.test_scheduler import ENTRY, configuration
+from tests.unit.tas.diagnosis.test_workloads import pod
+
+NOW = 1_000_000.0
+DEMO = policy("demo", "dontschedule", "deschedule")
+SCRAPE = Scrape(
+    source="agent", measured=NOW - 1, arrived=NOW, sequence=1, metrics={"health_metric": parse_quantity("0")}
+)
+NODES = [NodeState(name, ready=True, offers=True) for name in ("a", "b")]
+SAMPLES = {"a": (SCRAPE,), "b": (SCRAPE,)}
+AGREES = Offset(0.0)
+GOOD = Facts(
+    bus=BusFacts(address="nats://h", version="2.15.1", needed=(2, 12, 3), sync=True),
+    policies=PolicyFacts(stored=[StoredPolicy(policy=DEMO)], in_api=[DEMO.key]),
+    metrics=MetricFacts(policies=[DEMO], samples=SAMPLES, nodes={"a": {}, "b": {}}, now=NOW, stale_after=120.0),
+    clocks=ClockFacts(api_server=AGREES, bus=AGREES, extender=AGREES, nodes={"a": 0.0}, samples=SAMPLES),
+    extender=ExtenderFacts(
+        request=Request(
+            url="https://tas:9001",
+            reach=Reach.ANSWERED,
+            ours=True,
+            verifies=True,
+            presented=True,
+            expires=NOW + 90 * 86400.0,
+        ),
+        unready={},
+        asked=[Asked(time=NOW, status=200, error="", namespace="default", pod="web-1")],
+        pods=frozenset({("default", "web-1")}),
+        environment={},
+        own_environment={},
+        api_server="https://10.0.0.1",
+        now=NOW,
+    ),
+    cluster=ClusterFacts(
+        server="https://10.0.0.1",
+        pods=[pod()],
+        scheduler=SchedulerFacts(
+            configuration=configuration(ENTRY),
+            origin="file",
+            minor=30,
+            control_planes=[SchedulerState(node="cp", digest="1", ready=True)],
+            nodes=NODES,
+        ),
+        descheduler=DeschedulerFacts(images=["descheduler:v0.36.0"], nodes=NODES, policies=[DEMO], requested=True),
+        rights=[Reviewed(account="tas-watch", allowed=dict.fromkeys(rights_of("tas-watch"), True))],
+    ),
+)
+OF_A_CLUSTER = {"cluster", "scheduler", "workloads", "descheduler", "rights"}
+
+
+def test_a_healthy_installation_has_every_check_and_no_finding() -> None:
+    findings = diagnose(GOOD)
+    assert bad(findings) == {}
+    assert set(severities(findings)) == set(CHECKS)
+
+
+def test_without_a_cluster_nothing_of_a_cluster_is_checked() -> None:
+    facts = msgspec.structs.replace(GOOD, cluster=None, policies=PolicyFacts(stored=[StoredPolicy(policy=DEMO)]))
+    findings = diagnose(facts)
+    assert bad(findings) == {}
+    assert {each.check.partition(".")[0] for each in findings}.isdisjoint(OF_A_CLUSTER)
+    assert "clocks.nodes" not in severities(findings)
+
+
+def test_a_cluster_that_was_not_given_is_unknown() -> None:
+    findings = diagnose(msgspec.structs.replace(GOOD, cluster=Missing("not given", "tas doctor --kubeconfig FILE")))
+    found = {
+        check: severity for check, severity in severities(findings).items() if check.partition(".")[0] in OF_A_CLUSTER
+    }
+    assert {check.partition(".")[0] for check in found} == OF_A_CLUSTER
+    assert set(found.values()) == {Severity.UNKNOWN}
+
+
+def test_an_api_server_that_does_not_answer_is_the_error() -> None:
+    assert GOOD.cluster is not None
+    assert not isinstance(GOOD.cluster, Missing)
+    cluster = msgspec.structs.replace(GOOD.cluster, server=Missing("refused", "correct --kubeconfig"))
+    found = one(diagnose(msgspec.structs.replace(GOOD, cluster=cluster)), "cluster.reached")
+    assert (found.severity, found.what) == (Severity.ERROR, "refused")
+
+
+@pytest.mark.parametrize(
+    ("document", "severity"),
+    [
+        (configuration(ENTRY), Severity.OK),
+        (configuration(), Severity.UNKNOWN),
+        (Missing("elsewhere"), Severity.UNKNOWN),
+    ],
+)
+def test_the_resource_of_pods_is_that_of_the_entry_of_the_scheduler(document: Any, severity: Severity) -> None:
+    assert GOOD.cluster is not None
+    assert not isinstance(GOOD.cluster, Missing)
+    scheduler = msgspec.structs.replace(GOOD.cluster.scheduler, configuration=document)
+    cluster = msgspec.structs.replace(GOOD.cluster, scheduler=scheduler)
+    findings = diagnose(msgspec.structs.replace(GOOD, cluster=cluster))
+    assert severities(findings)["workloads.resource"] is severity
