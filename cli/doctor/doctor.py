@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from bus.connection import Bus
 from cli.as_json import JSON_OPTION, print_json
 from cli.discovery import running_bus
 from cli.doctor.bus_facts import BusRead, Stored, read_bus
-from cli.doctor.cluster_facts import ClusterRead, read_cluster, unread
+from cli.doctor.cluster_facts import ClusterRead, Pods, read_cluster, unread
 from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.output import print_findings
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
@@ -28,7 +28,7 @@ from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
 from tas.diagnosis.extender import ExtenderFacts
 from tas.diagnosis.finding import Missing, exit_code, left
 from tas.diagnosis.metrics import MetricFacts
-from tas.diagnosis.policies import PolicyFacts
+from tas.diagnosis.policies import PolicyFacts, StoredPolicy
 from tas.diagnosis.rights import NAMESPACE
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.diagnosis.url import Url, url_of
@@ -37,8 +37,14 @@ from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError
 
 MANIFEST = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
-EXIT_CANNOT_RUN = 2
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - nothing is bound
 GIVE_CLUSTER = f"tas doctor {flag('kubeconfig')} FILE"
+
+
+class CannotRunError(click.ClickException):
+    """`tas doctor` itself could not run."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +146,11 @@ def doctor(
             without_bus=lambda reason: _examined_without_bus(settings, chosen, reason),
         )
     except click.ClickException as error:
-        error.exit_code = EXIT_CANNOT_RUN
-        raise
+        raise CannotRunError(error.format_message()) from error
 
 
 async def _examined(settings: Settings, options: Options, bus: Bus, url: str) -> int:
-    reading = asyncio.create_task(
-        read_bus(bus, monitor=options.bus_monitor, embedded=url == running_bus()), name="read the bus"
-    )
+    reading = read_bus(bus, monitor=options.bus_monitor, embedded=url == running_bus())
     return await _examine(settings, options, reading)
 
 
@@ -158,13 +161,14 @@ async def _examined_without_bus(settings: Settings, options: Options, reason: st
     async def read() -> BusRead:
         return BusRead(absent, none, none)
 
-    return await _examine(settings, options, asyncio.create_task(read(), name="no bus"))
+    return await _examine(settings, options, read())
 
 
-async def _examine(settings: Settings, options: Options, reading: "asyncio.Task[BusRead]") -> int:
+async def _examine(settings: Settings, options: Options, reading: Awaitable[BusRead]) -> int:
     files = await asyncio.to_thread(read_scheduler, options.manifest, options.scheduler_config)
     known = None if files.url is None else url_of(files.url)
-    url = known or Url("http", settings.listen.host, settings.listen.port)
+    own = settings.listen
+    url = known or Url("http", "127.0.0.1" if own.host in EVERY_ADDRESS else own.host, own.port)
     bus, cluster, extender = await asyncio.gather(
         reading,
         _cluster(settings, options),
@@ -175,7 +179,7 @@ async def _examine(settings: Settings, options: Options, reading: "asyncio.Task[
         cluster=cluster,
         files=files,
         extender=extender,
-        environment=os.environ,
+        own_environment=os.environ,
         stale_after=settings.stale_after,
         now=time.time(),
     )
@@ -205,7 +209,7 @@ def facts_of(
     cluster: ClusterRead | None,
     files: SchedulerFiles,
     extender: ExtenderRead,
-    environment: Mapping[str, str],
+    own_environment: Mapping[str, str],
     stale_after: float,
     now: float,
 ) -> Facts:
@@ -213,11 +217,12 @@ def facts_of(
     stored = bus.stored
     unseen = Missing(f"{flag('kubeconfig')} is not given", GIVE_CLUSTER)
     from_directory = cluster is None and isinstance(stored, Stored) and stored.cluster is False
-    pods = unseen if cluster is None else cluster.pods
+    pods: Pods | Missing = unseen if cluster is None else cluster.pods
     server = "" if cluster is None or isinstance(cluster.server, Missing) else cluster.server
-    policies = stored if isinstance(stored, Missing) else stored.policies
-    in_files = files.environment
-    in_api = pods if isinstance(pods, Missing) else pods.environment
+    policies: list[StoredPolicy] | Missing = stored if isinstance(stored, Missing) else stored.policies
+    environment: Mapping[str, str] | Missing = files.environment
+    if isinstance(environment, Missing):
+        environment = pods if isinstance(pods, Missing) else pods.environment
     return Facts(
         bus=bus.bus,
         policies=PolicyFacts(
@@ -250,8 +255,8 @@ def facts_of(
             unready=extender.unready,
             asked=extender.asked,
             pods=pods if isinstance(pods, Missing) else frozenset((each.namespace, each.name) for each in pods.running),
-            environment=in_api if isinstance(in_files, Missing) else in_files,
-            own_environment=environment,
+            environment=environment,
+            own_environment=own_environment,
             api_server=server,
             now=now,
         ),

@@ -50,17 +50,18 @@ async def read_extender(url: Url, tls: Tls | None, health: Address, *, is_guess:
 
 
 async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset | Missing]:
-    context = None
+    context: ssl.SSLContext | None = None
     if url.scheme == "https":
-        context = await asyncio.to_thread(_context, tls)
-        if isinstance(context, Missing):
-            return context, context
+        made = await asyncio.to_thread(_context, tls)
+        if isinstance(made, Missing):
+            return made, made
+        context = made
     request = Request(
         url=str(url),
         reach=Reach.FAILED,
         verifies=tls is not None and tls.authority is not None,
         presented=tls is not None and tls.cert is not None and tls.key is not None,
-        expires=None if context is None else await _expires(url),
+        expires=None if context is None else await _expires(url, context, None if tls is None else tls.server_name),
     )
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     clock: Offset | Missing = Missing("the extender does not answer")
@@ -136,13 +137,17 @@ def _context(tls: Tls | None) -> ssl.SSLContext | Missing:
     return context
 
 
-async def _expires(url: Url) -> float | None:
-    """When the certificate of a server expires; None if the server shows none to a client without a certificate."""
+async def _expires(url: Url, context: ssl.SSLContext, server_name: str | None) -> float | None:
+    """When the certificate of a server expires; None if there is no connection."""
     try:
-        text = await asyncio.to_thread(ssl.get_server_certificate, (url.host, url.port), timeout=REQUEST_SECONDS)
-        return x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc.timestamp()
-    except (OSError, ValueError):
+        async with asyncio.timeout(REQUEST_SECONDS):
+            name = server_name or url.host
+            _, writer = await asyncio.open_connection(url.host, url.port, ssl=context, server_hostname=name)
+    except (OSError, TimeoutError):
         return None
+    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
 
 async def _unready(health: Address) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from cli.output import counted, echo
-from cli.queries.query import new_table, print_table
+from cli.queries.tables import new_table, print_table
 from tas.diagnosis.finding import Finding, Severity
 
 STYLES = {

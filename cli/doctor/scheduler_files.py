@@ -49,8 +49,8 @@ def read_scheduler(manifest: Path, configuration: Path | None) -> SchedulerFiles
     """Reads the files. Blocks. `configuration` is the file of the configuration; None: the one in the manifest."""
     pod = _pod(manifest)
     minor, environment = _of_pod(pod)
-    path = configuration if configuration is not None else _path(pod, manifest)
-    document = path if isinstance(path, Missing) else _without(minor) if path is None else _document(path)
+    path: Path | Missing | None = configuration if configuration is not None else _path(pod, manifest)
+    document: object = path if isinstance(path, Missing) else _without(minor) if path is None else _document(path)
     origin = f"{manifest} (without --config)" if path is None else str(path)
     if isinstance(document, Missing):
         return SchedulerFiles(document, origin, minor, environment, None, None)

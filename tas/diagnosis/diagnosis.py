@@ -1,6 +1,6 @@
 """All checks together."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -14,6 +14,7 @@ from tas.diagnosis.policies import PolicyFacts, check_policies
 from tas.diagnosis.rights import Reviewed, check_rights
 from tas.diagnosis.scheduler import SchedulerFacts, check_scheduler, entry_of, managed_by
 from tas.diagnosis.workloads import Workload, check_workloads
+from tas.policy.policy import Policy, PolicyKey
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,14 +74,14 @@ def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:
         reached = ok("cluster.reached", f"{facts.server} answers")
     configuration = facts.scheduler.configuration
     entry = None if isinstance(configuration, Missing) else entry_of(configuration)
-    managed = (
+    managed: Collection[str] | Missing = (
         configuration
         if isinstance(configuration, Missing)
         else Missing("the scheduler has no entry for the extender")
         if entry is None
         else managed_by(entry)
     )
-    stored = (
+    stored: Mapping[PolicyKey, Policy] | Missing = (
         policies.stored
         if isinstance(policies.stored, Missing)
         else {each.policy.key: each.policy for each in policies.stored}

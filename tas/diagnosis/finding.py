@@ -48,7 +48,7 @@ class Missing(NamedTuple):
 
 def finding(check: str, severity: Severity, what: str, mend: str = "") -> Finding:
     """A finding of a check, with the reason why the check matters."""
-    return Finding(check=check, severity=severity, what=line_of(what), why=CHECKS[check].why, mend=mend)
+    return Finding(check=check, severity=severity, what=line_of(what), why=CHECKS[check], mend=mend)
 
 
 def ok(check: str, what: str) -> Finding:

@@ -102,7 +102,7 @@ class ClientScenarios:
     async def test_the_version_comes_with_the_time(self, client: KubernetesClient) -> None:
         before = time.time()
         version, date = await client.version()
-        assert version.git_version.startswith("v1.")
+        assert version.git_version.startswith("v")
         theirs = parsedate_to_datetime(date).timestamp()
         assert before - 2 < theirs < time.time() + 1
 

@@ -22,6 +22,7 @@ from tas.diagnosis.finding import Missing
 from tas.diagnosis.url import Url
 from tests.certificates import Authority, Pair
 from tests.e2e.processes import free_ports
+from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
 from workers.process.address import Address
 from workers.process.runtime import version_route
@@ -216,7 +217,7 @@ async def monitored(folder: Path, setting: str) -> AsyncIterator[tuple[str, str]
     config = f"""
         listen: "127.0.0.1:{port}"
         http: "127.0.0.1:{monitor}"
-        jetstream {{ store_dir: "{store}", max_file_store: {1 << 30}, {setting} }}
+        jetstream {{ store_dir: "{store}", max_file_store: {8 << 30}, {setting} }}
     """
     lock = await embedded._lock(store)
     try:
@@ -261,3 +262,15 @@ async def test_a_bus_without_our_streams_is_seen(server: Server) -> None:
         assert "SAMPLES" in found.bus.absent
         assert isinstance(found.clock, Missing)
         assert isinstance(found.stored, Missing)
+
+
+async def test_without_a_bus_and_a_cluster_every_other_check_says_so(tas: Tas, tmp_path: Path) -> None:
+    tas.long_limits = False  # nobody is waited for
+    bus, listen, health = (f"127.0.0.1:{port}" for port in free_ports(3))
+    flags = ("--bus", f"nats://{bus}", "--listen", listen, "--extender-health", health)
+    done = await tas("doctor", "--json", *flags, "--manifest", str(tmp_path / "absent.yaml"))
+    assert done.code == 1, done.err
+    found = {each["check"]: each["severity"] for each in done.json}
+    assert {check for check, severity in found.items() if severity == "error"} == {"bus.reached"}
+    assert set(found.values()) == {"error", "unknown"}
+    assert {"scheduler.configured", "extender.reached", "metrics.present", "rights.accounts"} <= set(found)

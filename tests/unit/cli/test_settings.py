@@ -24,7 +24,21 @@ from tas.enforcing.limits import DefaultLimit
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 
-COMMANDS = (*RUN, "up", "demo", "pause", "publish", "reset", "resume", "get", "events", "explain", "top", "trace")
+COMMANDS = (
+    *RUN,
+    "up",
+    "demo",
+    "doctor",
+    "pause",
+    "publish",
+    "reset",
+    "resume",
+    "get",
+    "events",
+    "explain",
+    "top",
+    "trace",
+)
 REQUIRED = {"policies": ".", "sinks": __file__}
 """What must be given, for all commands."""
 

@@ -418,6 +418,7 @@ SHORT_COMMANDS = [
     ("crd",),
     ("demo", "labeling", "--within", "soon"),
     ("docs", "--check", "--folder", "nowhere"),
+    ("doctor", "--skip", "nothing"),
     ("events", "--since", "soon"),
     ("explain", "node", "node-1"),
     ("get", "nodes", "--json"),
