@@ -17,6 +17,11 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     click.echo(lines_of(str(text)), err=err, nl=nl)
 
 
+def echo_coloured(head: str, text: str, *, colour: str) -> None:
+    """Prints a line whose head is coloured on a terminal."""
+    click.echo(click.style(lines_of(head), fg=colour) + lines_of(text))
+
+
 def print_diff(name: str, before: str, after: str) -> None:
     """Prints the lines of a text that differ, with three lines around them; on a terminal in red and green."""
     lines = list(unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm=""))
