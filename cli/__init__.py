@@ -38,6 +38,7 @@ COMMANDS = {
     "resume": _Command("brake", "Set and remove labels again, after a pause."),
     "reset": _Command("brake", "Reset the tripped breaker of a policy, or with --all of all policies together."),
     "configure": _Command("configure.configure", "Configure the kube-scheduler of this node to ask the extenders."),
+    "certs": _Command("certs.certs", "Create, renew and check the certificates of the extender and of the scheduler."),
     "policy": _Command("policy", "Check manifests of TASPolicy."),
     "crd": _Command("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "files": _Command("files", "List the files for a deployment, or write them to a folder."),

@@ -1,14 +1,12 @@
 """The certificates with which the scheduler and the extender know each other."""
 
 import hashlib
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 
 from cryptography import x509
 
+from tas.certificates.findings import SOON, date_problem, expires_soon, is_authority, name_of
 from workers.process.tls import TlsError, TlsFiles, certificates_of
-
-SOON = timedelta(days=30)
 
 
 def checked(files: TlsFiles, now: datetime, *, allow_ca_key: bool) -> tuple[dict[str, bytes], list[str]]:
@@ -18,8 +16,8 @@ def checked(files: TlsFiles, now: datetime, *, allow_ca_key: bool) -> tuple[dict
     """
     contents = files.read()
     chain, authorities = certificates_of(contents, files)
-    notices = _dates("--cert", files.cert, chain, now) + _dates("--cacert", files.cacert, authorities, now)
-    if _is_authority(chain[0]):
+    notices = _dates(files.shown("cert"), chain, now) + _dates(files.shown("cacert"), authorities, now)
+    if is_authority(chain[0]):
         reason = f"--key {files.key}: is the key of an authority: whoever reads the copy can sign for the cluster"
         if not allow_ca_key:
             raise TlsError(f"{reason}. Give a certificate of the scheduler with -cert and -key, or --allow-ca-key")
@@ -35,21 +33,12 @@ def shown(name: str, content: bytes | None) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}\n" if name.endswith(".key") else content.decode("latin-1")
 
 
-def _dates(flag: str, path: Path, certificates: list[x509.Certificate], now: datetime) -> list[str]:
+def _dates(file: str, certificates: list[x509.Certificate], now: datetime) -> list[str]:
     notices: list[str] = []
     for each in certificates:
-        name = each.subject.rfc4514_string()
-        if each.not_valid_after_utc <= now:
-            raise TlsError(f"{flag} {path}: {name} has expired: {each.not_valid_after_utc:%Y-%m-%d}")
-        if each.not_valid_before_utc > now:
-            raise TlsError(f"{flag} {path}: {name} is not valid before {each.not_valid_before_utc:%Y-%m-%d}")
-        if each.not_valid_after_utc - now < SOON:
-            notices.append(f"{flag} {path}: {name} expires on {each.not_valid_after_utc:%Y-%m-%d}")
+        name = f"{file}: {name_of(each)}"
+        if (problem := date_problem(each, now)) is not None:
+            raise TlsError(f"{name} {problem}")
+        if (soon := expires_soon(each, now, SOON)) is not None:
+            notices.append(f"{name} {soon}")
     return notices
-
-
-def _is_authority(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
-        return False

@@ -1,4 +1,4 @@
-"""A real kube-scheduler with a client certificate, and an extender that requires this certificate."""
+"""A real kube-scheduler with a certificate of `tas certs`, and an extender that requires this certificate."""
 
 import ssl
 from collections.abc import Iterator
@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from tests.certificates import Authority, Pair
+from cli import cli
+from tests.certificates import Authority
 
 from .api import Object
 from .cluster import NODES, Cluster, extender
@@ -17,27 +19,27 @@ from .product import Product, product
 POLICY = "demo-policy"
 STRATEGIES = {"scheduleonmetric": {"rules": [{"metricname": "room", "operator": "GreaterThan"}]}}
 USER = "system:kube-scheduler"
+ANOTHER = Authority("another").certificate
 
 
 class Files:
-    """The certificates and keys of both sides, in a folder."""
+    """The files of `tas certs init` in a folder, and the authorities that each side trusts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.authority = Authority("tas")
-        self.write("server", self.authority.server("tas"))
-        self.write("client", self.authority.client(USER))
+        self.certs("init")
+        self.authority = (folder / "ca.crt").read_bytes()
         self.trust(self.authority)
-        (folder / "server-ca.crt").write_bytes(self.authority.certificate)
+        (folder / "server-ca.crt").write_bytes(self.authority)
 
-    def write(self, name: str, pair: Pair) -> None:
-        (self.folder / f"{name}.crt").write_bytes(pair.certificate)
-        (self.folder / f"{name}.key").write_bytes(pair.key)
+    def certs(self, command: str, *flags: str) -> None:
+        done = CliRunner().invoke(cli, ["certs", command, str(self.folder), *flags])
+        assert done.exit_code == 0, done.output
 
-    def trust(self, *authorities: Authority) -> None:
+    def trust(self, *authorities: bytes) -> None:
         """Replaces atomically the authorities that the extender trusts for clients."""
         temporary = self.folder / "temporary"
-        temporary.write_bytes(b"".join(authority.certificate for authority in authorities))
+        temporary.write_bytes(b"".join(authorities))
         temporary.rename(self.folder / "client-ca.crt")
 
     def client(self) -> ssl.SSLContext:
@@ -66,8 +68,8 @@ def serving(cluster: Cluster, tmp_path: Path, files: Files, namespace: str) -> I
     folder = tmp_path / "tas"
     folder.mkdir()
     flags = [
-        f"-cert={files.folder / 'server.crt'}",
-        f"-key={files.folder / 'server.key'}",
+        f"-cert={files.folder / 'tls.crt'}",
+        f"-key={files.folder / 'tls.key'}",
         f"-cacert={files.folder / 'client-ca.crt'}",
         "-v=2",
         f"--client-names={USER}",
@@ -95,13 +97,13 @@ def test_a_client_is_refused_after_its_authority_is_removed_and_accepted_after_i
         cluster.create_pod(namespace, "before", policy=POLICY)
         cluster.placed(namespace, "before")  # over a connection that stays open
 
-        files.trust(Authority("another"))
+        files.trust(ANOTHER)
         until(lambda: not tas.answers(), "the extender refuses")
         cluster.create_pod(namespace, "meanwhile", policy=POLICY)
         cluster.rejected(namespace, "meanwhile", containing="filter")
         until(lambda: "client_refused" in tas.process.log.read_text(), "a new connection is refused")
 
-        files.trust(Authority("another"), files.authority)
+        files.trust(ANOTHER, files.authority)
         assert cluster.placed(namespace, "meanwhile") == "node-3"
 
 
@@ -109,7 +111,7 @@ def test_a_certificate_with_another_name_is_refused(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files
 ) -> None:
     with serving(cluster, tmp_path, files, namespace) as tas:
-        files.write("client", files.authority.client("system:node:node-1", groups=["system:nodes"]))
+        files.certs("renew", "--client-name", "system:node:node-1")
         with cluster.scheduler(files.extender(tas)):
             cluster.create_pod(namespace, "web", policy=POLICY)
             cluster.rejected(namespace, "web", containing="filter")
@@ -121,7 +123,7 @@ def test_facts_c10_without_a_ca_the_scheduler_accepts_any_server_certificate(
     cluster: Cluster, namespace: str, tmp_path: Path, files: Files, *, verified: bool
 ) -> None:
     with serving(cluster, tmp_path, files, namespace) as tas:
-        (files.folder / "server-ca.crt").write_bytes(Authority("another").certificate)
+        (files.folder / "server-ca.crt").write_bytes(ANOTHER)
         with cluster.scheduler(files.extender(tas, verified=verified)):
             cluster.create_pod(namespace, "web", policy=POLICY)
             if verified:

@@ -1,4 +1,4 @@
-"""TLS with client certificates: loading the files, the names of clients, and the reasons of refusals.
+"""TLS of our servers: loading the files, the names of clients, and the reasons of refusals.
 
 `certificates.py` follows the files, `connections.py` manages the connections.
 """
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
+from tas.certificates.findings import is_key_of
 from tas.errors import shortened
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -25,30 +27,39 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Three PEM files: the server's chain, leaf first, its unencrypted key, and the authorities of clients."""
+    """PEM files: the server's chain, leaf first, its unencrypted key, and the authorities of clients.
+
+    Attributes:
+        cacert: None: clients need no certificate.
+        prefix: Of the flags that name the files, as in `--remote-write-cert`.
+    """
 
     cert: Path
     key: Path
-    cacert: Path
+    cacert: Path | None
+    prefix: str = ""
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """The contents of all three. Raises TlsError."""
-        contents = []
-        for name, path in (("cert", self.cert), ("key", self.key), ("cacert", self.cacert)):
-            try:
-                contents.append(path.read_bytes())
-            except OSError as error:
-                raise TlsError(f"--{name} {path}: {error.strerror}") from error
-        cert, key, cacert = contents
-        return cert, key, cacert
+        """The contents of all three; nothing in place of an absent `cacert`. Raises TlsError."""
+        return self._content("cert", self.cert), self._content("key", self.key), self._content("cacert", self.cacert)
+
+    def shown(self, name: str) -> str:
+        """A file in messages: its flag and its path."""
+        return f"--{self.prefix}{name} {getattr(self, name)}"
+
+    def _content(self, name: str, path: Path | None) -> bytes:
+        try:
+            return b"" if path is None else path.read_bytes()
+        except OSError as error:
+            raise TlsError(f"{self.shown(name)}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """The TLS context of the files' contents.
 
-    `authorities` are the certificates that sign trusted clients, as DER. `expires` has for "cert" and "cacert" when
-    the first certificate of the file expires, in seconds since 1970.
+    `authorities` are the certificates that sign trusted clients, as DER. `expires` has for each file, by its flag
+    without dashes, when its first certificate expires, in seconds since 1970.
     """
 
     context: ssl.SSLContext
@@ -68,7 +79,7 @@ def load_credentials(files: TlsFiles) -> Credentials:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
     context.set_alpn_protocols(["http/1.1"])
-    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = ssl.CERT_NONE if files.cacert is None else ssl.CERT_REQUIRED
     # Any certificate of the file is a trust anchor, also an intermediate one: as in Go, and so in the original.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     # No session resumption: each connection presents a certificate, checked against the current authorities.
@@ -79,18 +90,23 @@ def load_credentials(files: TlsFiles) -> Credentials:
     try:
         context.load_cert_chain(files.cert, files.key, password=lambda: "")  # else OpenSSL asks on the terminal
     except (OSError, ValueError) as error:
-        raise TlsError(f"--cert {files.cert} and --key {files.key}: {_reason(error)}") from error
+        raise TlsError(f"{files.shown('cert')} and {files.shown('key')}: {_reason(error)}") from error
     try:
-        context.load_verify_locations(files.cacert)
+        if files.cacert is not None:
+            context.load_verify_locations(files.cacert)
     except OSError as error:
-        raise TlsError(f"--cacert {files.cacert}: {_reason(error)}") from error
+        raise TlsError(f"{files.shown('cacert')}: {_reason(error)}") from error
     if files.read() != contents:
         raise TlsError("the files changed while they were read")
     return Credentials(
         context=context,
         contents=contents,
         authorities=frozenset(authority.public_bytes(Encoding.DER) for authority in authorities),
-        expires={"cert": min(map(_expires, chain)), "cacert": min(map(_expires, authorities))},
+        expires={
+            f"{files.prefix}{name}": min(map(_expires, certificates))
+            for name, certificates in (("cert", chain), ("cacert", authorities))
+            if certificates
+        },
     )
 
 
@@ -101,29 +117,29 @@ def certificates_of(
 
     Raises TlsError if a file has no certificates, or the key is not that of the leaf.
     """
-    chain = _certificates(contents[0], "--cert", files.cert)
-    authorities = _certificates(contents[2], "--cacert", files.cacert)
-    _check_key(contents[1], chain[0], files)
+    chain = certificates_in(contents[0], files.shown("cert"))
+    authorities = [] if files.cacert is None else certificates_in(contents[2], files.shown("cacert"))
+    if not is_key_of(key_in(contents[1], files.shown("key")), chain[0]):
+        raise TlsError(f"{files.shown('key')}: is not the key of {files.shown('cert')}")
     return chain, authorities
 
 
-def _certificates(text: bytes, flag: str, path: Path) -> list[x509.Certificate]:
+def certificates_in(text: bytes, file: str) -> list[x509.Certificate]:
+    """The certificates of a PEM file, at least one. `file` names it in messages. Raises TlsError."""
     try:
         return x509.load_pem_x509_certificates(text)
     except ValueError as error:
-        raise TlsError(f"{flag} {path}: no certificates in PEM: {error}") from error
+        raise TlsError(f"{file}: no certificates in PEM: {error}") from error
 
 
-def _check_key(text: bytes, leaf: x509.Certificate, files: TlsFiles) -> None:
+def key_in(text: bytes, file: str) -> PrivateKeyTypes:
+    """The unencrypted private key of a PEM file. `file` names it in messages. Raises TlsError."""
     try:
-        key = load_pem_private_key(text, password=None)
+        return load_pem_private_key(text, password=None)
     except TypeError as error:
-        raise TlsError(f"--key {files.key}: is encrypted: must be unencrypted") from error
+        raise TlsError(f"{file}: is encrypted: must be unencrypted") from error
     except Exception as error:  # errors of the library and of OpenSSL: all mean that this is no key
-        raise TlsError(f"--key {files.key}: no private key in PEM: {error}") from error
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if key.public_key().public_bytes(*form) != leaf.public_key().public_bytes(*form):
-        raise TlsError(f"--key {files.key}: is not the key of --cert {files.cert}")
+        raise TlsError(f"{file}: no private key in PEM: {error}") from error
 
 
 def _expires(certificate: x509.Certificate) -> float:

@@ -34,6 +34,7 @@ SHORT = {
     "trace",
     "doctor",
     "policy",
+    "certs",
     "configure",
     "crd",
     "docs",

@@ -41,7 +41,7 @@ async def serving(
         files = TlsFiles(cert=folder / "s.crt", key=folder / "s.key", cacert=folder / "clients.crt")
         files.cert.write_bytes(server.certificate)
         files.key.write_bytes(server.key)
-        files.cacert.write_bytes(clients.certificate)
+        (folder / "clients.crt").write_bytes(clients.certificate)
         context = load_credentials(files).context
     runner = web.AppRunner(app)
     await runner.setup()

@@ -1,10 +1,8 @@
 """The commands of docs/tls.md create files; with these files the extender answers only the scheduler."""
 
-import asyncio
 import re
 import shutil
 import ssl
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,30 +14,20 @@ from tests.integration.cli.tas import Running, Tas
 from tests.integration.servers import eventually
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tls.md").read_text()
-(COMMANDS,) = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-(CONSOLE,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not here")
+(CONSOLE,) = re.findall(r"^```console\n(\$ tas run all .*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def run_commands(folder: Path) -> Path:
-    """Runs the commands of the page in a new folder."""
-    folder.mkdir()
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", COMMANDS],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+async def create(tas: Tas, folder: Path) -> Path:
+    """The files of the first command of the page."""
+    done = await tas("certs", "init", str(folder))
+    assert done.code == 0, done.err
+    assert done.out.replace(str(folder), "certs") in PAGE
     return folder
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
-    return run_commands(tmp_path / "certificates")
+async def files(tas: Tas, tmp_path: Path) -> Path:
+    return await create(tas, tmp_path / "certificates")
 
 
 def flags(files: Path, folder: Path) -> list[str]:
@@ -50,7 +38,7 @@ def flags(files: Path, folder: Path) -> list[str]:
     policies = folder / "policies"
     policies.mkdir()
     ours = {"--policies": str(policies), "--listen": "127.0.0.1:0", "--health-listen": "127.0.0.1:0"}
-    paths = {name: str(files / shown[name]) for name in ("--cert", "--key", "--cacert")}
+    paths = {name: str(files / Path(shown[name]).name) for name in ("--cert", "--key", "--cacert")}
     return [word for pair in (shown | ours | paths).items() for word in pair]
 
 
@@ -71,7 +59,6 @@ async def version(running: Running, context: ssl.SSLContext) -> Mapping[str, str
         return answer
 
 
-@needs_openssl
 async def test_with_the_files_of_the_page_the_extender_answers_only_the_scheduler(
     tas: Tas, files: Path, tmp_path: Path
 ) -> None:
@@ -91,11 +78,10 @@ async def test_with_the_files_of_the_page_the_extender_answers_only_the_schedule
         assert await running.end() == 0
 
 
-@needs_openssl
 async def test_a_renewed_certificate_is_used_without_a_restart(tas: Tas, files: Path, tmp_path: Path) -> None:
     async with tas.running("run", "all", *flags(files, tmp_path)) as running:
         await running.ready()
-        again = await asyncio.to_thread(run_commands, tmp_path / "again")
+        again = await create(tas, tmp_path / "again")
         for name in ("ca.crt", "tls.crt", "tls.key", "client.crt", "client.key"):  # one after the other, in place
             shutil.copyfile(again / name, files / name)
         await running.logged("certificates_loaded")
@@ -108,7 +94,6 @@ async def test_a_renewed_certificate_is_used_without_a_restart(tas: Tas, files: 
         await eventually(renewed)
 
 
-@needs_openssl
 async def test_a_key_of_another_certificate_ends_the_start_with_one_line(tas: Tas, files: Path, tmp_path: Path) -> None:
     shutil.copyfile(files / "client.key", files / "tls.key")
     done = await tas("run", "all", *flags(files, tmp_path), TAS_LOG_FORMAT="json")

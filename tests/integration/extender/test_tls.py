@@ -47,7 +47,7 @@ class Folder:
 
     @property
     def files(self) -> TlsFiles:
-        return TlsFiles(**{name: self.path / name for name in ("cert", "key", "cacert")})
+        return TlsFiles(cert=self.path / "cert", key=self.path / "key", cacert=self.path / "cacert")
 
     def swap(self, *, server: Pair = SERVER, key: bytes | None = None, authorities: bytes) -> None:
         self._writes += 1

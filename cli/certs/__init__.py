@@ -1,0 +1,1 @@
+"""`tas certs`: creates, renews and checks certificates."""
