@@ -20,7 +20,7 @@ from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.values.duration import DurationError, parse_duration
 from tas.values.names import is_label_name, is_subdomain
 from tas.values.quantity import NANO, QuantityError, parse_quantity
-from workers.ingest.sources.spec import OF_KUBERNETES, SourceSpec, parse_sources
+from workers.ingest.sources.spec import OF_KUBERNETES, SourceKind, SourceSpec, parse_sources
 from workers.process.address import Address
 from workers.process.limits import IDLE_SECONDS, MAX_CONNECTIONS
 from workers.process.log_form import LogFormat, LogLevel
@@ -405,6 +405,33 @@ class Settings:
         parse=Path,
         default_text="none",
     )
+    remote_write_cert: Path | None = _setting(
+        group="Sources",
+        form="FILE",
+        help="The certificate of the receivers of remote write in PEM, followed by the certificates of its issuers. "
+        "With --remote-write-cert and --remote-write-key they receive by HTTPS; give both or none. The files are read "
+        "again when they change.",
+        commands=_RUNS_COLLECT,
+        parse=Path,
+        default_text="none, plain HTTP",
+    )
+    remote_write_key: Path | None = _setting(
+        group="Sources",
+        form="FILE",
+        help="The private key of --remote-write-cert in PEM, not encrypted.",
+        commands=_RUNS_COLLECT,
+        parse=Path,
+        default_text="none, plain HTTP",
+    )
+    remote_write_token: Path | None = _setting(
+        group="Sources",
+        form="FILE",
+        help="The bearer tokens of the senders of remote write, one on each line. The file is read again when it "
+        "changes.",
+        commands=_RUNS_COLLECT,
+        parse=Path,
+        default_text="none, every sender may write",
+    )
     period: float = _setting(
         group="Sources",
         form="DURATION",
@@ -751,9 +778,25 @@ def _source_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(
                 _label("source"), str(spec), f"needs {flag('kubeconfig')}: this source is polled through the API server"
             )
+    yield from _remote_write_mistakes(values)
     file = values["source_config"]
     if file is not None and not (file.is_file() and os.access(file, os.R_OK)):
         yield Mistake(_label("source_config"), shortened(str(file)), "is not a readable file")
+
+
+def _remote_write_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
+    names = ("remote_write_cert", "remote_write_key", "remote_write_token")
+    receives = any(spec.kind is SourceKind.REMOTE_WRITE for spec in values["source"] or ())
+    for name in names:
+        if (path := values[name]) is None:
+            continue
+        if not receives:
+            yield Mistake(_label(name), shortened(str(path)), f"needs {flag('source')} {SourceKind.REMOTE_WRITE}=…")
+        yield from _path_mistakes(name, path)
+    cert, key, _ = names
+    for name, other in ((cert, key), (key, cert)):
+        if values[name] is None and values[other] is not None:
+            yield Mistake(_label(name), "", f"must be given, since {flag(other)} is given: both or none")
 
 
 def _sinks_mistakes(command: str, file: Path | None) -> Iterator[Mistake]:

@@ -12,8 +12,12 @@ from workers.ingest.sources.custom_metrics import CustomMetrics
 from workers.ingest.sources.metrics_server import MetricsServer
 from workers.ingest.sources.prometheus import Prometheus
 from workers.ingest.sources.spec import SourceKind, SourceSpec
+from workers.ingest.sources.tokens import TokenFile
 from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address
+from workers.process.certificates import Certificates, TlsMetrics
+from workers.process.errors import StartError
+from workers.process.tls import TlsError, TlsFiles
 
 
 def sources_of(settings: Settings) -> tuple[SourceSpec, ...]:
@@ -28,7 +32,8 @@ def sources_of(settings: Settings) -> tuple[SourceSpec, ...]:
 class Sources:
     """Builds sources, each with its own connections: a source that hangs does not block another source.
 
-    `connect_kubernetes` returns a new client of the API server. `stack` closes the connections at the end.
+    `connect_kubernetes` returns a new client of the API server. `stack` closes the connections at the end. `tls` counts
+    for the certificates of all servers of the process.
     """
 
     def __init__(
@@ -37,11 +42,13 @@ class Sources:
         stack: AsyncExitStack,
         connect_kubernetes: Callable[[], Awaitable[KubernetesClient]],
         registry: CollectorRegistry,
+        tls: TlsMetrics,
     ) -> None:
         self._settings = settings
         self._stack = stack
         self._connect_kubernetes = connect_kubernetes
         self._registry = registry
+        self._tls = tls
 
     async def build(self) -> Mapping[SourceSpec, Source | Listener]:
         """Every source of the settings. Raises StartError."""
@@ -58,7 +65,27 @@ class Sources:
         from workers.ingest.sources.remote_write import RemoteWrite, RemoteWriteMetrics
 
         metrics = RemoteWriteMetrics(self._registry)
-        return {spec: RemoteWrite(spec.name, Address.parse(spec.address), config, metrics=metrics) for spec in specs}
+        tokens = None if self._settings.remote_write_token is None else TokenFile(self._settings.remote_write_token)
+        return {
+            spec: RemoteWrite(
+                spec.name,
+                Address.parse(spec.address),
+                config,
+                metrics=metrics,
+                certificates=self._certificates(),
+                tokens=tokens,
+            )
+            for spec in specs
+        }
+
+    def _certificates(self) -> Certificates | None:
+        cert, key = self._settings.remote_write_cert, self._settings.remote_write_key
+        if cert is None or key is None:
+            return None
+        try:
+            return Certificates(TlsFiles(cert=cert, key=key, cacert=None, prefix="remote-write-"), metrics=self._tls)
+        except TlsError as error:
+            raise StartError(str(error)) from error
 
     async def _polled(self, spec: SourceSpec, config: ConfigFile) -> Source:
         match spec.kind:

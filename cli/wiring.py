@@ -6,6 +6,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from workers.ingest.machine import Machine
 from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import KubernetesClient, RequestMetrics
 from workers.kubernetes.errors import ConfigurationError
-from workers.process.certificates import Certificates
+from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
 from workers.process.limits import Limits
@@ -64,17 +65,17 @@ def _policies(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
     return PolicyDirectory(bus, directory=settings.policies, registry=registry)
 
 
-def _certificates(settings: Settings, registry: CollectorRegistry) -> Certificates | None:
+def _certificates(settings: Settings, metrics: TlsMetrics) -> Certificates | None:
     if settings.cert is None or settings.key is None or settings.cacert is None:
         return None
     files = TlsFiles(cert=settings.cert, key=settings.key, cacert=settings.cacert)
     try:
-        return Certificates(files, allowed=settings.client_names or (), registry=registry)
+        return Certificates(files, allowed=settings.client_names or (), metrics=metrics)
     except TlsError as error:
         raise StartError(str(error)) from error
 
 
-def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Worker:
+def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry, tls: TlsMetrics) -> Worker:
     return ExtenderWorker(
         bus,
         listen=settings.listen,
@@ -90,7 +91,7 @@ def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Work
         only=settings.only,
         extension_seconds=settings.extension_timeout,
         limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
-        certificates=_certificates(settings, registry),
+        certificates=_certificates(settings, tls),
     )
 
 
@@ -103,7 +104,6 @@ BUILD: dict[str, Callable[[Bus, Settings, CollectorRegistry], Worker]] = {
     "events": lambda bus, settings, registry: EventPublisher(
         bus, registry=registry, source=source_of(settings.cluster_name or "")
     ),
-    "extender": _extender,
     "machine": lambda bus, settings, registry: Machine(
         bus, node=settings.node, period=settings.period, registry=registry
     ),
@@ -180,6 +180,10 @@ class Process:
             registry=self.registry,
         )
 
+    @cached_property
+    def _tls(self) -> TlsMetrics:
+        return TlsMetrics(self.registry)
+
     async def start_bus(self, *, announce: bool = True) -> str:
         """Starts the embedded server and returns its address; with `announce`, other commands of this user find it."""
         server = await self._stack.enter_async_context(embedded_bus(self.settings, announce=announce))
@@ -219,6 +223,8 @@ class Process:
                 self.add(await self._collect(bus))
             elif name == "notify":
                 self.add(await self._notify(bus))
+            elif name == "extender":
+                self.add(_extender(bus, self.settings, self.registry, self._tls))
             elif name in BUILD:
                 self.add(BUILD[name](bus, self.settings, self.registry))
             else:
@@ -226,7 +232,9 @@ class Process:
                 self.add(BUILD_WITH_KUBERNETES[name](bus, client, self.settings, self.registry))
 
     async def _collect(self, bus: Bus) -> Worker:
-        sources = Sources(self.settings, self._stack, lambda: self.connect_kubernetes("collect"), self.registry)
+        sources = Sources(
+            self.settings, self._stack, lambda: self.connect_kubernetes("collect"), self.registry, self._tls
+        )
         return Collect(
             bus,
             await sources.build(),

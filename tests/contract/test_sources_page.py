@@ -34,5 +34,6 @@ def test_the_default_query_is_that_of_the_page() -> None:
 
 
 def test_the_remote_write_configuration_is_yaml_with_our_path() -> None:
-    (target,) = block("remote_write")["remote_write"]
-    assert target["url"].endswith("/api/v1/write")
+    for words, scheme in (("queue_config", "http"), ("tls_config: {ca_file: /etc", "https")):
+        (target,) = block(words)["remote_write"]
+        assert target["url"] == f"{scheme}://tas-collect:9090/api/v1/write"

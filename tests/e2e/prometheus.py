@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from aiohttp import web
 
@@ -53,12 +54,13 @@ def prometheus(
     targets: Mapping[str, Mapping[str, str]],
     *,
     writes_to: str = "",
+    writes_with: Mapping[str, object] = MappingProxyType({}),
     based_on: Mapping[str, object] = EVERY_SECOND,
 ) -> Iterator[tuple[str, Process]]:
     """Runs a Prometheus that scrapes each target with these labels; yields its URL and process.
 
-    Its data is in `folder`. `writes_to` is the URL of a receiver of remote write. `based_on` is the configuration, to
-    which the targets of the job `node` are added.
+    Its data is in `folder`. `writes_to` is the URL of a receiver of remote write, `writes_with` are more settings.
+    `based_on` is the configuration, to which the targets of the job `node` are added.
     """
     (port,) = free_ports(1)
     jobs = based_on["scrape_configs"]
@@ -70,7 +72,7 @@ def prometheus(
     }
     if writes_to:
         queue = {"batch_send_deadline": "200ms", "min_backoff": "30ms", "max_backoff": "200ms"}
-        configuration["remote_write"] = [{"url": writes_to, "queue_config": queue}]
+        configuration["remote_write"] = [{"url": writes_to, "queue_config": queue, **writes_with}]
     file = folder / "prometheus.yml"
     file.write_text(json.dumps(configuration))
     command: list[str | Path] = [

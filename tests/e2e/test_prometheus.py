@@ -8,8 +8,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 
 from bus.errors import UnavailableError
+from cli import cli
 from tas.sources.result import RefusalReason, SourceResult
 from tas.values.quantity import format_quantity
 from tests.integration.servers import eventually
@@ -18,7 +20,10 @@ from workers.ingest.sources.base import SourceError
 from workers.ingest.sources.config import ConfigFile
 from workers.ingest.sources.prometheus import Prometheus
 from workers.ingest.sources.remote_write import PATH, RemoteWrite
+from workers.ingest.sources.tokens import TokenFile
 from workers.process.address import Address
+from workers.process.certificates import Certificates
+from workers.process.tls import TlsFiles
 
 from .golden import RECORD
 from .processes import free_ports
@@ -123,10 +128,16 @@ async def test_an_invalid_query_is_reported_with_the_message_of_prometheus(
 
 @asynccontextmanager
 async def receiving(
-    port: int, metrics: frozenset[str], take: Callable[[SourceResult], Awaitable[None]], config: Path | None = None
+    port: int, metrics: frozenset[str], take: Callable[[SourceResult], Awaitable[None]], folder: Path
 ) -> AsyncIterator[None]:
-    """Runs our receiver."""
-    source = RemoteWrite("remote-write", Address("127.0.0.1", port), ConfigFile.load(config))
+    """Runs our receiver, with the files of a folder."""
+    source = RemoteWrite(
+        "remote-write",
+        Address("127.0.0.1", port),
+        ConfigFile.load(folder / "sources.yaml"),
+        certificates=Certificates(TlsFiles(cert=folder / "tls.crt", key=folder / "tls.key", cacert=None)),
+        tokens=TokenFile(folder / "tokens"),
+    )
     task = asyncio.create_task(source.listen(lambda: metrics, take))
     try:
         yield
@@ -137,7 +148,7 @@ async def receiving(
             await task
 
 
-async def test_the_receiver_gets_the_values_of_all_nodes_and_prometheus_sends_again_after_failures(
+async def test_the_receiver_gets_all_values_by_https_with_a_token_and_prometheus_sends_again_after_failures(
     scraped: Exporter, prometheus_binary: Path, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
@@ -155,8 +166,14 @@ async def test_the_receiver_gets_the_values_of_all_nodes_and_prometheus_sends_ag
             newest[sample.metric, sample.node] = (sample.measured, format_quantity(sample.value))
         refused.update(result.refusals)
 
-    config = tmp_path / "sources.yaml"
-    config.write_text(
+    assert CliRunner().invoke(cli, ["certs", "init", str(tmp_path)]).exit_code == 0
+    (tmp_path / "tokens").write_text("another\nsecret\n")
+    (tmp_path / "token").write_text("secret\n")
+    secured = {
+        "authorization": {"credentials_file": str(tmp_path / "token")},
+        "tls_config": {"ca_file": str(tmp_path / "ca.crt")},
+    }
+    (tmp_path / "sources.yaml").write_text(
         "metrics: {first_cpu: {series: node_cpu, labels: {cpu: '0'}}, all_cpus: {series: node_cpu, aggregate: sum}}"
     )
     wanted = frozenset({"health_metric", "load", "first_cpu", "all_cpus", "cpu", "broken", "tiny"})
@@ -173,8 +190,9 @@ async def test_the_receiver_gets_the_values_of_all_nodes_and_prometheus_sends_ag
             "tiny": "0.00000001",
         }.items()
     }
-    async with receiving(port, wanted, take, config):
-        with prometheus(prometheus_binary, tmp_path, targets, writes_to=f"http://127.0.0.1:{port}{PATH}") as (url, _):
+    receiver = f"https://127.0.0.1:{port}{PATH}"
+    async with receiving(port, wanted, take, tmp_path):
+        with prometheus(prometheus_binary, tmp_path, targets, writes_to=receiver, writes_with=secured) as (url, _):
             await wait_for_scrapes(url, 2)
             await eventually(lambda: {place: value for place, (_, value) in newest.items()} == expected, every=0.1)
             # Two processors without an aggregate; NaN.

@@ -33,11 +33,29 @@ EXPIRES_SOON_SECONDS = 7 * 86400.0
 REMINDER_SECONDS = 6 * 3600.0
 
 
+class TlsMetrics:
+    """Metrics of the certificates of all servers of a process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.loads = Counter(
+            "tas_tls_reloads_total", "Attempts to read changed certificates.", ["result"], registry=registry
+        )
+        for result in ("loaded", "failed"):
+            self.loads.labels(result)
+        self.refused = Counter("tas_tls_refused_total", "Clients refused.", ["reason"], registry=registry)
+        self.remaining = Gauge(
+            "tas_tls_remaining_seconds",
+            "Seconds until the first certificate of the file expires.",
+            ["file"],
+            registry=registry,
+        )
+
+
 class Certificates:
     """The server's certificate, the trusted authorities, and the check of each client.
 
-    `current` is replaced as a whole. `epoch` grows when an authority is removed: connections opened in an earlier epoch
-    must end.
+    `current` is replaced as a whole. `verifies_clients`: whether each client must present a certificate. `epoch` grows
+    when an authority is removed: connections opened in an earlier epoch must end.
     """
 
     def __init__(
@@ -45,11 +63,12 @@ class Certificates:
         files: TlsFiles,
         *,
         allowed: Collection[str] = (),
-        registry: CollectorRegistry | None = None,
+        metrics: TlsMetrics | None = None,
         check_seconds: float = CHECK_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Reads the files; raises TlsError. `allowed`: client names; empty: every client with a trusted certificate."""
+        self.verifies_clients = files.cacert is not None
         self._files = files
         self._allowed = frozenset(allowed)
         self._check_seconds = check_seconds
@@ -60,21 +79,9 @@ class Certificates:
         self._problem = ""
         self._throttled = ThrottledLog(log)
         self._reminders = Throttle(seconds=REMINDER_SECONDS)
-        registry = registry or CollectorRegistry()
-        self._loads = Counter(
-            "tas_tls_reloads_total", "Attempts to read changed certificates.", ["result"], registry=registry
-        )
-        for result in ("loaded", "failed"):
-            self._loads.labels(result)
-        self._refused = Counter("tas_tls_refused_total", "Clients refused.", ["reason"], registry=registry)
-        remaining = Gauge(
-            "tas_tls_remaining_seconds",
-            "Seconds until the first certificate of the file expires.",
-            ["file"],
-            registry=registry,
-        )
+        self._metrics = metrics or TlsMetrics(CollectorRegistry())
         for file in self.current.expires:
-            remaining.labels(file).set_function(partial(self._remaining, file))
+            self._metrics.remaining.labels(file).set_function(partial(self._remaining, file))
         self._warn_of_expiry()
 
     async def run(self) -> None:
@@ -101,13 +108,13 @@ class Certificates:
         self.current = credentials
         if removed:
             self.epoch += 1
-        self._loads.labels("loaded").inc()
+        self._metrics.loads.labels("loaded").inc()
         expires = {file: _date(seconds) for file, seconds in credentials.expires.items()}
         log.info("certificates_loaded", expires=expires, authorities_removed=removed)
         self._clear_problem()
 
     def _log_failure(self, problem: str) -> None:
-        self._loads.labels("failed").inc()
+        self._metrics.loads.labels("failed").inc()
         self._problem = problem
         self._throttled.error("certificates_not_loaded", problem, error=problem, in_force="the last valid ones")
 
@@ -132,7 +139,7 @@ class Certificates:
 
     def record_refusal(self, refusal: Refusal, address: str) -> None:
         """Counts and logs a refused client."""
-        self._refused.labels(refusal.reason).inc()
+        self._metrics.refused.labels(refusal.reason).inc()
         self._throttled.warning(
             "client_refused",
             (refusal.reason, refusal.client or address),

@@ -103,7 +103,7 @@ class Connection(web.RequestHandler):
         """The TLS handshake, if any, is complete."""
         self._open = cast("asyncio.Transport", transport)
         certificates = self._listener.certificates
-        if certificates is not None:
+        if certificates is not None and certificates.verifies_clients:
             certificate = transport.get_extra_info("peercert")
             self.expires = expires_of(certificate)
             refused = certificates.check(certificate)

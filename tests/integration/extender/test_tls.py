@@ -22,7 +22,7 @@ from tests.certificates import Authority, Pair
 from tests.integration.extender.test_http import Connection, Reply, request
 from tests.integration.servers import eventually
 from workers.process.address import Address
-from workers.process.certificates import Certificates
+from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.connections import ConnectionMetrics
 from workers.process.limits import Limits
 from workers.process.runtime import listening
@@ -131,7 +131,7 @@ async def serving(
     folder: Folder, *allowed: str, header_seconds: float = PATIENCE, answer_seconds: float = 2.0
 ) -> AsyncIterator[Served]:
     registry = CollectorRegistry()
-    certificates = Certificates(folder.files, allowed=allowed, registry=registry, check_seconds=0.01)
+    certificates = Certificates(folder.files, allowed=allowed, metrics=TlsMetrics(registry), check_seconds=0.01)
     served = Served(Address("127.0.0.1", 0), certificates, registry, folder)
     limits = Limits(header_seconds=header_seconds, answer_seconds=answer_seconds)
     metrics = ConnectionMetrics(registry)

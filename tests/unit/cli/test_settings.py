@@ -80,6 +80,20 @@ def test_https_needs_all_three_files_or_none(tmp_path: Path, missing: str) -> No
     )
 
 
+def test_a_receiver_needs_certificate_and_key_and_files_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "pem").touch()
+    pem, source = str(tmp_path / "pem"), {"policies": str(tmp_path), "source": "remote-write=:0"}
+    both = "must be given, since --remote-write-{} is given: both or none"
+    assert mistakes("run all", {**source, "remote_write_cert": pem}) == [("--remote-write-key", both.format("cert"))]
+    assert mistakes("run all", {**source, "remote_write_key": pem}) == [("--remote-write-cert", both.format("key"))]
+    assert mistakes("run all", {**source, "remote_write_token": f"{pem}s"}) == [
+        ("--remote-write-token", "does not exist")
+    ]
+    assert mistakes("run all", {"policies": str(tmp_path), "remote_write_token": pem}) == [
+        ("--remote-write-token", "needs --source remote-write=…")
+    ]
+
+
 def test_notify_needs_a_file_of_sinks(tmp_path: Path) -> None:
     assert mistakes("run notify", {}) == [("--sinks", "must be given: the file with the sinks")]
     for command in ("run notify", "run all"):
@@ -123,8 +137,9 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "idle_timeout": ("3m", 180.0),
         **{name: (str(pem), pem) for name in ("cert", "key", "cacert")},
         "client_names": ("system:kube-scheduler, scheduler.example", ("system:kube-scheduler", "scheduler.example")),
-        "source": ("prometheus=http://a:9090, edge:prometheus=http://b", ["prometheus", "edge"]),
+        "source": ("prometheus=http://a:9090, edge:remote-write=:0", ["prometheus", "edge"]),
         "source_config": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
+        **{f"remote_write_{name}": (str(pem), pem) for name in ("cert", "key", "token")},
         "sinks": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         "cluster_name": ("prod-1", "prod-1"),
         "only": ("telemetry", "telemetry"),

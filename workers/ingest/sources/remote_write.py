@@ -15,11 +15,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.errors import BusError
 from tas.errors import shortened
+from tas.sources.bearer_tokens import token_problem
 from tas.sources.remote_write import SeriesStore
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, combined
 from tas.sources.write_request import WriteError, decode_write_request
 from workers.ingest.sources.config import ConfigFile
+from workers.ingest.sources.tokens import TokenFile
 from workers.process.address import Address
+from workers.process.certificates import Certificates
 from workers.process.logs import ThrottledLog
 from workers.process.runtime import listening
 
@@ -76,13 +79,18 @@ class RemoteWrite:
         config: ConfigFile,
         *,
         metrics: RemoteWriteMetrics | None = None,
+        certificates: Certificates | None = None,
+        tokens: TokenFile | None = None,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
+        """`certificates`: None: plain HTTP. `tokens`: those of senders; None: every sender may write."""
         self.name = name
         self.url = ""
         self._address = address
         self._config = config
         self._metrics = metrics or RemoteWriteMetrics(None)
+        self._certificates = certificates
+        self._tokens = tokens
         self._body_seconds = body_seconds
         self._store: SeriesStore | None = None
         self._mappings: object = None
@@ -99,8 +107,9 @@ class RemoteWrite:
             return await self._answer(request, metrics, publish)
 
         app.router.add_route("*", "/{path:.*}", handle)
-        async with listening(app, self._address, purpose=f"source {self.name}") as address:
-            self.url = f"http://{address}{PATH}"
+        purpose = f"source {self.name}"
+        async with listening(app, self._address, purpose=purpose, certificates=self._certificates) as address:
+            self.url = f"{'https' if self._certificates else 'http'}://{address}{PATH}"
             log.info("remote_write_listening", source=self.name, url=self.url)
             try:
                 await asyncio.Event().wait()
@@ -111,6 +120,7 @@ class RemoteWrite:
         self, request: web.Request, metrics: Callable[[], frozenset[str]], publish: Publish
     ) -> web.Response:
         try:
+            await self._authenticate(request)
             _admit(request)
             await self._write(request, metrics(), publish)
             response = web.Response(status=HTTPStatus.NO_CONTENT)
@@ -121,6 +131,14 @@ class RemoteWrite:
             response = web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a bug, see the log\n")
         self._metrics.requests.labels(self.name, str(response.status)).inc()
         return response
+
+    async def _authenticate(self, request: web.Request) -> None:
+        """Raises _RefusedError for a request without one of the tokens."""
+        if self._tokens is None:
+            return
+        problem = token_problem(request.headers.get("Authorization"), await self._tokens.current())
+        if problem is not None:
+            raise _RefusedError(HTTPStatus.UNAUTHORIZED, f"Authorization: {problem}", close=True)
 
     async def _write(self, request: web.Request, metrics: frozenset[str], publish: Publish) -> None:
         """Returns when the used samples of the request are published. Raises _RefusedError."""
@@ -186,6 +204,8 @@ class RemoteWrite:
             response.headers["Allow"] = "POST"
         elif error.status == HTTPStatus.SERVICE_UNAVAILABLE:
             response.headers["Retry-After"] = "1"
+        elif error.status == HTTPStatus.UNAUTHORIZED:
+            response.headers["WWW-Authenticate"] = "Bearer"
         if error.close:
             response.force_close()
         return response

@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -18,18 +20,22 @@ from bus.errors import UnavailableError
 from tas.sources.result import RefusalReason, SourceResult
 from tas.sources.state import SourceMetric
 from tas.values.quantity import format_quantity
+from tests.certificates import Authority, Pair
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.collecting import World, collecting, polled
 from tests.integration.workers.running import running, samples_on
 from tests.sources import writing
 from tests.sources.writing import HEADERS, STALE, series
 from workers.ingest.materialize import Materialize
-from workers.ingest.sources import config, remote_write
+from workers.ingest.sources import config, remote_write, tokens
 from workers.ingest.sources.config import ConfigFile
 from workers.ingest.sources.remote_write import RemoteWrite, RemoteWriteMetrics
 from workers.ingest.sources.spec import SourceKind
+from workers.ingest.sources.tokens import TokenFile
 from workers.process.address import Address
+from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.errors import StartError
+from workers.process.tls import TlsFiles
 
 LONG = 120.0
 ANY_PORT = Address("127.0.0.1", 0)
@@ -72,13 +78,21 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(configuration: Path | None = None, *, body_seconds: float = LONG) -> AsyncIterator[Receiver]:
+async def receiving(
+    configuration: Path | None = None,
+    *,
+    certificates: Certificates | None = None,
+    tokens: TokenFile | None = None,
+    body_seconds: float = LONG,
+) -> AsyncIterator[Receiver]:
     registry = CollectorRegistry()
     source = RemoteWrite(
         "remote-write",
         ANY_PORT,
         ConfigFile.load(configuration),
         metrics=RemoteWriteMetrics(registry),
+        certificates=certificates,
+        tokens=tokens,
         body_seconds=body_seconds,
     )
     receiver = Receiver(source, registry)
@@ -106,6 +120,7 @@ async def send(
     method: str = "POST",
     path: str = "",
     headers: Mapping[str, str] = HEADERS,
+    trusts: Authority | None = None,
 ) -> tuple[int, str]:
     """The status and the text of the answer."""
     url = receiver.source.url if isinstance(receiver, Receiver) else receiver.url
@@ -115,9 +130,14 @@ async def send(
     timeout = aiohttp.ClientTimeout(total=LONG)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
-        session.request(method, url, data=io.BytesIO(data), headers=headers) as answer,
+        session.request(method, url, data=io.BytesIO(data), headers=headers, ssl=trusting(trusts)) as answer,
     ):
         return answer.status, await answer.text()
+
+
+def trusting(authority: Authority | None) -> ssl.SSLContext | bool:
+    """The TLS of a sender, which presents no certificate."""
+    return authority is None or ssl.create_default_context(cadata=authority.certificate.decode())
 
 
 async def test_samples_of_used_metrics_are_published(receiver: Receiver) -> None:
@@ -222,6 +242,104 @@ class TestPermanentRefusals:
             session.post(receiver.source.url, data=chunks(), headers=HEADERS) as answer,
         ):
             assert answer.status == 413
+
+
+class TestSecurity:
+    async def test_with_tls_a_sender_verifies_the_receiver_also_after_a_renewal(self, tmp_path: Path) -> None:
+        old, new = Authority("old"), Authority("new")
+        files = TlsFiles(cert=tmp_path / "crt", key=tmp_path / "key", cacert=None, prefix="remote-write-")
+        write_pair(files, old.server("tas-collect"))
+        registry = CollectorRegistry()
+        certificates = Certificates(files, metrics=TlsMetrics(registry), check_seconds=0.01)
+        async with receiving(certificates=certificates) as receiver:
+            assert receiver.source.url.startswith("https://")
+            assert await send(receiver, [series("load", (1.0, now()), node="a")], trusts=old) == (204, "")
+            for wrong in (new, None):
+                with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                    await send(receiver, [], trusts=wrong)
+            with pytest.raises(aiohttp.ClientError):
+                async with aiohttp.ClientSession() as session:
+                    await session.post(receiver.source.url.replace("https:", "http:"), headers=HEADERS)
+            await eventually(lambda: registry.get_sample_value("tas_tls_refused_total", {"reason": "protocol"}) == 1)
+
+            write_pair(files, new.server("tas-collect"))
+
+            async def renewed() -> bool:
+                with suppress(aiohttp.ClientConnectorCertificateError):
+                    return await send(receiver, [], trusts=new) == (204, "")
+                return False
+
+            await eventually(renewed)
+        remaining = registry.get_sample_value("tas_tls_remaining_seconds", {"file": "remote-write-cert"})
+        assert remaining is not None
+        assert 23 * 3600 < remaining <= 24 * 3600
+        assert registry.get_sample_value("tas_tls_remaining_seconds", {"file": "client"}) is None
+
+    async def test_a_request_without_a_known_token_gets_401_and_is_not_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tokens, "CHECK_SECONDS", 0.0)
+        file = tmp_path / "tokens"
+        file.write_text("first\n")
+        load = [series("load", (1.0, now()), node="a")]
+
+        async def answers(receiver: Receiver, *tokens: str | None) -> list[int]:
+            return [await answer(receiver, token) for token in tokens]
+
+        async def answer(receiver: Receiver, token: str | None) -> int:
+            header = {} if token is None else {"Authorization": f"Bearer {token}"}
+            status, text = await send(receiver, load, headers={**HEADERS, **header})
+            assert token is None or token not in text
+            return status
+
+        with capture_logs() as logs:
+            async with receiving(tokens=TokenFile(file)) as receiver:
+                assert await answers(receiver, None, "second", "firs", "first") == [401, 401, 401, 204]
+                assert len(receiver.results) == 1
+                assert await send(receiver, b"x", path="/anything", method="GET") == (
+                    401,
+                    "Authorization: is missing: must be Bearer and a token\n",
+                )
+                file.write_text("first\nsecond\n")
+                assert await answers(receiver, "second", "first") == [204, 204]
+                file.write_text("second\n")
+                assert await answers(receiver, "second", "first") == [204, 401]
+                for unusable in ("", "two words\n"):
+                    file.write_text(unusable)
+                    assert await answers(receiver, "second", "first") == [204, 401]
+                file.unlink()
+                assert await answers(receiver, "second", "first") == [204, 401]
+                assert receiver.answered(401) == 8
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.post(receiver.source.url, headers=HEADERS) as response,
+                ):
+                    assert response.headers["WWW-Authenticate"] == "Bearer"
+
+        assert [line["tokens"] for line in logs if line["event"] == "tokens_loaded"] == [2, 1]
+        assert [line["error"] for line in logs if line["event"] == "tokens_not_loaded"] == [
+            "has no token",
+            "line 1: a token consists of letters, digits and -._~+/, and may end with =",
+            os.strerror(2),
+        ]
+        refused = [line for line in logs if line["event"] == "remote_write_refused"]
+        assert [line["status"] for line in refused] == [401], "throttled"
+        assert not any("second" in str(line) or "words" in str(line) for line in logs)
+
+    @pytest.mark.parametrize(
+        ("content", "words"), [(b"", "has no token"), (b"x" * 70_000, "more than 65536 bytes"), (None, os.strerror(2))]
+    )
+    def test_a_file_without_tokens_is_a_start_error(self, tmp_path: Path, content: bytes | None, words: str) -> None:
+        file = tmp_path / "tokens"
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(StartError, match=f"--remote-write-token {file}: {words}"):
+            TokenFile(file)
+
+
+def write_pair(files: TlsFiles, pair: Pair) -> None:
+    files.cert.write_bytes(pair.certificate)
+    files.key.write_bytes(pair.key)
 
 
 class TestTemporaryRefusals:
