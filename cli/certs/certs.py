@@ -213,11 +213,8 @@ certs.add_command(
 
         Due is a certificate that is missing, expires soon, or in which status finds anything else. The authority stays.
 
-        \b
-        To replace the authority, run these in order, and distribute the files after each:
-          tas certs renew DIR --new-ca         ca.crt has both authorities
-          tas certs renew DIR --force          the new one signs the certificates
-          tas certs renew DIR --drop-old-ca    ca.crt has only the new one
+        To replace the authority, run renew with --new-ca (ca.crt has both authorities), then with --force (the new one
+        signs the certificates), then with --drop-old-ca. Distribute the files after each run.
 
         Exit codes: 0 done, or nothing to do; 1 failed, every file is as before; 2 usage.
         """,

@@ -3,8 +3,9 @@
 import asyncio
 import datetime as dt
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from math import nan
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -45,7 +46,7 @@ class TlsMetrics:
         self.refused = Counter("tas_tls_refused_total", "Clients refused.", ["reason"], registry=registry)
         self.remaining = Gauge(
             "tas_tls_remaining_seconds",
-            "Seconds until the first certificate of the file expires.",
+            "Seconds until the first certificate of the file, or of a connected client, expires.",
             ["file"],
             registry=registry,
         )
@@ -83,6 +84,11 @@ class Certificates:
         for file in self.current.expires:
             self._metrics.remaining.labels(file).set_function(partial(self._remaining, file))
         self._warn_of_expiry()
+
+    def observe_clients(self, expires: Callable[[], Iterable[float]]) -> None:
+        """`expires()`: when the certificate of each connected client expires, in seconds since 1970."""
+        first = self._metrics.remaining.labels("client")
+        first.set_function(lambda: min(expires(), default=nan) - self._clock())
 
     async def run(self) -> None:
         """Follows the files until cancelled. While they are invalid, the last valid credentials stay in use."""

@@ -242,6 +242,8 @@ class Listener:
         self._answer = self.server.request_handler
         self.server.request_handler = self._handle
         self._metrics.open.set_function(lambda: len(self._connections))
+        if certificates is not None and certificates.verifies_clients:
+            certificates.observe_clients(lambda: [each.expires for each in self._connections if each.expires < inf])
 
     def start(self) -> None:
         """Starts to accept connections."""

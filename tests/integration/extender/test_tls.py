@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,13 @@ async def test_the_remaining_time_of_certificates_is_exported_and_logged(folder:
     folder.swap(server=AUTHORITY.server("extender", lives=dt.timedelta(hours=6)), authorities=AUTHORITY.certificate)
     with capture_logs() as logs:
         async with serving(folder) as served:
+            assert isnan(served.metric("tas_tls_remaining_seconds", file="client")), "nobody is connected"
+            soon = AUTHORITY.client("system:kube-scheduler", lives=dt.timedelta(hours=3))
+            async with served.connect() as scheduler, served.connect(soon) as other:
+                for client in (scheduler, other):
+                    await client.send(request())
+                    assert (await client.receive()).status == 200
+                assert 2 * 3600 < served.metric("tas_tls_remaining_seconds", file="client") <= 3 * 3600
             assert 5 * 3600 < served.metric("tas_tls_remaining_seconds", file="cert") <= 6 * 3600
             assert 23 * 3600 < served.metric("tas_tls_remaining_seconds", file="cacert") <= 24 * 3600
     assert [line["file"] for line in logs if line["event"] == "certificate_expiring"] == ["--cert", "--cacert"]
