@@ -42,7 +42,7 @@ def found(
         ("0.25", True),
     ],
 )
-def test_facts_c48_versions_that_evict_nothing_are_found(version: str, broken: bool) -> None:
+def test_versions_that_evict_nothing_are_found(version: str, broken: bool) -> None:
     assert found([f"{REPOSITORY}:{version}"]) == ({"descheduler.version": Severity.ERROR} if broken else {})
     assert found([f"{REPOSITORY}:{version}"], of=nodes(True, True, offers=True), requested=True) == {}
 
@@ -53,7 +53,7 @@ def test_facts_c35_a_resource_that_no_node_offers_is_found() -> None:
 
 
 @pytest.mark.parametrize("ready", [(), (True,), (True, False)])
-def test_facts_c47_fewer_than_two_ready_nodes_are_found(ready: tuple[bool, ...]) -> None:
+def test_fewer_than_two_ready_nodes_are_found(ready: tuple[bool, ...]) -> None:
     facts = DeschedulerFacts(images=(), nodes=nodes(*ready), policies=[policy("demo", "deschedule")], requested=False)
     assert bad(check_descheduler(facts))["descheduler.nodes"] is Severity.WARNING
 
