@@ -142,7 +142,7 @@ def test_without_a_request_nothing_about_it_is_ok() -> None:
         ("no url", "", False),
     ],
 )
-def test_facts_c49_a_proxy_is_used_as_by_a_program_in_go(url: str, without: str, is_used: bool) -> None:
+def test_a_proxy_is_used_as_by_a_program_in_go(url: str, without: str, is_used: bool) -> None:
     assert (proxy_for(url, PROXY | {"NO_PROXY": without}) is not None) is is_used
 
 
