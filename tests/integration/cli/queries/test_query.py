@@ -414,6 +414,7 @@ async def test_a_text_from_elsewhere_does_not_control_the_terminal(tas: Tas, bus
 
 
 SHORT_COMMANDS = [
+    ("certs", "status", "nowhere"),
     ("configure", "verify", "-m", "nowhere.yaml"),
     ("crd",),
     ("demo", "labeling", "--within", "soon"),
