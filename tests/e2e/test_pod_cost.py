@@ -105,7 +105,9 @@ def test_facts_c28_c36_a_burst_between_two_samples_is_spread_by_the_cost_of_its_
         free, costed = nodes_of(cluster, namespace, "free"), nodes_of(cluster, namespace, "costed")
         measured(f"podCost: {PODS} pods on {dict(costed)} in {seconds:.1f} s; without on {dict(free)}")
 
-        assert free == {FREE[0]: ROOM, FREE[1]: PODS - ROOM}
+        # Not exactly: a pod of another test may have a place on the best node.
+        assert free.keys() <= set(FREE)
+        assert ROOM - BATCH <= free[FREE[0]] <= ROOM
         assert costed.keys() == set(COSTED)
         # One batch may see the same values for all its pods, and go to one node.
         assert max(costed.values()) - min(costed.values()) <= BATCH + 1
