@@ -72,6 +72,9 @@ class Replica:
         self.send(signal.SIGCONT)
 
     def send(self, number: signal.Signals) -> None:
+        """Fails with the exit code and the end of the log if the process has already ended."""
+        assert self._process is not None, f"{self.name} does not run"
+        self._process.must_run()
         os.kill(self.pid, number)
 
     def catches(self, number: signal.Signals) -> bool:
