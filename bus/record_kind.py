@@ -29,16 +29,16 @@ class Unreadable:
 class Packed(Generic[K, V]):
     """A record in memory as it is stored, decoded at each `read`: it takes a hundredth of the memory."""
 
-    __slots__ = ("_key", "_kind", "_value")
+    __slots__ = ("_key", "_kind", "value")
 
     def __init__(self, kind: "RecordKind[K, V]", key: K, value: bytes) -> None:
         self._kind = kind
         self._key = key
-        self._value = value
+        self.value = value
 
     def read(self) -> V:
         """The record."""
-        return self._kind.decode(self._key, self._value)
+        return self._kind.decode(self._key, self.value)
 
 
 class Entry(Generic[K, V]):
@@ -139,12 +139,14 @@ class RecordKind(Generic[K, V]):
             hand_on(self.bucket, handlers, bus.on_invalid, raw)
         return found
 
-    async def put(self, bus: Bus, key: K, record: V, *, revision: int, read_at: float, ttl_seconds: int = 0) -> int:
+    async def put(
+        self, bus: Bus, key: K, record: V | Packed[K, V], *, revision: int, read_at: float, ttl_seconds: int = 0
+    ) -> int:
         """Writes if the key is still at `revision`, and returns the new one. Raises as `Bus.put`."""
         return await bus.put(
             self.bucket,
             self.key(key),
-            self.encode(record),
+            record.value if isinstance(record, Packed) else self.encode(record),
             revision=revision,
             read_at=read_at,
             ttl_seconds=ttl_seconds,

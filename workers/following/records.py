@@ -60,7 +60,7 @@ class Records(Generic[K, R]):
 
     `on_epoch` is called when a new epoch of the bucket begins, before the known records are dropped; `on_entry` when
     another writer has changed a record; `on_batch` after a burst of changes, and when all stored records are known;
-    `on_written` for each write of this object, with the record that was stored before.
+    `on_written`, if given, for each write of this object, with the record that was stored before.
 
     Attributes:
         stored: The records by key, with the deleted keys whose tombstones are not purged yet.
@@ -75,7 +75,7 @@ class Records(Generic[K, R]):
         on_epoch: Callable[[], None] = lambda: None,
         on_entry: Callable[[K], None] = lambda _: None,
         on_batch: Callable[[], None] = lambda: None,
-        on_written: Callable[[K, R | None, R | None], None] = lambda *_: None,
+        on_written: Callable[[K, R | None, R | None], None] | None = None,
         packed: bool = False,
     ) -> None:
         """With `packed`, the records take little memory, but are decoded when they are read."""
@@ -129,18 +129,22 @@ class Records(Generic[K, R]):
 
     async def write_one(self, key: K, what: Write[R]) -> int:
         """Writes one key, and returns its new revision. Raises BusError."""
-        epoch, before = self.epoch, self.get(key).record
-        if what.record is None:
+        epoch, before = self.epoch, self.get(key)
+        content = self._kind.packed(key, what.record) if self._packed and what.record is not None else what.record
+        if content is None:
             revision = await self._kind.delete(self._bus, key, revision=what.revision, read_at=what.read_at)
         else:
-            revision = await self._kind.put(self._bus, key, what.record, revision=what.revision, read_at=what.read_at)
-        content = self._kind.packed(key, what.record) if self._packed and what.record is not None else what.record
-        self._remember(key, Stored(revision, content, what.record is not None, time.time()), epoch)
-        self._on_written(key, what.record, before)
+            revision = await self._kind.put(self._bus, key, content, revision=what.revision, read_at=what.read_at)
+        self._remember(key, Stored(revision, content, content is not None, time.time()), epoch)
+        if self._on_written is not None:
+            self._on_written(key, what.record, before.record)
         return revision
 
     async def read(self, key: K) -> Stored[R]:
-        """The key as the stream's leader has it: the watch may be behind. Raises BusError."""
+        """The key as the stream's leader has it: the watch may be behind. Raises BusError.
+
+        If nothing is newer, it is the object that `get` returned.
+        """
         epoch = self.epoch
         entry = await self._kind.get(self._bus, key)
         if entry.revision == 0:
