@@ -43,7 +43,8 @@ class FollowedView:
         records: The stored record of each policy, with its problems.
         records_changes: How often `records` has changed.
         node_uids: The uid of each node of the API server.
-        node_revisions: The last revision of each node's entries in the current epoch of NODES, deletions included.
+        node_revisions: The last revision of the entries of each node with facts or samples, in the current epoch of
+            NODES, deletions included.
         completed: Set once both lists were complete; stays set in later epochs.
     """
 
@@ -170,6 +171,7 @@ class FollowedView:
             self._set_samples(entry.key, samples)
         elif not entry.present:
             self.view.drop_samples(entry.key)
+            self._forget_if_gone(entry.key)
         self._on_change()
 
     def _apply_facts(self, entry: Entry[str, NodeFacts]) -> None:
@@ -178,6 +180,7 @@ class FollowedView:
         if not entry.present:
             self._node_keys.discard(node)
             self._drop_facts(node)
+            self._forget_if_gone(node)
         else:
             self._node_keys.add(node)
             facts = entry.readable()
@@ -188,6 +191,11 @@ class FollowedView:
     def _note_node(self, entry: Entry[str, NodeSamples] | Entry[str, NodeFacts]) -> None:
         self._last_update_at = time.monotonic()
         self.node_revisions[entry.key] = entry.revision
+
+    def _forget_if_gone(self, node: str) -> None:
+        """Drops the revision of a node with neither facts nor samples: a cluster may have new names every day."""
+        if node not in self.node_uids and not self.view.samples(node):
+            self.node_revisions.pop(node, None)
 
     def _set_facts(self, node: str, facts: NodeFacts) -> None:
         self.view.set_labels(node, facts.complete_labels)

@@ -267,7 +267,8 @@ class Materialize:
     def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
         self._remember(entry.key, _StoredSamples(entry.revision, entry=entry), self._epoch)
         if self._is_unknown_node(entry.key):
-            self._deleted.add(entry.key)  # accepted before the list was complete, or written late
+            # Accepted before the list was complete, or written late; or the deletion, after which nothing is kept.
+            self._deleted.add(entry.key)
         if entry.key in self._deleted:
             self._deleted_changed.set()
 
@@ -292,13 +293,22 @@ class Materialize:
         while True:
             await self._deleted_changed.wait()
             self._deleted_changed.clear()
-            for node in [node for node in self._deleted if self._cluster and self._has_samples(node)]:
+            for node in list(self._deleted) if self._cluster else ():
                 try:
-                    await self._delete_samples(node)
+                    if self._has_samples(node):
+                        await self._delete_samples(node)
                 except BusError as error:
                     if not isinstance(error, (ConflictError, ExpiredError)):  # those only mean that a newer read is due
                         self._throttled.warning("node_samples_not_deleted", node=node, error=str(error))
                     loop.call_later(RETRY_SECONDS, self._deleted_changed.set)
+                else:
+                    self._forget(node)
+
+    def _forget(self, node: str) -> None:
+        """Keeps nothing of a deleted node without samples: a write of late samples comes back through the watch."""
+        if node in self._deleted and not self._has_samples(node):
+            self._deleted.discard(node)
+            self._nodes.pop(node, None)
 
     def _has_samples(self, node: str) -> bool:
         stored = self._nodes.get(node)

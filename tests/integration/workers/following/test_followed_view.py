@@ -74,6 +74,26 @@ async def test_only_a_complete_list_of_a_new_epoch_drops_what_it_lacks(bus: Bus)
         assert not followed.node_uids
 
 
+async def test_nothing_is_kept_of_a_node_without_facts_and_samples(bus: Bus) -> None:
+    """In either order of the two deletions."""
+    now = time.time()
+    scrape = Scrape(source="test", measured=now, arrived=now, sequence=1, metrics={"m": parse_quantity("1")})
+    followed = FollowedView(bus, default_stale_after=60.0)
+    async with running(followed):
+        for node in ("node-1", "node-2"):
+            await put(bus, NODES, node_facts_key(node), encode(NodeFacts(uid="n", labels={})))
+            await put(bus, NODES, node_metrics_key(node), encode_node_samples((scrape,)))
+        await eventually(lambda: set(followed.view.sampled_nodes) == {"node-1", "node-2"})
+        for first, second in ((node_facts_key, node_metrics_key), (node_metrics_key, node_facts_key)):
+            node = "node-1" if first is node_facts_key else "node-2"
+            before = followed.node_revisions[node]
+            await put(bus, NODES, first(node), None)
+            await eventually(lambda node=node, before=before: followed.node_revisions[node] > before)  # type: ignore[misc]
+            await put(bus, NODES, second(node), None)
+            await eventually(lambda node=node: node not in followed.node_revisions)  # type: ignore[misc]
+        assert not followed.view.nodes
+
+
 async def test_labels_that_the_record_lacks_are_not_known(bus: Bus) -> None:
     followed = FollowedView(bus, default_stale_after=60.0, verdicts=False)
     async with running(followed):

@@ -405,6 +405,9 @@ async def test_samples_of_a_deleted_node_are_deleted_and_a_new_node_is_accepted(
     assert entry is not None
     assert entry.value is None
     assert await materialized.value("node-2", "load1") == "1"
+    worker = materialized.worker
+    await eventually(lambda: not worker._deleted)
+    assert worker._nodes.keys() == {"node-2"}, "a cluster may have new names every day"
     await publish(materialized.bus, "node-1", load1=2)
     await all_handled(materialized.bus)
     assert materialized.refusals() == {"unknown_node": 1}
@@ -445,6 +448,10 @@ async def test_samples_of_nodes_deleted_before_the_start_are_deleted(bus: Bus, p
     async with materializing(bus) as materialized:
         await materialized.has("node-1", "load1", None)
         assert await materialized.value("node-2", "load1") == "1"
+        await eventually(lambda: materialized.worker._nodes.keys() == {"node-2"})
+    async with materializing(bus) as materialized:  # the bucket still has the tombstones
+        await eventually(lambda: materialized.worker.unready() is None)
+        await eventually(lambda: materialized.worker._nodes.keys() == {"node-2"})
 
 
 async def test_an_invalid_entry_is_replaced(materialized: Materialized) -> None:
