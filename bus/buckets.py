@@ -122,7 +122,7 @@ ALL: tuple[Stream | Bucket, ...] = (
 """Every stream and bucket that a connection creates if it is missing."""
 
 SYNCED = "_synced"
-"""The key that marks NODES, POLICIES or PODS as complete."""
+"""The key that marks NODES, POLICIES, PODS or BREAKERS as complete."""
 
 PAUSED = "_paused"
 """The key of the pause in BREAKERS."""

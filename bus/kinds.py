@@ -11,7 +11,12 @@ from bus.records.leases import LeaseRecord, decode_lease
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
-from bus.records.refusals import decode_refused_labels, encode_refused_labels
+from bus.records.refusals import (
+    decode_refused_labels,
+    decode_refused_marks,
+    encode_refused_labels,
+    encode_refused_marks,
+)
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
@@ -25,10 +30,12 @@ from bus.subjects import (
     parse_pod_key,
     parse_policy_key,
     parse_refusals_key,
+    parse_refused_marks_key,
     parse_verdict_key,
     pod_key,
     policy_key,
     refusals_key,
+    refused_marks_key,
     verdict_key,
 )
 from tas.enforcing.pod import PodKey
@@ -113,16 +120,26 @@ SOURCE_STATES: RecordKind[str, SourceState] = RecordKind(
 REFUSED_LABELS: RecordKind[str, tuple[RefusedLabel, ...]] = RecordKind(
     bucket=REFUSALS,
     key=refusals_key,
-    parse_key=parse_refusals_key,
+    parse_key=lambda key: None if parse_refused_marks_key(key) else parse_refusals_key(key),
     encode=encode_refused_labels,
     decode=lambda _, data: decode_refused_labels(data),
 )
 """By name of the policies, which share these labels."""
 
+REFUSED_MARKS: RecordKind[str, tuple[RefusedLabel, ...]] = RecordKind(
+    bucket=REFUSALS,
+    key=refused_marks_key,
+    parse_key=parse_refused_marks_key,
+    encode=encode_refused_marks,
+    decode=lambda _, data: decode_refused_marks(data),
+    keys="*.marks",
+)
+"""By name of the policies, which share these marks."""
+
 BREAKER_RECORDS: RecordKind[str, Breaker] = RecordKind(
     bucket=BREAKERS,
     key=breaker_key,
-    parse_key=lambda key: None if key == PAUSED else parse_breaker_key(key),
+    parse_key=lambda key: None if key in (PAUSED, SYNCED) else parse_breaker_key(key),
     encode=encode_breaker,
     decode=lambda _, data: decode_breaker(data),
 )

@@ -16,6 +16,7 @@ from tas.verdict.brake import ALL
 
 SAMPLES = "tas.samples"
 EVENTS = "tas.events"
+_MARKS = ".marks"
 
 NodeKind = Literal["metrics", "facts"]
 """The kind of a key of NODES: the node's newest samples, or the node as reported by the API server."""
@@ -124,6 +125,19 @@ def refusals_key(policy: str) -> str:
 def parse_refusals_key(key: str) -> str:
     """The name of policies that a key of REFUSALS names. Raises InvalidInputError."""
     return _parse_name("REFUSALS", "policy", key)
+
+
+def refused_marks_key(policy: str) -> str:
+    """The key of the refused marks of all policies of a name in REFUSALS."""
+    return refusals_key(policy) + _MARKS
+
+
+def parse_refused_marks_key(key: str) -> str | None:
+    """The name of policies that a key of refused marks in REFUSALS names; None for another key.
+
+    Raises InvalidInputError.
+    """
+    return parse_refusals_key(key.removesuffix(_MARKS)) if key.endswith(_MARKS) else None
 
 
 def breaker_key(policy: str) -> str:

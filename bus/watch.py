@@ -1,7 +1,7 @@
 """A watch of a bucket: an ordered consumer that re-attaches, since it can end without an error (facts.md n36)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -42,6 +42,15 @@ class WatchStatus:
     caught_up: bool
     lag: int | None
     attached: float
+
+    def has_all(self, now: Epoch, *, written: Collection[int] = ()) -> bool:
+        """Whether a watch of all keys has delivered everything that the stream stored up to `now`.
+
+        `written` are the sequences that are known without their delivery.
+        """
+        if self.epoch is None or now.created != self.epoch.created or not self.caught_up:
+            return False
+        return all(sequence in written for sequence in range(self.applied + 1, now.last_sequence + 1))
 
 
 class Watch:

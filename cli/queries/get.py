@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -19,6 +19,7 @@ from bus.kinds import (
     PAUSE_RECORDS,
     POLICY_RECORDS,
     REFUSED_LABELS,
+    REFUSED_MARKS,
     SOURCE_STATES,
     synced_of,
 )
@@ -177,7 +178,7 @@ async def _policies(bus: Bus, *, as_json: bool) -> int:
         if set(LABEL_STRATEGIES) & record.policy.strategies.keys()
         if (freeze := freeze_of(record.policy.key, breakers, pause)) is not None
     }
-    refused = await readable(bus, REFUSED_LABELS)
+    refused = _Refused(await readable(bus, REFUSED_LABELS), await readable(bus, REFUSED_MARKS))
     of_policies = _policy_problems(records, freezes, refused, *await _labelling(bus, records))
     synced = (await synced_of(POLICIES).get(bus, SYNCED)).readable()
     problems = FileProblems() if synced is None else synced.file_problems
@@ -253,14 +254,24 @@ async def _labelling(bus: Bus, records: Sequence[PolicyRecord]) -> tuple[Mapping
     return await readable(bus, NODE_VERDICTS), labels
 
 
+class _Refused(NamedTuple):
+    """What the API server refuses, by name of the policies."""
+
+    labels: Mapping[str, tuple[RefusedLabel, ...]]
+    marks: Mapping[str, tuple[RefusedLabel, ...]]
+
+
 def _policy_problems(
     records: Sequence[PolicyRecord],
     freezes: Mapping[PolicyKey, Freeze],
-    refused: Mapping[str, tuple[RefusedLabel, ...]],
+    refused: _Refused,
     verdicts: Mapping[str, NodeVerdict],
     labels: _Labels,
 ) -> dict[PolicyKey, tuple[Problem, ...]]:
-    """The problems of each policy, with those of its labels: frozen, refused (by name), or written by no worker."""
+    """The problems of each policy, with those of its labels and marks.
+
+    They may be frozen, refused, or written by no worker.
+    """
     now = time.time()
     claims: dict[str, dict[PolicyKey, Claim]] = {}
     for record in records:
@@ -273,7 +284,7 @@ def _policy_problems(
     found: dict[PolicyKey, tuple[Problem, ...]] = {}
     for record in records:
         key = record.policy.key
-        of_name = refused.get(key.name, ())
+        of_name = refused.labels.get(key.name, ())
         unset = unset_labels(
             record.policy,
             of_policies.get((key, record.uid), {}),
@@ -284,7 +295,8 @@ def _policy_problems(
             now=now,
         )
         frozen = [freezes[key].problem()] if key in freezes else []
-        of_labels = frozen or (*refused_problems(key, claims[key.name], of_name), *unset)
+        of_marks = refused_problems(key, claims[key.name], refused.marks.get(key.name, ()))
+        of_labels = frozen or (*refused_problems(key, claims[key.name], of_name), *unset, *of_marks)
         found[key] = (*of_labels, *record.problems)
     return found
 

@@ -166,6 +166,11 @@ class MarkChange(NamedTuple):
         return None if self.value is None else getattr(self.value, "effect", None) or getattr(self.value, "status", "")
 
 
+def mark_policy(mark: str) -> str:
+    """The name of the policies to which a mark belongs, by `MarkChange.mark`."""
+    return mark.partition(MARK_PREFIX)[2]
+
+
 def mark_changes(
     node: NodeMarks,
     wanted: Mapping[str, WantedMarks],

@@ -1,10 +1,10 @@
-"""The labels that the API server refuses, for each policy: what the status of the policy reports.
+"""The labels and marks that the API server refuses, for each policy: what the status of the policy reports.
 
 Labels of nodes have no namespace, so all is by the name of the policies that share a label (`policy_name`).
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
 from itertools import chain
 
@@ -37,11 +37,14 @@ def combined(before: Collection[RefusedLabel], found: Collection[RefusedLabel]) 
 class Refusals:
     """The refused labels of all nodes, updated with each change of a node.
 
+    `name_of` is the name of the policies of a label. Marks (`tas.enforcing.marks.MarkChange.mark`) count as labels.
+
     Attributes:
         changed: The policy names whose refused labels have changed; the caller removes those that it has handled.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[str], str] = policy_name) -> None:
+        self._name_of = name_of
         self.changed: set[str] = set()
         self._of_node: dict[str, Mapping[str, Refusal]] = {}
         self._nodes: dict[str, dict[tuple[str, str | None], dict[str, set[str]]]] = {}
@@ -60,11 +63,11 @@ class Refusals:
             old, new = before.get(label), refused.get(label)
             if old == new:
                 continue
-            self.changed.add(policy_name(label))
+            self.changed.add(self._name_of(label))
             if old is not None:
                 self._drop(label, old, node)
             if new is not None:
-                of_name = self._nodes.setdefault(policy_name(label), {})
+                of_name = self._nodes.setdefault(self._name_of(label), {})
                 of_name.setdefault((label, new.value), {}).setdefault(new.reason, set()).add(node)
 
     def of(self, name: str, before: Sequence[RefusedLabel]) -> tuple[RefusedLabel, ...]:
@@ -80,7 +83,7 @@ class Refusals:
         )
 
     def _drop(self, label: str, refusal: Refusal, node: str) -> None:
-        name, key = policy_name(label), (label, refusal.value)
+        name, key = self._name_of(label), (label, refusal.value)
         by_reason = self._nodes[name][key]
         by_reason[refusal.reason].discard(node)
         if not by_reason[refusal.reason]:

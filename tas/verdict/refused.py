@@ -1,4 +1,4 @@
-"""The labels of a policy that the API server refuses, as its status and `tas get policies` report them."""
+"""The labels and marks of a policy that the API server refuses, as its status and `tas get policies` report them."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -15,11 +15,11 @@ MAX_NODES = 3
 
 
 class RefusedLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """A label of policies of one name that the API server refuses.
+    """A label or a mark of policies of one name that the API server refuses.
 
     Attributes:
-        label: The key.
-        value: The refused value; None if the removal of the label is refused.
+        label: The key of the label; of a mark its kind and key, as `taint telemetry.aware.scheduling/p`.
+        value: The refused value, of a mark its effect or status; None if the removal is refused.
         reason: The text of the API server for one of the nodes, with `NODE` in place of its name.
         count: The number of nodes.
         nodes: The first of them by name.
@@ -34,7 +34,8 @@ class RefusedLabel(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         more = f" and {self.count - len(self.nodes)} more" if self.count > len(self.nodes) else ""
         on = f"{self.count} node{'' if self.count == 1 else 's'} ({', '.join(self.nodes)}{more})"
-        what = "the removal of the label" if self.value is None else "the label"
+        kind, space, _ = self.label.partition(" ")
+        what = f"{'the removal of ' if self.value is None else ''}the {kind if space else 'label'}"
         return f"the API server refuses {what} on {on}: {self.reason}"
 
 

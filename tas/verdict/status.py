@@ -25,7 +25,16 @@ CONDITIONS = ("Ready", "MetricsSeen", "Violating")
 UNSET_SECONDS = 60.0
 """After this time a desired label that a node does not have is reported."""
 
-NOT_READY = ("PartlyUnreadable", PAUSED, TRIPPED, "LabelsNotWritten", "NothingToDo", "Suspended", "DryRun")
+NOT_READY = (
+    "PartlyUnreadable",
+    PAUSED,
+    TRIPPED,
+    "LabelsNotWritten",
+    "MarksNotWritten",
+    "NothingToDo",
+    "Suspended",
+    "DryRun",
+)
 """The reasons of the condition `Ready` when it is False."""
 
 
@@ -220,6 +229,7 @@ def policy_status(
     generation: int,
     problems: Sequence[Problem],
     unset: Sequence[Problem],
+    unmarked: Sequence[Problem],
     freeze: Freeze | None,
     states: Mapping[StrategyType, NodeStates],
     unseen: Collection[MetricUse],
@@ -233,6 +243,7 @@ def policy_status(
         generation: Of the spec that it was read from.
         problems: What is wrong with it.
         unset: Which labels nodes do not have as desired.
+        unmarked: Which marks nodes do not have as the policy wants them.
         freeze: Why all its labels stay unchanged; None: they do not.
         states: Of each strategy that has a state the nodes, as their verdicts say.
         unseen: Which of its metrics no node has a fresh sample of.
@@ -240,7 +251,8 @@ def policy_status(
         now: Seconds since 1970.
     """
     violating = sorted({node for each in states.values() for node in each.violated})
-    ready, violates = _ready(policy, problems, unset, freeze), _violating(policy, states, violating)
+    ready = _ready(policy, problems, unset, unmarked, freeze)
+    violates = _violating(policy, states, violating)
     current = dict(zip(CONDITIONS, (ready, _metrics_seen(policy, unseen), violates), strict=True))
     previous = _conditions(before)
     conditions = [each for kind, each in previous.items() if kind not in current]
@@ -265,7 +277,7 @@ def policy_status(
         ],
         "problems": [
             {"field": each.field, "value": each.value, "reason": each.reason, "refused": each.refused}
-            for each in (*unset, *problems)[:MAX_NAMES]
+            for each in (*unset, *unmarked, *problems)[:MAX_NAMES]
         ],
         "message": violates[2] if ready[1] == "InForce" else ready[2],
     }
@@ -285,7 +297,11 @@ def differs(before: object, after: Mapping[str, Any]) -> bool:
 
 
 def _ready(
-    policy: Policy, problems: Sequence[Problem], unset: Sequence[Problem], freeze: Freeze | None
+    policy: Policy,
+    problems: Sequence[Problem],
+    unset: Sequence[Problem],
+    unmarked: Sequence[Problem],
+    freeze: Freeze | None,
 ) -> tuple[str, str, str]:
     refused = [problem for problem in problems if problem.refused]
     if refused:
@@ -296,8 +312,10 @@ def _ready(
         return "False", "DryRun", "dryRun is true: the policy is evaluated and reported here, without any effect"
     if not any(strategy.rules for strategy in policy.strategies.values()):
         return "False", "NothingToDo", "no strategy with rules"
-    text = _first([str(problem) for problem in (*unset, *problems)])
-    held = freeze or (Freeze("LabelsNotWritten", text) if unset else None)
+    text = _first([str(problem) for problem in (*unset, *unmarked, *problems)])
+    held = freeze
+    if held is None and (unset or unmarked):
+        held = Freeze("LabelsNotWritten" if unset else "MarksNotWritten", text)
     if held is not None:
         return "False", held.reason, held.text
     in_force = f"in force: {', '.join(sorted(policy.strategies))}"

@@ -21,7 +21,7 @@ from bus.records.leases import decode_lease
 from bus.records.nodes import decode_node_facts, decode_node_samples
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
-from bus.records.refusals import decode_refused_labels
+from bus.records.refusals import decode_refused_labels, decode_refused_marks
 from bus.records.samples import MAX_SAMPLES_BYTES, decode_samples
 from bus.records.sources import decode_source_state
 from bus.records.synced import decode_synced
@@ -32,6 +32,7 @@ from bus.subjects import (
     parse_pod_key,
     parse_policy_key,
     parse_refusals_key,
+    parse_refused_marks_key,
     parse_samples_subject,
     parse_verdict_key,
 )
@@ -281,6 +282,7 @@ DECODERS: tuple[Decoder, ...] = (
     _record("pod", decode_pod),
     _record("policy", partial(decode_policy, PolicyKey("default", "demo"))),
     _record("refused-labels", decode_refused_labels),
+    _record("refused-marks", decode_refused_marks),
     _record("source", decode_source_state),
     _record("synced", decode_synced),
     _record("verdict", decode_verdict),
@@ -304,6 +306,7 @@ DECODERS: tuple[Decoder, ...] = (
     _text("key-verdict", parse_verdict_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-breaker", parse_breaker_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-refusals", parse_refusals_key, "a_b", allowed=(InvalidInputError,)),
+    _text("key-refused-marks", parse_refused_marks_key, "a_b.marks", allowed=(InvalidInputError,)),
     _text("key-policy", parse_policy_key, "default.a_b", allowed=(InvalidInputError,)),
     _text("key-pod", parse_pod_key, "default.a_b", allowed=(InvalidInputError,)),
     _text("quantity", parse_quantity, "1.5Gi", "1e3", "-1500m", allowed=(QuantityError,)),

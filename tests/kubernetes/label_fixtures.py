@@ -34,8 +34,8 @@ class Running:
         """Waits until the worker has received all that its buckets store."""
         worker = self.worker
         for bucket, watch in (
-            (VERDICTS, worker._verdict_watch),
-            (POLICIES, worker._policy_watch),
+            (VERDICTS, worker._inputs.verdicts),
+            (POLICIES, worker._inputs.policies),
             (PODS, worker._waking._pod_watch),
         ):
             last = (await answered(partial(self._bus.epoch, bucket))).last_sequence

@@ -56,11 +56,17 @@ class Running:
         node = await world.node(f"settled-{time.monotonic_ns()}")
         await world.sample(node, settled=1)
         await world.evaluate(node)
-        for bucket, watch in ((VERDICTS, self.worker._verdict_watch), (POLICIES, self.worker._policy_watch)):
+        for bucket, watch in ((VERDICTS, self.worker._inputs.verdicts), (POLICIES, self.worker._inputs.policies)):
             last = (await answered(partial(self._bus.epoch, bucket))).last_sequence
             await eventually(lambda watch=watch, last=last: watch.status.applied >= last)  # type: ignore[misc]
         await world.admin.label_node(node, {policy.name: "violating"})
         await eventually(partial(is_tainted, world, node, policy.name))
+        await self.idle()
+        await world.delete_policy(policy)
+        await world.admin.delete_node(node)
+
+    async def idle(self) -> None:
+        """Waits until no node is being reconciled or due."""
         queue, loop = self.worker._queue, asyncio.get_running_loop()
 
         def is_idle() -> bool:
@@ -68,16 +74,16 @@ class Running:
             return not queue._busy and (due is None or due > loop.time())
 
         await eventually(is_idle)
-        await world.delete_policy(policy)
-        await world.admin.delete_node(node)
 
 
 SETTLED = deschedule(rule("settled"), **TAINT)
 
 
 @asynccontextmanager
-async def marks_running(kubeconfig: Path, url: str, *, worker: str = "marks") -> AsyncIterator[Running]:
-    """A replica with its own bus connection and client, ready."""
+async def marks_running(
+    kubeconfig: Path, url: str, *, wait: bool = True, worker: str = "marks"
+) -> AsyncIterator[Running]:
+    """A replica with its own bus connection and client; ready if `wait`."""
     registry = CollectorRegistry()
     async with (
         Bus.connect(url, name="marks") as bus,
@@ -85,7 +91,8 @@ async def marks_running(kubeconfig: Path, url: str, *, worker: str = "marks") ->
     ):
         replica = Marks(bus, client, registry=registry, default_stale_after=STALE_SECONDS)
         async with running(replica):
-            await eventually(lambda: replica.unready() is None)
+            if wait:
+                await eventually(lambda: replica.unready() is None)
             yield Running(replica, registry, bus)
 
 

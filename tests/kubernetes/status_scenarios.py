@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import BREAKERS
+from bus.buckets import BREAKERS, REFUSALS
 from bus.connection import Bus
 from bus.records.breakers import encode_breaker
-from bus.subjects import breaker_key
-from tas.policy.policy import PolicyKey
+from bus.records.refusals import encode_refused_marks
+from bus.subjects import breaker_key, refused_marks_key
+from tas.policy.policy import MARK_PREFIX, PolicyKey
 from tas.verdict.brake import Breaker, Trip
+from tas.verdict.refused import RefusedLabel
 from tests.integration.servers import Server, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.world import STALE_SECONDS, World, deschedule, labeling, rule
@@ -112,15 +114,22 @@ class StatusScenarios:
         assert found["observedGeneration"] == 1
         assert [each["field"] for each in found["problems"]] == ["spec.strategies.strategy_unavailable"]
 
-    async def test_frozen_labels_are_in_the_status_until_the_reset(self, world: World, status: Checking) -> None:
+    async def test_frozen_labels_are_in_the_status_until_the_reset_and_refused_marks_then(
+        self, world: World, status: Checking
+    ) -> None:
         namespace, name = await world.namespace(), world.name()
+        mark = RefusedLabel(label=f"taint {MARK_PREFIX}{name}", value="NoSchedule", reason="why", count=1, nodes=("a",))
+        await world.put(REFUSALS, refused_marks_key(name), encode_refused_marks((mark,)))
         trip = Trip(since=time.time(), limit=1, wanted=2, selected=3)
         await world.put(BREAKERS, breaker_key(name), encode_breaker(Breaker(trip=trip)))
         key = await world.policy(namespace, name, deschedule())
         found = await wait_for_status(world, key, Ready=("False", "BreakerTripped"))
         assert f"tas reset {key}" in found["message"]
         await world.put(BREAKERS, breaker_key(name), encode_breaker(Breaker()))
-        await wait_for_status(world, key, Ready=("True", "InForce"))
+        found = await wait_for_status(world, key, Ready=("False", "MarksNotWritten"))
+        (problem,) = found["problems"]
+        assert problem["value"] == f"{mark.label}=NoSchedule"
+        assert problem["reason"] == "the API server refuses the taint on 1 node (a): why"
 
     async def test_an_edit_is_reported_with_its_generation(self, world: World, status: Checking) -> None:
         namespace, name = await world.namespace(), world.name()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from bus.buckets import NODES, PODS, POLICIES, SYNCED, VERDICTS, Bucket
+from bus.buckets import BREAKERS, NODES, PODS, POLICIES, SYNCED, VERDICTS, Bucket
 from bus.connection import Bus
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, decode_node_samples, encode_node_samples
@@ -74,13 +74,17 @@ class World:
         """Waits until the API server serves policies, some time after the CRD is created."""
         await eventually(self.admin.policies_are_served, every=0.05)
 
-    async def begin(self) -> None:
-        """Writes `_synced` to all buckets."""
+    async def begin(self, *, freezes: bool = True) -> None:
+        """Writes `_synced` to all buckets; without `freezes` not to BREAKERS."""
         await self.served()
-        for bucket in (NODES, POLICIES, PODS):
-            epoch = await answered(partial(self.bus.epoch, bucket))
-            synced = Synced(epoch=epoch.created, count=0, time=datetime.now(UTC), writer="test", cluster=True)
-            await self.put(bucket, SYNCED, encode(synced))
+        for bucket in (NODES, POLICIES, PODS, *([BREAKERS] if freezes else [])):
+            await self.synced(bucket)
+
+    async def synced(self, bucket: Bucket) -> None:
+        """Writes that the list in a bucket is complete."""
+        epoch = await answered(partial(self.bus.epoch, bucket))
+        synced = Synced(epoch=epoch.created, count=0, time=datetime.now(UTC), writer="test", cluster=True)
+        await self.put(bucket, SYNCED, encode(synced))
 
     async def end(self) -> None:
         """Removes all objects of this test from the API server."""

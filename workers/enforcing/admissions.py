@@ -7,7 +7,6 @@ are added to the work queue again. An admission lasts: nodes of a large round th
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -86,7 +85,6 @@ class Admissions:
         self._asked: dict[str, _Asked] = {}
         self._full: dict[str, tuple[float, float]] = {}  # the first and the last attempt beyond the limit, by key
         self._wake = asyncio.Event()
-        self._tidy_now = asyncio.Event()
         self._throttled = ThrottledLog(log)
 
     async def run(self) -> None:
@@ -112,7 +110,6 @@ class Admissions:
         """Applies a loss of the records: the labels of all nodes are the only record of what was admitted."""
         self._admit_at, self._is_relisted = time.monotonic() + IN_FLIGHT_SECONDS, False
         asyncio.get_running_loop().call_later(IN_FLIGHT_SECONDS, self._relist)
-        self._tidy_now.set()
 
     def note_list(self) -> None:
         """Applies that all nodes are listed again."""
@@ -209,22 +206,15 @@ class Admissions:
         return now - since >= PATIENCE_SECONDS
 
     async def _tidy(self) -> None:
-        """Restores lost freezes, and removes what is no longer needed from the records. Never ends."""
+        """Removes what is no longer needed from the records. Never ends."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TIDY_SECONDS):
-                    await self._tidy_now.wait()
-            self._tidy_now.clear()
+            await asyncio.sleep(TIDY_SECONDS)
             try:
-                await self._records.restore()
                 if self._is_active():
                     for key in self._records.breakers:
                         await self._records.replace(key, partial(self._left, key))
             except BusError as error:
                 log.debug("breaker_not_written", error=str(error))
-                if self._records.has_lost_freezes:
-                    await asyncio.sleep(RETRY_SECONDS)
-                    self._tidy_now.set()
 
     def _left(self, key: str, breaker: Breaker) -> Breaker | None:
         """A breaker without the nodes that have left; None if nothing needs its record."""

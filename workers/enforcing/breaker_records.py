@@ -1,5 +1,8 @@
 """The records of BREAKERS: what this replica knows of them, and how old that is; it writes them, and restores freezes.
 
+After a wipe, a replica that knows the freezes of the epoch before writes them again, and then `_synced`: who only
+follows the freezes waits for it (`workers.following.freezes`).
+
 A watch keeps the records up to date, but nobody knows how far a watch is behind. So before they are relied on, one
 request asks the stream's leader for its last sequence: if the watch has delivered all up to there, all records are
 current, of however many policies. Only if it has not, the records are read.
@@ -19,16 +22,25 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.buckets import BREAKERS, PAUSED
 from bus.connection import Bus, Epoch
-from bus.errors import ConflictError, UnavailableError
-from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
+from bus.errors import BusError, ConflictError, UnavailableError
+from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
 from bus.record_kind import Entry, Unreadable
+from bus.records.synced import Synced
 from bus.watch import Watch
 from tas.verdict.brake import ALL, Breaker, Pause
+from workers.following.synced import write_synced
 
 log = structlog.get_logger("labels")
 
 FRESH_SECONDS = 1.0
 """The largest age of what is known when it is relied on: the rest of `READ_AGE_SECONDS` is for the patch."""
+
+STRANGER_SECONDS = 5.0
+"""How long a replica that does not know the freezes of the epoch before waits for one that does, before it writes
+`_synced`. A replica connects again within a second."""
+
+RETRY_SECONDS = 0.5
+"""The wait after a failed write of freezes or of `_synced`."""
 
 
 class _Known(NamedTuple):
@@ -78,10 +90,16 @@ class BreakerRecords:
             bus,
             PAUSE_RECORDS.to(self._take_in_pause),
             BREAKER_RECORDS.to(self._take_in_breaker),
+            synced_of(BREAKERS).to(self._take_in_synced),
             on_epoch=self._start_epoch,
-            on_batch=on_caught_up,
+            on_batch=self._take_in_batch,
         )
+        self._on_caught_up = on_caught_up
         self._epoch: Epoch | None = None
+        self._synced_epoch = ""  # the last one whose `_synced` is known
+        self._knows_all = False  # whether all freezes up to this epoch are known here
+        self._complete_at = inf  # the monotonic time at which `_synced` of this epoch is to be written
+        self._epoch_began = asyncio.Event()
         self._trips = Counter("tas_breaker_trips", "Breakers that this replica has tripped.", registry=registry)
         tripped = Gauge("tas_breakers_tripped", "Breakers that are tripped: labels are frozen.", registry=registry)
         tripped.set_function(lambda: sum(map(self.freezes, {*self.breakers, *self._carried} - {PAUSED})))
@@ -93,18 +111,15 @@ class BreakerRecords:
         return None if self._watch.status.caught_up else f"{BREAKERS.name}: not caught up with the bus"
 
     async def run(self) -> None:
-        """Follows until cancelled."""
-        await self._watch.run()
+        """Follows, and restores what a wipe has lost, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run())
+            tasks.create_task(self._complete_each_epoch())
 
     @property
     def breakers(self) -> list[str]:
         """The keys of all known breakers."""
         return [key for key in self._known if key != PAUSED]
-
-    @property
-    def has_lost_freezes(self) -> bool:
-        """Whether freezes of a lost bucket are still to be written again."""
-        return bool(self._carried)
 
     def breaker(self, key: str) -> Breaker:
         """A breaker as it is known; an empty one without a record."""
@@ -170,6 +185,28 @@ class BreakerRecords:
                     await self._put(key, Breaker(trip=record.trip), revision=0, read_at=self._known[key].at)
             self._carried.pop(key, None)
 
+    async def _complete_each_epoch(self) -> None:
+        """Writes lost freezes again in each new epoch, and then `_synced`. Never ends."""
+        while True:
+            wait = None if self._complete_at == inf else max(0.0, self._complete_at - time.monotonic())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._epoch_began.wait()
+            self._epoch_began.clear()
+            epoch = self._epoch
+            try:
+                await self.restore()
+                if epoch is None or time.monotonic() < self._complete_at:
+                    continue
+                if self._synced_epoch != epoch.created:
+                    await write_synced(self._bus, BREAKERS, epoch, count=0, writer="labels", cluster=True)
+                if self._epoch is epoch:
+                    self._complete_at = inf
+            except BusError as error:
+                log.debug("breaker_not_written", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._epoch_began.set()
+
     def _current_at(self, key: str) -> float:
         return max(self._all_at, self._known.get(key, _NOTHING).at)
 
@@ -179,12 +216,8 @@ class BreakerRecords:
     def _has_all(self, epoch: Epoch) -> bool:
         """Whether everything up to the last sequence of an epoch was delivered by the watch, or written here."""
         status = self._watch.status
-        if self._epoch is None or epoch.created != self._epoch.created or not status.caught_up:
-            return False
         self._written = {revision for revision in self._written if revision > status.applied}
-        return epoch.last_sequence - status.applied <= len(self._written) and all(
-            revision in self._written for revision in range(status.applied + 1, epoch.last_sequence + 1)
-        )
+        return status.has_all(epoch, written=self._written)
 
     async def _put(self, key: str, record: Breaker | Pause | None, *, revision: int, read_at: float) -> None:
         """Writes or deletes a record. Raises BusError; after a conflict nothing that is known counts as current."""
@@ -218,6 +251,16 @@ class BreakerRecords:
     def _take_in_breaker(self, entry: Entry[str, Breaker]) -> None:
         self._note(entry.key, _Known(entry.read(), entry.revision))
 
+    def _take_in_synced(self, entry: Entry[str, Synced]) -> None:
+        if (synced := entry.readable()) is not None:
+            self._synced_epoch = synced.epoch
+
+    def _take_in_batch(self) -> None:
+        epoch = self._epoch
+        if epoch is not None and self._synced_epoch == epoch.created and self._watch.status.caught_up:
+            self._knows_all = True
+        self._on_caught_up()
+
     def _note(self, key: str, known: _Known) -> None:
         """Stores what was read, written or received, unless a later revision is known."""
         before, was_frozen = self._known.get(key, _NOTHING), self.freezes(key)
@@ -238,7 +281,7 @@ class BreakerRecords:
             self._on_thaw()
 
     def _start_epoch(self, epoch: Epoch) -> None:
-        """A new epoch: the freezes of the last one are written again."""
+        """A new epoch: the freezes of the last one are written again (`_complete_each_epoch`)."""
         before, self._epoch = self._epoch, epoch
         if before is not None and before.created == epoch.created:
             return  # only the watch has begun anew
@@ -248,6 +291,8 @@ class BreakerRecords:
         self._known.clear()
         self._written.clear()
         self._all_at = -inf
+        self._complete_at = time.monotonic() + (0.0 if self._knows_all else STRANGER_SECONDS)
+        self._epoch_began.set()
         if before is not None:
             self._on_loss()
 

@@ -8,37 +8,40 @@ is a part of this worker, since both patch nodes, and nobody else needs the righ
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Collection, Mapping
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import NODES as NODES_BUCKET
-from bus.buckets import POLICIES, SYNCED, VERDICTS
 from bus.connection import Bus, Epoch
 from bus.errors import BusError
-from bus.kinds import NODE_VERDICTS, POLICY_RECORDS
+from bus.kinds import NODE_VERDICTS, REFUSED_LABELS
 from bus.record_kind import Entry, Unreadable
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
-from bus.watch import Watch
 from tas.enforcing.changes import LabelChanges, label_changes
 from tas.enforcing.memory import Declined, PatchLimit, Refusal
-from tas.enforcing.refusals import Refusals, reason_of
+from tas.enforcing.refusals import Refusals
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from workers.enforcing.brake import DEFAULTS, Brake, BrakeSettings
 from workers.enforcing.confirmation import Confirmation
+from workers.enforcing.inputs import Inputs
 from workers.enforcing.label_reports import LabelReports
 from workers.enforcing.lease_first import LeaseFirst
-from workers.enforcing.node_patches import PATCHES, PATCHES_SECONDS, NodeLabels, is_outdated, send_patch
+from workers.enforcing.node_patches import (
+    PATCHES,
+    PATCHES_SECONDS,
+    NodeLabels,
+    is_outdated,
+    refusal_reason,
+    send_patch,
+)
 from workers.enforcing.refusal_records import RefusalRecords
 from workers.enforcing.waking import Waking
 from workers.enforcing.work_queue import RequeueError, WorkQueue
-from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import (
     ConflictError,
@@ -92,20 +95,14 @@ class Labels:
         )
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
         self._reflector = Reflector(client, NODES, on_list=self._take_in_list, on_change=self._take_in_change)
-        self._nodes_synced = SyncedWatch(
+        self._inputs = Inputs(
             bus,
-            bucket=NODES_BUCKET,
-            on_epoch=lambda _: None,
-            on_complete=lambda _: self._start_if_ready(),
-        )
-        self._verdict_watch = Watch(
-            bus, NODE_VERDICTS.to(self._take_in_verdict), on_epoch=self._start_epoch, on_batch=self._start_if_ready
-        )
-        self._policy_watch = SyncedWatch(
-            bus,
-            POLICY_RECORDS.to(self._take_in_policy),
-            on_epoch=self._start_policies,
-            on_complete=self._policies_complete,
+            on_verdict=self._take_in_verdict,
+            on_verdicts_epoch=self._start_epoch,
+            on_policy=self._take_in_policy,
+            on_policies_epoch=self._start_policies,
+            on_policies=self._policies_complete,
+            on_change=self._start_if_ready,
         )
         self._lease = LeaseFirst(bus, "labels", on_held=self._add_all)
         self._brake = Brake(
@@ -123,6 +120,7 @@ class Labels:
         self._records = RefusalRecords(
             bus,
             self._refusals,
+            REFUSED_LABELS,
             is_active=lambda: self._lease.held,
             is_complete=lambda: self._unchecked is not None and not self._unchecked,
         )
@@ -130,15 +128,9 @@ class Labels:
 
     def unready(self) -> str | None:
         """Why nothing is written yet."""
-        policies, nodes = self._policy_watch.synced, self._nodes_synced.synced
         reasons = (
             None if self._reflector.listed else f"nodes: {self._reflector.problem}",
-            self._policy_watch.unready(),
-            f"{POLICIES.name}: its policies are not those of a cluster" if policies and not policies.cluster else None,
-            f"{NODES_BUCKET.name}: no complete list of a cluster yet (key {SYNCED})"
-            if not nodes or not nodes.cluster
-            else None,
-            None if self._verdict_watch.status.caught_up else f"{VERDICTS.name}: not caught up with the bus",
+            *self._inputs.unready(),
             self._brake.unready(),
         )
         return "; ".join(reason for reason in reasons if reason is not None) or None
@@ -148,9 +140,7 @@ class Labels:
         async with asyncio.TaskGroup() as tasks:
             for part in (
                 self._reflector,
-                self._verdict_watch,
-                self._policy_watch,
-                self._nodes_synced,
+                self._inputs,
                 self._lease,
                 self._queue,
                 self._brake,
@@ -316,13 +306,13 @@ class Labels:
             self._kept.add(name, label, None, at=time.monotonic())
 
     def _refuse(self, name: str, label: str, value: str | None, error: KubernetesError) -> None:
-        self._refused.add(name, label, value, at=time.monotonic(), reason=_reason(error, name))
+        self._refused.add(name, label, value, at=time.monotonic(), reason=refusal_reason(error, name))
         self._reports.refused(name, label, value, error)
 
     def _forbidden(self, name: str, values: Mapping[str, str | None], error: ForbiddenError) -> None:
         """Notes that a whole patch is not allowed; the queue tries again. 401 passes: it is about the credentials."""
         if error.code == 403 and name in self._nodes:
-            reason = _reason(error, name)
+            reason = refusal_reason(error, name)
             self._refusals.set(name, {label: Refusal(value, reason) for label, value in values.items()})
             self._checked(name)
 
@@ -390,7 +380,6 @@ class Labels:
     def _start_epoch(self, epoch: Epoch) -> None:
         log.info("verdicts_epoch_changed", epoch=epoch.created)
         self._verdicts.clear()
-        self._started = False
         self._records.check_all()  # the whole bus may have been wiped
 
     def _take_in_verdict(self, entry: Entry[str, NodeVerdict]) -> None:
@@ -416,7 +405,6 @@ class Labels:
     def _policies_complete(self, synced: Synced) -> None:
         log.info("policies_complete", cluster=synced.cluster, count=synced.count, writer=synced.writer)
         self._recheck_kept()
-        self._start_if_ready()
 
     def _recheck_kept(self) -> None:
         """Checks kept orphans again: the policies may not keep them any more."""
@@ -435,8 +423,3 @@ def _verdict_of(entry: Entry[str, NodeVerdict]) -> NodeVerdict | None:
 def _policies_of(verdict: NodeVerdict | None, uid: str) -> Mapping[PolicyKey, PolicyVerdict]:
     """The policies' verdicts; empty if the verdict is of another node with this name."""
     return verdict.policies if verdict is not None and verdict.node_uid == uid else {}
-
-
-def _reason(error: KubernetesError, name: str) -> str:
-    """Why the API server refused a label of a node. The same text is stored once for all nodes."""
-    return sys.intern(reason_of(error.status.message or str(error), name))

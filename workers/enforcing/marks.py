@@ -3,7 +3,8 @@
 The worker watches complete nodes, and keeps of each node only its labels and marks of policies. Before a patch it reads
 the node and the verdict again. A patch has the whole list of taints or conditions as read, with the node's uid and
 resource version: the API server refuses the patch if anybody has changed the node since. So nothing of others is lost,
-and any number of replicas may run. While no policy has marks, the nodes are listed once at the start, for orphans, and
+and any number of replicas may run. A pause or a trip that the bus has stored is obeyed by every patch whose reads begin
+later. While no policy has marks, the nodes are listed once at the start, for orphans, and
 then neither watched nor patched.
 """
 
@@ -15,14 +16,11 @@ from datetime import UTC, datetime
 import structlog
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import NODES as NODES_BUCKET
-from bus.buckets import POLICIES, SYNCED, VERDICTS
 from bus.connection import Bus, Epoch
 from bus.errors import BusError
-from bus.kinds import NODE_VERDICTS, POLICY_RECORDS
+from bus.kinds import NODE_VERDICTS, REFUSED_MARKS
 from bus.record_kind import Entry, Unreadable
 from bus.records.policies import PolicyRecord
-from bus.watch import Watch
 from tas.enforcing.labels import desired_labels
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.marks import (
@@ -35,25 +33,29 @@ from tas.enforcing.marks import (
     changed_taints,
     is_settled,
     mark_changes,
+    mark_policy,
     may_remove_mark,
     node_marks,
     wanted_marks,
 )
-from tas.enforcing.memory import Declined, PatchLimit
+from tas.enforcing.memory import Declined, PatchLimit, Refusal
+from tas.enforcing.refusals import Refusals
 from tas.errors import InvalidInputError
 from tas.policy.policy import Policy, PolicyKey, StrategyType
 from tas.verdict.verdict import NodeVerdict, PolicyVerdict
 from workers.enforcing.confirmation import Confirmation
+from workers.enforcing.inputs import Inputs
 from workers.enforcing.lease_first import LeaseFirst
 from workers.enforcing.mark_reports import MarkReports
-from workers.enforcing.node_patches import PATCHES, PATCHES_SECONDS, is_outdated
+from workers.enforcing.node_patches import PATCHES, PATCHES_SECONDS, is_outdated, refusal_reason
+from workers.enforcing.refusal_records import RefusalRecords
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.freezes import Freezes
-from workers.following.synced import SyncedWatch
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import (
     ConflictError,
     ExpiredError,
+    ForbiddenError,
     InvalidError,
     KubernetesError,
     NotFoundError,
@@ -92,6 +94,8 @@ class Marks:
         self._strays: dict[str, set[str]] = {}  # nodes with a mark but without the label, by name of the policies
         self._held_back: dict[str, dict[str, float]] = {}  # nodes that wait for these, each with the first attempt
         self._refused = Declined(seconds=RESYNC_SECONDS)
+        self._refusals = Refusals(mark_policy)
+        self._unchecked: set[str] | None = None  # nodes that this replica has not handled yet; None before it is ready
         self._kept = Declined(seconds=RESYNC_SECONDS)  # orphans that policies keep
         self._limit = PatchLimit(PATCHES, seconds=PATCHES_SECONDS)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
@@ -106,37 +110,32 @@ class Marks:
         self._is_needed = asyncio.Event()
         self._is_not_needed = asyncio.Event()
         self._is_needed.set()  # until the first list has shown that no node has a mark
-        self._nodes_synced = SyncedWatch(
-            bus, bucket=NODES_BUCKET, on_epoch=lambda _: None, on_complete=lambda _: self._add_all()
-        )
-        self._verdict_watch = Watch(
+        self._inputs = Inputs(
             bus,
-            NODE_VERDICTS.to(lambda entry: self._add(entry.key)),
-            on_epoch=self._start_verdicts,
-            on_batch=self._start_if_caught_up,
-        )
-        self._policy_watch = SyncedWatch(
-            bus,
-            POLICY_RECORDS.to(self._take_in_policy),
-            on_epoch=self._start_policies,
-            on_complete=lambda _: self._policies_complete(),
+            on_verdict=lambda entry: self._add(entry.key),
+            on_verdicts_epoch=self._start_epoch,
+            on_policy=self._take_in_policy,
+            on_policies_epoch=self._start_policies,
+            on_policies=lambda _: self._check_need(),
+            on_change=self._start_if_ready,
         )
         self._lease = LeaseFirst(bus, "marks", on_held=self._add_all)
-        self._freezes = Freezes(bus, on_change=self._add_all)
-        self._started = False  # whether the verdicts of the epoch are known
+        self._freezes = Freezes(bus, on_change=self._take_in_freezes)
+        self._records = RefusalRecords(
+            bus,
+            self._refusals,
+            REFUSED_MARKS,
+            is_active=lambda: self._lease.held,
+            is_complete=lambda: self._unchecked is not None and not self._unchecked,
+        )
+        self._started = False
 
     def unready(self) -> str | None:
         """Why nothing is written yet."""
-        policies, nodes = self._policy_watch.synced, self._nodes_synced.synced
         is_listed = not self._wanted or self._reflector.listed
         reasons = (
             None if is_listed else f"nodes: {self._reflector.problem}",
-            self._policy_watch.unready(),
-            f"{POLICIES.name}: its policies are not those of a cluster" if policies and not policies.cluster else None,
-            f"{NODES_BUCKET.name}: no complete list of a cluster yet (key {SYNCED})"
-            if not nodes or not nodes.cluster
-            else None,
-            None if self._verdict_watch.status.caught_up else f"{VERDICTS.name}: not caught up with the bus",
+            *self._inputs.unready(),
             self._freezes.unready(),
         )
         return "; ".join(reason for reason in reasons if reason is not None) or None
@@ -146,12 +145,11 @@ class Marks:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_nodes())
             for part in (
-                self._verdict_watch,
-                self._policy_watch,
-                self._nodes_synced,
+                self._inputs,
                 self._lease,
                 self._queue,
                 self._freezes,
+                self._records,
             ):
                 tasks.create_task(part.run())
 
@@ -179,7 +177,7 @@ class Marks:
         """Decides whether nodes are followed, once the policies and the nodes are known."""
         if self._wanted:
             self._is_needed.set()
-        elif self._policy_watch.synced and self._reflector.listed and not self._marked:
+        elif self._inputs.policies.synced and self._reflector.listed and not self._marked:
             self._is_needed.clear()
             self._is_not_needed.set()
 
@@ -200,7 +198,10 @@ class Marks:
         if node is None or self.unready() is not None or is_settled(node, self._wanted):
             return None
         policies = await self._verdicts(name, node.uid)
-        if self._changes(name, node, policies, labels=None):
+        changes = self._changes(name, node, policies, labels=None)
+        if not self._undeclined(name, changes):
+            self._note_refusals(name, policies, changes)
+        else:
             if (wait := self._limit.wait(name, at=time.monotonic())) > 0:
                 self._reports.too_often(name, patches=PATCHES, seconds=PATCHES_SECONDS)
                 return wait
@@ -223,10 +224,10 @@ class Marks:
         policies: Mapping[PolicyKey, PolicyVerdict],
         *,
         labels: Mapping[str, str] | None,
-    ) -> list[MarkChange]:
-        """The changes of a node, without those that the API server or a policy declined lately."""
+    ) -> Sequence[MarkChange]:
+        """The changes of a node."""
         since = {policy: nodes.pop(name) for policy, nodes in self._held_back.items() if name in nodes}
-        found = mark_changes(
+        return mark_changes(
             node,
             self._wanted,
             desired_labels(policies, self._confirmation.claims),
@@ -234,9 +235,12 @@ class Marks:
             is_stray=lambda policy: self._is_stray(policy, name, since),
             is_frozen=self._is_frozen,
         )
+
+    def _undeclined(self, name: str, changes: Collection[MarkChange]) -> list[MarkChange]:
+        """Those of `changes` that neither the API server nor a policy declined lately."""
         now = time.monotonic()
         declined = {**self._kept.of(name, at=now), **self._refused.of(name, at=now)}
-        return [each for each in found if each.mark not in declined or declined[each.mark] != each.text]
+        return [each for each in changes if each.mark not in declined or declined[each.mark] != each.text]
 
     async def _patch(self, name: str) -> None:
         """Reads the node, and patches what differs. Raises KubernetesError, BusError, RequeueError."""
@@ -250,8 +254,11 @@ class Marks:
             return
         # After the read of the node: so marks of other replicas come from this verdict or an earlier one.
         policies = await self._verdicts(name, found.metadata.uid)
+        if not await self._freezes.are_current():
+            raise RequeueError("a pause or a trip may not be known yet")
         labels = found.metadata.labels
-        changes = self._changes(name, _marks_of(found), policies, labels=labels)
+        wanted = self._changes(name, _marks_of(found), policies, labels=labels)
+        changes = self._undeclined(name, wanted)
         requested = {each.policy: each.owner for each in changes if each.owner is not None}
         confirmed = await self._confirmation.confirmed(name, requested, policies, labels)
         allowed = [
@@ -268,15 +275,24 @@ class Marks:
             allowed = [each for each in orphans if may_remove_mark(each.kind, each.policy, listed)]
             self._keep(name, [each for each in orphans if each not in allowed], listed_at)
         await self._send_all(name, found, allowed, read_at=read_at)
+        self._note_refusals(name, policies, wanted)
         if unconfirmed := requested.keys() - confirmed:
             self._reports.unconfirmed(name, unconfirmed)
             raise RequeueError("the end of a violation is not confirmed")
 
     async def _send_all(self, name: str, found: MarkedNode, changes: Sequence[MarkChange], *, read_at: float) -> None:
-        """Sends one patch for the taints and one for the conditions."""
+        """Sends one patch for the taints and one for the conditions: these are different rights."""
+        forbidden: list[MarkChange] = []
+        error: ForbiddenError | None = None
         for kind in MarkKind:
             if of_kind := [each for each in changes if each.kind is kind]:
-                found = await self._send(name, found, of_kind, read_at=read_at)
+                try:
+                    found = await self._send(name, found, of_kind, read_at=read_at)
+                except ForbiddenError as found_error:
+                    forbidden, error = [*forbidden, *of_kind], found_error
+        if error is not None:
+            self._forbidden(name, forbidden, error)
+            raise error
 
     async def _send(self, name: str, found: MarkedNode, changes: Sequence[MarkChange], *, read_at: float) -> MarkedNode:
         """The node after changes of one kind. Changes that the API server refuses are left out; raises as `_patch`."""
@@ -300,7 +316,8 @@ class Marks:
             if is_outdated(error, name):
                 raise ConflictError(str(error), code=error.code, status=error.status) from error
             if len(changes) == 1:
-                self._refused.add(name, changes[0].mark, changes[0].text, at=time.monotonic())
+                reason = refusal_reason(error, name)
+                self._refused.add(name, changes[0].mark, changes[0].text, at=time.monotonic(), reason=reason)
                 self._reports.refused(name, changes[0], error)
                 return found
         else:
@@ -318,6 +335,30 @@ class Marks:
             return
         for each in orphans:
             self._kept.add(name, each.mark, None, at=time.monotonic())
+
+    # Refused marks
+
+    def _forbidden(self, name: str, changes: Collection[MarkChange], error: ForbiddenError) -> None:
+        """Notes that a whole patch is not allowed; the queue tries again. 401 passes: it is about the credentials."""
+        if error.code == 403 and name in self._nodes:
+            reason = refusal_reason(error, name)
+            self._note(name, {each.mark: Refusal(each.text, reason) for each in changes})
+
+    def _note_refusals(
+        self, name: str, policies: Mapping[PolicyKey, PolicyVerdict], wanted: Collection[MarkChange]
+    ) -> None:
+        """Notes which of the wanted changes are refused, unless the node is gone or has no verdict."""
+        if policies and name in self._nodes:
+            self._note(name, self._refused.among(name, {each.mark: each.text for each in wanted}))
+        self._checked(name)
+
+    def _note(self, name: str, refused: Mapping[str, Refusal]) -> None:
+        self._refusals.set(name, refused)
+        self._checked(name)
+
+    def _checked(self, name: str) -> None:
+        if self._unchecked:
+            self._unchecked.discard(name)
 
     # Marks without a label
 
@@ -357,20 +398,32 @@ class Marks:
 
     def _add(self, name: str) -> None:
         node = self._nodes.get(name)
-        if node is not None and not is_settled(node, self._wanted):
+        if node is None:
+            return
+        if is_settled(node, self._wanted):
+            self._note(name, {})
+        else:
             self._queue.add(name, after=self._lease.delay)
 
     def _add_all(self) -> None:
         for name in self._nodes:
             self._add(name)
 
-    def _start_verdicts(self, _: Epoch) -> None:
-        self._started = False
-
-    def _start_if_caught_up(self) -> None:
-        if not self._started and self._verdict_watch.status.caught_up:
-            self._started = True
+    def _start_if_ready(self) -> None:
+        """Adds every node when the worker has become ready."""
+        ready = self.unready() is None
+        if ready and not self._started:
+            if self._unchecked is None:
+                self._unchecked = {name for name, node in self._nodes.items() if not is_settled(node, self._wanted)}
             self._add_all()
+        self._started = ready
+
+    def _start_epoch(self, _: Epoch) -> None:
+        self._records.check_all()  # the whole bus may have been wiped
+
+    def _take_in_freezes(self) -> None:
+        self._start_if_ready()
+        self._add_all()
 
     def _take_in_list(self, listing: Listing[MarkedNode]) -> None:
         for name in self._nodes.keys() - {each.metadata.name for each in listing.items}:
@@ -378,6 +431,7 @@ class Marks:
         for each in listing.items:
             self._take_in_node(each)
         self._check_need()
+        self._start_if_ready()
 
     def _take_in_change(self, change: Change[MarkedNode]) -> None:
         if change.type is ChangeType.DELETED:
@@ -400,6 +454,7 @@ class Marks:
     def _drop_node(self, name: str) -> None:
         self._nodes.pop(name, None)
         self._marked.discard(name)
+        self._note(name, {})
         self._note_strays(name, ())
         for nodes in self._held_back.values():
             nodes.pop(name, None)
@@ -427,10 +482,6 @@ class Marks:
         if wanted != before:
             self._add_all()
         self._check_need()
-
-    def _policies_complete(self) -> None:
-        self._check_need()
-        self._add_all()
 
 
 def _marks_of(found: MarkedNode) -> NodeMarks:

@@ -5,11 +5,13 @@ overwrite a change, and it is not sent if its reads are too old. If the API serv
 set without it.
 """
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tas.enforcing.managers import FIELD_MANAGER
+from tas.enforcing.refusals import reason_of
 from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, InvalidError, KubernetesError, NotFoundError, RejectedError
@@ -98,6 +100,11 @@ def is_outdated(error: KubernetesError, name: str) -> bool:
     if isinstance(error, NotFoundError):
         return error.confirms_missing(group="", plural="nodes", name=name)
     return isinstance(error, ConflictError) or _is_successor(error)
+
+
+def refusal_reason(error: KubernetesError, name: str) -> str:
+    """Why the API server refused a change of a node. The same text is stored once for all nodes."""
+    return sys.intern(reason_of(error.status.message or str(error), name))
 
 
 def _label_managers(metadata: Metadata, labels: Collection[str]) -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Writes the labels that the API server refuses to REFUSALS, where the status of policies finds them."""
+"""Writes the labels and marks that the API server refuses to REFUSALS, where the status of policies finds them."""
 
 import asyncio
 import time
@@ -9,8 +9,9 @@ import structlog
 
 from bus.connection import Bus
 from bus.errors import BusError
-from bus.kinds import REFUSED_LABELS
+from bus.record_kind import RecordKind
 from tas.enforcing.refusals import Refusals, combined
+from tas.verdict.refused import RefusedLabel
 
 log = structlog.get_logger("labels")
 
@@ -31,16 +32,23 @@ RENEW_SECONDS = 600.0
 
 
 class RefusalRecords:
-    """Part of the worker `labels`. Only the replica that holds the lease (`is_active`) writes.
+    """Part of the workers `labels` and `marks`, each with a `kind` of records.
 
-    A record only grows, and is not renewed, until `is_complete`: until the replica has handled every node, an earlier
-    replica may know more.
+    Only the replica that holds the lease (`is_active`) writes. A record only grows, and is not renewed, until
+    `is_complete`: until the replica has handled every node, an earlier replica may know more.
     """
 
     def __init__(
-        self, bus: Bus, refusals: Refusals, *, is_active: Callable[[], bool], is_complete: Callable[[], bool]
+        self,
+        bus: Bus,
+        refusals: Refusals,
+        kind: RecordKind[str, tuple[RefusedLabel, ...]],
+        *,
+        is_active: Callable[[], bool],
+        is_complete: Callable[[], bool],
     ) -> None:
         self._bus = bus
+        self._kind = kind
         self._refusals = refusals
         self._is_active = is_active
         self._is_complete = is_complete
@@ -67,7 +75,7 @@ class RefusalRecords:
     async def _check(self, now: float) -> None:
         changed = self._refusals.changed
         if now - self._all_checked_at >= CHECK_ALL_SECONDS:
-            changed.update(entry.key for entry in await REFUSED_LABELS.entries(self._bus))
+            changed.update(entry.key for entry in await self._kind.entries(self._bus))
             changed.update(self._refusals.names)
             self._all_checked_at = now
         for name in sorted(changed):
@@ -78,17 +86,17 @@ class RefusalRecords:
     async def _write(self, name: str, now: float) -> None:
         """Writes or deletes a record if it differs. Raises BusError."""
         read_at = time.monotonic()
-        stored = await REFUSED_LABELS.get(self._bus, name)
+        stored = await self._kind.get(self._bus, name)
         current = stored.readable() or ()
         refused, is_complete = self._refusals.of(name, current), self._is_complete()
         if not is_complete:
             refused = combined(current, refused)
         is_due = is_complete and time.time() - stored.created >= RENEW_SECONDS
         if refused and (refused != current or is_due):
-            await REFUSED_LABELS.put(
+            await self._kind.put(
                 self._bus, name, refused, revision=stored.revision, read_at=read_at, ttl_seconds=EXPIRE_SECONDS
             )
             self._written[name] = now
         elif stored.present and not refused and is_complete:
-            await REFUSED_LABELS.delete(self._bus, name, revision=stored.revision, read_at=read_at)
+            await self._kind.delete(self._bus, name, revision=stored.revision, read_at=read_at)
             self._written.pop(name, None)

@@ -1,8 +1,8 @@
 """The status of TASPolicies: written by one replica at a time, rarely, and only if it differs.
 
-The lease holder follows VERDICTS for the states, NODES for missing metrics, REFUSALS for labels that the API server
-refuses, BREAKERS for frozen labels, and the policies of the API server. A lease does not prevent late writes, so each
-patch is conditional on the policy's uid and resource version.
+The lease holder follows VERDICTS for the states, NODES for missing metrics, REFUSALS for labels and marks that the API
+server refuses, BREAKERS for frozen labels, and the policies of the API server. A lease does not prevent late writes, so
+each patch is conditional on the policy's uid and resource version.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from bus.kinds import (
     NODE_VERDICTS,
     PAUSE_RECORDS,
     REFUSED_LABELS,
+    REFUSED_MARKS,
 )
 from bus.lease import Lease
 from bus.record_kind import Entry, Unreadable
@@ -156,6 +157,7 @@ class PolicyStatus:
         violated = states.get(StrategyType.DESCHEDULE, NodeStates()).violated
         foreign = foreign_values(policy, following.labels_of(violated, policy.key.name))
         refused = following.refused.get(policy.key.name, ())
+        refused_marks = following.refused_marks.get(policy.key.name, ())
         unset = following.unset.problems(
             (policy.key, metadata.uid),
             following.has_label,
@@ -175,6 +177,7 @@ class PolicyStatus:
                 *following.no_room(written),
             ),
             unset=() if freeze is not None else (*refused_problems(policy.key, claims, refused), *unset),
+            unmarked=() if freeze is not None else tuple(refused_problems(policy.key, claims, refused_marks)),
             freeze=freeze,
             states=states,
             unseen=following.unseen(policy),
@@ -224,6 +227,7 @@ class _Following:
         self.book = StateBook()
         self.unset = UnsetLabels(seconds=UNSET_SECONDS)
         self.refused: dict[str, tuple[RefusedLabel, ...]] = {}  # by name of the policies
+        self.refused_marks: dict[str, tuple[RefusedLabel, ...]] = {}
         self.breakers: dict[str, Breaker] = {}  # by name of the policies
         self.pause: Pause | None = None
         self.changed: set[PolicyKey] = set()
@@ -238,7 +242,12 @@ class _Following:
         self._verdicts = Watch(
             bus, NODE_VERDICTS.to(self._verdict), on_epoch=lambda _: self._verdicts_epoch_began(), pace=PACE_SECONDS
         )
-        self._refusals = Watch(bus, REFUSED_LABELS.to(self._take_refused), on_epoch=lambda _: self.refused.clear())
+        self._refusals = Watch(
+            bus,
+            REFUSED_LABELS.to(partial(self._take_refused, self.refused)),
+            REFUSED_MARKS.to(partial(self._take_refused, self.refused_marks)),
+            on_epoch=lambda _: self._refusals_epoch_began(),
+        )
         self._breakers = Watch(
             bus,
             PAUSE_RECORDS.to(self._take_pause),
@@ -376,11 +385,13 @@ class _Following:
         }
         self.changed.update(self.book.take(entry.key, states))
 
-    def _take_refused(self, entry: Entry[str, tuple[RefusedLabel, ...]]) -> None:
+    def _take_refused(
+        self, by_name: dict[str, tuple[RefusedLabel, ...]], entry: Entry[str, tuple[RefusedLabel, ...]]
+    ) -> None:
         if refused := entry.readable():
-            self.refused[entry.key] = refused
+            by_name[entry.key] = refused
         else:
-            self.refused.pop(entry.key, None)
+            by_name.pop(entry.key, None)
         self.changed.update(self.claims.named(entry.key))
 
     def _take_pause(self, entry: Entry[str, Pause]) -> None:
@@ -399,6 +410,10 @@ class _Following:
             self._facts[entry.key] = entry
         else:
             self._facts.pop(entry.key, None)
+
+    def _refusals_epoch_began(self) -> None:
+        self.refused.clear()
+        self.refused_marks.clear()
 
     def _breakers_epoch_began(self) -> None:
         self.breakers.clear()

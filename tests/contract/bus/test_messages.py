@@ -14,7 +14,12 @@ from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
-from bus.records.refusals import decode_refused_labels, encode_refused_labels
+from bus.records.refusals import (
+    decode_refused_labels,
+    decode_refused_marks,
+    encode_refused_labels,
+    encode_refused_marks,
+)
 from bus.records.samples import decode_samples, encode_samples
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
@@ -216,6 +221,15 @@ REFUSED = (
         nodes=("node-1",),
     ),
 )
+REFUSED_MARKS = (
+    RefusedLabel(
+        label="taint telemetry.aware.scheduling/demo",
+        value="NoSchedule",
+        reason="nodes \"NODE\" is forbidden: ValidatingAdmissionPolicy 'node-taints' denied request: ask the team",
+        count=4,
+        nodes=("node-1", "node-2", "node-3"),
+    ),
+)
 
 BREAKER = Breaker(
     nodes={"ip-10-0-0-1.ec2.internal": 48213, "node-1": 48190}, trip=Trip(since=YEAR, limit=2, wanted=3, selected=4)
@@ -230,6 +244,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
     ("pod.json", POD, encode, decode_pod),
     ("refused-labels.json", REFUSED, encode_refused_labels, decode_refused_labels),
+    ("refused-marks.json", REFUSED_MARKS, encode_refused_marks, decode_refused_marks),
     ("source.json", SOURCE, encode_source_state, decode_source_state),
     ("synced.json", SYNCED, encode_synced, decode_synced),
     ("verdict.json", VERDICT, encode_verdict, decode_verdict),

@@ -1,10 +1,11 @@
-"""A replica of labels that sends itself a signal between the check of a removal and its patch.
+"""A replica of labels, or marks, that sends itself a signal between the check of a removal and its patch.
 
     python -m tests.integration.workers.halting_labels BUS KUBECONFIG SIGNAL LINE
 
 It sends `SIGNAL` (`STOP`, `KILL`) to itself, once, at `LINE`: `read` is after all reads of a removal, before their
 check; `send` is after the last check of a patch that removes a label, just before the patch is sent. With `later` as
-LINE it does nothing until it gets one of `SIGNALS`, which sets the line or clears it.
+LINE it does nothing until it gets one of `SIGNALS`, which sets the line or clears it. With `--worker marks`, `send` is
+before any patch of taints.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from bus.connection import Bus, RawEntry
 from tests.kubernetes.world import STALE_SECONDS
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.labels import Labels
+from workers.enforcing.marks import Marks
 from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
@@ -67,19 +69,19 @@ class HaltingBus(Bus):
 
 
 def halt_bodies(halt: Halt) -> None:
-    """Calls `halt` before the body of a patch with a removal is sent."""
+    """Calls `halt` before the body of a patch with a removal of labels, or with taints, is sent."""
 
     class HaltingBody(workers.kubernetes.client._Body):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for content in super().__aiter__():
-                if b'"labels"' in content and b"null" in content:
+                if (b'"labels"' in content and b"null" in content) or b'"taints"' in content:
                     halt.at("send")
                 yield content
 
     workers.kubernetes.client._Body = HaltingBody  # type: ignore[misc]
 
 
-async def main(url: str, kubeconfig: Path, halt: Halt, *, name: str, stale_after: float) -> int:
+async def main(url: str, kubeconfig: Path, halt: Halt, *, worker: str, name: str, stale_after: float) -> int:
     registry = new_registry()
     async with (
         stop_signals() as stop,
@@ -90,8 +92,12 @@ async def main(url: str, kubeconfig: Path, halt: Halt, *, name: str, stale_after
         bus.halt = halt
         halt_bodies(halt)
         brake = BrakeSettings(policy=None, over_all=None, flap_budget=0)  # a history may use this replica
-        worker = Labels(bus, client, registry=registry, default_stale_after=stale_after, brake=brake)
-        return await Supervisor([worker], registry=registry, health=Address("127.0.0.1", 0)).run(stop)
+        replica: Labels | Marks
+        if worker == "labels":
+            replica = Labels(bus, client, registry=registry, default_stale_after=stale_after, brake=brake)
+        else:
+            replica = Marks(bus, client, registry=registry, default_stale_after=stale_after)
+        return await Supervisor([replica], registry=registry, health=Address("127.0.0.1", 0)).run(stop)
 
 
 if __name__ == "__main__":
@@ -100,6 +106,7 @@ if __name__ == "__main__":
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("signal")
     parser.add_argument("line", choices=(*LINES, "later"))
+    parser.add_argument("--worker", choices=("labels", "marks"), default="labels")
     parser.add_argument("--name", default="labels", help="its name in the user agent")
     parser.add_argument("--stale-after", type=float, default=STALE_SECONDS)
     given = parser.parse_args()
@@ -108,4 +115,5 @@ if __name__ == "__main__":
     for named, number in SIGNALS.items():
         signal.signal(number, partial(halting.handle, named))
     configure_logging(LogFormat.JSON, LogLevel.INFO)
-    sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, name=given.name, stale_after=given.stale_after)))
+    options = {"worker": given.worker, "name": given.name, "stale_after": given.stale_after}
+    sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, **options)))

@@ -16,11 +16,13 @@ from bus.subjects import (
     parse_pod_key,
     parse_policy_key,
     parse_refusals_key,
+    parse_refused_marks_key,
     parse_samples_subject,
     parse_verdict_key,
     pod_key,
     policy_key,
     refusals_key,
+    refused_marks_key,
     samples_subject,
     token,
     verdict_key,
@@ -55,6 +57,8 @@ def test_every_node_and_source_reads_back(node: str, source: str) -> None:
 def test_every_policy_reads_back(key: PolicyKey) -> None:
     assert parse_policy_key(policy_key(key)) == key
     assert parse_refusals_key(refusals_key(key.name)) == key.name
+    assert parse_refused_marks_key(refused_marks_key(key.name)) == key.name
+    assert parse_refused_marks_key(refusals_key(key.name)) is None
     assert parse_breaker_key(breaker_key(key.name)) == key.name
 
 

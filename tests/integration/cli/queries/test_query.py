@@ -17,7 +17,7 @@ from bus.connection import Bus
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts, encode_node_samples
 from bus.records.policies import PolicyRecord, encode_policy
-from bus.records.refusals import encode_refused_labels
+from bus.records.refusals import encode_refused_labels, encode_refused_marks
 from bus.records.verdicts import encode_verdict
 from bus.scrapes import publish_scrape, refused_on_arrival
 from bus.server import EmbeddedServer, find_binary
@@ -236,16 +236,19 @@ async def test_get_policies_shows_the_files_that_are_not_in_force(tas: Tas, bus:
     assert [(each["field"], each["value"]) for each in second["problems"]] == [("spec.suspend", "'x'"), ("spec", "[]")]
 
 
-async def test_get_policies_shows_why_the_api_server_refuses_a_label_of_the_owner(tas: Tas, bus: Bus) -> None:
+async def test_get_policies_shows_why_the_api_server_refuses_labels_and_marks_of_the_owner(tas: Tas, bus: Bus) -> None:
     for namespace in ("default", "other"):
         await put_policy(bus, "p", {"strategies": {"deschedule": rules("m Equals 1")}}, namespace=namespace)
     refused = RefusedLabel(label="p", value="violating", reason="ask the team", count=4, nodes=("a", "b", "c"))
     await bus.put(REFUSALS, "p", encode_refused_labels((refused,)), revision=0, read_at=time.monotonic())
+    mark = RefusedLabel(label="taint telemetry.aware.scheduling/p", reason="no", count=1, nodes=("a",))
+    await bus.put(REFUSALS, "p.marks", encode_refused_marks((mark,)), revision=0, read_at=time.monotonic())
     owner, other = (await tas("get", "policies", "--json")).json
-    (problem,) = owner["problems"]
+    problem, of_mark = owner["problems"]
     assert (owner["namespace"], other["problems"], problem["value"]) == ("default", [], "p=violating")
     text = "the API server refuses the label on 4 nodes (a, b, c and 1 more): ask the team"
     assert problem["reason"] == text
+    assert of_mark["reason"] == "the API server refuses the removal of the taint on 1 node (a): no"
     assert text in (await tas("get", "policies")).out
 
 

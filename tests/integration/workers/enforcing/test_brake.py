@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -10,33 +10,23 @@ from typing import Any
 
 import pytest
 
-from bus.buckets import BREAKERS, PAUSED
+from bus.buckets import BREAKERS, PAUSED, SYNCED
 from bus.connection import Bus
 from bus.feed import Feed
-from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS
+from bus.kinds import BREAKER_RECORDS, PAUSE_RECORDS, synced_of
 from cli.brake import _pause, _repeated, _reset, _resume
 from sandbox import Sandbox
 from sandbox.resources import NODES
 from tas.enforcing.limits import DefaultLimit
 from tas.verdict.brake import ALL, Breaker, Trip
 from tests.integration.servers import Server, answered, eventually
+from tests.kubernetes.admin import Admin
 from tests.kubernetes.label_fixtures import Running, labels, labels_running, world
 from tests.kubernetes.label_scenarios import VIOLATING, has
 from tests.kubernetes.world import World, deschedule
 from workers.enforcing.brake import BrakeSettings
 
 __all__ = ["labels", "world"]
-
-
-@pytest.fixture
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox.start() as sandbox:
-        yield sandbox
-
-
-@pytest.fixture
-def kubeconfig(sandbox: Sandbox, tmp_path: Path) -> Path:
-    return sandbox.kubeconfig(tmp_path / "kubeconfig")
 
 
 @pytest.fixture
@@ -64,6 +54,13 @@ async def wait_for_trip(world: World, key: str) -> None:
         return (await breaker(world, key)).trip is not None
 
     await eventually(is_tripped)
+
+
+async def is_complete(world: World) -> bool:
+    """Whether `_synced` says that the freezes of this epoch are complete."""
+    epoch = await answered(partial(world.bus.epoch, BREAKERS))
+    synced = (await answered(partial(synced_of(BREAKERS).get, world.bus, SYNCED))).readable()
+    return synced is not None and synced.epoch == epoch.created
 
 
 async def nodes_of(world: World, count: int) -> list[str]:
@@ -195,6 +192,10 @@ async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pa
         return pause is not None and pause.reason == "upgrade"
 
     await eventually(is_written_again)
+    await eventually(partial(is_complete, world))  # `labels` knew all freezes, so it waits for no other replica
+    paused = await answered(partial(PAUSE_RECORDS.get, world.bus, PAUSED))
+    synced = await answered(partial(synced_of(BREAKERS).get, world.bus, SYNCED))
+    assert 0 < paused.revision < synced.revision
     await world.begin()
     for node in (first, second):
         await world.facts(node, await world.admin.get(f"/api/v1/nodes/{node}"))
@@ -209,6 +210,23 @@ async def test_while_paused_no_label_changes_and_a_wiped_bus_does_not_end_the_pa
     assert await _resume(world.bus) == 0
     await eventually(has(world, first, name, None))
     await eventually(has(world, second, name, VIOLATING))
+
+
+async def test_a_replica_that_knows_no_earlier_freezes_waits_before_it_calls_them_complete(
+    bus: Bus, kubeconfig: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Admin.connect(kubeconfig) as admin:
+        world = World(admin, bus)
+        await world.begin(freezes=False)
+        for seconds, writes in ((600.0, False), (0.3, True)):
+            monkeypatch.setattr("workers.enforcing.breaker_records.STRANGER_SECONDS", seconds)
+            async with labels_running(kubeconfig, server.url) as labels:
+                if writes:
+                    await eventually(partial(is_complete, world))
+                else:
+                    await labels.idle()
+                    assert labels.worker.unready() is None
+                    assert not await is_complete(world)
 
 
 async def test_after_a_loss_of_the_records_the_labels_of_the_nodes_count(

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -39,17 +39,6 @@ from workers.kubernetes.resources import Resource
 __all__ = ["admin", "client", "labels", "world"]
 
 OURS = "tas-on-nats/labels"
-
-
-@pytest.fixture
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox.start() as sandbox:
-        yield sandbox
-
-
-@pytest.fixture
-def kubeconfig(sandbox: Sandbox, tmp_path: Path) -> Path:
-    return sandbox.kubeconfig(tmp_path / "kubeconfig")
 
 
 class TestLabels(LabelScenarios):
@@ -405,7 +394,7 @@ async def test_no_node_is_patched_without_lists_of_a_cluster_in_the_current_epoc
         def waits_for_this_alone() -> bool:
             reasons = (worker.worker.unready() or "").split("; ")
             is_it = len(reasons) == 1 and bucket.name in reasons[0] and reason in reasons[0]
-            return is_it and worker.worker._nodes_synced.status.caught_up  # then what `_synced` says has been seen
+            return is_it and worker.worker._inputs.nodes.status.caught_up  # then what `_synced` says has been seen
 
         await eventually(waits_for_this_alone)
         await world.evaluate(node)
@@ -520,7 +509,7 @@ async def test_a_list_that_is_answered_after_the_deletion_of_a_policy_keeps_its_
             deleted.set()
             await world.delete_policy(key)
             last = (await answered(partial(world.bus.epoch, POLICIES))).last_sequence
-            await eventually(lambda: labels.worker._policy_watch.status.applied >= last)
+            await eventually(lambda: labels.worker._inputs.policies.status.applied >= last)
         return listing
 
     monkeypatch.setattr(KubernetesClient, "list", answered_late)

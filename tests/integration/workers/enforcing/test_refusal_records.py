@@ -9,6 +9,7 @@ import pytest
 from bus.buckets import REFUSALS
 from bus.connection import Bus
 from bus.errors import BusError
+from bus.kinds import REFUSED_LABELS
 from bus.records.refusals import decode_refused_labels, encode_refused_labels
 from tas.enforcing.memory import Refusal
 from tas.enforcing.refusals import Refusals
@@ -37,7 +38,9 @@ class Replica:
     def __init__(self, bus: Bus, *, checked: bool = True) -> None:
         self.refusals = Refusals()
         self.checked = checked
-        self._records = RefusalRecords(bus, self.refusals, is_active=lambda: True, is_complete=lambda: self.checked)
+        self._records = RefusalRecords(
+            bus, self.refusals, REFUSED_LABELS, is_active=lambda: True, is_complete=lambda: self.checked
+        )
         self._now = 0.0
 
     async def check(self, *, after: float = WRITE_SECONDS) -> None:
@@ -164,7 +167,8 @@ async def test_of_two_replicas_the_lease_holder_writes_and_the_next_one_continue
     for replica in ("a", "b"):
         refusals = Refusals()
         refusals.set(replica, WHY)
-        records = RefusalRecords(bus, refusals, is_active=partial(holds_lease, replica), is_complete=lambda: True)
+        is_active = partial(holds_lease, replica)
+        records = RefusalRecords(bus, refusals, REFUSED_LABELS, is_active=is_active, is_complete=lambda: True)
         tasks.append(asyncio.create_task(records.run()))
     await eventually(partial(is_stored, "a"))
     holder = "b"

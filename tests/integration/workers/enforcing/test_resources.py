@@ -1,8 +1,5 @@
 """The worker `resources` over the sandbox and a real nats-server, also while things go wrong."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -13,17 +10,6 @@ from tests.kubernetes.resource_scenarios import ResourceScenarios, resources, wa
 from tests.kubernetes.world import World
 
 __all__ = ["resources", "world"]
-
-
-@pytest.fixture
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox.start() as sandbox:
-        yield sandbox
-
-
-@pytest.fixture
-def kubeconfig(sandbox: Sandbox, tmp_path: Path) -> Path:
-    return sandbox.kubeconfig(tmp_path / "kubeconfig")
 
 
 class TestResources(ResourceScenarios):

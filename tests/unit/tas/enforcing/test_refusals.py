@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tas.enforcing.marks import Basis, MarkChange, MarkKind, Taint, mark_policy
 from tas.enforcing.memory import Refusal
 from tas.enforcing.refusals import MAX_REASON, Refusals, combined, reason_of
 from tas.policy.policy import LABEL_PREFIX
@@ -68,6 +69,15 @@ def test_of_two_incomplete_lists_each_label_counts_as_on_the_more_nodes() -> Non
     found = [refused(f"{CARD}{number}", 2, "found") for number in range(MAX_LABELS + 1)]
     reasons = [(each.label, each.reason) for each in combined(before, found)]
     assert reasons == [(f"{CARD}{n}", "stored" if n == 0 else "found") for n in [0, 1, 10, *range(2, MAX_LABELS - 1)]]
+
+
+def test_refused_marks_are_by_the_name_of_their_policy() -> None:
+    refusals = Refusals(mark_policy)
+    taint = MarkChange(MarkKind.TAINT, "a.b", Taint("violating", "NoSchedule"), Basis.LABEL)
+    refusals.set("n", {taint.mark: Refusal(taint.text, "why")})
+    assert refusals.changed == set(refusals.names) == {"a.b"}
+    (found,) = refusals.of("a.b", ())
+    assert (found.label, found.value) == ("taint telemetry.aware.scheduling/a.b", "NoSchedule")
 
 
 @pytest.mark.parametrize(

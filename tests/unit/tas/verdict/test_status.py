@@ -44,6 +44,7 @@ def status(
     *,
     unseen: tuple[MetricUse, ...] = (),
     unset: tuple[Problem, ...] = (),
+    unmarked: tuple[Problem, ...] = (),
     freeze: Freeze | None = None,
     before: object = None,
     now: float = NOW,
@@ -55,6 +56,7 @@ def status(
         generation=3,
         problems=problems,
         unset=unset,
+        unmarked=unmarked,
         freeze=freeze,
         states=states or {},
         unseen=unseen,
@@ -105,6 +107,19 @@ def test_a_policy_whose_labels_are_not_written_is_not_ready_and_says_why_first(s
     assert found["problems"][0]["reason"] == "why"
     suspended = status({"deschedule": rules()}, unset=unset, suspend=True)
     assert condition(suspended, "Ready") == ("False", "Suspended")
+
+
+def test_a_policy_whose_marks_are_not_written_is_not_ready_and_its_labels_are_named_first() -> None:
+    field, value = "spec.strategies.deschedule", "taint telemetry.aware.scheduling/demo=NoSchedule"
+    unmarked = (Problem(field=field, value=value, reason="why", refused=False),)
+    found = status({"deschedule": rules(), "x": rules()}, unmarked=unmarked)
+    assert condition(found, "Ready") == ("False", "MarksNotWritten")
+    assert found["message"].startswith(str(unmarked[0]))
+    assert found["problems"][0]["value"] == value
+    unset = (Problem(field=field, value="demo=violating", reason="no", refused=False),)
+    both = status({"deschedule": rules()}, unset=unset, unmarked=unmarked)
+    assert condition(both, "Ready") == ("False", "LabelsNotWritten")
+    assert [each["reason"] for each in both["problems"]] == ["no", "why"]
 
 
 TRIP = Breaker(trip=Trip(since=NOW, limit=10, wanted=11, selected=30))

@@ -1,0 +1,79 @@
+"""What `labels` and `marks` follow on the bus: verdicts, policies, and whether all that they act on is complete."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from bus.buckets import NODES, POLICIES, SYNCED, VERDICTS
+from bus.connection import Bus, Epoch
+from bus.kinds import NODE_VERDICTS, POLICY_RECORDS
+from bus.record_kind import Entry
+from bus.records.policies import PolicyRecord
+from bus.records.synced import Synced
+from bus.watch import Watch
+from tas.policy.policy import PolicyKey
+from tas.verdict.verdict import NodeVerdict
+from workers.following.synced import SyncedWatch
+
+T = TypeVar("T")
+
+
+class Inputs:
+    """Follows VERDICTS, POLICIES, and `_synced` of NODES. Part of a worker that writes what verdicts desire.
+
+    `on_verdict` and `on_policy` get each entry. `on_verdicts_epoch` and `on_policies_epoch` are called before the first
+    entry of an epoch, `on_policies` when all policies are known. After all these, `on_change` is called: `unready` may
+    have begun or ended.
+
+    Attributes:
+        nodes: The watch of NODES.
+        verdicts: The watch of VERDICTS.
+        policies: The watch of POLICIES.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        on_verdict: Callable[[Entry[str, NodeVerdict]], None],
+        on_verdicts_epoch: Callable[[Epoch], None],
+        on_policy: Callable[[Entry[PolicyKey, PolicyRecord]], None],
+        on_policies_epoch: Callable[[Epoch], None],
+        on_policies: Callable[[Synced], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        def then_change(handle: Callable[[T], None]) -> Callable[[T], None]:
+            def handle_and_change(what: T) -> None:
+                handle(what)
+                on_change()
+
+            return handle_and_change
+
+        self.nodes = SyncedWatch(bus, bucket=NODES, on_epoch=lambda _: on_change(), on_complete=lambda _: on_change())
+        self.verdicts = Watch(
+            bus, NODE_VERDICTS.to(on_verdict), on_epoch=then_change(on_verdicts_epoch), on_batch=on_change
+        )
+        self.policies = SyncedWatch(
+            bus,
+            POLICY_RECORDS.to(on_policy),
+            on_epoch=then_change(on_policies_epoch),
+            on_complete=then_change(on_policies),
+        )
+
+    def unready(self) -> Iterator[str]:
+        """Why nothing may be written yet."""
+        policies, nodes = self.policies.synced, self.nodes.synced
+        if (reason := self.policies.unready()) is not None:
+            yield reason
+        if policies is not None and not policies.cluster:
+            yield f"{POLICIES.name}: its policies are not those of a cluster"
+        if nodes is None or not nodes.cluster:
+            yield f"{NODES.name}: no complete list of a cluster yet (key {SYNCED})"
+        if not self.verdicts.status.caught_up:
+            yield f"{VERDICTS.name}: not caught up with the bus"
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for part in (self.nodes, self.verdicts, self.policies):
+                tasks.create_task(part.run())
