@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 import structlog
 
 from tas.values.backoff import Backoff
-from tas.values.throttle import Throttle
 from workers.kubernetes.client import (
     SILENT_SECONDS,
     WATCH_SECONDS,
@@ -20,6 +19,7 @@ from workers.kubernetes.client import (
     Listing,
 )
 from workers.kubernetes.errors import ForbiddenError, GoneError, KubernetesError, SilentError, ThrottledError
+from workers.kubernetes.problem import Problem
 from workers.kubernetes.resources import Object, Resource
 
 log = structlog.get_logger("kubernetes")
@@ -73,8 +73,7 @@ class Reflector(Generic[T]):
         self._relist_requested = asyncio.Event()
         self._relist_requested.set()
         self._opened_at = inf  # of the current watch; a slow failing list does not count as healthy
-        self._reported: tuple[type[KubernetesError], int] | None = None
-        self._throttle = Throttle()
+        self._reported = Problem()
 
     def relist(self) -> None:
         """Requests a complete list as soon as possible."""
@@ -160,21 +159,23 @@ class Reflector(Generic[T]):
 
     def _set_healthy(self) -> None:
         self.problem = None
-        if self._reported is not None:
-            self._reported = None
+        if self._reported.ended():
             log.info("kubernetes_request_recovered", resource=str(self._resource))
 
     def _report(self, error: KubernetesError) -> None:
-        """Logs each kind of problem at once, then at intervals while it lasts."""
         self.problem = str(error)
-        kind = (type(error), error.code)
-        new = self._reported != kind
-        self._reported = kind
-        suppressed = self._throttle.admit(kind, time.monotonic())
-        if not new and suppressed is None:
+        report = self._reported.failed(error, time.monotonic())
+        if report is None:
             return
-        fields = {"resource": str(self._resource), "server": self._client.server, "error": str(error)}
-        if isinstance(error, ForbiddenError):
-            log.error("kubernetes_permission_missing", **fields, suppressed=suppressed or 0)
+        fields = {
+            "resource": str(self._resource),
+            "server": self._client.server,
+            "error": str(error),
+            "suppressed": report.suppressed,
+        }
+        if not isinstance(error, ForbiddenError):
+            log.warning("kubernetes_request_failed", **fields)
+        elif report.lasts:
+            log.error("kubernetes_permission_missing", **fields)
         else:
-            log.warning("kubernetes_request_failed", **fields, suppressed=suppressed or 0)
+            log.info("kubernetes_permission_missing", **fields)

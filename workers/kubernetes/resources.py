@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
+from tas.errors import shortened
 from tas.policy.policy import API_VERSION
+from workers.kubernetes.errors import RejectedError
 
 _GROUP, _, _VERSION = API_VERSION.partition("/")
 
@@ -196,7 +199,10 @@ class Resource(Generic[T_co]):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of an object; without `name` of the collection, without `namespace` of all namespaces."""
+        """The path of an object; without `name` of the collection, without `namespace` of all namespaces.
+
+        Raises RejectedError for a name that no object can have, and that would make it another path.
+        """
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace:
             parts += ["namespaces", namespace]
@@ -205,7 +211,9 @@ class Resource(Generic[T_co]):
             parts.append(name)
         if subresource:
             parts.append(subresource)
-        return "/" + "/".join(parts)
+        if not {".", ".."}.isdisjoint(parts):  # a URL cannot quote them
+            raise RejectedError(f"{self}: no object has the name {shortened(name)}, namespace {shortened(namespace)}")
+        return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 POLICIES = Resource(group=_GROUP, version=_VERSION, plural="taspolicies", type=PolicyObject)

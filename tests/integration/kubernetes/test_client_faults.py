@@ -545,3 +545,19 @@ async def test_a_list_that_is_requested_during_a_list_is_made_after_it(tmp_path:
         reflector.relist()
         script.may_list.set()
         await eventually(lambda: script.lists == 2)
+
+
+async def test_a_name_from_elsewhere_stays_one_part_of_the_path(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def note(request: web.Request) -> web.Response:
+        asked.append(request.raw_path)
+        return web.json_response(NODE)
+
+    async with served(note, tmp_path) as client:
+        await client.get(NODES, "a/b?c#d %2F")
+        await client.get(PODS, "web", namespace="../kube-system")
+        for name in (".", ".."):
+            with pytest.raises(RejectedError, match="no object has the name"):
+                await client.get(NODES, name)
+    assert asked == ["/api/v1/nodes/a%2Fb%3Fc%23d%20%252F", "/api/v1/namespaces/..%2Fkube-system/pods/web"]
