@@ -15,8 +15,14 @@ def print_table(table: Table, *, empty: str = "") -> None:
     """
     if empty and not table.rows:
         echo(empty, err=True)
-    terminal = sys.stdout.isatty()
-    new_console(width=None if terminal else 10_000).print(table)
+    if sys.stdout.isatty():
+        new_console().print(table)
+        return
+    console = new_console(width=10_000, force_terminal=False, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    # Without the spaces behind the last column: `| head` on a terminal would wrap them into empty lines.
+    echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def new_table(*columns: str) -> Table:

@@ -12,6 +12,7 @@ from cli.as_json import print_json
 from cli.console import new_console
 from cli.output import echo
 from cli.queries.explain_tables import print_pod
+from cli.queries.tables import new_table, print_table
 from tas.explain.explain import PodExplanation
 from tas.extender.decision import Outcome, RejectingValue
 from tas.extender.verbs import Answer
@@ -54,6 +55,15 @@ def test_a_table_is_escaped(*, terminal: bool) -> None:
     text = stream.getvalue().replace("\x1b[1m", "").replace("\x1b[1;31m", "").replace("\x1b[0m", "")
     assert is_safe(text)
     assert text.count("owned") == 4
+
+
+def test_a_table_in_a_pipe_has_nothing_behind_its_texts_and_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    table = new_table("NAME", "PROBLEMS")
+    table.add_row("one", "-")
+    table.add_row("two", f"{'long ' * 100}end\nand \x1b[2J")
+    print_table(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["NAME  PROBLEMS", "one   -", f"two   {'long ' * 100}end", "      and \\x1b[2J"]
 
 
 def test_an_explained_pod_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
