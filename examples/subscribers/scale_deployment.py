@@ -9,6 +9,7 @@ if some were lost. A node whose state is not known changes nothing.
 import argparse
 import asyncio
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
@@ -20,9 +21,18 @@ from bus.errors import BusError
 from bus.kinds import NODE_VERDICTS
 from bus.subscription import Subscription
 from tas.events.data import MetricFresh, MetricStale, ViolationEnded, ViolationStarted
-from tas.events.selection import parse_policy_name
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
+
+ERRORS = (client.ApiException, aiohttp.ClientError, TimeoutError, BusError)
+
+
+def full_name(text: str) -> tuple[str, str]:
+    """A namespace and a name."""
+    namespace, _, name = text.partition("/")
+    if not namespace or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAMESPACE/NAME")
+    return namespace, name
 
 
 def replicas(
@@ -53,10 +63,10 @@ async def stored_states(bus: Bus, policy: PolicyKey, strategy: StrategyType) -> 
 async def main(arguments: Sequence[str] | None = None) -> None:
     """Scales at the start and after each event, until cancelled."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("deployment", metavar="NAMESPACE/NAME")
+    parser.add_argument("deployment", type=full_name, metavar="NAMESPACE/NAME")
     parser.add_argument("--bus", default=os.environ.get("TAS_BUS", "nats://127.0.0.1:4222"))
     parser.add_argument("--kubeconfig", help="default: ~/.kube/config")
-    parser.add_argument("--policy", required=True, metavar="NAMESPACE/NAME")
+    parser.add_argument("--policy", required=True, type=full_name, metavar="NAMESPACE/NAME")
     parser.add_argument("--strategy", default=StrategyType.DONTSCHEDULE, type=StrategyType)
     parser.add_argument(
         "--selector", default="", help="only nodes with these labels, as the nodeSelector of the policy"
@@ -65,11 +75,12 @@ async def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--normal", required=True, type=int, help="replicas otherwise")
     parser.add_argument("--reduced", required=True, type=int, help="replicas then")
     given = parser.parse_args(arguments)
-    namespace, _, name = given.deployment.partition("/")
+    namespace, name = given.deployment
+    policy = PolicyKey(*given.policy)
     of = (ViolationStarted, ViolationEnded, MetricStale, MetricFresh)
 
     async def scale(bus: Bus) -> None:
-        states = await stored_states(bus, PolicyKey(*parse_policy_name(given.policy)), given.strategy)
+        states = await stored_states(bus, policy, given.strategy)
         listed = await client.CoreV1Api(api).list_node(label_selector=given.selector)
         nodes = [node.metadata.name for node in listed.items]
         wanted = replicas(nodes, states, needed=given.nodes, normal=given.normal, reduced=given.reduced)
@@ -80,14 +91,18 @@ async def main(arguments: Sequence[str] | None = None) -> None:
 
     # Events that come twice, only restate what is, or happened before the first call of `scale`, do no harm.
     own_name = f"scale-{namespace}-{name}"[:64].replace(".", "_")
-    subscription = Subscription(given.bus, own_name, of=of, policy=given.policy, resync=True, since_seconds=60)
+    subscription = Subscription(given.bus, own_name, of=of, policy=str(policy), resync=True, since_seconds=60)
     async with await config.new_client_from_config(given.kubeconfig) as api, subscription as events:
         await events.bus.wait_connected()
-        await scale(events.bus)
+        try:
+            await scale(events.bus)
+        except ERRORS as error:
+            missing = isinstance(error, client.ApiException) and error.status == 404
+            sys.exit(f"there is no Deployment {namespace}/{name}" if missing else f"cannot scale: {error}")
         async for _ in events:
             try:
                 await scale(events.bus)
-            except (client.ApiException, aiohttp.ClientError, TimeoutError, BusError) as error:
+            except ERRORS as error:
                 await events.retry(error)
 
 

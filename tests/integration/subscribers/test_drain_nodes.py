@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kubernetes_asyncio import client
 
 from bus.buckets import PAUSED
 from bus.connection import Bus
@@ -17,6 +18,10 @@ from tests.integration.servers import eventually
 from .running import publish, running, store
 
 
+def owner(kind: str, *, controller: bool = True) -> client.V1OwnerReference:
+    return client.V1OwnerReference(api_version="apps/v1", kind=kind, name="o", uid="1", controller=controller)
+
+
 @pytest.fixture
 def drain(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
     """The example, which tries again soon."""
@@ -26,8 +31,31 @@ def drain(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, caplog
     return module
 
 
+@pytest.mark.parametrize(
+    ("metadata", "phase", "expected"),
+    [
+        ({}, "Running", True),
+        ({"owner_references": [owner("ReplicaSet")]}, "Pending", True),
+        ({"owner_references": [owner("DaemonSet")]}, "Running", False),
+        ({"owner_references": [owner("DaemonSet", controller=False)]}, "Running", True),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}}, "Running", False),
+        ({}, "Succeeded", False),
+        ({}, "Failed", False),
+    ],
+)
+def test_the_pods_that_kubectl_drain_leaves_stay(
+    drain: Any, metadata: dict[str, Any], phase: str, *, expected: bool
+) -> None:
+    pod = client.V1Pod(metadata=client.V1ObjectMeta(**metadata), status=client.V1PodStatus(phase=phase))
+    assert drain.must_move(pod) is expected
+
+
 async def test_a_labelled_node_is_drained_as_budgets_breaker_and_pause_allow(
-    drain: Any, bus: Bus, sandbox: Sandbox, kubeconfig: str, caplog: pytest.LogCaptureFixture
+    drain: Any,
+    bus: Bus,
+    sandbox: Sandbox,
+    kubeconfig: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = sandbox.cluster
     daemon = {
@@ -53,6 +81,18 @@ async def test_a_labelled_node_is_drained_as_budgets_breaker_and_pause_allow(
         caplog.clear()
         await eventually(lambda: any(text in line for line in caplog.messages))
 
+    checked = 0
+    check_brake = drain.check_brake
+
+    async def check_and_pause(bus: Bus, policy: str, node: str) -> None:
+        """The check, but somebody pauses labels right before the second one that allows node-1 to be drained."""
+        nonlocal checked
+        if checked == 1:
+            await store(bus, PAUSE_RECORDS, PAUSED, Pause(by="user", since=time.time()))
+            checked += 1
+        await check_brake(bus, policy, node)
+        checked += 1
+
     admitted = Breaker(nodes={"node-1": 1})
     await store(bus, PAUSE_RECORDS, PAUSED, Pause(by="user", since=time.time()))
     await store(bus, BREAKER_RECORDS, "demo", admitted)
@@ -61,6 +101,13 @@ async def test_a_labelled_node_is_drained_as_budgets_breaker_and_pause_allow(
         await publish(bus, LabelApplied(node="node-1", label="demo", value="violating", policy="demo"))
         await said("node-1 is not drained: labels are paused")
         assert (cordoned(), pods()) == ({"node-3"}, {"web", "kept", "daemon"})
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(drain, "check_brake", check_and_pause)
+            await store(bus, PAUSE_RECORDS, PAUSED, None)
+            await eventually(lambda: checked == 2)
+            await said("node-1 is not drained: labels are paused")
+            assert (cordoned(), pods()) == ({"node-1", "node-3"}, {"web", "kept", "daemon"})
 
         await store(bus, PAUSE_RECORDS, PAUSED, None)
         await eventually(lambda: (cordoned(), pods()) == ({"node-1", "node-3"}, {"kept", "daemon"}))
@@ -73,10 +120,27 @@ async def test_a_labelled_node_is_drained_as_budgets_breaker_and_pause_allow(
         await said("node-1 is not drained: the breaker demo has tripped")
         cluster.delete(BUDGETS, "default", "b")
         await said("node-1 is not drained: the breaker demo has tripped")
-        assert "kept" in pods()
+        everywhere = Breaker(nodes={"node-1": 1, "node-2": 1})
+        await store(bus, BREAKER_RECORDS, ALL, Breaker(nodes=everywhere.nodes, trip=trip))
         await store(bus, BREAKER_RECORDS, "demo", admitted)
+        await said("node-1 is not drained: the breaker _all has tripped")
+        assert "kept" in pods()
+        await store(bus, BREAKER_RECORDS, ALL, everywhere)
         await eventually(lambda: pods() == {"daemon"})
 
         cluster.patch(NODES, "", "node-1", {"metadata": {"labels": {"demo": None}}}, manager="labels")
         await publish(bus, LabelRemoved(node="node-1", label="demo", previous="violating", policy="demo"))
         await eventually(lambda: cordoned() == {"node-3"})  # which somebody else has cordoned
+
+        async def check_and_unlabel(bus: Bus, policy: str, node: str) -> None:
+            """The check, but the label goes between the read of node-1 and the patch."""
+            await check_brake(bus, policy, node)
+            cluster.patch(NODES, "", "node-1", {"metadata": {"labels": {"demo": None}}}, manager="labels")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(drain, "check_brake", check_and_unlabel)
+            caplog.clear()
+            cluster.patch(NODES, "", "node-1", {"metadata": {"labels": {"demo": "violating"}}}, manager="labels")
+            await publish(bus, LabelApplied(node="node-1", label="demo", value="violating", policy="demo"))
+            await eventually(lambda: any("interrupted" in line for line in caplog.messages))
+            assert "node-1 is cordoned" not in caplog.messages

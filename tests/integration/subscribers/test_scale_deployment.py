@@ -41,10 +41,21 @@ def test_a_node_whose_state_is_not_known_changes_nothing(
 
 
 async def test_a_deployment_has_fewer_replicas_while_two_nodes_violate_the_policy(
-    example: Callable[[str], Any], bus: Bus, sandbox: Sandbox, kubeconfig: str
+    example: Callable[[str], Any],
+    bus: Bus,
+    sandbox: Sandbox,
+    kubeconfig: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     labels = {"matchLabels": {"app": "batch"}}
     deployment: Object = {"metadata": {"name": "batch"}, "spec": {"replicas": 10, "selector": labels}}
+    module = example("scale_deployment")
+    arguments = ("--nodes", "2", "--normal", "10", "--reduced", "4", "--policy", "default/demo")
+    with pytest.raises(SystemExit, match="there is no Deployment default/missing"):
+        await module.main((*arguments, "default/missing", kubeconfig, "--bus", bus.address))
+    with pytest.raises(SystemExit):
+        await module.main((*arguments, "missing", kubeconfig, "--bus", bus.address))
+    assert "'missing' must be NAMESPACE/NAME" in capsys.readouterr().err
     sandbox.cluster.create(DEPLOYMENTS, "default", deployment, manager="user")
 
     def replicas() -> int:
@@ -61,10 +72,9 @@ async def test_a_deployment_has_fewer_replicas_while_two_nodes_violate_the_polic
         )
         await publish(bus, ViolationStarted(node=node, namespace="default", policy="demo", strategy="dontschedule"))
 
-    arguments = ("--nodes", "2", "--normal", "10", "--reduced", "4", "--policy", "default/demo", "default/batch")
     await verdict("node-1", State.VIOLATED)
     await verdict("node-2", State.VIOLATED)  # node-3 has none
-    async with running(example("scale_deployment"), bus, "scale-default-batch", *arguments, kubeconfig):
+    async with running(module, bus, "scale-default-batch", *arguments, "default/batch", kubeconfig):
         await eventually(lambda: replicas() == 4)
         await verdict("node-3", State.MET)
         await verdict("node-1", State.MET)
