@@ -32,8 +32,11 @@ PROGRESS_SECONDS = 8.0
 FIRST_SECONDS = 600.0
 """A new consumer begins with the messages of so many seconds: none is lost while a wiped bus is filled again."""
 
-FORGET_SECONDS = 7 * 24 * 3600
-"""The server deletes a durable that nobody has used for so long."""
+FORGET_SECONDS = 30 * 24 * 3600
+"""The server deletes a durable that nobody has used for so long: its holder does not exist any more.
+
+Far longer than a stream keeps its messages: a holder that comes back late still gets all that the stream has.
+"""
 
 MAX_DONE = 16384
 """How many sequences of acknowledged messages are remembered, in case an acknowledgement was lost."""
@@ -125,7 +128,8 @@ class Deliveries:
         unfinished = [message for message in messages if message.sequence not in self._done]
         await self._send([message for message in messages if message.sequence in self._done], _ACK)
         new = [message for message in unfinished if message.sequence not in self._held]
-        self._held.update({message.sequence: message for message in unfinished})
+        # Without their content: one message may have a mebibyte, and thousands are held while a holder waits.
+        self._held.update({message.sequence: message.receipt for message in unfinished})
         if new:
             self._take(new)
 

@@ -39,7 +39,7 @@ __all__ = [
 ALL_EVENTS = f"{EVENTS_SUBJECT}.>"
 
 MAX_BODY_BYTES = 64 << 10
-"""The largest data of an event that is published."""
+"""The largest data of an event that is published, and that is read: thousands are held for a sink that is down."""
 
 _SUBJECT = re.compile(r"(?=.{1,2000}\Z)[!-)+,/-=?-~-]+(\.[!-)+,/-=?-~-]+)*")
 """Tokens of printable characters of ASCII, without wildcards, in a subject that fits the server's control line."""
@@ -130,6 +130,10 @@ def decoded(messages: Sequence[Message]) -> tuple[list[EventMessage], list[Inval
     found: list[EventMessage] = []
     invalid: list[InvalidInputError] = []
     for message in messages:
+        if (size := len(message.data)) > MAX_BODY_BYTES:
+            reason = f"must have at most {MAX_BODY_BYTES} bytes"
+            invalid.append(InvalidInputError(f"event {message.subject}", "body", size, reason))
+            continue
         try:
             event = cloudevents.decode(message.headers, message.data)
         except InvalidInputError as error:

@@ -47,6 +47,11 @@ class Message:
     delivery: int = 0
     headers: Mapping[str, str] | None = None
 
+    @property
+    def receipt(self) -> "Message":
+        """What an acknowledgement needs: the message without its content."""
+        return replace(self, data=b"", headers=None)
+
 
 class Pull:
     """One attachment to a durable: at most `batch` messages wait here, while as many are being handled.

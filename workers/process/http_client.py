@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 
 from tas.values.http_config import Authorization, BasicAuth, HttpConfig, TlsConfig
+from workers.process.resolver import LoneResolver
 
 CONNECT_SECONDS = 3.0
 """Time limit of connecting."""
@@ -79,7 +80,7 @@ class HttpClient:
         if settings.secret:
             headers["Authorization"] = settings.secret
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls),
+            connector=aiohttp.TCPConnector(ssl=tls, resolver=LoneResolver()),
             headers=headers,
             timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS),
             trust_env=self._trust_env,

@@ -16,7 +16,8 @@ from bus.buckets import ANNOUNCED
 from bus.connection import Bus
 from bus.events import ALL_EVENTS, EventMessage, decoded
 from bus.stream_reader import FROM_START, StreamReader
-from tas.events.data import EpochChanged
+from tas.errors import line_of
+from tas.events.data import EpochChanged, Unknown
 from tas.notifying.alerts import AlertBook, Resends, alert_batches, alerts_body
 from tas.notifying.config import AlertmanagerConfig, admits
 from tas.notifying.notices import notice_of
@@ -99,7 +100,10 @@ class AlertmanagerSink:
             if self._epoch:
                 self._book.unconfirm(time.time())
             self._epoch = event.data.epoch
-        if admits(self._config, event) and (notice := notice_of(event)) is not None:
+        if isinstance(event.data, Unknown):
+            self._metrics.events.labels(self.name, "unknown").inc()
+            self._log.warning("event_type_unknown", type=line_of(event.type))
+        elif admits(self._config, event) and (notice := notice_of(event)) is not None:
             self._book.record(notice, event.time)
 
     async def _forget(self) -> None:

@@ -13,6 +13,8 @@ from bus.buckets import EVENTS
 from bus.connection import Bus
 from bus.deliveries import Deliveries, Message
 from bus.events import ALL_EVENTS, EventMessage, decoded
+from tas.errors import line_of
+from tas.events.data import Unknown
 from tas.notifying.config import SinkConfig, admits
 from workers.process.logs import ThrottledLog
 
@@ -49,7 +51,8 @@ class SinkMetrics:
 
         self.events = counter(
             "tas_notify_events",
-            "Events by what became of them: delivered, retried, dead (given up), invalid (unreadable on the bus).",
+            "Events by what became of them: delivered, retried, dead (given up), invalid (unreadable on the bus), "
+            "unknown (of a type or version that is not known here, and not handed on).",
             "outcome",
         )
         self.requests = counter("tas_notify_requests", "Requests to a sink by HTTP status; none: no response.", "code")
@@ -74,7 +77,7 @@ class SinkMetrics:
 
     def start(self, sink: str) -> None:
         """The series of a sink with their zeros, so that a rate is never without them."""
-        for outcome in ("delivered", "retried", "dead", "invalid"):
+        for outcome in ("delivered", "retried", "dead", "invalid", "unknown"):
             self.events.labels(sink, outcome)
         self.missed.labels(sink)
         for gauge in (self.held, self.behind, self.lag):
@@ -157,10 +160,13 @@ class Inbox:
                 self._metrics.events.labels(self._name, "invalid").inc()
                 self._log.warning("event_unreadable", subject=message.subject, error=str(error))
             if found and admits(self._config, found[0].event):
-                self._messages[message.sequence] = message
+                self._messages[message.sequence] = message.receipt
                 self._give(found[0])
-            else:
-                self._not_wanted.append(message)
+                continue
+            self._not_wanted.append(message.receipt)
+            if found and isinstance(found[0].event.data, Unknown):
+                self._metrics.events.labels(self._name, "unknown").inc()
+                self._log.warning("event_type_unknown", type=line_of(found[0].event.type))
         self._metrics.behind.labels(self._name).set(messages[-1].pending)
         self.wake.set()
 

@@ -4,6 +4,8 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,7 +16,8 @@ from aiohttp import web
 
 from tests.integration.servers import eventually
 
-Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
+"""The answer to a request; None accepts the request."""
 
 
 @dataclass
@@ -23,6 +26,7 @@ class Received:
 
     headers: dict[str, str]
     body: bytes
+    time: float
 
     @property
     def json(self) -> Any:
@@ -58,27 +62,28 @@ class Receiver:
         await eventually(lambda: len(self.accepted) >= count)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        received = Received({name.lower(): value for name, value in request.headers.items()}, await request.read())
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        received = Received(headers, await request.read(), time.monotonic())
         self.requests.append(received)
-        if self.behaviour is not None:
-            return await self.behaviour(request)
+        if self.behaviour is not None and (answer := await self.behaviour(request)) is not None:
+            return answer
         self.accepted.append(received)
         return web.Response(status=204)
 
 
 @asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
-    """A receiver on a free port of loopback."""
+async def receiving(*, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+    """A receiver on a free port of loopback; with `tls` by HTTPS."""
     receiver = Receiver()
     app = web.Application()
     app.router.add_post("/{tail:.*}", receiver._answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         port = runner.addresses[0][1]
-        receiver.url = f"http://127.0.0.1:{port}/in"
+        receiver.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}/in"
         yield receiver
     finally:
         await runner.cleanup()

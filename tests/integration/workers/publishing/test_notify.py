@@ -12,15 +12,17 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from bus.buckets import DEAD_LETTERS, EVENTS
+from bus.buckets import DEAD_LETTERS, EVENTS, NANOSECONDS
+from bus.client import Msg
 from bus.connection import Bus
 from bus.dead_letters import dead_letter_of
 from bus.errors import BusError, RefusedError
 from bus.events import Expected, publish_events
 from bus.stream_reader import FROM_START, StreamReader
+from tas.events import cloudevents
 from tas.events.data import EventData, LabelApplied
 from tas.events.event import TYPE_PREFIX, Event
-from tas.notifying.config import ChatConfig, CloudEventsConfig
+from tas.notifying.config import AlertmanagerConfig, ChatConfig, CloudEventsConfig
 from tas.values.backoff import Backoff
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.publishing.receiver import (
@@ -34,6 +36,7 @@ from tests.integration.workers.publishing.receiver import (
 from tests.integration.workers.running import running
 from tests.unit.tas.notifying.making import ended, event, started
 from workers.publishing.notify import Notify
+from workers.publishing.sinks.alertmanager import AlertmanagerSink
 from workers.publishing.sinks.base import Sink, SinkMetrics
 from workers.publishing.sinks.chat import ChatSink
 from workers.publishing.sinks.cloudevents import CloudEventsSink
@@ -120,9 +123,20 @@ class TestCloudEvents:
         published = await world.publish(*(started(f"node-{n}") for n in range(20)))
         published += await world.publish(*(ended(f"node-{n}") for n in range(20)))
         published += await world.publish(LabelApplied(node="node-1", label="demo", value="violating"))
+        failed: list[str] = []
+
+        async def fail_once(request: web.Request) -> web.StreamResponse | None:
+            """The first event of node-5 comes again while those of others, and later ones, are accepted."""
+            if failed or '"node-5"' not in await request.text():
+                return None
+            failed.append(await request.text())
+            return web.Response(status=500)
+
+        receiver.behaviour = fail_once
         async with world.running(world.cloudevents(receiver.url)):
             await receiver.receives(41)
             await world.acknowledged("hook")
+        assert len(failed) == 1
         assert sorted(each.event_id for each in receiver.accepted) == sorted(each.id for each in published)
         for number in range(20):
             of_node = [each.json["type"] for each in receiver.accepted if each.data["node"] == f"node-{number}"]
@@ -176,11 +190,9 @@ class TestCloudEvents:
     async def test_an_event_that_the_sink_refuses_is_a_dead_letter_and_the_others_arrive(
         self, world: World, receiver: Receiver
     ) -> None:
-        async def refuse_one(request: web.Request) -> web.StreamResponse:
-            if "node-3" in await request.text():
-                return web.Response(status=422, text="node-3 is not welcome")
-            receiver.accepted.append(receiver.requests[-1])
-            return web.Response()
+        async def refuse_one(request: web.Request) -> web.StreamResponse | None:
+            is_refused = "node-3" in await request.text()
+            return web.Response(status=422, text="node-3 is not welcome") if is_refused else None
 
         receiver.behaviour = refuse_one
         published = await world.publish(*(started(f"node-{n}") for n in range(6)))
@@ -199,7 +211,19 @@ class TestCloudEvents:
         assert (found.subscription, found.attempts) == ("notify-hook", 1)
         assert "node-3 is not welcome" in found.reason
 
-    async def test_a_second_replica_takes_over_and_nothing_is_lost(self, world: World, receiver: Receiver) -> None:
+        # Without a place for it, the event is not given up.
+        await answered(lambda: world.bus.api(f"STREAM.DELETE.{DEAD_LETTERS.stream}"))
+        async with world.running(world.cloudevents(receiver.url)):
+            await world.publish(ended("node-3"))
+            await eventually(lambda: world.value("tas_notify_events_total", sink="hook", outcome="retried") >= 2)
+            assert world.value("tas_notify_held", sink="hook") == 1
+        assert world.value("tas_notify_events_total", sink="hook", outcome="dead") == 1
+
+    async def test_a_second_replica_takes_over_at_once_and_nothing_is_lost(
+        self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # So the second replica gets what the first one held only if the first one gives it back.
+        monkeypatch.setattr("bus.deliveries.ACK_WAIT_SECONDS", 3600.0)
         async with AsyncExitStack() as first:
             await first.enter_async_context(world.running(world.cloudevents(receiver.url)))
             await world.publish(started("node-1"))
@@ -248,6 +272,24 @@ class TestCloudEvents:
         delivered = [each for each in (*receiver.accepted, *other.accepted) if "webhook-id" in each.headers]
         assert {each.event_id for each in delivered} == {each.id for each in published}
 
+    async def test_an_event_whose_acknowledgement_was_lost_is_not_sent_again(
+        self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bus.deliveries.ACK_WAIT_SECONDS", 0.5)
+        monkeypatch.setattr("bus.deliveries._ACK", b"+LOST")
+        async with world.running(world.cloudevents(receiver.url)):
+            await world.publish(started("node-1"))
+
+            async def comes_again() -> bool:
+                info = await answered(lambda: world.bus.api(f"CONSUMER.INFO.{EVENTS.stream}.notify-hook"))
+                return bool(info["num_redelivered"])
+
+            await receiver.receives(1)
+            await eventually(comes_again)
+            monkeypatch.setattr("bus.deliveries._ACK", b"+ACK")
+            await world.acknowledged("hook")
+        assert len(receiver.requests) == 1
+
     async def test_what_the_stream_drops_before_a_sink_has_it_is_counted(
         self, world: World, receiver: Receiver
     ) -> None:
@@ -285,22 +327,75 @@ class TestCloudEvents:
         assert world.value("tas_notify_missed_total", sink="hook") == 0
 
 
+class BrokenSink:
+    """A sink with a bug."""
+
+    name = "broken"
+    shared = False
+    starts = 0
+
+    async def run(self) -> None:
+        self.starts += 1
+        raise ZeroDivisionError
+
+
 class TestOtherSinks:
-    async def test_a_hundred_nodes_are_one_message_of_a_chat(self, world: World, receiver: Receiver) -> None:
-        await world.publish(*(started(f"node-{n}") for n in range(100)))
+    async def test_alerts_that_alertmanager_refuses_are_counted_and_sent_again_no_sooner_than_others(
+        self, world: World, receiver: Receiver
+    ) -> None:
+        config = AlertmanagerConfig(urls=(receiver.url,), resend="1s")
+        sink = AlertmanagerSink(world.bus, "alerts", config, folder=world.folder, metrics=world.metrics)
+        receiver.behaviour = answering(400)
+        count, began = partial(world.value, "tas_notify_events_total", sink="alerts"), time.monotonic()
+
+        def accepted() -> set[str]:
+            return {alert["labels"]["node"] for each in receiver.accepted for alert in each.json}
+
+        async with world.running(sink):
+            await world.publish(started("node-1"), started("node-2"))
+            await eventually(lambda: count(outcome="dead") >= 6)
+            assert world.value("tas_notify_lag_seconds", sink="alerts") == 0, "Alertmanager works"
+            receiver.behaviour = None
+            await eventually(lambda: accepted() == {"node-1", "node-2"})
+        assert count(outcome="retried") == 0
+        # Each alert comes once a second, alone or with the other.
+        assert len(receiver.requests) <= 2 * (time.monotonic() - began + 1)
+
+    async def test_a_hundred_nodes_are_one_message_of_a_chat_without_events_of_a_later_version(
+        self, world: World, receiver: Receiver
+    ) -> None:
+        first, *_ = await world.publish(*(started(f"node-{n}") for n in range(100)))
+        later = cloudevents.headers(first) | {"ce-type": f"{TYPE_PREFIX}violation.started.v2"}
+        message = ("tas.events.violation.node-x.default.demo.dontschedule", cloudevents.body(first), later)
+        await answered(lambda: world.bus.publish_each(EVENTS, [message]))
         async with world.running(world.chat(receiver.url, wait="2s")):
             await receiver.receives(1)
             await world.acknowledged("chat")
+        assert world.value("tas_notify_events_total", sink="chat", outcome="unknown") == 1
+        assert world.value("tas_notify_events_total", sink="chat", outcome="delivered") == 100
         text = "\n".join(each.json["text"] for each in receiver.accepted)
         assert len(receiver.accepted) <= 2, "two only if the events took longer than the wait"
         assert "nodes violate default/demo (dontschedule): node-0, node-1" in text
 
-    async def test_a_chat_that_gathers_is_not_behind(self, world: World, receiver: Receiver) -> None:
+    async def test_a_chat_that_gathers_is_not_behind_and_keeps_what_it_holds(
+        self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bus.deliveries.PROGRESS_SECONDS", 0.05)
+        signs: list[bytes] = []
+
+        async def note(message: Msg) -> None:
+            signs.append(message.data)
+
+        await world.bus.link.subscribe(f"$JS.ACK.{EVENTS.stream}.notify-chat.>", note)
         await world.publish(started("node-1"))
         async with world.running(world.chat(receiver.url, wait="1h")):
             await eventually(lambda: world.value("tas_notify_held", sink="chat") == 1)
             assert world.value("tas_notify_lag_seconds", sink="chat") == 0
+            await eventually(lambda: signs.count(b"+WPI") >= 2)
+            durable = await answered(lambda: world.bus.api(f"CONSUMER.INFO.{EVENTS.stream}.notify-chat"))
         assert receiver.requests == []
+        # A sink that was removed leaves its position for a while, and not before the stream has dropped its events.
+        assert EVENTS.max_age_seconds < durable["config"]["inactive_threshold"] / NANOSECONDS < 366 * 86400
 
     async def test_a_chat_that_fails_gets_what_it_missed(self, world: World, receiver: Receiver) -> None:
         receiver.behaviour = answering(500)
@@ -309,22 +404,36 @@ class TestOtherSinks:
             await eventually(lambda: len(receiver.requests) >= 3)
             assert world.value("tas_notify_lag_seconds", sink="chat") > 0
             await world.publish(started("node-2"))
+            slower = partial(world.value, "tas_notify_requests_total", sink="chat", code="429")
+            receiver.behaviour = answering(429, **{"Retry-After": "1"})
+            await eventually(lambda: slower() >= 2)
+            first, second = receiver.requests[-2:]
+            assert second.time - first.time >= 1
             receiver.behaviour = None
             await eventually(lambda: "node-2" in "".join(each.json["text"] for each in receiver.accepted))
             await world.acknowledged("chat")
         assert "node-1" in "".join(each.json["text"] for each in receiver.accepted)
 
-    async def test_a_sink_that_hangs_does_not_delay_another_sink(self, world: World, receiver: Receiver) -> None:
+    async def test_a_sink_that_hangs_or_has_a_bug_does_not_delay_another_sink(
+        self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("workers.publishing.notify.RESTART", QUICK)
+        monkeypatch.setattr("workers.publishing.sinks.cloudevents.CAPACITY", 10)
+        broken = BrokenSink()
         async with receiving() as slow:
             slow.behaviour = hanging
             async with world.running(
                 world.cloudevents(slow.url, name="slow", timeout="120s"),
+                broken,
                 world.cloudevents(receiver.url),
                 world.chat(receiver.url),
             ):
                 await world.publish(*(started(f"node-{n}") for n in range(50)))
                 await world.acknowledged("hook")
                 await world.acknowledged("chat")
+                await eventually(lambda: broken.starts >= 3)
+                held, behind = (world.value(f"tas_notify_{name}", sink="slow") for name in ("held", "behind"))
+                assert (held, behind) == (10, 40), "the others wait on the bus, not in memory"
             assert len(slow.requests) >= 1
             assert slow.accepted == []
         assert sum("webhook-id" in each.headers for each in receiver.accepted) == 50
