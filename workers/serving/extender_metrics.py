@@ -20,11 +20,15 @@ CLIENT_GONE = 499
 """The status in metrics for a client that left before its response; never sent."""
 
 
+FROM_THE_START = (200, 500, 503, 504)
+"""The statuses with a count of 0 at first: an alert sees an increase only between two values."""
+
+
 class _VerbCounts:
     __slots__ = ("buckets", "candidates", "codes", "outcomes", "seconds")
 
     def __init__(self) -> None:
-        self.codes = {200: 0}
+        self.codes = dict.fromkeys(FROM_THE_START, 0)
         self.outcomes = dict.fromkeys(Outcome, 0)
         self.candidates = 0
         self.seconds = 0.0
