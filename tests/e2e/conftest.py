@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import bus, server
+from tests.integration.conftest import bus, server, tas
 from tests.kubernetes.fixtures import admin, client, node
 from workers.kubernetes.crd import crd_manifest
 
@@ -21,7 +21,7 @@ from .cluster import NODES, Cluster
 from .controlplane import control_plane
 from .processes import until
 
-__all__ = ["admin", "bus", "client", "node", "server"]
+__all__ = ["admin", "bus", "client", "node", "server", "tas"]
 
 LOGS = {"logs", "audit.log"}
 FOLDER = Path(__file__).parent

@@ -43,6 +43,8 @@ def seconds(text: str) -> float:
 def test_a_violation_is_an_alert_with_its_labels_and_the_operators() -> None:
     book = recorded((started("node-1"), 1000.0), labels={"cluster": "prod", "alertname": "mine"})
     (alert,) = sent(book, Resends(RESEND), 1010.0)
+    own = recorded((started("node-1"), 1000.0), labels={"namespace": "ours"})
+    assert [each.labels["namespace"] for _, each in own.items()] == ["ours"], "the operator decides"
     assert alert["labels"] == {
         "alertname": "TasNodeViolatesPolicy",
         "severity": "warning",
@@ -77,6 +79,9 @@ def test_an_ended_alert_is_sent_at_once_with_its_end_and_again_for_a_quarter_of_
     assert len(sent(book, resends, 1090.0)) == 1
     book.forget(1030.0 + RESOLVED_SECONDS + 1)
     assert sent(book, resends, 5000.0) == []
+    assert len(resends._sent) == 1
+    resends.forget(book)
+    assert resends._sent == {}
 
 
 def test_a_replica_that_starts_late_sends_the_end_of_what_it_did_not_see_begin() -> None:

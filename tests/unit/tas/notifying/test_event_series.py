@@ -57,6 +57,15 @@ def test_the_second_begins_a_series_and_later_ones_only_count_facts_V4() -> None
     assert [series.record(occurrence(f"e{n}"), 1010.0 + n) for n in range(3, 100)] == [None] * 97
 
 
+def test_after_six_quiet_minutes_the_next_occurrence_is_a_new_event_of_a_reporter_with_a_short_name() -> None:
+    series = EventSeries("h" * 200)
+    assert isinstance(series.record(occurrence("e1"), 0.0), CreateEvent)
+    assert isinstance(series.record(occurrence("e2"), FINISH_SECONDS), PatchSeries)
+    new = series.record(occurrence("e3"), 2 * FINISH_SECONDS + 0.1)
+    assert isinstance(new, CreateEvent)
+    assert new.body["reportingInstance"] == "h" * 128, "as the API server allows"
+
+
 def test_a_running_series_is_written_every_half_hour() -> None:
     series = EventSeries("host-1")
     now, writes = 0.0, []

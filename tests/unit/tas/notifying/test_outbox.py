@@ -77,6 +77,57 @@ def test_the_sink_says_how_long_to_wait() -> None:
     assert box.next_due() == 30.0
 
 
+def test_a_wait_that_the_sink_asks_for_counts_for_other_events_and_for_this_one_also_when_the_sink_works() -> None:
+    box = outbox()
+    for item in ("slow", "other"):
+        box.add(item, lane=item)
+    slow, other = box.due(0.0)
+    box.failed(slow, 0.0, retry_after=30.0)
+    assert box.next_due() is None, "the other one is under way"
+    box.failed(other, 0.0)
+    assert box.next_due() == 30.0
+    (again,) = box.due(30.0)
+    assert again.item == "slow", "it was first, and has as many attempts"
+    box.failed(again, 30.0, retry_after=60.0)
+    (again,) = box.due(90.0)
+    assert again.item == "other"
+    box.accepted(again, 90.0)
+    (again,) = box.due(90.0)
+    box.failed(again, 90.0, retry_after=600.0)
+    box.add("new", lane="new")
+    (new,) = box.due(690.0)
+    assert new.item == "new"
+    box.accepted(new, 690.0)
+    assert due(box, 690.0) == ["slow"]
+
+
+def test_an_event_that_the_sink_refuses_shows_that_the_sink_works() -> None:
+    box = outbox(lanes=2)
+    for item in "abc":
+        box.add(item, lane=item)
+    first, second = box.due(0.0)
+    box.failed(first, 0.0)
+    box.refused(second)
+    assert not box.failing
+    assert due(box, 0.1) == ["c"]
+
+
+def test_an_event_is_given_up_at_its_last_attempt_if_the_sink_accepted_another_since_the_first() -> None:
+    box = outbox(lanes=1)
+    box.add("poison", lane="p")
+    now = 0.0
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        (delivery,) = box.due(now)
+        assert delivery.item == "poison"
+        assert box.is_hopeless(delivery) == (attempt == MAX_ATTEMPTS)
+        box.failed(delivery, now)
+        now += 10
+        if attempt == 1:  # and never again
+            box.add("good", lane="g")
+            (good,) = box.due(now)
+            box.accepted(good, now)
+
+
 def test_an_event_that_always_fails_is_hopeless_only_if_the_sink_accepts_others() -> None:
     box = outbox()
     box.add("poison", lane="p")

@@ -1,0 +1,455 @@
+"""Each alert of `deploy/alerts` fires when its fault is brought about, and ends as docs/operations.md says.
+
+The processes, the bus and HTTP are real, and so are the scrapes; promtool stretches them to the minutes of the rules.
+"""
+
+import json
+import os
+import re
+import signal
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from sandbox import Sandbox
+from sandbox.faults import Call
+from sandbox.resources import NODES, TASPOLICIES
+from tas.policy.policy import API_VERSION
+from tests.contract.test_alerts import rules
+from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, demo_policy, filter_request, policy_folder
+from tests.integration.servers import Server, eventually
+from tests.integration.workers.publishing.receiver import Receiver, answering, receiving
+
+from .alerts import Scrape, Story, check
+
+MINUTE = 60.0
+DAY = 86400.0
+METRIC = "health_metric"
+METRICS = (METRIC, "few_metric")
+NAMES = [f"node-{number}" for number in range(12)]
+MANY = NAMES[:8]
+ALWAYS = 10**6
+
+
+class Stage:
+    """A running product of which scrapes are taken."""
+
+    def __init__(self, product: Running, ask: Callable[[], Awaitable[int]]) -> None:
+        self.product = product
+        self.ask = ask
+        self.stories: list[Story] = []
+
+    async def scrape(self) -> Scrape:
+        """What Prometheus gets now."""
+        try:
+            _, text = await self.product.health("/metrics")
+        except aiohttp.ClientError:
+            return Scrape(time.time())
+        return Scrape.of(time.time(), text)
+
+    async def values(self, series: str) -> list[float]:
+        """The values of all series that begin so."""
+        found = (await self.scrape()).series or {}
+        return [value for name, value in found.items() if name.startswith(series)]
+
+    async def value(self, series: str) -> float:
+        """The value of the only series that begins so."""
+        (found,) = await self.values(series)
+        return found
+
+    async def is_at(self, series: str, holds: Callable[[float], bool]) -> None:
+        """Waits until all series that begin so have such values, while requests are sent."""
+
+        async def is_there() -> bool:
+            await self.ask()
+            found = await self.values(series)
+            return bool(found) and all(map(holds, found))
+
+        await eventually(is_there, every=0.1)
+
+    async def scrapes(self) -> list[Scrape]:
+        """Two scrapes, one after the other."""
+        return [await self.scrape(), await self.scrape()]
+
+    @asynccontextmanager
+    async def story(self, *alerts: str, minutes: float, new: bool = False) -> AsyncIterator[list[Scrape]]:
+        """The body brings about a fault, takes scrapes of it, and ends it."""
+        before = None if new else await self.scrape()
+        during: list[Scrape] = []
+        yield during
+        assert len(during) > 1
+        after = await self.scrape()
+        seconds = minutes * MINUTE
+        name = " and ".join(alerts)
+        self.stories.append(
+            Story(name=name, alerts=set(alerts), before=before, during=during, after=after, seconds=seconds)
+        )
+
+
+class User:
+    """A client of the extender, with the certificates of a folder if there are any."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, folder: Path | None = None) -> None:
+        self._session = session
+        self._url = url
+        self._folder = folder
+
+    async def filter(self) -> int:
+        """The status of the answer; 0 without one."""
+        tls: ssl.SSLContext | bool = True
+        if self._folder is not None:
+            tls = ssl.create_default_context(cafile=self._folder / "ca.crt")
+            tls.load_cert_chain(self._folder / "client.crt", self._folder / "client.key")
+        body = filter_request(*NAMES)
+        try:
+            async with self._session.post(f"{self._url}/filter", json=body, ssl=tls) as answer:
+                return answer.status
+        except aiohttp.ClientError:
+            return 0
+
+
+def patches(call: Call) -> bool:
+    return call.verb == "patch" and call.resource == "nodes"
+
+
+def policy(sandbox: Sandbox, name: str, metric: str, **spec: Any) -> None:
+    rule = {"metricname": metric, "operator": "GreaterThan", "target": 1}
+    strategies = {kind: {"rules": [rule]} for kind in ("dontschedule", "deschedule")}
+    head = {"apiVersion": API_VERSION, "kind": "TASPolicy", "metadata": {"name": name}}
+    sandbox.cluster.create(TASPOLICIES, "default", head | {"spec": {"strategies": strategies} | spec}, manager="user")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A product with a cluster, a sink and certificates, and what happens to them."""
+
+    stage: Stage
+    product: Running
+    tas: Tas
+    server: Server
+    sandbox: Sandbox
+    receiver: Receiver
+    certs: Path
+
+    @property
+    def labelled(self) -> set[str]:
+        """The nodes with the label of demo-policy."""
+        nodes = self.sandbox.cluster.store.items(NODES)
+        return {each["metadata"]["name"] for each in nodes if "demo-policy" in each["metadata"]["labels"]}
+
+    def measure(self, metric: str, value: int, nodes: Sequence[str]) -> None:
+        for node in nodes:
+            self.sandbox.metrics.set(metric, node, value)
+
+    async def said(self, *command: str) -> str:
+        """What a command of `tas` prints."""
+        done = await self.tas(*command, "--bus", self.server.url)
+        assert done.code == 0, done.err
+        return done.out
+
+    async def none_violates(self) -> bool:
+        return "violated" not in await self.said("get", "verdicts")
+
+    async def all_are_known(self) -> bool:
+        before = await self.stage.value("tas_extender_unknown_passed_total")
+        assert await self.stage.ask() == 200
+        return await self.stage.value("tas_extender_unknown_passed_total") == before
+
+    async def labels_are_written(self) -> None:
+        """Waits until every node has the labels that policies desire, and their status says so."""
+        for metric in ("tas_label_nodes_failing", "tas_policies_not_ready"):
+            await self.stage.is_at(metric, lambda count: count == 0)
+
+    async def no_candidate_is_known(self) -> list[Scrape]:
+        """Two scrapes between which filter passes nodes that are not known."""
+        passed = await self.stage.value("tas_extender_unknown_passed_total")
+        await self.stage.is_at("tas_extender_unknown_passed_total", lambda count: count > passed)
+        first = await self.stage.scrape()
+        for _ in range(5):
+            assert await self.stage.ask() == 200
+        return [first, await self.stage.scrape()]
+
+
+async def certificate_expires(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasCertificateExpires", minutes=5, new=True) as during:
+        during.extend(await stage.scrapes())
+        assert (await cluster.tas("certs", "renew", str(cluster.certs))).code == 0
+        await stage.is_at('tas_tls_remaining_seconds{file="cert"', lambda left: left > 30 * DAY)
+
+
+async def certificate_is_not_loaded(cluster: Cluster) -> None:
+    stage = cluster.stage
+    failed = 'tas_tls_reloads_total{result="failed"'
+    async with stage.story("TasCertificateNotLoaded", minutes=5) as during:
+        key = (cluster.certs / "tls.key").read_text()
+        (cluster.certs / "tls.key").write_text("no key")
+        await stage.is_at(failed, lambda count: count >= 1)
+        during.append(await stage.scrape())
+        await stage.is_at(failed, lambda count: count >= 2)
+        during.append(await stage.scrape())
+        assert "tls.key" in (await cluster.product.logged("certificates_not_loaded"))["error"]
+        (cluster.certs / "tls.key").write_text(key)
+        await cluster.product.logged("certificates_recovered")
+
+
+async def many_nodes_are_labelled(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasManyNodesLabelled", minutes=2) as during:
+        cluster.measure(METRIC, 2, MANY)
+        await eventually(lambda: cluster.labelled == set(MANY))
+        await stage.is_at('tas_label_changes_total{change="set"', lambda count: count >= len(MANY))
+        during.extend(await stage.scrapes())
+
+        async def names_them() -> bool:
+            events = await cluster.said("events", "--since", "15m")
+            applied = [line for line in events.splitlines() if "label.applied.v1" in line]
+            return len(applied) == len(MANY) and all("policy=demo-policy" in line for line in applied)
+
+        await eventually(names_them)
+        assert METRIC in await cluster.said("explain", "node", MANY[0])
+        cluster.measure(METRIC, 0, NAMES)
+        await eventually(lambda: not cluster.labelled)
+        await cluster.labels_are_written()
+
+
+async def breaker_trips(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasBreakerTripped", minutes=5) as during:
+        cluster.measure("few_metric", 2, NAMES[:3])
+        await stage.is_at("tas_breakers_tripped", lambda count: count == 1)
+        during.extend(await stage.scrapes())
+        policies = await cluster.said("get", "policies")
+        assert "3 of 12 nodes were to have labels, at most 1 may" in policies
+        assert "tas reset" in policies
+        cluster.measure("few_metric", 0, NAMES)
+        await eventually(cluster.none_violates)
+        await cluster.said("reset", "default/few")
+        await stage.is_at("tas_breakers_tripped", lambda count: count == 0)
+
+
+async def labels_are_paused(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasLabelsPaused", minutes=62) as during:
+        await cluster.said("pause", "--reason", "a test")
+        await stage.is_at("tas_labels_paused", lambda paused: paused == 1)
+        during.extend(await stage.scrapes())
+        assert "a test" in await cluster.said("get", "policies")
+        await cluster.said("resume")
+        await stage.is_at("tas_labels_paused", lambda paused: paused == 0)
+
+
+async def labels_are_not_written(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasLabelsNotWritten", minutes=7) as during:
+        cluster.sandbox.faults.answer(403, times=ALWAYS, which=patches)
+        cluster.measure(METRIC, 2, NAMES[:1])
+        await stage.is_at("tas_label_nodes_failing", lambda count: count == 1)
+        during.extend(await stage.scrapes())
+
+        async def names_the_refusal() -> bool:
+            return "the API server refuses the label on 1 node (node-0)" in await cluster.said("get", "policies")
+
+        await eventually(names_the_refusal)
+        assert "(403)" in (await cluster.product.logged("node_patch_failed"))["error"]
+        cluster.sandbox.faults.clear()
+        await eventually(lambda: cluster.labelled == {NAMES[0]})
+        await cluster.labels_are_written()
+
+
+async def labels_are_late(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasLabelsLate", minutes=3) as during:
+        before = await stage.value("tas_label_patch_seconds_count")
+        cluster.sandbox.faults.delay(1.2, times=4, which=patches)
+        cluster.measure(METRIC, 2, NAMES[:5])  # the first one has its label
+        await stage.is_at("tas_label_patch_seconds_count", lambda count: count >= before + 4)
+        during.extend(await stage.scrapes())
+        cluster.measure(METRIC, 0, NAMES)
+        await eventually(lambda: not cluster.labelled)
+        await cluster.labels_are_written()
+
+
+async def samples_are_late(cluster: Cluster) -> None:
+    stage = cluster.stage
+
+    async def late() -> float:
+        """How many messages took more than a second until they were stored."""
+        everything, soon = [await stage.value(f'tas_sample_write_seconds_bucket{{le="{le}"') for le in ("+Inf", "1.0")]
+        return everything - soon
+
+    async with stage.story("TasSamplesLate", minutes=3) as during:
+        before = await late()
+        os.kill(cluster.product.process.pid, signal.SIGSTOP)
+        try:
+            stopped = time.time()
+            for node in NAMES[:4]:
+                await cluster.said("publish", node, "another=1")
+            await eventually(lambda: time.time() > stopped + 3)  # the messages wait for so long
+        finally:
+            os.kill(cluster.product.process.pid, signal.SIGCONT)
+
+        async def are_stored() -> bool:
+            return await late() >= before + 4
+
+        await eventually(are_stored)
+        during.extend(await stage.scrapes())
+
+
+async def source_is_dry(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasSourceDry", "TasUnknownPassed", minutes=12) as during:
+        for metric in METRICS:
+            cluster.sandbox.metrics.forget(metric)
+        await stage.is_at("tas_source_metrics_missing", lambda count: count == len(METRICS))
+        during.extend(await cluster.no_candidate_is_known())
+        assert METRIC in await cluster.said("get", "sources")
+        for metric in METRICS:
+            cluster.measure(metric, 0, NAMES)
+        await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
+
+
+async def sink_is_behind(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasSinkBehind", minutes=17) as during:
+        cluster.receiver.behaviour = answering(500)
+        cluster.measure(METRIC, 2, NAMES[:1])
+        await stage.is_at("tas_notify_lag_seconds", lambda lag: lag > 0)
+        during.append(await stage.scrape())
+        await stage.is_at("tas_notify_lag_seconds", lambda lag: lag > 1)
+        during.append(await stage.scrape())
+        assert "(500)" in (await cluster.product.logged("sink_failed"))["error"]
+        cluster.receiver.behaviour = None
+        cluster.measure(METRIC, 0, NAMES)
+        await stage.is_at("tas_notify_lag_seconds", lambda lag: lag == 0)
+        await cluster.labels_are_written()
+
+
+async def bus_is_lost(cluster: Cluster) -> None:
+    stage = cluster.stage
+    async with stage.story("TasBusLost", "TasViewBehind", "TasUnknownPassed", minutes=12) as during:
+        await cluster.server.kill()
+        await stage.is_at("tas_bus_connected", lambda connected: connected == 0)
+        during.extend(await cluster.no_candidate_is_known())
+        await cluster.server.start()
+        await stage.is_at("tas_bus_connected", lambda connected: connected == 1)
+        await stage.is_at("tas_view_lag", lambda lag: lag == 0)
+        await eventually(cluster.all_are_known)
+
+
+STORIES = (
+    certificate_expires,
+    certificate_is_not_loaded,
+    many_nodes_are_labelled,
+    breaker_trips,
+    labels_are_paused,
+    labels_are_not_written,
+    labels_are_late,
+    samples_are_late,
+    source_is_dry,
+    sink_is_behind,
+    bus_is_lost,
+)
+
+
+async def test_the_alerts_of_a_cluster_fire_and_end_as_their_rows_say(
+    server: Server, tas: Tas, tmp_path: Path, prometheus_binary: Path
+) -> None:
+    certs = tmp_path / "certs"
+    assert (await tas("certs", "init", str(certs), "--days", "5")).code == 0
+    async with (
+        Sandbox.start(nodes=NAMES) as sandbox,
+        receiving() as receiver,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+    ):
+        policy(sandbox, "demo-policy", METRIC, breaker={"maxPercent": 100})
+        policy(sandbox, "few", "few_metric", breaker={"maxNodes": 1})
+        for node, metric in product(NAMES, METRICS):
+            sandbox.metrics.set(metric, node, 0)
+        sinks = tmp_path / "sinks.yaml"
+        sinks.write_text(json.dumps({"sinks": {"hook": {"type": "cloudevents", "url": receiver.url}}}))
+        arguments = [
+            *("run", "all", "--bus", server.url, "--kubeconfig", str(sandbox.kubeconfig(tmp_path / "kubeconfig"))),
+            *("--sinks", str(sinks), "--stale-after", "3s", "--period", "500ms", "--breaker-all", "off"),
+            *("--cert", str(certs / "tls.crt"), "--key", str(certs / "tls.key"), "--cacert", str(certs / "ca.crt")),
+        ]
+        async with tas.running(*arguments, *FREE) as running:
+            await running.ready()
+            user = User(session, (await running.logged("extender_listening"))["url"], certs)
+            stage = Stage(running, user.filter)
+            cluster = Cluster(
+                stage=stage,
+                product=running,
+                tas=tas,
+                server=server,
+                sandbox=sandbox,
+                receiver=receiver,
+                certs=certs,
+            )
+            await eventually(cluster.all_are_known)
+            for story in STORIES:
+                await story(cluster)
+    check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)
+
+
+async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
+    tas: Tas, tmp_path: Path, prometheus_binary: Path
+) -> None:
+    server = Server(tmp_path / "store")  # it does not run yet
+    strategies = "    dontschedule: {rules: [{metricname: m, operator: Equals, target: 2}]}\n"
+    policies = (
+        "run",
+        "policies",
+        "--bus",
+        server.url,
+        "--policies",
+        str(policy_folder(tmp_path, demo_policy(strategies))),
+    )
+    extender = ("run", "extender", "--bus", server.url)
+    async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
+        async with tas.running(*extender, *FREE) as first:
+            user = User(session, (await first.logged("extender_listening"))["url"])
+            stage = Stage(first, user.filter)
+            async with stage.story(
+                "TasNoExtenderReady",
+                "TasWorkerNotReady",
+                "TasExtenderErrors",
+                "TasBusLost",
+                "TasViewBehind",
+                minutes=4,
+                new=True,
+            ) as during:
+                during.append(await stage.scrape())
+                assert await user.filter() == 503  # once: somebody must see also that
+                during.append(await stage.scrape())
+                status, reason = await first.health("/readyz")
+                assert (status, "not caught up with the bus" in reason) == (503, True)
+                await first.logged("bus_unreachable")
+                await server.start()
+                stack.push_async_callback(server.stop)
+                await stack.enter_async_context(tas.running(*policies, *HEALTH))
+                await first.ready()
+
+            before = await stage.scrape()
+            os.kill(first.process.pid, signal.SIGKILL)
+            await first.process.wait()
+            killed = await stage.scrapes()
+            assert [scrape.series for scrape in killed] == [None, None]
+        async with tas.running(*extender, *FREE) as again:
+            await again.ready()
+            after = await Stage(again, user.filter).scrape()
+    alerts = {"TasProcessDown", "TasNoExtenderReady"}
+    story = Story(name="killed", alerts=alerts, before=before, during=killed, after=after, seconds=4 * MINUTE)
+    check(prometheus_binary.with_name("promtool"), [*stage.stories, story], tmp_path)
+
+
+def test_every_alert_is_played() -> None:
+    played = set(re.findall(r'"(Tas[A-Z]\w+)"', Path(__file__).read_text()))
+    assert played == {rule["alert"] for rule in rules()}
