@@ -136,7 +136,8 @@ class Marks:
         reasons = (
             None if is_listed else f"nodes: {self._reflector.problem}",
             *self._inputs.unready(),
-            self._freezes.unready(),
+            # Without marks nothing can be frozen: `tas run all` is not ready later for their sake.
+            self._freezes.unready() if self._wanted or self._marked else None,
         )
         return "; ".join(reason for reason in reasons if reason is not None) or None
 

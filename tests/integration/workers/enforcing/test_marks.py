@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.buckets import BREAKERS, PAUSED
+from bus.buckets import BREAKERS, PAUSED, SYNCED
 from bus.feed import Feed
 from bus.kinds import BREAKER_RECORDS, LEASE_RECORDS, PAUSE_RECORDS, REFUSED_MARKS
 from sandbox import Sandbox
@@ -184,10 +184,17 @@ async def test_while_no_policy_has_marks_the_nodes_are_listed_once_and_orphans_g
     node, name = await world.node(), world.name()
     namespace = await world.namespace()
     await world.policy(namespace, name, deschedule())
+    await world.remove(BREAKERS, SYNCED)
+    async with marks_running(kubeconfig, server.url, worker="idle") as idle:  # ready, also on a new bus
+        await eventually(lambda: not idle.worker._is_needed.is_set())
+        assert idle.worker.unready() is None
     taint = {"key": PREFIX + name, "value": "violating", "effect": "NoSchedule"}
     sandbox.cluster.patch(NODES, "", node, {"spec": {"taints": [taint, FOREIGN_TAINT]}}, manager="user")
 
-    async with marks_running(kubeconfig, server.url) as marks:
+    async with marks_running(kubeconfig, server.url, wait=False) as marks:
+        await eventually(lambda: marks.worker.unready() == UNKNOWN_FREEZES)
+        assert await has_taint(world, node, name), "an orphan may be frozen, too"
+        await world.synced(BREAKERS)
         await eventually(partial(is_bare, world, node, name))
         assert await taints(world, node) == [FOREIGN_TAINT]
         await eventually(lambda: not marks.worker._nodes)
