@@ -21,10 +21,10 @@ TIMEOUT = aiohttp.ClientTimeout(total=10)
 def message(event: Event) -> str:
     """What the chat shows."""
     match event.data:
-        case ViolationStarted(node=node, namespace=namespace, policy=policy, value=value):
-            return f":warning: {node} violates {namespace}/{policy}: {value}"
-        case ViolationEnded(node=node, namespace=namespace, policy=policy, reason=reason):
-            return f":white_check_mark: {node} no longer violates {namespace}/{policy} ({reason})"
+        case ViolationStarted(node=node, namespace=namespace, policy=policy, strategy=strategy, value=value):
+            return f":warning: {node} violates {namespace}/{policy} ({strategy}): {value}"
+        case ViolationEnded(node=node, namespace=namespace, policy=policy, strategy=strategy, reason=reason):
+            return f":white_check_mark: {node} no longer violates {namespace}/{policy} ({strategy}): {reason}"
         case data:  # a gap
             return f":grey_question: events were lost: {data}"
 

@@ -91,9 +91,9 @@ async def test_the_program_that_subscribes_prints_what_begins_and_ends(server: E
             assert isinstance(stored, int)
             sequence = stored
         printed = [await line(output) for _ in range(2)]
-        while printed[-1] != "node-1: met":  # among the lines of the log
+        while printed[-1] != "node-1 no longer violates deschedule: met":  # among the lines of the log
             printed.append(await line(output))
-    assert "node-1 violates the policy: 2" in printed
+    assert "node-1 violates deschedule: 2" in printed
 
 
 async def test_the_program_that_publishes_stores_a_valid_sample(server: EmbeddedServer, bus: Bus) -> None:

@@ -45,6 +45,6 @@ async def test_a_chat_gets_each_message_in_order_also_those_that_it_did_not_acce
             await eventually(lambda: not statuses)
     finally:
         await runner.cleanup()
-    begins = ":warning: node-1 violates default/demo: 2"
-    ends = ":white_check_mark: node-1 no longer violates default/demo (met)"
+    begins = ":warning: node-1 violates default/demo (dontschedule): 2"
+    ends = ":white_check_mark: node-1 no longer violates default/demo (dontschedule): met"
     assert posted == [(500, begins), (302, begins), (200, begins), (200, ends)]
