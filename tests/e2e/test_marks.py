@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.chain import descheduler, evictions
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import until
 from tests.e2e.product import product
@@ -29,11 +30,13 @@ from tests.kubernetes.world import World, deschedule, rule
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError
 from workers.kubernetes.resources import PODS, POLICIES
+from workers.process.manifests import read_yaml
 
 __all__ = ["admin", "bus", "marks", "server", "world"]
 
 NODE, POLICY = "marked-1", "marked-disk"
 KEY = PREFIX + POLICY
+DEPLOY = RBAC.parent
 
 
 class TestMarks(MarkScenarios):
@@ -116,3 +119,55 @@ def test_from_a_sample_to_a_pod_that_the_scheduler_places_elsewhere(
     finally:
         cluster.delete_pods(namespace)
         cluster.delete_nodes(NODE)
+
+
+def test_facts_R7_the_descheduler_moves_pods_from_a_node_with_the_taint_unless_they_tolerate_it(
+    cluster: Cluster, kubeconfig: Path, namespace: str, tmp_path: Path
+) -> None:
+    policy, pool, (first, second) = "disk-errors", {"pool": "tainted"}, ("tainted-1", "tainted-2")
+    key = PREFIX + policy
+
+    def nodes_of(app: str) -> list[str]:
+        """The node of each pod of an app, empty for a pod that does not run."""
+        found = cluster.api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=f"app={app}")["items"]
+        alive = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return [pod["spec"]["nodeName"] if pod["status"].get("phase") == "Running" else "" for pod in alive]
+
+    def create(app: str, **options: Any) -> None:
+        pod = {"nodeSelector": pool, "containers": [{"name": "main", "image": "pause"}], **options}
+        labels = {"app": app}
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+        manifest = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": app}, "spec": spec}
+        cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+
+    def is_tainted() -> bool:
+        found = cluster.api.get(f"/api/v1/nodes/{first}")["spec"].get("taints", [])
+        return any(each["key"] == key for each in found)
+
+    (document,) = read_yaml((DEPLOY / "descheduler" / "node-taints.yaml").read_bytes())
+    assert isinstance(document, dict)
+    file = tmp_path / "descheduler.yaml"
+    file.write_text(json.dumps(document | {"nodeSelector": "pool=tainted"}))
+    path = f"/apis/telemetry.intel.com/v1alpha1/namespaces/{namespace}/taspolicies"
+    spec = {"strategies": deschedule(rule("disk_errors", 100, "GreaterThan"), **BOTH)}
+    body = {"apiVersion": "telemetry.intel.com/v1alpha1", "kind": "TASPolicy", "spec": spec}
+    cluster.create_nodes(first, labels=pool)
+    try:
+        with cluster.scheduler(), product(cluster, tmp_path, kubeconfig=kubeconfig) as tas:
+            cluster.api.create(path, {**body, "metadata": {"name": policy}})
+            create("moves")
+            create("stays", tolerations=[{"key": key, "operator": "Exists", "effect": "NoSchedule"}])
+            until(lambda: nodes_of("moves") == nodes_of("stays") == [first], "both run on the only node")
+            cluster.create_nodes(second, labels=pool)
+            mark = cluster.audit.mark()
+            tas.publish({first: {"disk_errors": 500}})
+            until(is_tainted, "the node has the taint")
+            with descheduler(cluster, file):
+                until(lambda: nodes_of("moves") == [second], "the pod has moved")
+                until(lambda: len(evictions(cluster, mark)) == 1, "one pod was evicted")
+            assert nodes_of("stays") == [first]
+    finally:
+        cluster.kubectl("delete", "deployments", "--all", "-n", namespace)
+        cluster.delete_pods(namespace)
+        cluster.delete_nodes(first, second)
