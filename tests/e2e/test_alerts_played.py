@@ -144,6 +144,17 @@ class Cluster:
         nodes = self.sandbox.cluster.store.items(NODES)
         return {each["metadata"]["name"] for each in nodes if "demo-policy" in each["metadata"]["labels"]}
 
+    @property
+    def tainted(self) -> set[str]:
+        """The nodes with a taint."""
+        nodes = self.sandbox.cluster.store.items(NODES)
+        return {each["metadata"]["name"] for each in nodes if each["spec"].get("taints")}
+
+    def with_taint(self, taint: dict[str, str] | None) -> None:
+        """Edits the option `taint` of demo-policy."""
+        patch = {"spec": {"strategies": {"deschedule": {"taint": taint}}}}
+        self.sandbox.cluster.patch(TASPOLICIES, "default", "demo-policy", patch, manager="user")
+
     def measure(self, metric: str, value: int, nodes: Sequence[str]) -> None:
         for node in nodes:
             self.sandbox.metrics.set(metric, node, value)
@@ -264,6 +275,28 @@ async def labels_are_not_written(cluster: Cluster) -> None:
         await cluster.labels_are_written()
 
 
+async def marks_are_not_written(cluster: Cluster) -> None:
+    """The first node has its label, so nothing but its taint is to be written."""
+    stage = cluster.stage
+    async with stage.story("TasMarksNotWritten", minutes=7) as during:
+        cluster.sandbox.faults.answer(403, times=ALWAYS, which=patches)
+        cluster.with_taint({"effect": "NoSchedule"})
+        await stage.is_at("tas_mark_nodes_failing", lambda count: count == 1)
+        during.extend(await stage.scrapes())
+
+        async def names_the_refusal() -> bool:
+            return "the API server refuses the taint on 1 node (node-0)" in await cluster.said("get", "policies")
+
+        await eventually(names_the_refusal)
+        assert "(403)" in (await cluster.product.logged("node_mark_failed"))["error"]
+        cluster.sandbox.faults.clear()
+        await eventually(lambda: cluster.tainted == {NAMES[0]})
+        await stage.is_at("tas_mark_nodes_failing", lambda count: count == 0)
+        cluster.with_taint(None)
+        await eventually(lambda: not cluster.tainted)
+        await cluster.labels_are_written()
+
+
 async def labels_are_late(cluster: Cluster) -> None:
     stage = cluster.stage
     async with stage.story("TasLabelsLate", minutes=3) as during:
@@ -351,6 +384,7 @@ STORIES = (
     breaker_trips,
     labels_are_paused,
     labels_are_not_written,
+    marks_are_not_written,
     labels_are_late,
     samples_are_late,
     source_is_dry,
