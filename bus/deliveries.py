@@ -47,7 +47,11 @@ _PROGRESS = b"+WPI"
 
 
 class Deliveries:
-    """Gives the messages of a stream to `take`, in order; `finish` acknowledges. One holder at a time."""
+    """Gives the messages of a stream to `take`, in order; `finish` acknowledges. One holder at a time.
+
+    Attributes:
+        behind: How many messages wait on the bus; at most some seconds old, also while nothing is delivered.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Deliveries:
         self._done: OrderedDict[int, None] = OrderedDict()
         self._delivered = 0
         self._epoch = ""
+        self.behind = 0
 
     def __len__(self) -> int:
         """How many messages are held."""
@@ -120,6 +125,7 @@ class Deliveries:
 
     async def _receive(self, messages: Sequence[Message]) -> None:
         """Takes the messages that are new; the acknowledgement of others was lost, or they are still held."""
+        self.behind = messages[-1].pending
         following = [message.sequence for message in messages if message.sequence > self._delivered]
         if following:
             with suppress(BusError):  # the count matters less than the messages
@@ -149,13 +155,14 @@ class Deliveries:
             await asyncio.sleep(PROGRESS_SECONDS)
             await self._send(list(self._held.values()), _PROGRESS)
             with suppress(BusError):
-                await self._skip_other_subjects()
+                await self._note_pending()
 
-    async def _skip_other_subjects(self) -> None:
-        """Notes that everything of this consumer is delivered: what follows are other subjects. Raises BusError."""
+    async def _note_pending(self) -> None:
+        """Notes what waits. If nothing does, what follows are other subjects. Raises BusError."""
         stream = await self._bus.api(f"STREAM.INFO.{self._stream.stream}")
         consumer = await self._bus.api(f"CONSUMER.INFO.{self._stream.stream}.{self._durable}")
-        if not consumer["num_pending"]:
+        self.behind = consumer["num_pending"]
+        if not self.behind:
             self._delivered = max(self._delivered, stream["state"]["last_seq"])
 
     async def _send(self, messages: Iterable[Message], answer: bytes) -> None:

@@ -127,6 +127,7 @@ class Inbox:
             on_missed=self._missed,
         )
         metrics.held.labels(name).set_function(lambda: float(len(self._deliveries)))
+        metrics.behind.labels(name).set_function(lambda: float(self._deliveries.behind))
         metrics.lag.labels(name).set_function(self._lag)
 
     async def run(self) -> None:
@@ -167,7 +168,6 @@ class Inbox:
             if found and isinstance(found[0].event.data, Unknown):
                 self._metrics.events.labels(self._name, "unknown").inc()
                 self._log.warning("event_type_unknown", type=line_of(found[0].event.type))
-        self._metrics.behind.labels(self._name).set(messages[-1].pending)
         self.wake.set()
 
     def _missed(self, count: int) -> None:
