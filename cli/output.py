@@ -24,10 +24,15 @@ def echo_coloured(head: str, text: str, *, colour: str) -> None:
 
 def print_diff(name: str, before: str, after: str) -> None:
     """Prints the lines of a text that differ, with three lines around them; on a terminal in red and green."""
-    lines = list(unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm=""))
+    lines = diff_lines(name, before, after)
     for line in lines or [f"{name}: no changes"]:
         colour = {"-": "red", "+": "green"}.get(line[:1]) if lines else None
         click.echo(click.style(lines_of(line), fg=colour) if colour else lines_of(line))
+
+
+def diff_lines(name: str, before: str, after: str) -> list[str]:
+    """The lines of a text that differ, with three lines around them."""
+    return list(unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm=""))
 
 
 def lines_of(text: str) -> str:

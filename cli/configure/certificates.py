@@ -1,12 +1,15 @@
 """The certificates with which the scheduler and the extender know each other."""
 
 import hashlib
+import re
 from datetime import datetime
 
 from cryptography import x509
 
 from tas.certificates.findings import SOON, date_problem, expires_soon, is_authority, name_of
 from workers.process.tls import TlsError, TlsFiles, certificates_of
+
+_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 
 def checked(files: TlsFiles, now: datetime, *, allow_ca_key: bool) -> tuple[dict[str, bytes], list[str]]:
@@ -16,6 +19,10 @@ def checked(files: TlsFiles, now: datetime, *, allow_ca_key: bool) -> tuple[dict
     """
     contents = files.read()
     chain, authorities = certificates_of(contents, files)
+    for name, content in (("cert", contents[0]), ("cacert", contents[2])):
+        # These copies are readable for all users, and are shown in a diff.
+        if _PRIVATE_KEY.search(content):
+            raise TlsError(f"{files.shown(name)}: has a private key, too: give a file with certificates only")
     notices = _dates(files.shown("cert"), chain, now) + _dates(files.shown("cacert"), authorities, now)
     if is_authority(chain[0]):
         reason = f"--key {files.key}: is the key of an authority: whoever reads the copy can sign for the cluster"
@@ -26,11 +33,18 @@ def checked(files: TlsFiles, now: datetime, *, allow_ca_key: bool) -> tuple[dict
     return {"client.crt": cert, "client.key": key, "ca.crt": cacert}, notices
 
 
+_KEY_DATA = re.compile(r"""(["']?keyData["']?\s*:\s*)(?!\s)("[^"]*"|'[^']*'|[|>][^\n]*(?:\n[ ]+\S+)+|[^\s,}]+)""")
+"""The base64 of a private key in a configuration, after its name."""
+
+
 def shown(name: str, content: bytes | None) -> str:
-    """A file of the folder of certificates in a diff: a private key is never shown."""
+    """A file in a diff: of a private key only its fingerprint."""
     if content is None:
         return ""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}\n" if name.endswith(".key") else content.decode("latin-1")
+    if name.endswith(".key") or _PRIVATE_KEY.search(content):
+        return f"sha256:{hashlib.sha256(content).hexdigest()}\n"
+    text = content.decode("utf-8", "replace")
+    return _KEY_DATA.sub(lambda found: f"{found[1]}sha256:{hashlib.sha256(found[2].encode()).hexdigest()}", text)
 
 
 def _dates(file: str, certificates: list[x509.Certificate], now: datetime) -> list[str]:

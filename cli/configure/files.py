@@ -1,16 +1,10 @@
-"""Files of the machine: written all or none, with a backup from which a later run restores them."""
+"""Files of the machine: written all or none."""
 
-import hashlib
 import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-
-import msgspec
-
-INDEX = "index.json"
 
 
 class FilesError(Exception):
@@ -67,6 +61,32 @@ def stored(path: Path) -> Stored | None:
     except OSError as error:
         raise FilesError(f"{path}: {error.strerror}") from error
     return Stored(content=content, mode=stat.S_IMODE(found.st_mode), owner=(found.st_uid, found.st_gid))
+
+
+def undone(steps: Sequence[Step]) -> None:
+    """Restores the files that `write_all` has written.
+
+    Raises NotRestoredError for files that have changed since, or cannot be restored.
+    """
+    inverse: list[Step] = []
+    for step in (step for step in steps if step.changes):
+        before, now = step.before, stored(step.path)
+        if (now.content if now is not None else None) != step.content:
+            raise NotRestoredError(f"{step.path} has changed since; not restored: {_names(steps)}")
+        inverse.append(
+            Step(path=step.path, before=now, content=None)
+            if before is None
+            else Step(path=step.path, before=now, content=before.content, mode=before.mode, owner=before.owner)
+        )
+    try:
+        # What did not exist is deleted last: until then something may use it.
+        write_all(sorted(inverse, key=lambda step: step.content is None))
+    except FilesError as error:
+        raise NotRestoredError(f"{error}; not restored: {_names(steps)}") from error
+
+
+def _names(steps: Sequence[Step]) -> str:
+    return ", ".join(str(step.path) for step in steps if step.changes)
 
 
 def why_not_writable(path: Path) -> str | None:
@@ -142,6 +162,11 @@ def _make_folders(folder: Path) -> list[Path]:
     return list(reversed(missing))
 
 
+def write_new(path: Path, content: bytes, mode: int) -> None:
+    """Writes a file at once, and its folder to the disk. Raises OSError."""
+    _write(path, content, None, mode, None)
+
+
 def _write(path: Path, content: bytes | None, before: Stored | None, mode: int, owner: tuple[int, int] | None) -> None:
     """Replaces a file at once: readers see the old file or the new one. The kubelet ignores the dot (facts.md c42)."""
     if content is None:
@@ -173,101 +198,3 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# Backups
-
-
-class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in a backup; `file` is its name there, None: there was no file."""
-
-    path: str
-    file: str | None
-    mode: int = 0
-    uid: int = 0
-    gid: int = 0
-    sha256: str = ""
-
-
-class _Index(msgspec.Struct, frozen=True, kw_only=True):
-    created: str
-    files: list[_Entry]
-
-
-def back_up(folder: Path, steps: Sequence[Step], now: datetime) -> Path:
-    """A new folder in `folder` with the files that the steps change.
-
-    Raises FilesError; then there is no such folder.
-    """
-    number = 1
-    while (target := folder / f"backup_{now:%Y-%m-%d}_{number}").exists():
-        number += 1
-    written: list[Path] = []
-    try:
-        target.mkdir(mode=0o700)
-        entries: list[_Entry] = []
-        for step in steps:
-            before = step.before
-            if before is None:
-                entries.append(_Entry(path=str(step.path), file=None))
-                continue
-            name = step.path.name if not (target / step.path.name).exists() else f"{len(entries)}-{step.path.name}"
-            written.append(target / name)
-            _write(target / name, before.content, None, 0o600, None)
-            uid, gid = before.owner
-            digest = _digest(before.content)
-            entries.append(_Entry(path=str(step.path), file=name, mode=before.mode, uid=uid, gid=gid, sha256=digest))
-        written.append(target / INDEX)
-        index = msgspec.json.format(msgspec.json.encode(_Index(created=now.isoformat(), files=entries)))
-        _write(target / INDEX, index, None, 0o600, None)
-        _sync(folder)
-    except OSError as error:
-        for path in written:
-            path.unlink(missing_ok=True)
-        if target.exists():
-            target.rmdir()
-        raise FilesError(f"no backup: {error.filename}: {error.strerror}; every file is as before") from error
-    return target
-
-
-def newest_backup(folder: Path) -> Path:
-    """The backup that was made last. Raises FilesError if there is none."""
-    found = [(_index(path).created, path) for path in folder.glob("backup_*") if (path / INDEX).exists()]
-    if not found:
-        raise FilesError(f"{folder}: has no backup")
-    return max(found)[1]
-
-
-def steps_of_backup(backup: Path) -> list[Step]:
-    """The steps that restore the files of a backup. Raises FilesError if the backup is not complete.
-
-    Files that did not exist are deleted last: until then something may use them.
-    """
-    steps: list[Step] = []
-    for entry in _index(backup).files:
-        path = Path(entry.path)
-        content = None
-        if entry.file is not None:
-            try:
-                content = (backup / entry.file).read_bytes()
-            except OSError as error:
-                raise FilesError(f"{backup / entry.file}: {error.strerror}") from error
-            if _digest(content) != entry.sha256:
-                raise FilesError(f"{backup / entry.file}: is not as it was written")
-        steps.append(
-            Step(path=path, before=stored(path), content=content, mode=entry.mode, owner=(entry.uid, entry.gid))
-        )
-    return sorted(steps, key=lambda step: step.content is None)
-
-
-def _index(backup: Path) -> _Index:
-    try:
-        return msgspec.json.decode((backup / INDEX).read_bytes(), type=_Index)
-    except OSError as error:
-        raise FilesError(f"{backup / INDEX}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise FilesError(f"{backup / INDEX}: {error}") from error
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -99,6 +99,11 @@ def extender_options() -> list[click.Option]:
             ["--gpu-url"], metavar="URL", default=URLS[ExtenderKind.GPU], show_default=True, help="The GPU extender."
         ),
         click.Option(
+            ["--telemetry-resource", "telemetry_resources"], metavar="NAME", multiple=True,
+            default=(TELEMETRY_RESOURCE,), show_default=True,
+            help="The telemetry extender is asked only for pods that request one of these.",
+        ),
+        click.Option(
             ["--gpu-resource", "gpu_resources"], metavar="NAME", multiple=True, default=GPU_RESOURCES,
             show_default=True, help="The GPU extender is asked only for pods that request one of these.",
         ),
@@ -125,6 +130,7 @@ def extenders_of(
     *,
     extenders: tuple[str, ...],
     telemetry_url: str,
+    telemetry_resources: tuple[str, ...],
     gpu_url: str,
     gpu_resources: tuple[str, ...],
     weight: int,
@@ -135,7 +141,7 @@ def extenders_of(
 ) -> tuple[Extender, ...]:
     """The extenders of these flags. Raises InvalidInputError."""
     urls = {ExtenderKind.TELEMETRY: telemetry_url, ExtenderKind.GPU: gpu_url}
-    resources = {ExtenderKind.TELEMETRY: (TELEMETRY_RESOURCE,), ExtenderKind.GPU: gpu_resources}
+    resources = {ExtenderKind.TELEMETRY: telemetry_resources, ExtenderKind.GPU: gpu_resources}
     return tuple(
         Extender(
             kind=kind,

@@ -4,34 +4,35 @@ from pathlib import Path
 
 import click
 
+from cli.as_json import JSON_OPTION, print_json
+from cli.configure.errors import EXIT_DIFFERENCES, errors_shown
 from cli.configure.flags import Command
 from cli.loop import run_to_end
 from cli.output import echo
-from tas.configuring.control_planes import SchedulerState, differences
+from tas.configuring.control_planes import ROLES, SchedulerState, differences
 from tas.configuring.static_pod import DIGEST
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError, KubernetesError
 from workers.kubernetes.resources import FULL_NODES, PODS
 
-CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 SCHEDULERS = "component=kube-scheduler"
 NAMESPACE = "kube-system"
-EXIT_DIFFERENCES = 3
 
 
 @click.command(
     "status",
     cls=Command,
-    params=[click.Option(["--kubeconfig"], metavar="FILE", required=True, help="The cluster.")],
+    params=[click.Option(["--kubeconfig"], metavar="FILE", required=True, help="The cluster."), JSON_OPTION],
 )
-def status(*, kubeconfig: str) -> int:
+@errors_shown
+def status(*, kubeconfig: str, as_json: bool) -> int:
     """Show whether the scheduler of each control plane node is configured.
 
     Reads nodes and pods from the API server: the kubelet shows each static pod there with its annotations.
 
     Exit codes: 0 all are configured, ready and alike; 1 the API server does not answer; 3 differences.
     """
-    return run_to_end(_status(Path(kubeconfig)))
+    return run_to_end(_status(Path(kubeconfig), as_json=as_json))
 
 
 async def scheduler_states(client: KubernetesClient) -> list[SchedulerState]:
@@ -40,7 +41,7 @@ async def scheduler_states(client: KubernetesClient) -> list[SchedulerState]:
     pods = await client.list(PODS, label_selector=SCHEDULERS)
     by_node = {pod.spec.node_name: pod for pod in pods.items if pod.metadata.namespace == NAMESPACE}
     states: list[SchedulerState] = []
-    for node in sorted(node.metadata.name for node in nodes.items if set(CONTROL_PLANE) & set(node.metadata.labels)):
+    for node in sorted(node.metadata.name for node in nodes.items if set(ROLES) & set(node.metadata.labels)):
         pod = by_node.get(node)
         if pod is None:
             states.append(SchedulerState(node=node, digest=None, ready=None))
@@ -50,15 +51,19 @@ async def scheduler_states(client: KubernetesClient) -> list[SchedulerState]:
     return states
 
 
-async def _status(kubeconfig: Path) -> int:
+async def _status(kubeconfig: Path, *, as_json: bool) -> int:
     try:
         async with KubernetesClient.connect(kubeconfig, worker="configure") as client:
             states = await scheduler_states(client)
     except (ConfigurationError, KubernetesError) as error:
         raise click.ClickException(str(error)) from error
+    found = differences(states)
+    if as_json:
+        nodes = [{"node": state.node, "state": state.shown, "digest": state.digest} for state in states]
+        print_json({"nodes": nodes, "differences": found})
+        return EXIT_DIFFERENCES if found else 0
     for state in states:
         echo(f"{state.node}  {state.shown}  {state.digest or '-'}")
-    found = differences(states)
     for difference in found:
         echo(difference, err=True)
     return EXIT_DIFFERENCES if found else 0

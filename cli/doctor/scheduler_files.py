@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tas.configuring.extenders import KIND
+from tas.configuring.configuration import KIND
 from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import GROUP, OLDEST, api_version, minor_of_image
 from tas.diagnosis.finding import Missing

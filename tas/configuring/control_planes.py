@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+"""The label and the taint of a node of the control plane, now and before Kubernetes 1.25."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerState:

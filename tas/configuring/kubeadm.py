@@ -48,6 +48,25 @@ def cluster_configuration(text: str | None, wanted: Wanted, read: Read) -> str:
     return rendered(after) if text is None else edited(text, after, read)
 
 
+def init_phase(cluster: str, patches: str, read: Read) -> str | None:
+    """A ClusterConfiguration with the folder of the patches, for `kubeadm init phase`, which takes no flag beside it.
+
+    Args:
+        cluster: The text of the ClusterConfiguration.
+        patches: The folder, an absolute path.
+        read: The parser; its errors are not caught.
+
+    Returns None for a form without a field for the folder: `v1beta2` and older.
+    """
+    document = read(cluster).value
+    assert isinstance(document, dict)
+    version = document["apiVersion"]
+    if version in (f"{GROUP}/v1beta1", f"{GROUP}/v1beta2"):
+        return None
+    init: Object = {"apiVersion": version, "kind": "InitConfiguration", "patches": {"directory": patches}}
+    return f"{cluster.rstrip()}\n---\n{rendered(init)}"
+
+
 def patch(wanted: Wanted) -> str:
     """The patch of the scheduler's manifest, for `kubeadm init`, `join` and `upgrade` with `--patches`."""
     # The digest makes the kubelet restart the scheduler, which reads its files only at its start.

@@ -6,12 +6,14 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tas.configuring.configuration import SUBJECT, entries_of, of_template, with_extenders
 from tas.configuring.editing import EditError, Read, edited, rendered
-from tas.configuring.extenders import COMMENTS, SUBJECT, Extender, policy_config_map, with_extenders
+from tas.configuring.extenders import COMMENTS, Extender, Object, needs_certificates, needs_cluster_dns
 from tas.configuring.kubeadm import SUBJECT as CLUSTER
-from tas.configuring.kubeadm import cluster_configuration, patch
+from tas.configuring.kubeadm import cluster_configuration, init_phase, patch
+from tas.configuring.policy_configmap import policy_config_map
+from tas.configuring.static_pod import CERTIFICATES, Scheduler, Wanted
 from tas.configuring.static_pod import SUBJECT as MANIFEST
-from tas.configuring.static_pod import Scheduler, Wanted
 from tas.configuring.versions import minor_of_image
 from tas.errors import InvalidInputError
 
@@ -27,6 +29,7 @@ class Options:
         extenders: Whom the scheduler asks.
         config: The file of its configuration, or of the ConfigMap; an absolute path.
         certificates: The folder of the certificates on the machine; an absolute path.
+        template: The text of a configuration whose extenders are added, too.
         minor: The minor version of the scheduler; None: that of its image.
         policy: Whether the scheduler reads a Policy from a ConfigMap, as up to Kubernetes 1.22.
     """
@@ -34,13 +37,9 @@ class Options:
     extenders: tuple[Extender, ...]
     config: str
     certificates: str
+    template: str | None = None
     minor: int | None = None
     policy: bool = False
-
-    @property
-    def is_https(self) -> bool:
-        """Whether certificates are needed."""
-        return any(extender.is_https for extender in self.extenders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +51,8 @@ class Plan:
         config: The configuration, or the ConfigMap of a Policy.
         changes: What changes in the manifest.
         notices: What people should know.
+        urls: Where the extenders are that were added or updated.
+        serves_with_files: Whether the scheduler serves with a certificate of a file, the same after a restart.
     """
 
     minor: int
@@ -59,6 +60,8 @@ class Plan:
     config: str
     changes: tuple[str, ...]
     notices: tuple[str, ...]
+    urls: tuple[str, ...]
+    serves_with_files: bool
 
 
 def check_paths(options: Options, manifest: str) -> None:
@@ -67,8 +70,10 @@ def check_paths(options: Options, manifest: str) -> None:
     for name, path in (("-d", options.config), ("-cert-dir", options.certificates)):
         if not path.startswith("/"):
             raise InvalidInputError("options", name, path, "must be absolute: the pod mounts it")
-    if posixpath.dirname(posixpath.normpath(options.config)) == folder:
-        raise InvalidInputError("options", "-d", folder, "the kubelet takes each file there as a pod")
+    written = {"-d": posixpath.dirname(posixpath.normpath(options.config)), "-cert-dir": options.certificates}
+    for name, path in written.items():
+        if posixpath.normpath(path) == folder:
+            raise InvalidInputError("options", name, path, "the kubelet takes each file there as a pod")
 
 
 def current_config(manifest: str, read: Read) -> str | None:
@@ -82,18 +87,38 @@ def current_config(manifest: str, read: Read) -> str | None:
         return None
     outside = scheduler.host_path(inside)
     if outside is None:
-        reason = "no hostPath volume has this file: give the configuration with -f"
+        reason = "no hostPath volume has this file: give the configuration with -f and --replace"
         raise InvalidInputError(MANIFEST, "--config", inside, reason)
     return outside
 
 
-def plan(manifest: str, config: str | None, certificates: Mapping[str, bytes], options: Options, read: Read) -> Plan:
-    """The plan for a manifest.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What the scheduler reads at its start.
+
+    Attributes:
+        minor: The minor version of the scheduler.
+        text: The configuration, or the ConfigMap of a Policy.
+        certificates: Whether an entry uses files of the folder of certificates.
+        urls: Where the extenders are that were added or updated.
+        cluster_dns: Whether one of these needs the DNS of the cluster.
+        notices: What people should know.
+    """
+
+    minor: int
+    text: str
+    certificates: bool
+    urls: tuple[str, ...]
+    cluster_dns: bool
+    notices: tuple[str, ...] = ()
+
+
+def configuration(manifest: str, config: str | None, options: Options, read: Read) -> Configuration:
+    """The configuration for the scheduler of a manifest.
 
     Args:
         manifest: The text of the scheduler's manifest.
-        config: The text of the configuration to start from; None: there is none.
-        certificates: The contents of the files in the folder of certificates; they count in the digest only.
+        config: The text of the configuration to start from; None: the template, or an empty one.
         options: How the scheduler is to be configured.
         read: The parser; its errors are not caught.
 
@@ -103,70 +128,126 @@ def plan(manifest: str, config: str | None, certificates: Mapping[str, bytes], o
     scheduler = Scheduler(read(manifest).value)
     minor = options.minor if options.minor is not None else minor_of_image(scheduler.image)
     if options.policy:
-        new_config = "---\n".join(rendered(each) for each in policy_config_map(options.extenders, minor))
-        notices = ["the Policy takes effect after: kubectl apply -f " + options.config]
-    else:
-        new_config, notices = _configuration(config, minor, options, scheduler.flag("kubeconfig") or KUBECONFIG, read)
-    wanted = _wanted(options, minor, [new_config.encode(), *(certificates[name] for name in sorted(certificates))])
-    pod, changes, more = scheduler.configured(wanted)
+        entries = [extender.entry() for extender in options.extenders]
+        return Configuration(
+            minor=minor,
+            text="---\n".join(rendered(each) for each in policy_config_map(options.extenders, minor)),
+            certificates=any(needs_certificates(entry, CERTIFICATES) for entry in entries),
+            urls=_urls(entries),
+            cluster_dns=any(map(needs_cluster_dns, entries)),
+            notices=("the Policy takes effect after: kubectl apply -f " + options.config,),
+        )
+    return _configuration(config, minor, options, scheduler.flag("kubeconfig") or KUBECONFIG, read)
+
+
+def plan(manifest: str, made: Configuration, certificates: Mapping[str, bytes], options: Options, read: Read) -> Plan:
+    """The plan for a manifest.
+
+    Args:
+        manifest: The text of the scheduler's manifest.
+        made: The configuration for it.
+        certificates: The contents of the files in the folder of certificates; they count in the digest only.
+        options: How the scheduler is to be configured.
+        read: The parser; its errors are not caught.
+
+    Raises:
+        InvalidInputError: if the manifest is not one of a scheduler, or cannot be edited.
+    """
+    wanted = _wanted(options, made, [certificates[name] for name in sorted(certificates)])
+    scheduler = Scheduler(read(manifest).value)
+    pod, changes, notices = scheduler.configured(wanted)
     return Plan(
-        minor=minor,
+        minor=made.minor,
         manifest=_edited(MANIFEST, manifest, pod, read),
-        config=new_config,
+        config=made.text,
         changes=tuple(changes),
-        notices=(*notices, *more),
+        notices=(*made.notices, *notices),
+        urls=made.urls,
+        serves_with_files=any(scheduler.flag(name) is not None for name in ("tls-cert-file", "cert-dir")),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForKubeadm:
-    """The texts of three files: the configuration of the scheduler, and two for kubeadm."""
+    """The texts of the files: the configuration of the scheduler, and those for kubeadm.
+
+    Attributes:
+        init_phase: None: kubeadm takes the folder of patches only as a flag.
+        certificates: Whether the scheduler needs the folder of certificates.
+        notices: What people should know.
+    """
 
     config: str
     cluster_configuration: str
+    init_phase: str | None
     patch: str
+    certificates: bool
+    notices: tuple[str, ...]
 
 
-def for_kubeadm(config: str | None, cluster: str | None, options: Options, read: Read) -> ForKubeadm:
+def for_kubeadm(cluster: str | None, patches: str, options: Options, read: Read) -> ForKubeadm:
     """The texts for a cluster that kubeadm manages.
 
     Args:
-        config: The text of the configuration to start from; None: there is none.
         cluster: The text of the ClusterConfiguration; None: only the fields for the scheduler.
+        patches: The folder of the patch on each control plane node, an absolute path.
         options: How the scheduler is to be configured; with its minor version.
         read: The parser; its errors are not caught.
 
     Raises:
-        InvalidInputError: as `plan`.
+        InvalidInputError: if one of the texts is not what it must be, or the scheduler would refuse the result.
     """
     assert options.minor is not None
-    text, _ = _configuration(config, options.minor, options, KUBECONFIG, read)
-    wanted = _wanted(options, options.minor, [text.encode()])
+    made = _configuration(None, options.minor, options, KUBECONFIG, read)
+    wanted = _wanted(options, made, [])
     try:
         after = cluster_configuration(cluster, wanted, read)
     except EditError as error:
         raise InvalidInputError(CLUSTER, "text", "", str(error)) from error
-    return ForKubeadm(config=text, cluster_configuration=after, patch=patch(wanted))
-
-
-def _wanted(options: Options, minor: int, contents: Sequence[bytes]) -> Wanted:
-    return Wanted(
-        minor=minor,
-        config=None if options.policy else options.config,
-        certificates=options.certificates if options.is_https else None,
-        cluster_dns=any(extender.needs_cluster_dns for extender in options.extenders),
-        digest=digest(contents),
+    return ForKubeadm(
+        config=made.text,
+        cluster_configuration=after,
+        init_phase=init_phase(after, patches, read),
+        patch=patch(wanted),
+        certificates=made.certificates,
+        notices=made.notices,
     )
 
 
-def _configuration(
-    config: str | None, minor: int, options: Options, kubeconfig: str, read: Read
-) -> tuple[str, list[str]]:
-    before = None if config is None else read(config).value
-    document, notices = with_extenders(before, minor, options.extenders, kubeconfig)
+def _wanted(options: Options, made: Configuration, certificates: Sequence[bytes]) -> Wanted:
+    return Wanted(
+        minor=made.minor,
+        config=None if options.policy else options.config,
+        certificates=options.certificates if made.certificates else None,
+        cluster_dns=made.cluster_dns,
+        digest=digest([made.text.encode(), *certificates]),
+    )
+
+
+def _configuration(config: str | None, minor: int, options: Options, kubeconfig: str, read: Read) -> Configuration:
+    ours = [extender.entry() for extender in options.extenders]
+    of_file: list[Object] = []
+    notices: list[str] = []
+    if options.template is not None:
+        of_file, notices = of_template(read(options.template).value)
     if config is None:
-        return rendered(document, COMMENTS), notices
-    return _edited(SUBJECT, config, document, read), notices
+        added, notices, config = ours, [], options.template
+    else:
+        added = [*of_file, *ours]
+    before = None if config is None else read(config).value
+    document, more = with_extenders(before, minor, added, kubeconfig)
+    return Configuration(
+        minor=minor,
+        text=rendered(document, COMMENTS) if config is None else _edited(SUBJECT, config, document, read),
+        certificates=any(needs_certificates(entry, CERTIFICATES) for entry in entries_of(document)),
+        urls=_urls([*of_file, *ours]),
+        cluster_dns=any(map(needs_cluster_dns, [*of_file, *ours])),
+        notices=(*notices, *more),
+    )
+
+
+def _urls(entries: Sequence[Object]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(entry["urlPrefix"]) for entry in entries if "urlPrefix" in entry))
 
 
 def _edited(subject: str, text: str, value: object, read: Read) -> str:

@@ -7,8 +7,10 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tas.configuring.configuration import with_extenders
+from tas.configuring.control_planes import ROLES
 from tas.configuring.editing import rendered
-from tas.configuring.extenders import COMMENTS, Extender, Object, with_extenders
+from tas.configuring.extenders import COMMENTS, Extender, Object
 from tas.configuring.plan import digest
 from tas.configuring.static_pod import CERTIFICATES, DIGEST
 from tas.errors import InvalidInputError
@@ -46,7 +48,7 @@ class SecondScheduler:
 
 def manifests(scheduler: SecondScheduler) -> str:
     """The objects of a second scheduler, for `kubectl apply -f -`. Raises InvalidInputError."""
-    config, _ = with_extenders(None, scheduler.minor, scheduler.extenders, None)
+    config, _ = with_extenders(None, scheduler.minor, [each.entry() for each in scheduler.extenders], None)
     lease = {"leaderElect": True, "resourceName": scheduler.name, "resourceNamespace": scheduler.namespace}
     config = {"apiVersion": config["apiVersion"], "kind": config["kind"]} | {
         "leaderElection": lease,
@@ -97,6 +99,12 @@ def _binding(kind: str, metadata: Object, role_kind: str, role: str, subject: Ob
     }
 
 
+def _on_control_plane() -> Object:
+    """Nodes of the control plane first, where there are some."""
+    terms = [{"weight": 1, "preference": {"matchExpressions": [{"key": role, "operator": "Exists"}]}} for role in ROLES]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
 def _deployment(scheduler: SecondScheduler, head: Object, config: str) -> Object:
     labels = {"app.kubernetes.io/name": scheduler.name}
     mounts: list[object] = [{"name": "config", "mountPath": _FOLDER, "readOnly": True}]
@@ -121,6 +129,8 @@ def _deployment(scheduler: SecondScheduler, head: Object, config: str) -> Object
         "spec": {
             "serviceAccountName": scheduler.name,
             "priorityClassName": "system-cluster-critical",
+            "tolerations": [{"key": role, "effect": "NoSchedule"} for role in ROLES],
+            "affinity": _on_control_plane(),
             "securityContext": {"runAsNonRoot": True, "runAsUser": 65534},
             "containers": [container],
             "volumes": volumes,

@@ -2,10 +2,12 @@
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tas.configuring.extenders import POLICY_NAME, POLICY_NAMESPACE, Object
+from tas.configuring.extenders import Object
+from tas.configuring.policy_configmap import POLICY_NAME, POLICY_NAMESPACE
 from tas.errors import InvalidInputError
 
 SUBJECT = "manifest"
@@ -44,6 +46,13 @@ class Wanted:
     certificates: str | None
     cluster_dns: bool
     digest: str
+
+
+class _Word(NamedTuple):
+    """A word of the scheduler's command line; `field` is `command` or `args`."""
+
+    field: str
+    text: str
 
 
 class Scheduler:
@@ -88,29 +97,27 @@ class Scheduler:
     def _place(self) -> str:
         return f"spec.containers[{self._at}]"
 
-    def _field(self) -> str:
-        """`command` or `args`: which list has the flags."""
-        return "args" if self._container.get("args") else "command"
-
-    def _words(self) -> list[str]:
-        field = f"{self._place}.{self._field()}"
-        words = _items(self._container, self._field(), field)
-        if not words:
-            raise InvalidInputError(SUBJECT, field, words, "must have the command of the scheduler")
-        for at, word in enumerate(words):
-            if not isinstance(word, str):
-                raise InvalidInputError(SUBJECT, f"{field}[{at}]", word, "must be text")
-        texts = [str(word) for word in words]
-        command = self._container.get("command")
-        first = command[0] if isinstance(command, list) and command else ""
-        if posixpath.basename(str(first)) in ("sh", "bash", "ash") or any(" --" in text for text in texts):
-            raise InvalidInputError(SUBJECT, field, texts, "is a script of a shell: give each flag as an item")
-        return texts
+    def _words(self) -> list[_Word]:
+        """The words of `command`, then those of `args`: the scheduler reads them as one list."""
+        found: list[_Word] = []
+        for field in ("command", "args"):
+            place = f"{self._place}.{field}"
+            words = _items(self._container, field, place)
+            for at, word in enumerate(words):
+                if not isinstance(word, str):
+                    raise InvalidInputError(SUBJECT, f"{place}[{at}]", word, "must be text")
+                found.append(_Word(field, word))
+            program = posixpath.basename(str(words[0])) if words and field == "command" else ""
+            if program in ("sh", "bash", "ash") or any(" --" in str(word) for word in words):
+                raise InvalidInputError(SUBJECT, place, words, "is a script of a shell: give each flag as an item")
+        if not found:
+            raise InvalidInputError(SUBJECT, f"{self._place}.command", None, "must have the command of the scheduler")
+        return found
 
     def flag(self, name: str) -> str | None:
         """The value of a flag of the scheduler, of the last if it is given twice."""
         value = None
-        words = self._words()
+        words = [word.text for word in self._words()]
         for at, word in enumerate(words):
             flag, has_value, after = word.partition("=")
             if flag in (f"-{name}", f"--{name}"):
@@ -134,7 +141,7 @@ class Scheduler:
         notices: list[str] = []
         words = self._new_words(wanted, changes, notices)
         mounts, volumes = self._new_mounts(wanted, changes, notices)
-        container = self._container | {self._field(): words} | _if_any("volumeMounts", mounts, self._container)
+        container = self._container | words | _if_any("volumeMounts", mounts, self._container)
         containers = [*self._containers]
         containers[self._at] = container
         spec = self._spec | {"containers": containers} | _if_any("volumes", volumes, self._spec)
@@ -149,7 +156,8 @@ class Scheduler:
             pod["metadata"] = metadata | {"annotations": annotations | {DIGEST: wanted.digest}}
         return pod, changes, notices
 
-    def _new_words(self, wanted: Wanted, changes: list[str], notices: list[str]) -> list[str]:
+    def _new_words(self, wanted: Wanted, changes: list[str], notices: list[str]) -> Object:
+        """`command` and `args`, as far as they are there."""
         words = self._words()
         # facts.md c43
         if wanted.config is None and (given := self.flag("config")) is not None:
@@ -161,28 +169,15 @@ class Scheduler:
             added = [f"--config={wanted.config}"]
         else:
             added = [f"--policy-configmap={POLICY_NAME}", f"--policy-configmap-namespace={POLICY_NAMESPACE}"]
-        kept: list[str] = []
-        skip = False
-        for at, word in enumerate(words):
-            if skip:
-                skip = False
-                continue
-            name, has_value, _ = word.partition("=")
-            flag = re.sub(r"^--?", "", name)
-            if not name.startswith("-") or flag not in gone:
-                kept.append(word)
-                continue
-            skip = not has_value and flag not in _SWITCHES and at + 1 < len(words)
-            if skip and words[at + 1].startswith("-"):
-                notices.append(f"{words[at + 1]} was the value of {word}, and is removed with it")
-            if word not in added and flag not in _CONFIG:
-                notices.append(f"{word} is removed: it has no effect beside a configuration, or does not exist")
+        kept = _without_flags(words, gone, added, notices)
         if (before := self.flag("config")) not in (None, wanted.config):
             notices.append(f"{before} stays, and the scheduler no longer reads it")
-        new = [*kept, *added]
+        last = words[-1].field
+        new = [*kept, *(_Word(last, text) for text in added)]
         if new != words:
-            changes.append(f"{self._field()} {' '.join(added)}")
-        return new
+            changes.append(f"{last} {' '.join(added)}")
+        fields = {word.field for word in words}
+        return {field: [word.text for word in new if word.field == field] for field in sorted(fields, reverse=True)}
 
     def _new_mounts(self, wanted: Wanted, changes: list[str], notices: list[str]) -> tuple[list[Object], list[Object]]:
         mounts, volumes = self._mounts(), self._volumes()
@@ -248,6 +243,29 @@ class Scheduler:
                 path: str = host["path"]
                 return path
         return None
+
+
+def _without_flags(
+    words: Sequence[_Word], gone: Collection[str], added: Collection[str], notices: list[str]
+) -> list[_Word]:
+    """The words without these flags and their values; notices about all that are not added again."""
+    kept: list[_Word] = []
+    skip = False
+    for at, word in enumerate(words):
+        if skip:
+            skip = False
+            continue
+        name, has_value, _ = word.text.partition("=")
+        flag = re.sub(r"^--?", "", name)
+        if not name.startswith("-") or flag not in gone:
+            kept.append(word)
+            continue
+        skip = not has_value and flag not in _SWITCHES and at + 1 < len(words)
+        if skip and words[at + 1].text.startswith("-"):
+            notices.append(f"{words[at + 1].text} was the value of {word.text}, and is removed with it")
+        if word.text not in added and flag not in _CONFIG:
+            notices.append(f"{word.text} is removed: it has no effect beside a configuration, or does not exist")
+    return kept
 
 
 def _is_scheduler(container: Object) -> bool:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tas.configuring.configuration import with_extenders
 from tas.configuring.control_planes import SchedulerState, differences
-from tas.configuring.extenders import TELEMETRY_RESOURCE, Object, with_extenders
+from tas.configuring.extenders import TELEMETRY_RESOURCE, Object
 from tas.diagnosis.descheduler import NodeState
 from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
 from tas.diagnosis.url import url_of

@@ -1,16 +1,22 @@
 """What `tas configure` writes, run by a real kube-scheduler."""
 
 import json
+import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 from click.testing import CliRunner, Result
 
 from cli import cli
+from cli.configure.liveness import look
+from tas.configuring.plan import Options, configuration, plan
 from tests.certificates import Authority
-from tests.unit.tas.configuring.samples import KUBEADM
-from workers.process.manifests import read_yaml
+from tests.unit.tas.configuring.samples import KUBEADM, telemetry
+from workers.process.manifests import read_yaml, read_yaml_tree
 
 from .cluster import Cluster
 from .processes import free_ports, running, until
@@ -27,31 +33,54 @@ def tas(*arguments: str) -> Result:
 
 
 @contextmanager
-def scheduler(cluster: Cluster, name: str, flags: list[str]) -> Iterator[int]:
+def scheduler(
+    cluster: Cluster, name: str, flags: list[str], *, program: str = "kube-scheduler", port: int = 0
+) -> Iterator[int]:
     """Runs a kube-scheduler with these flags of a pod, and returns the port of its health."""
-    (port,) = free_ports(1)
-    command: list[str | Path] = [cluster.programs["kube-scheduler"], *flags, f"--secure-port={port}"]
+    port = port or free_ports(1)[0]
+    command: list[str | Path] = [cluster.programs[program], *flags, f"--secure-port={port}"]
     with running(name, [*command, "--bind-address=127.0.0.1"], folder=cluster.folder) as process:
         cluster.processes.append(process)
         yield port
+
+
+def node_files(cluster: Cluster, folder: Path, version: str) -> Path:
+    """A manifest of kubeadm for a scheduler of this cluster."""
+    kubeconfig = str(cluster.kubeconfig_for("system:kube-scheduler"))
+    manifest = folder / "manifests" / "kube-scheduler.yaml"
+    manifest.parent.mkdir()
+    text = KUBEADM.replace("/etc/kubernetes/own.conf", kubeconfig).replace("/etc/kubernetes/scheduler.conf", kubeconfig)
+    manifest.write_text(text.replace("--leader-elect=true", "--leader-elect=false").replace("v1.28.3", version))
+    return manifest
+
+
+def certificate_flags(folder: Path) -> list[str]:
+    """The flags with certificates of a client, written to the folder."""
+    authority = Authority("gpu")
+    client = authority.client("system:kube-scheduler")
+    contents = {"-cert": client.certificate, "-key": client.key, "--cacert": authority.certificate}
+    flags = ["-cert-dir", str(folder / "certs")]
+    for flag, content in contents.items():
+        path = folder / f"{flag.strip('-')}.pem"
+        path.write_bytes(content)
+        flags += [flag, str(path)]
+    return flags
+
+
+def command_of(manifest: Path) -> list[str]:
+    """The command of the scheduler."""
+    (pod,) = read_yaml(manifest.read_bytes())
+    assert isinstance(pod, dict)
+    command: list[str] = pod["spec"]["containers"][0]["command"]
+    return command
 
 
 def test_a_configured_manifest_makes_the_scheduler_ask_the_extender(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     """Both extenders, one with certificates: the scheduler accepts all fields. `verify` agrees."""
-    kubeconfig = str(cluster.kubeconfig_for("system:kube-scheduler"))
-    manifest = tmp_path / "manifests" / "kube-scheduler.yaml"
-    manifest.parent.mkdir()
-    text = KUBEADM.replace("/etc/kubernetes/own.conf", kubeconfig).replace("/etc/kubernetes/scheduler.conf", kubeconfig)
-    manifest.write_text(text.replace("--leader-elect=true", "--leader-elect=false").replace("v1.28.3", "v1.36.3"))
-    authority = Authority("gpu")
-    client = authority.client("system:kube-scheduler")
-    for name, content in (("c.crt", client.certificate), ("c.key", client.key), ("ca.crt", authority.certificate)):
-        (tmp_path / name).write_bytes(content)
-    files = {"-m": manifest, "-d": tmp_path, "-cert-dir": tmp_path / "certs", "-cert": tmp_path / "c.crt"}
-    files |= {"-key": tmp_path / "c.key", "--cacert": tmp_path / "ca.crt"}
-    flags = [word for name, path in files.items() for word in (name, str(path))]
+    manifest = node_files(cluster, tmp_path, "v1.36.3")
+    flags = ["-m", str(manifest), "-d", str(tmp_path), *certificate_flags(tmp_path)]
     flags += ["--extender", "telemetry", "--extender", "gpu", "--gpu-url", "https://localhost:1"]
     flags += ["--http-timeout", "30s"]
 
@@ -59,9 +88,7 @@ def test_a_configured_manifest_makes_the_scheduler_ask_the_extender(
         flags += ["--telemetry-url", recorder.url]
         done = tas("configure", *flags, "-b", "/dev/null")
         assert done.return_value == 0, done.exception
-        (pod,) = read_yaml(manifest.read_bytes())
-        assert isinstance(pod, dict)
-        words = pod["spec"]["containers"][0]["command"]
+        words = command_of(manifest)
         config = tmp_path / "scheduler-config.yaml"
         assert words[-1] == f"--config={config}"
         written = config.read_text()
@@ -73,6 +100,11 @@ def test_a_configured_manifest_makes_the_scheduler_ask_the_extender(
             assert recorder.about("web", FILTER)
             config.write_text(written)
             verified = tas("configure", "verify", *flags, "--livez", f"127.0.0.1:{port}")
+            # The scheduler is alive and the extender for telemetry is there; nobody answers for GPUs.
+            assert verified.return_value == 3
+            (difference,) = verified.stdout.splitlines()
+            assert difference.startswith("the scheduler does not reach https://localhost:1/scheduler: ")
+            verified = tas("configure", "verify", *flags, "--files-only")
             assert (verified.return_value, verified.stdout) == (0, "as configured\n")
 
 
@@ -106,3 +138,148 @@ def test_a_second_scheduler_places_pods_with_the_rights_of_its_account(
                 assert until(lambda: cluster.api.get(lease)["spec"]["holderIdentity"], "a holder of the lease")
         finally:
             cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=printed)
+
+
+class Older(NamedTuple):
+    """A scheduler of an older minor version, and the form that it is given; None: the one of `tas configure`."""
+
+    program: str
+    image: str
+    form: str | None
+    flags: tuple[str, ...] = ()
+
+
+# Kubernetes 1.27 removed storage.k8s.io/v1beta1 from the API server; a scheduler waits for all that it watches. And it
+# has a second port, the same for each scheduler.
+OF_1_22 = ("--feature-gates=CSIStorageCapacity=false", "--port=0")
+OLDER = [
+    Older("kube-scheduler-1.27", "v1.27.4", None),
+    Older("kube-scheduler-1.27", "v1.27.4", "v1beta3"),
+    Older("kube-scheduler-1.27", "v1.27.4", "v1beta2"),
+    Older("kube-scheduler-1.22", "v1.22.17", None, OF_1_22),
+    Older("kube-scheduler-1.22", "v1.22.17", "v1beta1", OF_1_22),
+]
+
+
+@pytest.mark.parametrize("older", OLDER, ids=lambda older: f"{older.image}-{older.form}")
+def test_an_older_scheduler_reads_its_form(cluster: Cluster, namespace: str, tmp_path: Path, older: Older) -> None:
+    manifest = node_files(cluster, tmp_path, older.image)
+    flags = ["-m", str(manifest), "-d", str(tmp_path), "-b", "/dev/null", "--http-timeout", "30s"]
+    if older.form is not None:
+        template = tmp_path / "template.yaml"
+        template.write_text(f"apiVersion: kubescheduler.config.k8s.io/{older.form}\nkind: KubeSchedulerConfiguration\n")
+        flags += ["-f", str(template), "--extender", "telemetry"]
+    with recording(answer) as recorder:
+        done = tas("configure", *flags, "--telemetry-url", recorder.url)
+        assert done.return_value == 0, done.exception
+        words = command_of(manifest)
+        if older.form is not None:
+            (config,) = read_yaml((tmp_path / "template.yaml").read_bytes())
+            assert isinstance(config, dict)
+            assert config["apiVersion"] == f"kubescheduler.config.k8s.io/{older.form}"
+        with scheduler(cluster, older.program, [*words[1:], *older.flags], program=older.program):
+            cluster.create_pod(namespace, "web", policy="demo-policy")
+            assert cluster.placed(namespace, "web") == "node-2"
+            assert recorder.about("web", FILTER)
+
+
+def test_a_scheduler_of_1_22_reads_the_policy_of_its_config_map(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """It may read it, too: the role in the file allows it."""
+    manifest = node_files(cluster, tmp_path, "v1.22.17")
+    with recording(answer) as recorder:
+        flags = ["-m", str(manifest), "-d", str(tmp_path), "-b", "/dev/null", "--http-timeout", "30s"]
+        done = tas("configure", *flags, "--policy-configmap", "--telemetry-url", recorder.url)
+        assert done.return_value == 0, done.exception
+        objects = (tmp_path / "scheduler-extender-policy.yaml").read_text()
+        try:
+            cluster.apply(objects)
+            words = [*command_of(manifest)[1:], *OF_1_22]
+            with scheduler(cluster, "kube-scheduler-policy", words, program="kube-scheduler-1.22"):
+                cluster.create_pod(namespace, "web", policy="demo-policy")
+                assert cluster.placed(namespace, "web") == "node-2"
+                assert recorder.about("web", FILTER)
+        finally:
+            cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=objects)
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_wait_ends_with_the_new_scheduler_or_restores_all_files(
+    cluster: Cluster, tmp_path: Path, *, starts: bool
+) -> None:
+    """A thread in place of the kubelet. The hard case: certificates at a place where this scheduler has none."""
+    manifest = node_files(cluster, tmp_path, "v1.36.3")
+    before = manifest.read_bytes()
+    stop = threading.Event()
+    (port,) = free_ports(1)
+
+    def kubelet() -> None:
+        while not stop.is_set():
+            seen = manifest.read_bytes()
+            with suppress(RuntimeError), scheduler(cluster, "kube-scheduler-wait", command_of(manifest)[1:], port=port):
+                while manifest.read_bytes() == seen and not stop.wait(0.1):
+                    pass
+
+    thread = threading.Thread(target=kubelet)
+    thread.start()
+    try:
+        until(lambda: look(f"127.0.0.1:{port}").problem is None, "a scheduler")
+        flags = ["-m", str(manifest), "-d", str(tmp_path), "-b", "/dev/null", *certificate_flags(tmp_path)]
+        url = "http://127.0.0.1:1" if starts else "https://127.0.0.1:1"
+        flags += ["--telemetry-url", url, "--livez", f"127.0.0.1:{port}", "--wait", "60s" if starts else "10s"]
+        done = tas("configure", *flags)
+        if starts:
+            assert done.return_value == 0, done.exception
+            assert "the scheduler has started again" in done.stdout
+        else:
+            assert getattr(done.exception, "exit_code", None) == 1
+            assert manifest.read_bytes() == before
+            assert not (tmp_path / "scheduler-config.yaml").exists()
+            until(lambda: look(f"127.0.0.1:{port}").problem is None, "the scheduler from before")
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["new", "existing"])
+def test_kubeadm_writes_the_manifest_that_tas_configure_wants(
+    cluster: Cluster, tmp_path: Path, *, existing: bool
+) -> None:
+    """kubeadm itself, below another root: its manifest is then as configured, to the digest of the configuration."""
+    root = tmp_path / "root"
+    (root / "etc/kubernetes").mkdir(parents=True)
+    out = root / "out"
+    flags = ["--to", str(out), "--kube-version", "1.36", "--telemetry-url", "http://tas.example:9001"]
+    cluster_configuration = tmp_path / "cluster.yaml"
+    cluster_configuration.write_text(
+        "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.36.3\n"
+        + ("scheduler: {extraArgs: [{name: v, value: '3'}]}\n" if existing else "")
+    )
+    flags += ["--cluster-configuration", str(cluster_configuration)]
+    done = tas("configure", "kubeadm", *flags)
+    assert done.return_value == 0, done.exception
+    # kubeadm sees `root` as its root.
+    phase = out / "init-phase.yaml"
+    phase.write_text(phase.read_text().replace(str(root), ""))
+    arguments = ["init", "phase", "control-plane", "scheduler", "--config", "/out/init-phase.yaml"]
+    arguments += ["--rootfs", str(root)]
+    ended = subprocess.run(
+        [cluster.programs["kubeadm"], *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    manifest = root / "etc/kubernetes/manifests/kube-scheduler.yaml"
+    assert ("--v=3" in command_of(manifest)) is existing
+    (pod,) = read_yaml(manifest.read_bytes())
+    assert isinstance(pod, dict)
+    assert pod["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    chosen = Options(
+        extenders=(telemetry(url="http://tas.example:9001"),),
+        config="/etc/kubernetes/scheduler-config.yaml",
+        certificates="/etc/certs",
+    )
+    text = manifest.read_text()
+    config = (out / "scheduler-config.yaml").read_text()
+    made = configuration(text, config, chosen, read_yaml_tree)
+    wanted = plan(text, made, {}, chosen, read_yaml_tree)
+    assert (wanted.changes, wanted.config) == ((), config)

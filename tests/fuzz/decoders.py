@@ -36,6 +36,9 @@ from bus.subjects import (
     parse_samples_subject,
     parse_verdict_key,
 )
+from cli.configure.cluster_dns import MAX_ANSWER as MAX_DNS_ANSWER
+from tas.configuring.dns import DnsError
+from tas.configuring.dns import addresses as dns_addresses
 from tas.errors import InvalidInputError
 from tas.events.cloudevents import decode as decode_event
 from tas.events.cloudevents import headers
@@ -320,6 +323,14 @@ DECODERS: tuple[Decoder, ...] = (
         allowed=(AnswerError,),
         largest=prometheus.MAX_ANSWER_BYTES,
         seeds=tuple(json.dumps(json.loads(each)["body"]).encode() for each in _golden("prometheus/*.json")),
+    ),
+    Decoder(
+        name="dns",
+        decode=partial(dns_addresses, number=7),
+        allowed=(DnsError,),
+        largest=MAX_DNS_ANSWER,
+        seeds=(b"\0\7\x81\x80\0\1\0\1\0\0\0\0\1a\0\0\1\0\1\xc0\x0c\0\1\0\1\0\0\0\x1e\0\4\x7f\0\0\1",),
+        form="text",
     ),
     Decoder(
         name="custom-metrics",

@@ -1,102 +1,23 @@
 """`tas configure` and its files: all are written or none, and each error has its exit status."""
 
 import datetime as dt
+import json
 import resource
-import ssl
-import stat
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from cli import cli
-from cli.configure.configure import SomeNotRestoredError
-from cli.configure.files import NotRestoredError, Step, stored, write_all
+from cli.configure.errors import SomeNotRestoredError
+from cli.configure.files import FilesError, NotRestoredError, Step, stored, undone, write_all
 from tests.certificates import Authority, Pair
+from tests.unit.cli.configure.node import AUTHORITY, CLIENT, Node, code, message, mode, tas
 from tests.unit.tas.configuring.samples import KUBEADM
-from workers.process.manifests import read_yaml_tree
-
-AUTHORITY = Authority("tas")
-CLIENT = AUTHORITY.client("system:kube-scheduler")
-
-
-class Node:
-    """The files of a control plane node, below a folder of the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.manifest = folder / "manifests" / "kube-scheduler.yaml"
-        self.config = folder / "etc" / "scheduler-config.yaml"
-        self.certs = folder / "certs"
-        for made in (self.manifest.parent, self.config.parent, folder / "pki", folder / "backups"):
-            made.mkdir()
-        self.manifest.write_text(KUBEADM)
-        self.manifest.chmod(0o600)
-        self.pki(CLIENT)
-
-    def pki(self, pair: Pair, authority: bytes = AUTHORITY.certificate) -> None:
-        for name, content in (("c.crt", pair.certificate), ("c.key", pair.key), ("ca.crt", authority)):
-            (self.folder / "pki" / name).write_bytes(content)
-
-    @property
-    def flags(self) -> dict[str, str]:
-        return {
-            "-m": str(self.manifest),
-            "-d": str(self.config.parent),
-            "-b": str(self.folder / "backups"),
-            "-cert": str(self.folder / "pki" / "c.crt"),
-            "-key": str(self.folder / "pki" / "c.key"),
-            "--cacert": str(self.folder / "pki" / "ca.crt"),
-            "-cert-dir": str(self.certs),
-        }
-
-    def configure(self, *more: str) -> Result:
-        return tas("configure", *(word for pair in self.flags.items() for word in pair), *more)
-
-    def verify(self, *more: str) -> Result:
-        flags = [word for name, value in self.flags.items() if name != "-b" for word in (name, value)]
-        return tas("configure", "verify", *flags, "--livez", "", *more)
-
-    def revert(self, *more: str) -> Result:
-        return tas("configure", "revert", "-b", self.flags["-b"], *more)
-
-    def state(self) -> Mapping[str, tuple[bytes, int]]:
-        """Each file below the folder, its content and mode."""
-        return {
-            str(path): (path.read_bytes() if path.is_file() else b"", path.lstat().st_mode)
-            for path in self.folder.rglob("*")
-        }
-
-    def backups(self) -> list[Path]:
-        return sorted((self.folder / "backups").iterdir())
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
-
-
-def tas(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments, prog_name="tas", standalone_mode=False)
-
-
-def code(result: Result) -> int:
-    if isinstance(result.exception, Exception):
-        assert hasattr(result.exception, "exit_code"), result.exception
-        return int(result.exception.exit_code)
-    return int(result.return_value)
-
-
-def message(result: Result) -> str:
-    return str(result.exception)
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
+from workers.process.manifests import read_yaml, read_yaml_tree
+from workers.process.runtime import product_version
 
 
 def test_facts_K22_K23_a_run_writes_all_files_and_a_backup(node: Node) -> None:
@@ -185,6 +106,153 @@ def test_facts_K14_the_template_may_be_the_destination(node: Node) -> None:
     )
 
 
+def test_facts_K29_a_template_adds_its_extenders_to_the_configuration_of_the_scheduler(node: Node) -> None:
+    """The hard case: the entry as the original has it, without a flag `--extender`; its certificates are copied."""
+    node.configure("--gpu-url", "https://gas:1", "--extender", "gpu")
+    template = node.folder / "scheduler-config.yaml"
+    template.write_text(
+        "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/XVERSIONX\nextenders:\n"
+        "- {urlPrefix: 'https://tas-service:9001', filterVerb: scheduler/filter, enableHTTPS: true,\n"
+        "   tlsConfig: {certFile: /host/certs/client.crt, keyFile: /host/certs/client.key},\n"
+        "   managedResources: [{name: telemetry/scheduling, ignoredByScheduler: true}]}\n"
+    )
+    assert code(node.configure("-f", str(template))) == 0
+    assert urls(node) == ["https://gas:1/scheduler", "https://tas-service:9001"]
+    assert (node.certs / "client.key").exists()
+    assert code(node.configure("-f", str(template), "--replace")) == 0
+    assert urls(node) == ["https://tas-service:9001"]
+    assert "dnsPolicy: ClusterFirstWithHostNet" in node.manifest.read_text()
+
+
+def urls(node: Node) -> list[str]:
+    document = read_yaml_tree(node.config.read_text()).value
+    assert isinstance(document, dict)
+    return [each["urlPrefix"] for each in document["extenders"]]
+
+
+def test_replace_starts_from_an_empty_configuration(node: Node) -> None:
+    node.config.write_text(
+        "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\nprofiles: []\n"
+    )
+    assert code(node.configure("--replace")) == 0
+    assert "profiles" not in node.config.read_text()
+
+
+def test_stdout_has_both_files_and_writes_nothing(node: Node) -> None:
+    before = node.state()
+    result = node.configure("--stdout")
+    assert node.state() == before
+    config, pod = read_yaml(result.stdout.encode())
+    assert isinstance(config, dict)
+    assert isinstance(pod, dict)
+    assert (config["kind"], pod["kind"]) == ("KubeSchedulerConfiguration", "Pod")
+    assert f"# {node.manifest}" in result.stdout
+    node.configure()
+    assert pod["metadata"] == read_yaml(node.manifest.read_bytes())[0]["metadata"]  # type: ignore[index]
+
+
+def test_json_says_what_was_done(node: Node) -> None:
+    planned = json.loads(node.configure("--json", "-dry-run").stdout)
+    assert planned["dry_run"] is True
+    assert planned["kube_version"] == "1.28"
+    assert any("--config=" in line for line in planned["files"][-1]["diff"])
+    done = json.loads(node.configure("--json").stdout)
+    assert [each["change"] for each in done["files"]] == ["created"] * 4 + ["changed"]
+    assert done["backup"] == str(node.backups()[0])
+    again = json.loads(node.configure("--json").stdout)
+    assert {each["change"] for each in again["files"]} == {"unchanged"}
+    assert again["manifest"] == []
+    assert json.loads(node.verify("--json").stdout)["as_configured"] is True
+    node.manifest.write_text(KUBEADM)
+    verified = node.verify("--json")
+    assert code(verified) == 3
+    assert any("dnsPolicy" in each for each in json.loads(verified.stdout)["differences"])
+
+
+@pytest.mark.parametrize(("flag", "status"), [("-m", 1), ("-d", 2)])
+def test_facts_K40_an_error_has_its_exit_status_also_in_json(node: Node, flag: str, status: int) -> None:
+    result = node.configure("--json", flag, "nowhere")
+    assert code(result) == status
+    found = json.loads(result.stdout)
+    assert found["exit_code"] == status
+    assert "nowhere" in found["error"]
+
+
+@pytest.mark.parametrize("style", ["block", "flow", "quoted"])
+def test_no_private_key_is_shown(node: Node, style: str) -> None:
+    """The hard case: a key in the configuration, beside a line that changes."""
+    secret = "U0VDUkVU"
+    value = {"block": f"|\n      {secret}\n      {secret}\n", "flow": secret, "quoted": f'"{secret}"'}[style]
+    tls = f"\n    keyData: {value}" if style == "block" else f"{{keyData: {value}}}"
+    node.config.write_text(
+        "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\nextenders:\n"
+        f"- urlPrefix: https://other\n  enableHTTPS: true\n  tlsConfig: {tls}\n"
+    )
+    for more in (["-dry-run"], ["-dry-run", "--json"]):
+        result = node.configure(*more)
+        assert code(result) == 0, message(result)
+        assert "sha256:" in result.stdout.partition("keyData")[2].partition("\n")[0]
+        assert secret not in result.stdout
+        assert "PRIVATE KEY" not in result.stdout
+    node.configure()
+    for more in ([], ["--json"]):
+        reverted = node.revert("-dry-run", *more).stdout
+        assert secret not in reverted
+        assert "PRIVATE KEY" not in reverted
+
+
+@pytest.mark.parametrize("name", ["c.crt", "ca.crt"])
+def test_a_certificate_with_its_key_in_one_file_is_refused(node: Node, name: str) -> None:
+    """Its copy is readable for all users."""
+    path = node.folder / "pki" / name
+    path.write_bytes(path.read_bytes() + CLIENT.key)
+    before = node.state()
+    assert "has a private key, too" in message(node.configure())
+    assert node.state() == before
+
+
+def test_keep_deletes_the_oldest_backups_and_nothing_else(node: Node) -> None:
+    for weight in range(2, 5):
+        node.configure("--weight", str(weight))
+    first, second, third = node.backups()
+    (first / "mine").write_text("")
+    foreign = node.folder / "backups" / "backup_2023-01-01_1"
+    foreign.mkdir()
+    result = node.configure("--keep", "2", "--weight", "9")
+    assert code(result) == 0
+    assert not second.exists()
+    assert [path.name for path in first.iterdir()] == ["mine"]
+    assert foreign.exists()
+    assert third.exists()
+    assert f"deleted: {second}" in result.stdout
+    assert code(node.revert()) == 0
+
+
+def test_the_index_of_a_backup_says_by_what_it_was_made(node: Node) -> None:
+    node.configure("--weight", "7")
+    index = json.loads((node.backups()[0] / "index.json").read_text())
+    assert index["flags"]["weight"] == "7"
+    assert index["flags"]["manifest"] == str(node.manifest)
+    assert index["version"] == product_version()
+    assert "gpu_url" not in index["flags"]
+
+
+def test_a_relative_manifest_is_restored_from_another_folder(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(node.manifest.parent)
+    assert code(node.configure("-m", node.manifest.name)) == 0
+    monkeypatch.chdir("/")
+    assert code(node.revert()) == 0
+    assert node.manifest.read_text() == KUBEADM
+
+
+@pytest.mark.parametrize("flag", ["-d", "-cert-dir"])
+def test_the_folder_of_the_manifests_is_refused_also_by_a_link(node: Node, flag: str) -> None:
+    link = node.folder / "link"
+    link.symlink_to(node.manifest.parent)
+    assert code(node.configure(flag, str(link))) == 2
+    assert code(node.configure(flag, str(node.manifest.parent) + "/")) == 2
+
+
 def test_facts_K28_the_deployments_of_the_original_are_not_rewritten(node: Node) -> None:
     result = node.configure("-tas-depl", "/nowhere", "-gas-depl=x")
     assert code(result) == 0
@@ -203,6 +271,11 @@ def symbolic_link(node: Node) -> None:
 def folder(node: Node) -> None:
     node.manifest.unlink()
     node.manifest.mkdir()
+
+
+def certificate_folder(node: Node) -> None:
+    (node.folder / "pki" / "c.crt").unlink()
+    (node.folder / "pki" / "c.crt").mkdir()
 
 
 BAD_FILES: dict[str, tuple[Callable[[Node], object], str]] = {
@@ -225,6 +298,12 @@ BAD_FILES: dict[str, tuple[Callable[[Node], object], str]] = {
     "an expired certificate": (
         lambda node: node.pki(AUTHORITY.client("old", lives=dt.timedelta(hours=-1))),
         "has expired",
+    ),
+    "an unreadable authority": (lambda node: (node.folder / "pki" / "ca.crt").write_text("x"), "no certificates"),
+    "a folder as certificate": (certificate_folder, "directory"),
+    "a configuration that the pod does not mount": (
+        lambda node: node.manifest.write_text(KUBEADM.replace("--leader-elect=true", "--config=/elsewhere")),
+        "--replace",
     ),
     "a configuration of another kind": (lambda node: node.config.write_text("kind: Pod\n"), "scheduler configuration"),
 }
@@ -265,6 +344,15 @@ def test_facts_K16_every_missing_file_is_named_at_once(tmp_path: Path) -> None:
         ["--kube-version", "28"],
         ["--policy-configmap"],
         ["--policy-configmap", "-f", "x"],
+        ["--policy-configmap", "--replace"],
+        ["--stdout", "-dry-run"],
+        ["--stdout", "--json"],
+        ["--wait", "1m", "-dry-run"],
+        ["--wait", "soon"],
+        ["--wait", "0s"],
+        ["--keep", "1", "-b", "/dev/null"],
+        ["--keep", "0"],
+        ["--keep", "1", "--stdout"],
         ["verify"],
     ],
 )
@@ -359,6 +447,33 @@ def test_a_file_that_changes_between_plan_and_write_is_not_overwritten(tmp_path:
     assert path.read_text() == "kubeadm"
 
 
+def test_a_file_that_is_gone_half_way_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("1")
+    second.write_text("2")
+    steps = [Step(path=path, before=stored(path), content=b"ours") for path in (first, second)]
+    second.unlink()
+    with pytest.raises(FilesError, match="second: has changed meanwhile"):
+        write_all(steps)
+    assert first.read_text() == "1"
+    assert not second.exists()
+
+
+def test_what_another_has_written_since_is_not_undone(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("1")
+    steps = [Step(path=path, before=stored(path), content=b"ours") for path in (first, second)]
+    write_all(steps)
+    second.write_text("theirs")
+    with pytest.raises(NotRestoredError, match="second has changed since"):
+        undone(steps)
+    assert second.read_text() == "theirs"
+    second.write_text("ours")
+    undone(steps)
+    assert first.read_text() == "1"
+    assert not second.exists()
+
+
 def test_what_a_killed_run_left_does_not_stop_the_next(node: Node) -> None:
     (node.manifest.parent / ".kube-scheduler.yaml.tas-new").write_text("half")
     assert code(node.configure()) == 0
@@ -387,6 +502,20 @@ def test_revert_restores_every_file_and_deletes_what_did_not_exist(node: Node) -
     assert {path: found for path, found in after.items() if path != str(node.certs)} == before
     assert "deleted" in result.stdout
     assert code(node.revert()) == 0
+
+
+def test_revert_does_not_overwrite_what_an_upgrade_has_written(node: Node) -> None:
+    """The hard case: the backup has the manifest of the version before the upgrade."""
+    node.configure()
+    node.manifest.write_text(KUBEADM.replace("v1.28.3", "v1.29.0"))
+    before = node.state()
+    result = node.revert()
+    assert code(result) == 1
+    assert str(node.manifest) in message(result)
+    assert node.state() == before
+    assert "is lost" in node.revert("-dry-run").stderr
+    assert code(node.revert("--backup", str(node.backups()[0]))) == 0
+    assert node.manifest.read_text() == KUBEADM
 
 
 def test_revert_takes_the_newest_backup_or_the_named_one(node: Node) -> None:
@@ -440,33 +569,6 @@ def test_profiles_survive_a_manifest_that_kubeadm_wrote_anew(node: Node) -> None
     assert "profiles: [{schedulerName: p}]" in node.config.read_text()
 
 
-@pytest.mark.parametrize(("path", "status"), [("/livez", 0), ("/healthz", 0), ("/nothing", 3)])
-def test_verify_asks_the_scheduler(node: Node, path: str, status: int) -> None:
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == path else 404)
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None: ...
-
-    node.configure()
-    server = AUTHORITY.server("scheduler")
-    (node.folder / "s.pem").write_bytes(server.certificate + server.key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(node.folder / "s.pem")
-    with HTTPServer(("127.0.0.1", 0), Answer) as http:
-        http.socket = context.wrap_socket(http.socket, server_side=True)
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            result = node.verify("--livez", f"127.0.0.1:{http.server_port}")
-        finally:
-            http.shutdown()
-            thread.join()
-    assert code(result) == status
-    assert ("does not answer" in result.stdout) is bool(status)
-
-
 # Other outputs
 
 
@@ -475,6 +577,7 @@ def test_the_files_for_kubeadm(node: Node) -> None:
     assert code(tas("configure", "kubeadm", "--to", str(to), "--kube-version", "1.31", "-d", "/d")) == 0
     assert sorted(str(path.relative_to(to)) for path in to.rglob("*.yaml")) == [
         "cluster-configuration.yaml",
+        "init-phase.yaml",
         "patches/kube-scheduler+strategic.yaml",
         "scheduler-config.yaml",
     ]

@@ -18,7 +18,7 @@ def value_of(text: str) -> Any:
 
 
 def made(cluster: str | None = None, chosen: Options | None = None) -> ForKubeadm:
-    return for_kubeadm(None, cluster, chosen or options(minor=30), read_yaml_tree)
+    return for_kubeadm(cluster, "/k/patches", chosen or options(minor=30), read_yaml_tree)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,23 @@ def test_what_is_no_configuration_of_a_cluster_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         made(text)
     assert caught.value.subject == "cluster configuration"
+
+
+@pytest.mark.parametrize(("version", "has_folder"), [("v1beta2", False), ("v1beta3", True), ("v1beta4", True)])
+def test_the_folder_of_the_patches_is_in_the_file_of_the_phase(version: str, *, has_folder: bool) -> None:
+    """kubeadm refuses `--patches` beside `--config`."""
+    found = made(f"{HEAD}{version}\n")
+    if not has_folder:
+        assert found.init_phase is None
+        return
+    assert found.init_phase is not None
+    cluster, init = found.init_phase.split("---\n")
+    assert cluster == found.cluster_configuration
+    assert value_of(init) == {
+        "apiVersion": f"kubeadm.k8s.io/{version}",
+        "kind": "InitConfiguration",
+        "patches": {"directory": "/k/patches"},
+    }
 
 
 def test_an_extender_on_this_machine_needs_no_dns_policy() -> None:

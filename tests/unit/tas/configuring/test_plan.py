@@ -1,13 +1,14 @@
 """From a manifest and a configuration to those that ask the extenders: the cases K of facts.md."""
 
+from dataclasses import replace
 from difflib import unified_diff
 from typing import Any
 
 import pytest
 
 from tas.configuring.editing import rendered
-from tas.configuring.extenders import policy_config_map
-from tas.configuring.plan import Options, Plan, check_paths, current_config, plan
+from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, plan
+from tas.configuring.policy_configmap import policy_config_map
 from tas.configuring.static_pod import DIGEST
 from tas.configuring.versions import api_version, minor_of_image, minor_of_version, reads
 from tas.errors import InvalidInputError
@@ -23,7 +24,8 @@ def value_of(text: str) -> Any:
 
 
 def planned(text: str, config: str | None = None, chosen: Options | None = None) -> Plan:
-    return plan(text, config, {}, chosen or options(), read_yaml_tree)
+    chosen = chosen or options()
+    return plan(text, configuration(text, config, chosen, read_yaml_tree), {}, chosen, read_yaml_tree)
 
 
 def container(made: Plan) -> Any:
@@ -106,6 +108,17 @@ class TestCommand:
         made = container(planned(text))
         assert made["args"] == ["--leader-elect", f"--config={DEST}"]
         assert "command" not in made
+
+    def test_command_and_args_are_one_list(self) -> None:
+        """The hard case: a flag in `command` whose value is in `args`, and the flag to replace in `command`."""
+        text = (
+            "kind: Pod\nspec: {containers: [{image: 'r:v1.30.0', command: [kube-scheduler, --config=/old, --config], "
+            "args: [/older, --v=2]}]}\n"
+        )
+        made = planned(text)
+        assert container(made)["command"] == ["kube-scheduler"]
+        assert container(made)["args"] == ["--v=2", f"--config={DEST}"]
+        assert made.notices == ("/older stays, and the scheduler no longer reads it",)
 
     def test_facts_K12_a_number_in_the_command_is_refused_with_its_place(self) -> None:
         error = refused(manifest("5"))
@@ -269,8 +282,9 @@ class TestManifest:
         assert second.changes == (f"annotation {DIGEST}",)
 
     def test_new_certificates_restart_the_scheduler(self) -> None:
+        made = configuration(KUBEADM, None, options(), read_yaml_tree)
         texts = [
-            plan(KUBEADM, None, {"client.crt": content}, options(), read_yaml_tree).manifest for content in (b"1", b"2")
+            plan(KUBEADM, made, {"client.crt": content}, options(), read_yaml_tree).manifest for content in (b"1", b"2")
         ]
         assert texts[0] != texts[1]
 
@@ -353,6 +367,37 @@ class TestConfiguration:
         assert other["urlPrefix"] == "http://other"
         assert "weight: 5 # too small" in made.config
         assert self.OTHER in made.config
+
+    TEMPLATE = (
+        f"{HEAD}profiles:\n- schedulerName: p2\nextenders:\n- urlPrefix: https://tas.example:9001\n"
+        "  filterVerb: filter\n  enableHTTPS: true\n  tlsConfig: {certFile: /host/certs/client.crt}\n"
+    )
+
+    def test_the_extenders_of_a_template_join_the_configuration_that_exists(self) -> None:
+        """The hard case: the certificates and the DNS that only an entry of the template needs."""
+        chosen = replace(options(), extenders=(), template=self.TEMPLATE)
+        made = planned(KUBEADM, f"{HEAD}profiles:\n- schedulerName: p1\nextenders:\n{self.OTHER}", chosen)
+        document = value_of(made.config)
+        assert [each["urlPrefix"] for each in document["extenders"]] == ["http://other", "https://tas.example:9001"]
+        assert document["profiles"] == [{"schedulerName": "p1"}]
+        assert made.urls == ("https://tas.example:9001",)
+        assert "tas-certs" in [each["name"] for each in container(made)["volumeMounts"]]
+        assert value_of(made.manifest)["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+        assert "not profiles" in made.notices[0]
+
+    def test_without_a_configuration_the_template_is_the_configuration(self) -> None:
+        chosen = replace(options(), extenders=(), template=self.TEMPLATE)
+        made = planned(KUBEADM, None, chosen)
+        assert value_of(made.config)["profiles"] == [{"schedulerName": "p2"}]
+        assert "tas-certs" in [each["name"] for each in container(made)["volumeMounts"]]
+        assert value_of(made.manifest)["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+    def test_the_certificates_of_a_former_run_stay_mounted(self) -> None:
+        """The hard case: no extender of this run needs certificates, and an entry of the configuration does."""
+        first = planned(KUBEADM)
+        second = planned(first.manifest, first.config, options(gpu(url="http://127.0.0.1:9002")))
+        assert "tas-certs" in [each["name"] for each in container(second)["volumeMounts"]]
+        assert value_of(second.manifest)["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
     @pytest.mark.parametrize(
         ("version", "minor", "after"),
@@ -460,8 +505,9 @@ class TestOptions:
             ({"certificates": "certs"}, "-cert-dir"),
             ({"config": "cfg.yaml"}, "-d"),
             ({"config": "/m/cfg.yaml"}, "-d"),
+            ({"certificates": "/x/../m/"}, "-cert-dir"),
         ],
-        ids=["facts_K36", "relative", "facts_K37"],
+        ids=["facts_K36", "relative", "facts_K37", "certificates"],
     )
     def test_a_path_that_a_pod_cannot_use_is_refused(self, changes: dict[str, Any], field: str) -> None:
         with pytest.raises(InvalidInputError) as caught:

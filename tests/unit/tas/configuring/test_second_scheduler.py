@@ -45,6 +45,14 @@ def test_pods_use_it_by_its_name_and_its_lease_is_its_own() -> None:
     }
 
 
+def test_facts_K27_the_deployment_tolerates_both_taints_of_the_control_plane() -> None:
+    spec = objects(second())["Deployment"]["spec"]["template"]["spec"]
+    roles = {f"node-role.kubernetes.io/{name}" for name in ("control-plane", "master")}
+    assert {each["key"] for each in spec["tolerations"]} == roles
+    terms = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert {each["preference"]["matchExpressions"][0]["key"] for each in terms} == roles
+
+
 def test_the_certificates_are_those_of_a_secret() -> None:
     spec = objects(second())["Deployment"]["spec"]["template"]["spec"]
     assert spec["volumes"][1] == {"name": "certificates", "secret": {"secretName": "certs"}}

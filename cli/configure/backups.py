@@ -1,0 +1,171 @@
+"""Backups of the files that a run changes, from which `tas configure revert` restores them."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from cli.configure.files import FilesError, Step, stored, write_new
+
+INDEX = "index.json"
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in a backup.
+
+    Attributes:
+        file: Its name there; None: there was no file.
+        written: The digest of what the run then wrote.
+    """
+
+    path: str
+    file: str | None
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    sha256: str = ""
+    written: str = ""
+
+
+class _Index(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup has, and by which version and which flags of `tas configure` it was made."""
+
+    created: str
+    files: list[_Entry]
+    version: str = ""
+    flags: dict[str, str] = {}
+
+
+def back_up(folder: Path, steps: Sequence[Step], now: datetime, *, version: str, flags: Mapping[str, str]) -> Path:
+    """A new folder in `folder` with the files that the steps change.
+
+    Raises FilesError; then there is no such folder.
+    """
+    try:
+        target = _new_folder(folder, f"backup_{now:%Y-%m-%d}")
+    except OSError as error:
+        raise FilesError(f"no backup: {error.filename}: {error.strerror}; every file is as before") from error
+    written: list[Path] = []
+    try:
+        entries: list[_Entry] = []
+        for step in steps:
+            before = step.before
+            after = "" if step.content is None else _digest(step.content)
+            if before is None:
+                entries.append(_Entry(path=str(step.path), file=None, written=after))
+                continue
+            name = step.path.name if not (target / step.path.name).exists() else f"{len(entries)}-{step.path.name}"
+            written.append(target / name)
+            write_new(target / name, before.content, 0o600)
+            uid, gid = before.owner
+            entries.append(
+                _Entry(
+                    path=str(step.path), file=name, mode=before.mode, uid=uid, gid=gid,
+                    sha256=_digest(before.content), written=after,
+                )
+            )  # fmt: skip
+        index = _Index(created=now.isoformat(), files=entries, version=version, flags=dict(flags))
+        written.append(target / INDEX)
+        write_new(target / INDEX, msgspec.json.format(msgspec.json.encode(index)), 0o600)
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            target.rmdir()
+        raise FilesError(f"no backup: {error.filename}: {error.strerror}; every file is as before") from error
+    return target
+
+
+def _new_folder(folder: Path, stem: str) -> Path:
+    for number in count(1):
+        target = folder / f"{stem}_{number}"
+        with suppress(FileExistsError):
+            target.mkdir(mode=0o700)
+            return target
+    raise AssertionError("numbers end")
+
+
+def newest_backup(folder: Path) -> Path:
+    """The backup that was made last. Raises FilesError if there is none."""
+    found = _by_age(folder)
+    if not found:
+        raise FilesError(f"{folder}: has no backup")
+    return found[-1]
+
+
+def prune(folder: Path, keep: int) -> list[Path]:
+    """Deletes all backups but the newest `keep`, and returns the deleted ones.
+
+    Only files of a backup are deleted: a folder with others stays. Raises FilesError.
+    """
+    gone = _by_age(folder)[:-keep]
+    for backup in gone:
+        names = [entry.file for entry in _index(backup).files if entry.file is not None]
+        try:
+            # The index is last: without it, a folder is no backup.
+            for name in [*(name for name in names if "/" not in name), INDEX]:
+                (backup / name).unlink(missing_ok=True)
+            if not any(backup.iterdir()):
+                backup.rmdir()
+        except OSError as error:
+            raise FilesError(f"{backup}: is not deleted: {error.strerror}") from error
+    return gone
+
+
+def _by_age(folder: Path) -> list[Path]:
+    return [path for _, path in sorted((_index(path).created, path) for path in _backups(folder))]
+
+
+def _backups(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("backup_*") if (path / INDEX).exists()]
+
+
+def steps_of_backup(backup: Path) -> list[Step]:
+    """The steps that restore the files of a backup. Raises FilesError if the backup is not complete.
+
+    Files that did not exist are deleted last: until then something may use them.
+    """
+    steps: list[Step] = []
+    for entry in _index(backup).files:
+        path = Path(entry.path)
+        content = None
+        if entry.file is not None:
+            try:
+                content = (backup / entry.file).read_bytes()
+            except OSError as error:
+                raise FilesError(f"{backup / entry.file}: {error.strerror}") from error
+            if _digest(content) != entry.sha256:
+                raise FilesError(f"{backup / entry.file}: is not as it was written")
+        steps.append(
+            Step(path=path, before=stored(path), content=content, mode=entry.mode, owner=(entry.uid, entry.gid))
+        )
+    return sorted(steps, key=lambda step: step.content is None)
+
+
+def changed_since(backup: Path) -> list[str]:
+    """The files that are neither as before the run of a backup, nor as the run wrote them. Raises FilesError."""
+    found: list[str] = []
+    for entry in _index(backup).files:
+        now = stored(Path(entry.path))
+        digest = None if now is None else _digest(now.content)
+        before = None if entry.file is None else entry.sha256
+        if digest not in (before, entry.written):
+            found.append(entry.path)
+    return found
+
+
+def _index(backup: Path) -> _Index:
+    try:
+        return msgspec.json.decode((backup / INDEX).read_bytes(), type=_Index)
+    except OSError as error:
+        raise FilesError(f"{backup / INDEX}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise FilesError(f"{backup / INDEX}: {error}") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,73 @@
+"""The addresses of a host, as the scheduler finds them: by the DNS of the cluster."""
+
+import secrets
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+from tas.configuring.dns import AAAA, A, DnsError, addresses, candidates, question
+from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml
+
+KUBELET = Path("/var/lib/kubelet/config.yaml")
+_PORT = 53
+_SECONDS = 2.0
+_TRIES = 2
+MAX_ANSWER = 4096
+"""The most bytes of an answer that are read."""
+
+
+class ClusterDns(NamedTuple):
+    """The DNS of the cluster: its address, and the domain of the cluster."""
+
+    address: str
+    domain: str = "cluster.local"
+    port: int = _PORT
+
+
+class UnresolvedError(Exception):
+    """The name has no address; the message says who says so."""
+
+
+def of_kubelet(path: Path = KUBELET) -> ClusterDns | None:
+    """The DNS that the kubelet of this node gives to pods; None if it cannot be told."""
+    try:
+        with path.open("rb") as file:
+            document = next(iter(read_yaml(file.read(MAX_BYTES + 1))), None)
+    except (OSError, ManifestError):
+        return None
+    servers = document.get("clusterDNS") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(servers, list) or not servers:
+        return None
+    return ClusterDns(str(servers[0]), str(document.get("clusterDomain") or "cluster.local"))
+
+
+def resolved(host: str, dns: ClusterDns | None) -> str:
+    """An address of a host: from the DNS of the cluster, else from this machine. Raises UnresolvedError."""
+    try:
+        if dns is None:
+            return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        for name in candidates(host, dns.domain):
+            for kind in (A, AAAA):
+                if found := _asked(name, kind, dns):
+                    return found[0]
+    except DnsError as error:
+        raise UnresolvedError(str(error)) from error
+    except OSError as error:
+        raise UnresolvedError(error.strerror or str(error)) from error
+    raise UnresolvedError("there is no such name")
+
+
+def _asked(name: str, kind: int, dns: ClusterDns) -> list[str]:
+    family = socket.AF_INET6 if ":" in dns.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as udp:
+        udp.settimeout(_SECONDS)
+        udp.connect((dns.address, dns.port))
+        for attempt in range(_TRIES):
+            number = secrets.randbelow(1 << 16)
+            udp.send(question(name, kind, number))
+            try:
+                return addresses(udp.recv(MAX_ANSWER), number)
+            except TimeoutError:
+                if attempt + 1 == _TRIES:
+                    raise
+    raise AssertionError("each try returns or raises")

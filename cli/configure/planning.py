@@ -1,0 +1,201 @@
+"""From the flags of `tas configure` and the files of this node to a plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.configure.certificates import checked
+from cli.configure.errors import ConfigureError
+from cli.configure.files import Step, Stored, stored, why_not_writable
+from cli.configure.flags import OriginalOption, extender_options, extenders_of
+from tas.configuring.plan import Options, Plan, check_paths, configuration, current_config, plan
+from tas.configuring.versions import minor_of_version
+from workers.process.manifests import ManifestError, read_yaml_tree
+from workers.process.tls import TlsFiles
+
+CONFIG_NAME = "scheduler-config.yaml"
+POLICY_CONFIG_NAME = "scheduler-extender-policy.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, the files that it changes in the order of the writes, and notices."""
+
+    plan: Plan
+    steps: Sequence[Step]
+    notices: Sequence[str]
+
+    @property
+    def pending(self) -> list[Step]:
+        """The steps that change something."""
+        return [step for step in self.steps if step.changes]
+
+
+def template_option() -> click.Option:
+    """The flag with a configuration."""
+    return OriginalOption(
+        "f", "template", metavar="FILE",
+        help="A configuration whose extenders are added; all of it, if the scheduler has none.",
+    )  # fmt: skip
+
+
+def folder_options() -> list[click.Option]:
+    """Where the files of the scheduler are."""
+    return [
+        OriginalOption(
+            "d", "config_dir", metavar="DIR", default="/etc/kubernetes", show_default=True,
+            help=f"The folder for the configuration; its name is that of -f, or {CONFIG_NAME}.",
+        ),
+        OriginalOption(
+            "cert-dir", "cert_dir", metavar="DIR", default="/etc/certs/", show_default=True,
+            help="The folder for client.crt, client.key and ca.crt, which the scheduler mounts.",
+        ),
+    ]  # fmt: skip
+
+
+def plan_options() -> list[click.Option]:
+    """What the scheduler is to be, and where its files are."""
+    return [
+        OriginalOption(
+            "m", "manifest", metavar="FILE", default="/etc/kubernetes/manifests/kube-scheduler.yaml",
+            show_default=True, help="The manifest of the scheduler.",
+        ),
+        template_option(),
+        click.Option(
+            ["--replace"], is_flag=True,
+            help="Start from -f, or from an empty configuration, in place of that of the scheduler.",
+        ),
+        *folder_options(),
+        OriginalOption(
+            "cert", "cert", metavar="FILE", default="/etc/kubernetes/pki/ca.crt", show_default=True,
+            help="The certificate that the scheduler presents.",
+        ),
+        OriginalOption(
+            "key", "key", metavar="FILE", default="/etc/kubernetes/pki/ca.key", show_default=True,
+            help="Its private key.",
+        ),
+        click.Option(
+            ["--cacert"], metavar="FILE", default="/etc/kubernetes/pki/ca.crt", show_default=True,
+            help="The authorities that sign the certificates of the extenders.",
+        ),
+        click.Option(
+            ["--allow-ca-key"], is_flag=True, help="Copy the key of an authority, as the original does by default."
+        ),
+        click.Option(["--kube-version"], metavar="1.N", help="The scheduler's version. [default: that of its image]"),
+        click.Option(
+            ["--policy-configmap"], is_flag=True,
+            help="A Policy in a ConfigMap, for Kubernetes 1.19 to 1.22, in place of a configuration.",
+        ),
+        *extender_options(),
+        OriginalOption("tas-depl", "tas_depl", metavar="FILE", hidden=True),
+        OriginalOption("gas-depl", "gas_depl", metavar="FILE", hidden=True),
+    ]  # fmt: skip
+
+
+def planned(
+    *,
+    manifest: str,
+    template: str | None,
+    replace: bool,
+    config_dir: str,
+    cert: str,
+    key: str,
+    cacert: str,
+    cert_dir: str,
+    allow_ca_key: bool,
+    kube_version: str | None,
+    policy_configmap: bool,
+    extenders: tuple[str, ...],
+    tas_depl: str | None,
+    gas_depl: str | None,
+    **about_extenders: Any,
+) -> Planned:
+    """What the flags say, compared with the files. Writes nothing."""
+    if policy_configmap and (template is not None or replace):
+        raise click.UsageError("--policy-configmap contradicts -f and --replace")
+    pod = Path(manifest).absolute()
+    name = Path(template).name if template is not None else POLICY_CONFIG_NAME if policy_configmap else CONFIG_NAME
+    chosen = extenders_of(extenders=extenders or (() if template is not None else ("telemetry",)), **about_extenders)
+    options = Options(
+        extenders=chosen,
+        config=str(Path(config_dir) / name),
+        certificates=cert_dir,
+        template=None if template is None or not Path(template).exists() else text_of(Path(template)),
+        minor=None if kube_version is None else minor_of_version(kube_version),
+        policy=policy_configmap,
+    )
+    check_paths(options, str(pod))
+    _check_folders(pod, config_dir, cert_dir)
+    needs = [manifest, *([template] if template else [])]
+    needs += [cert, key, cacert] if any(each.is_https for each in chosen) else []
+    if missing := [path for path in needs if not Path(path).exists()]:
+        raise ConfigureError("missing: " + ", ".join(dict.fromkeys(missing)))
+    pod_before = existing(pod)
+    text = text_of(pod)
+    notices: list[str] = []
+    source = None if policy_configmap or replace else _source(text, options)
+    config = None if source is None else text_of(source)
+    made = configuration(text, config, options, read_yaml_tree)
+    certificates: dict[str, bytes] = {}
+    if made.certificates:
+        files = TlsFiles(cert=Path(cert), key=Path(key), cacert=Path(cacert))
+        certificates, more = checked(files, datetime.now(UTC), allow_ca_key=allow_ca_key)
+        notices += more
+    result = plan(text, made, certificates, options, read_yaml_tree)
+    steps = [
+        Step(
+            path=Path(cert_dir) / each,
+            before=stored(Path(cert_dir) / each),
+            content=content,
+            mode=0o600 if each.endswith(".key") else 0o644,
+        )
+        for each, content in certificates.items()
+    ]
+    destination = Path(options.config)
+    steps.append(Step(path=destination, before=stored(destination), content=result.config.encode()))
+    # The manifest is last: its change restarts the scheduler, which then finds the other files.
+    steps.append(Step(path=pod, before=pod_before, content=result.manifest.encode()))
+    if unwritable := [reason for step in steps if step.changes and (reason := why_not_writable(step.path))]:
+        raise ConfigureError("; ".join(dict.fromkeys(unwritable)))
+    if tas_depl or gas_depl:
+        notices.append("-tas-depl and -gas-depl have no effect: deployments tolerate both taints of the control plane")
+    return Planned(plan=result, steps=steps, notices=[*notices, *result.notices])
+
+
+def _check_folders(manifest: Path, *folders: str) -> None:
+    """As `check_paths`, for folders that are the same by a symbolic link."""
+    for folder in folders:
+        if Path(folder).resolve() == manifest.parent.resolve():
+            raise click.UsageError(f"{folder}: must not be the folder of the manifests: the kubelet reads it")
+
+
+def _source(manifest: str, options: Options) -> Path | None:
+    """The file with the configuration of the scheduler; None: it has none."""
+    if (current := current_config(manifest, read_yaml_tree)) is not None:
+        return Path(current)
+    # kubeadm writes the manifest anew at each upgrade, without our flag; the configuration is still there.
+    return Path(options.config) if Path(options.config).exists() else None
+
+
+def existing(path: Path) -> Stored:
+    """A regular file. Raises ConfigureError if there is none, and FilesError."""
+    found = stored(path)
+    if found is None:
+        raise ConfigureError(f"missing: {path}")
+    return found
+
+
+def text_of(path: Path) -> str:
+    """The text of a YAML file. Raises ConfigureError if it is none, and FilesError."""
+    try:
+        text = existing(path).content.decode()
+        read_yaml_tree(text)
+    except UnicodeDecodeError as error:
+        raise ConfigureError(f"{path}: is no text in UTF-8: {error.reason}") from error
+    except ManifestError as error:
+        raise ConfigureError(f"{path}: {error}") from error
+    return text

@@ -1,0 +1,62 @@
+"""`tas configure verify`: is this node still as configured?"""
+
+from typing import Any
+
+import click
+
+from cli.as_json import JSON_OPTION, print_json
+from cli.configure.cluster_dns import ClusterDns, of_kubelet
+from cli.configure.errors import EXIT_DIFFERENCES, errors_shown
+from cli.configure.flags import Command
+from cli.configure.liveness import livez_option, look
+from cli.configure.planning import Planned, plan_options, planned
+from cli.configure.reachability import why_not_reached
+from cli.configure.report import print_notices
+from cli.output import echo
+
+
+@click.command("verify", cls=Command, params=[
+    *plan_options(),
+    livez_option(),
+    click.Option(["--cluster-dns"], metavar="ADDRESS",
+                 help="The DNS of the cluster. [default: clusterDNS of the kubelet]"),
+    click.Option(["--files-only"], is_flag=True, help="Ask neither the scheduler nor the extenders."),
+    JSON_OPTION,
+])  # fmt: skip
+@errors_shown
+def verify(*, livez: str, cluster_dns: str | None, files_only: bool, as_json: bool, **given: Any) -> int:
+    """Compare the files of this node with what the same flags of `tas configure` would write.
+
+    Also asks the scheduler whether it is alive, and each extender of these flags, as the scheduler would: by the DNS of
+    the cluster and with the same certificates.
+
+    Exit codes: 0 as configured; 1 cannot be compared; 3 differences, for example after `kubeadm upgrade`.
+    """
+    made = planned(**given)
+    differences = [f"{step.path}: {'missing' if step.before is None else 'differs'}" for step in made.pending]
+    differences += [f"{given['manifest']}: has not: {change}" for change in made.plan.changes]
+    notices = list(made.notices)
+    if not files_only:
+        if (problem := look(livez).problem) is not None:
+            differences.append(f"the scheduler does not answer at {livez}: {problem}")
+        dns = of_kubelet() if cluster_dns is None else ClusterDns(cluster_dns)
+        for url, reason in _unreached(made, dns).items():
+            if dns is None and "is not known to" in reason:
+                notices.append(f"{url} is not asked: {reason}. Give --cluster-dns")
+            else:
+                differences.append(f"the scheduler does not reach {url}: {reason}")
+    if as_json:
+        print_json({"as_configured": not differences, "differences": differences, "notices": notices})
+    else:
+        print_notices(notices)
+        for difference in differences:
+            echo(difference)
+        if not differences:
+            echo("as configured")
+    return EXIT_DIFFERENCES if differences else 0
+
+
+def _unreached(made: Planned, dns: ClusterDns | None) -> dict[str, str]:
+    certificates = {step.path.name: step.content or b"" for step in made.steps[:-2]}
+    reasons = {url: why_not_reached(url, dns, certificates) for url in made.plan.urls}
+    return {url: reason for url, reason in reasons.items() if reason is not None}

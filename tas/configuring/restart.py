@@ -1,0 +1,37 @@
+"""Has the scheduler come back after its manifest changed?"""
+
+
+class Restart:
+    """Follows what a scheduler answers, until it has started again and has answered for some seconds.
+
+    Args:
+        before: The certificate that the scheduler presented before the change; None: it did not answer.
+        own_certificate: Whether the scheduler makes a new certificate at each start.
+        steady: How many seconds it must answer without a gap.
+    """
+
+    def __init__(self, before: str | None, *, own_certificate: bool, steady: float) -> None:
+        self._before = before
+        self._own = own_certificate and before is not None
+        self._steady = steady
+        self._restarted = before is None
+        self._since: float | None = None
+
+    def saw(self, now: float, certificate: str | None) -> bool:
+        """Whether the scheduler is back.
+
+        Args:
+            now: In seconds, from any beginning.
+            certificate: The one with which the scheduler says that it is alive; None: it does not.
+        """
+        if certificate is None:
+            # Without a new certificate at each start, only a pause shows that there was one.
+            self._restarted = self._restarted or not self._own
+            self._since = None
+            return False
+        self._restarted = self._restarted or certificate != self._before
+        if not self._restarted:
+            return False
+        if self._since is None:
+            self._since = now
+        return now - self._since >= self._steady
