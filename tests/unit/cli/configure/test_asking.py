@@ -24,8 +24,10 @@ FILES = {"client.crt": CLIENT.certificate, "client.key": CLIENT.key, "ca.crt": A
 
 
 @contextmanager
-def serving(folder: Path, pair: Pair, *, path: str = "/livez", status: int = 200, port: int = 0) -> Iterator[int]:
-    """An HTTPS server that answers on one path, and its port."""
+def serving(
+    folder: Path, pair: Pair, *, path: str = "/livez", status: int = 200, port: int = 0, clients: bool = False
+) -> Iterator[int]:
+    """An HTTPS server that answers on one path, and its port; `clients`: it requires a certificate of ours."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -38,7 +40,7 @@ def serving(folder: Path, pair: Pair, *, path: str = "/livez", status: int = 200
     file.write_bytes(pair.certificate + pair.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
-    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_mode = ssl.CERT_REQUIRED if clients else ssl.CERT_NONE
     context.load_verify_locations(cadata=AUTHORITY.certificate.decode())
     with HTTPServer(("127.0.0.1", port), Answer) as http:
         http.socket = context.wrap_socket(http.socket, server_side=True, do_handshake_on_connect=False)
@@ -141,8 +143,9 @@ def test_wait_ends_with_a_new_scheduler_or_restores_all_files(
     assert node.files() == before
 
 
-def test_the_scheduler_from_before_the_change_does_not_count(node: Node) -> None:
+def test_the_scheduler_from_before_the_change_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hard case: nobody restarts it, and it answers all the time."""
+    monkeypatch.setattr(liveness, "STEADY_SECONDS", 0.0)
     before = node.files()
     with serving(node.folder, AUTHORITY.server("first")) as port:
         assert look(f"127.0.0.1:{port}").problem is None
@@ -209,7 +212,7 @@ def test_an_extender_is_reached_as_the_scheduler_reaches_it(tmp_path: Path, case
     pair = case.authority.server("extender", dns=[case.name], ips=[])
     with (
         name_server(f"{SERVICE}.cluster.local") as dns,
-        serving(tmp_path, pair, path="/version", status=case.status) as port,
+        serving(tmp_path, pair, path="/version", status=case.status, clients=True) as port,
     ):
         found = why_not_reached(f"https://{case.host}:{port}/scheduler", dns, FILES)
     assert (found is None) if case.reason is None else (case.reason in (found or ""))

@@ -108,7 +108,8 @@ def test_facts_K14_the_template_may_be_the_destination(node: Node) -> None:
 
 def test_facts_K29_a_template_adds_its_extenders_to_the_configuration_of_the_scheduler(node: Node) -> None:
     """The hard case: the entry as the original has it, without a flag `--extender`; its certificates are copied."""
-    node.configure("--gpu-url", "https://gas:1", "--extender", "gpu")
+    node.configure("--gpu-url", "http://gas:1", "--extender", "gpu")
+    assert not node.certs.exists()
     template = node.folder / "scheduler-config.yaml"
     template.write_text(
         "kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/XVERSIONX\nextenders:\n"
@@ -117,7 +118,7 @@ def test_facts_K29_a_template_adds_its_extenders_to_the_configuration_of_the_sch
         "   managedResources: [{name: telemetry/scheduling, ignoredByScheduler: true}]}\n"
     )
     assert code(node.configure("-f", str(template))) == 0
-    assert urls(node) == ["https://gas:1/scheduler", "https://tas-service:9001"]
+    assert urls(node) == ["http://gas:1/scheduler", "https://tas-service:9001"]
     assert (node.certs / "client.key").exists()
     assert code(node.configure("-f", str(template), "--replace")) == 0
     assert urls(node) == ["https://tas-service:9001"]
@@ -226,6 +227,17 @@ def test_keep_deletes_the_oldest_backups_and_nothing_else(node: Node) -> None:
     assert third.exists()
     assert f"deleted: {second}" in result.stdout
     assert code(node.revert()) == 0
+
+
+def test_an_index_names_no_file_outside_of_its_backup(node: Node) -> None:
+    node.configure("--weight", "2")
+    (backup,) = node.backups()
+    index = json.loads((backup / "index.json").read_text())
+    index["files"][-1]["file"] = "../../etc/scheduler-config.yaml"
+    (backup / "index.json").write_text(json.dumps(index))
+    assert code(node.configure("--weight", "3", "--keep", "1")) == 0
+    assert node.config.exists()
+    assert not (backup / "index.json").exists()
 
 
 def test_the_index_of_a_backup_says_by_what_it_was_made(node: Node) -> None:

@@ -275,6 +275,13 @@ class TestManifest:
         assert first.changes
         assert second.changes == second.notices == ()
 
+    @pytest.mark.parametrize(
+        ("argument", "files"),
+        [("--v=2", False), ("--tls-cert-file=/x", True), ("--cert-dir=/x", True), ("--cert-directory=/x", False)],
+    )
+    def test_a_certificate_of_a_file_is_the_same_after_a_restart(self, argument: str, *, files: bool) -> None:
+        assert planned(manifest(argument)).serves_with_files is files
+
     def test_facts_K33_a_change_of_the_configuration_alone_restarts_the_scheduler(self) -> None:
         first = planned(KUBEADM)
         second = planned(first.manifest, first.config, options(telemetry(weight=20)))
