@@ -119,6 +119,10 @@ def patches(call: Call) -> bool:
     return call.verb == "patch" and call.resource == "nodes"
 
 
+def patches_of_marks(call: Call) -> bool:
+    return patches(call) and call.user_agent == "tas-on-nats/marks"
+
+
 def policy(sandbox: Sandbox, name: str, metric: str, **spec: Any) -> None:
     rule = {"metricname": metric, "operator": "GreaterThan", "target": 1}
     strategies = {kind: {"rules": [rule]} for kind in ("dontschedule", "deschedule")}
@@ -279,7 +283,7 @@ async def marks_are_not_written(cluster: Cluster) -> None:
     """The first node has its label, so nothing but its taint is to be written."""
     stage = cluster.stage
     async with stage.story("TasMarksNotWritten", minutes=7) as during:
-        cluster.sandbox.faults.answer(403, times=ALWAYS, which=patches)
+        cluster.sandbox.faults.answer(403, times=ALWAYS, which=patches_of_marks)
         cluster.with_taint({"effect": "NoSchedule"})
         await stage.is_at("tas_mark_nodes_failing", lambda count: count == 1)
         during.extend(await stage.scrapes())

@@ -117,13 +117,16 @@ async def test_only_selected_events_come_and_the_first_use_begins_with_new_ones(
             "tas.events.label.node-1.*",
             "tas.events.violation.node-1.default.demo.*",
         ]
+    await publish(bus, applied)
+    assert await handled(server, 1, of=[LabelApplied]) == ["node-1"]
+    assert (await consumer(bus))["config"]["filter_subjects"] == ["tas.events.gap", "tas.events.label.*.*"]
 
 
 async def test_an_event_that_failed_comes_again_before_any_newer_one(server: Server, bus: Bus) -> None:
     await publish(bus, started("node-1"), started("node-2"))
     nodes = []
     with capture_logs() as logs:
-        async with subscription(server) as events:
+        async with subscription(server, retry=Backoff(first=0.2, longest=0.2)) as events:
             async for event in events:
                 nodes.append(node_of(event))
                 if nodes in (["node-1"], ["node-1", "node-1"]):
@@ -136,6 +139,7 @@ async def test_an_event_that_failed_comes_again_before_any_newer_one(server: Ser
     assert events.lag_seconds == 0
     retried = [line for line in logs if line["event"] == "event_retried"]
     assert [(line["attempt"], line["error"]) for line in retried] == [(1, "no answer"), (2, "no answer")]
+    assert all(0.1 <= line["seconds"] <= 0.2 for line in retried)
     assert await dead_letters(bus) == []
 
 
@@ -161,6 +165,31 @@ async def test_a_handler_that_always_fails_gets_other_events_after_a_dead_letter
     ((letter, event),) = await dead_letters(bus)
     assert letter == DeadLetter("test", "line\\nbreak, é", attempts=2, sequence=sequence)
     assert event.data == started("node-1")
+
+    # Without a place for the dead letter, the event is not given up.
+    await answered(lambda: bus.api(f"STREAM.DELETE.{DEAD_LETTERS.stream}"))
+    await publish(bus, started("node-3"))
+    async with subscription(server, attempts=1) as events:
+        assert node_of(await anext(events)) == "node-3"
+        await events.retry("no")
+        assert events.counts.dead_letters == 0
+        assert (await consumer(bus))["num_ack_pending"] == 1
+
+
+async def test_the_event_of_a_body_that_is_cancelled_comes_again_at_once(
+    server: Server, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.subscription.ACK_SECONDS", 3600.0)
+    await publish(bus, started("node-1"))
+
+    async def be_cancelled() -> None:
+        async with subscription(server) as events:
+            assert node_of(await anext(events)) == "node-1"
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await be_cancelled()
+    assert await handled(server, 1) == ["node-1"]
 
 
 async def test_an_event_during_which_the_process_dies_too_often_becomes_a_dead_letter(

@@ -33,6 +33,11 @@ async def test_a_chat_gets_each_message_in_order_also_those_that_it_did_not_acce
 
     app = web.Application()
     app.router.add_post("/hooks/secret", hook)
+
+    async def elsewhere(_request: web.Request) -> web.Response:
+        return web.Response()  # a redirection must not get here
+
+    app.router.add_route("*", "/elsewhere", elsewhere)
     runner = web.AppRunner(app)
     await runner.setup()
     try:

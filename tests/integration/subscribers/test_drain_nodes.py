@@ -114,6 +114,8 @@ async def test_a_labelled_node_is_drained_as_budgets_breaker_and_pause_allow(
         await said("default/kept stays for now")
         assert pods() == {"kept", "daemon"}
         await said("node-2 is not drained: the breaker demo has not admitted node-2")
+        cluster.patch(NODES, "", "node-2", {"metadata": {"labels": {"demo": None}}}, manager="labels")
+        await said("default/kept stays for now")  # again and again, without an event
 
         trip = Trip(since=time.time(), limit=1, wanted=2, selected=3)
         await store(bus, BREAKER_RECORDS, "demo", Breaker(nodes=admitted.nodes, trip=trip))

@@ -7,7 +7,7 @@ import pytest
 from bus.connection import Bus
 from bus.kinds import NODE_VERDICTS
 from sandbox import Sandbox
-from sandbox.resources import DEPLOYMENTS, Object
+from sandbox.resources import DEPLOYMENTS, NODES, Object
 from tas.events.data import ViolationStarted
 from tas.policy.policy import PolicyKey, StrategyType
 from tas.policy.rules import State
@@ -50,7 +50,21 @@ async def test_a_deployment_has_fewer_replicas_while_two_nodes_violate_the_polic
     labels = {"matchLabels": {"app": "batch"}}
     deployment: Object = {"metadata": {"name": "batch"}, "spec": {"replicas": 10, "selector": labels}}
     module = example("scale_deployment")
-    arguments = ("--nodes", "2", "--normal", "10", "--reduced", "4", "--policy", "default/demo")
+    for node in ("node-1", "node-2", "node-3"):
+        sandbox.cluster.patch(NODES, "", node, {"metadata": {"labels": {"pool": "batch"}}}, manager="user")
+    sandbox.add_node("node-4")  # of another pool; its state is never known
+    arguments = (
+        "--selector",
+        "pool=batch",
+        "--nodes",
+        "2",
+        "--normal",
+        "10",
+        "--reduced",
+        "4",
+        "--policy",
+        "default/demo",
+    )
     with pytest.raises(SystemExit, match="there is no Deployment default/missing"):
         await module.main((*arguments, "default/missing", kubeconfig, "--bus", bus.address))
     with pytest.raises(SystemExit):
@@ -77,5 +91,7 @@ async def test_a_deployment_has_fewer_replicas_while_two_nodes_violate_the_polic
     async with running(module, bus, "scale-default-batch", *arguments, "default/batch", kubeconfig):
         await eventually(lambda: replicas() == 4)
         await verdict("node-3", State.MET)
+        sandbox.faults.answer(503, times=1, which=lambda call: call.resource == "deployments")
         await verdict("node-1", State.MET)
         await eventually(lambda: replicas() == 10)
+        assert not sandbox.faults.waiting
