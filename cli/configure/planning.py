@@ -1,6 +1,6 @@
 """From the flags of `tas configure` and the files of this node to a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,36 +134,51 @@ def planned(
     needs += [cert, key, cacert] if any(each.is_https for each in chosen) else []
     if missing := [path for path in needs if not Path(path).exists()]:
         raise ConfigureError("missing: " + ", ".join(dict.fromkeys(missing)))
-    pod_before = existing(pod)
     text = text_of(pod)
-    notices: list[str] = []
     source = None if policy_configmap or replace else _source(text, options)
-    config = None if source is None else text_of(source)
-    made = configuration(text, config, options, read_yaml_tree)
+    made = configuration(text, None if source is None else text_of(source), options, read_yaml_tree)
     certificates: dict[str, bytes] = {}
+    notices: list[str] = []
     if made.certificates:
         files = TlsFiles(cert=Path(cert), key=Path(key), cacert=Path(cacert))
-        certificates, more = checked(files, datetime.now(UTC), allow_ca_key=allow_ca_key)
-        notices += more
+        certificates, notices = checked(files, datetime.now(UTC), allow_ca_key=allow_ca_key)
     result = plan(text, made, certificates, options, read_yaml_tree)
+    if tas_depl or gas_depl:
+        notices.append("-tas-depl and -gas-depl have no effect: deployments tolerate both taints of the control plane")
+    return Planned(
+        plan=result,
+        steps=_steps(pod, text, result, certificates, options),
+        notices=[*notices, *result.notices],
+    )
+
+
+def _steps(
+    manifest: Path, planned_for: str, result: Plan, certificates: Mapping[str, bytes], options: Options
+) -> list[Step]:
+    """The files in the order of the writes: certificates, configuration, manifest.
+
+    Raises ConfigureError if one of them cannot be written, or if the manifest is no longer the one of the plan.
+    """
+    folder = Path(options.certificates)
     steps = [
         Step(
-            path=Path(cert_dir) / each,
-            before=stored(Path(cert_dir) / each),
+            path=folder / name,
+            before=stored(folder / name),
             content=content,
-            mode=0o600 if each.endswith(".key") else 0o644,
+            mode=0o600 if name.endswith(".key") else 0o644,
         )
-        for each, content in certificates.items()
+        for name, content in certificates.items()
     ]
     destination = Path(options.config)
     steps.append(Step(path=destination, before=stored(destination), content=result.config.encode()))
+    before = existing(manifest)
+    if before.content != planned_for.encode():
+        raise ConfigureError(f"{manifest}: has changed meanwhile; every file is as before")
     # The manifest is last: its change restarts the scheduler, which then finds the other files.
-    steps.append(Step(path=pod, before=pod_before, content=result.manifest.encode()))
+    steps.append(Step(path=manifest, before=before, content=result.manifest.encode()))
     if unwritable := [reason for step in steps if step.changes and (reason := why_not_writable(step.path))]:
         raise ConfigureError("; ".join(dict.fromkeys(unwritable)))
-    if tas_depl or gas_depl:
-        notices.append("-tas-depl and -gas-depl have no effect: deployments tolerate both taints of the control plane")
-    return Planned(plan=result, steps=steps, notices=[*notices, *result.notices])
+    return steps
 
 
 def _check_folders(manifest: Path, *folders: str) -> None:

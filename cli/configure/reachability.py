@@ -7,6 +7,7 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from cli.configure.cluster_dns import ClusterDns, UnresolvedError, resolved
 from tas.diagnosis.url import url_of
@@ -14,7 +15,14 @@ from tas.diagnosis.url import url_of
 _SECONDS = 5.0
 
 
-def why_not_reached(url: str, dns: ClusterDns | None, certificates: Mapping[str, bytes]) -> str | None:
+class Unreached(NamedTuple):
+    """Why an extender is not reached; `unresolved`: its name has no address."""
+
+    reason: str
+    unresolved: bool = False
+
+
+def why_not_reached(url: str, dns: ClusterDns | None, certificates: Mapping[str, bytes]) -> Unreached | None:
     """Why the scheduler does not reach an extender; None: it does.
 
     Args:
@@ -24,13 +32,13 @@ def why_not_reached(url: str, dns: ClusterDns | None, certificates: Mapping[str,
     """
     parts = url_of(url)
     if parts is None:
-        return "is no URL"
+        return Unreached("is no URL")
     host = parts.host
     try:
         address = host if _is_address(host) or parts.is_loopback else resolved(host, dns)
     except UnresolvedError as error:
         server = "this machine" if dns is None else f"the DNS of the cluster at {dns.address}"
-        return f"{host} is not known to {server}: {error}"
+        return Unreached(f"{host} is not known to {server}: {error}", unresolved=True)
     try:
         with socket.create_connection((address, parts.port), _SECONDS) as plain:
             if parts.scheme == "http":
@@ -38,18 +46,18 @@ def why_not_reached(url: str, dns: ClusterDns | None, certificates: Mapping[str,
             with _context(certificates).wrap_socket(plain, server_hostname=host) as verified:
                 return _answer_of(verified, host)
     except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not accepted: {error.verify_message}"
+        return Unreached(f"its certificate is not accepted: {error.verify_message}")
     except (OSError, HTTPException) as error:
-        return str(getattr(error, "strerror", None) or error)
+        return Unreached(str(getattr(error, "strerror", None) or error))
 
 
-def _answer_of(connection: socket.socket, host: str) -> str | None:
+def _answer_of(connection: socket.socket, host: str) -> Unreached | None:
     """Only the answer to a request shows whether the extender accepts the certificate of the scheduler."""
     http = HTTPConnection(host)
     http.sock = connection
     http.request("GET", "/version")
     status = http.getresponse().status
-    return "it refuses the certificate of the scheduler: code 403" if status == 403 else None
+    return Unreached("it refuses the certificate of the scheduler: code 403") if status == 403 else None
 
 
 def _is_address(host: str) -> bool:

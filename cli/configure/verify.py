@@ -10,7 +10,7 @@ from cli.configure.errors import EXIT_DIFFERENCES, errors_shown
 from cli.configure.flags import Command
 from cli.configure.liveness import livez_option, look
 from cli.configure.planning import Planned, plan_options, planned
-from cli.configure.reachability import why_not_reached
+from cli.configure.reachability import Unreached, why_not_reached
 from cli.configure.report import print_notices
 from cli.output import echo
 
@@ -40,11 +40,12 @@ def verify(*, livez: str, cluster_dns: str | None, files_only: bool, as_json: bo
         if (problem := look(livez).problem) is not None:
             differences.append(f"the scheduler does not answer at {livez}: {problem}")
         dns = of_kubelet() if cluster_dns is None else ClusterDns(cluster_dns)
-        for url, reason in _unreached(made, dns).items():
-            if dns is None and "is not known to" in reason:
-                notices.append(f"{url} is not asked: {reason}. Give --cluster-dns")
+        for url, unreached in _unreached(made, dns).items():
+            if dns is None and unreached.unresolved:
+                # A Service has no name outside of the cluster, so that this machine cannot tell.
+                notices.append(f"{url} is not asked: {unreached.reason}. Give --cluster-dns")
             else:
-                differences.append(f"the scheduler does not reach {url}: {reason}")
+                differences.append(f"the scheduler does not reach {url}: {unreached.reason}")
     if as_json:
         print_json({"as_configured": not differences, "differences": differences, "notices": notices})
     else:
@@ -56,7 +57,7 @@ def verify(*, livez: str, cluster_dns: str | None, files_only: bool, as_json: bo
     return EXIT_DIFFERENCES if differences else 0
 
 
-def _unreached(made: Planned, dns: ClusterDns | None) -> dict[str, str]:
+def _unreached(made: Planned, dns: ClusterDns | None) -> dict[str, Unreached]:
     certificates = {step.path.name: step.content or b"" for step in made.steps[:-2]}
-    reasons = {url: why_not_reached(url, dns, certificates) for url in made.plan.urls}
-    return {url: reason for url, reason in reasons.items() if reason is not None}
+    asked = {url: why_not_reached(url, dns, certificates) for url in made.plan.urls}
+    return {url: unreached for url, unreached in asked.items() if unreached is not None}
