@@ -1,0 +1,156 @@
+"""The annotations that the device plugin reads."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.devices.annotations import MAX_ANNOTATION, annotations, cards_text, parse_cards, parse_tiles, tiles_text
+from tas.devices.assigning import assign
+from tas.devices.assignment import Assignment, Share, SlotAssignment
+from tas.devices.claim import Options
+from tas.devices.hold import EMPTY, Held, Phase, add
+from tas.devices.names import MAX_CARDS
+from tas.enforcing.pod import PodKey
+from tests.unit.growth import grows_linearly
+from tests.unit.tas.devices.device_plugin import DevicePlugin
+from tests.unit.tas.devices.notation import Node, claim
+
+TIME = 1_700_000_000_123_456_789
+
+
+def assigned(node: str, pod: str) -> Assignment:
+    found = Node(node)
+    assignment = assign(found.hold, found.inventory, found.facts, claim(pod), Options())
+    assert isinstance(assignment, Assignment)
+    return assignment
+
+
+def test_the_format_is_that_of_the_original() -> None:
+    found = assigned("N(0..2) i9 t12 disable-card1", "A{i2 t4} B{} C{i1} D{i1 t1}")
+    assert annotations(found, TIME) == {
+        "gas-ts": "1700000000123456789",
+        "gas-container-cards": "card0,card2||card0|card0",
+        "gas-container-tiles": "card0:gt0+gt1,card2:gt0+gt1|||card0:gt2",
+    }
+
+
+def test_a_pod_without_tiles_has_no_annotation_of_tiles() -> None:
+    """FIT-04: the original wrote bare separators."""
+    found = annotations(assigned("N(0,1) i20 mc2000", "A{i1 mc100} B{} C{i1 mc100}"), TIME)
+    assert found == {"gas-ts": str(TIME), "gas-container-cards": "card0||card0"}
+
+
+def test_a_pod_without_cards_has_no_annotation() -> None:
+    assert annotations(assigned("N(0) i1 mon1", "A{i0} B{mon1} C{}"), TIME) == {}
+
+
+def test_TIL_12_garbage_is_skipped() -> None:
+    tiles, problems = parse_tiles("card0:gt1+gt4|card1:gt2||card4:gt0,card6:gt99")
+    assert tiles == ({0: (1, 4)}, {1: (2,)}, {}, {4: (0,), 6: (99,)})
+    assert problems == ()
+    tiles, problems = parse_tiles("a:b|card1:gt2+x,:,card0|card2:gt1,gt2:card2")
+    assert tiles == ({}, {1: (2,)}, {2: (1,)})
+    assert [each.value for each in problems] == ["':'", "'a:b'", "'card0'", "'card1:gt2+x'", "'gt2:card2'"]
+
+
+def test_cards_are_read_and_garbage_is_skipped() -> None:
+    assert parse_cards("card0,card1||card10") == (((0, 1), (), (10,)), ())
+    cards, problems = parse_cards("card0,,card0,gpu1|card01|x")
+    assert cards == ((0,), (), ())
+    assert [each.value for each in problems] == ["''", "'card01'", "'gpu1'", "'x'"]
+    assert parse_cards("") == (((),), ())
+
+
+@pytest.mark.parametrize("parse", [parse_cards, parse_tiles])
+def test_longer_annotations_than_a_pod_can_have_are_not_read(parse: object) -> None:
+    assert callable(parse)
+    found, problems = parse("|" * (MAX_ANNOTATION + 1))
+    assert found == ()
+    assert [each.reason for each in problems] == ["is longer than 262144 characters"]
+    assert len(parse("|" * MAX_ANNOTATION)[0]) == MAX_ANNOTATION + 1
+
+
+def test_a_container_with_more_cards_than_a_node_can_have_has_none() -> None:
+    def text(count: int) -> str:
+        return ",".join(f"card{number}" for number in range(count))
+
+    found, problems = parse_cards(f"{text(MAX_CARDS + 1)}|card1")
+    assert found == ((), (1,))
+    assert len(problems) == 1
+    assert len(parse_cards(text(MAX_CARDS))[0][0]) == MAX_CARDS
+
+
+shares = st.lists(
+    st.builds(
+        lambda card, tiles: Share(card=card, tiles=tuple(tiles)),
+        st.integers(0, 20),
+        st.lists(st.integers(0, 70), unique=True, max_size=3),
+    ),
+    max_size=3,
+    unique_by=lambda share: share.card,
+)
+assignments = st.lists(shares, min_size=1, max_size=4).map(
+    lambda slots: Assignment(slots=tuple(SlotAssignment(container="c", shares=tuple(each)) for each in slots))
+)
+
+
+@given(assignments)
+def test_what_is_written_is_read_back(assignment: Assignment) -> None:
+    cards, no_problems = parse_cards(cards_text(assignment))
+    assert cards == tuple(tuple(share.card for share in slot.shares) for slot in assignment.slots)
+    assert no_problems == ()
+    text = tiles_text(assignment)
+    expected = tuple({share.card: share.tiles for share in slot.shares if share.tiles} for slot in assignment.slots)
+    assert (parse_tiles(text) if text else (tuple({} for _ in expected), ())) == (expected, ())
+
+
+@pytest.mark.parametrize("item", ["|", ",", "+", ":", "card0,", "card0:gt0|", "card0:gt0+", "a:b,"])
+def test_the_time_grows_with_the_length(item: str) -> None:
+    def prepare(size: int) -> object:
+        text = (item * size)[:size]
+        return lambda: (parse_cards(text), parse_tiles(text))
+
+    assert grows_linearly(prepare, 64_000)  # type: ignore[arg-type]
+
+
+class TestDevicePlugin:
+    """Many pods that start at once on one node get what was assigned to them."""
+
+    def test_each_container_gets_its_segment_in_the_order_of_the_pods(self) -> None:
+        node = Node("N(0..3) i40 t16 mc4000")
+        hold = EMPTY
+        pending: dict[str, dict[str, str]] = {}
+        expected: list[tuple[str, list[str], list[str]]] = []
+        chance = random.Random(3)
+        shapes = ["A{} B{i1 mc300}", "A{i2 t2} B{} C{i1 t1}", "A{i1 mc100} B{i1 mc200} same=A,B", "A{i1 t1}"]
+        for number in range(9):
+            asked = claim(chance.choice(shapes))
+            found = assign(hold, node.inventory, node.facts, asked, Options())
+            assert isinstance(found, Assignment)
+            name = f"pod-{number}"
+            hold = add(hold, asked.uid, Held(pod=PodKey("d", name), assignment=found, phase=Phase.BOUND))
+            pending[name] = annotations(found, TIME + number)
+            with_tiles = any(share.tiles for share in found.shares())
+            for slot in found.slots:
+                if slot.shares:
+                    cards = [f"card{share.card}" for share in slot.shares]
+                    tiles = [
+                        f"card{share.card}:{'+'.join(f'gt{tile}' for tile in share.tiles)}"
+                        for share in slot.shares
+                        if share.tiles
+                    ]
+                    expected.append((name, cards, tiles or [""] if with_tiles else []))
+        plugin = DevicePlugin()
+        order = chance.sample(sorted(pending), len(pending))
+        got = [plugin.allocate({name: pending[name] for name in order}) for _ in expected]
+        assert got == expected
+        assert len({name for name, _, _ in got}) == 9
+        assert any("" in cards for cards in (each.split("|") for each in map(cards_of, pending.values())))
+        with pytest.raises(LookupError):
+            plugin.allocate(pending)
+
+
+def cards_of(found: dict[str, str]) -> str:
+    return found["gas-container-cards"]
