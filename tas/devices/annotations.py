@@ -1,13 +1,13 @@
 """The annotations of a pod that say which cards and tiles its containers have.
 
-The device plugin reads them: the first container that needs cards gets those of the first non-empty segment, and so on.
-So the format is exactly that of the original: containers in the order of the spec are separated by `|`, their cards
-by `,`, and tiles by `+`: `card0,card1||card2` and `card0:gt0+gt1,card1:gt0||card2:gt3`.
+The device plugin reads them, so the format is exactly that of the original: containers in the order of the spec are
+separated by `|`, their cards by `,`, and tiles by `+`: `card0,card1||card2` and `card0:gt0+gt1,card1:gt0||card2:gt3`
+(facts.md g6, g7).
 """
 
 from collections.abc import Mapping
 
-from tas.devices.assignment import Assignment, Share
+from tas.devices.assignment import Assignment, SlotAssignment
 from tas.devices.labels import LabelProblem, Problems
 from tas.devices.names import (
     CONTAINER_CARDS,
@@ -27,8 +27,8 @@ MAX_ANNOTATION = 256 << 10
 def annotations(assignment: Assignment, nanoseconds: int) -> dict[str, str]:
     """The annotations of a pod with this assignment, which was made so many nanoseconds after 1970.
 
-    Empty for a pod without cards. Among the pods of a node that wait for their cards, the device plugin takes the one
-    whose time is the first as text: so no two pods of a node may have the same time.
+    Empty for a pod without cards. No two pods of a node may have the same time: by it the device plugin decides which
+    pod gets its cards next.
     """
     if not any(slot.shares for slot in assignment.slots):
         return {}
@@ -43,14 +43,18 @@ def cards_text(assignment: Assignment) -> str:
 
 
 def tiles_text(assignment: Assignment) -> str:
-    """The value of `gas-container-tiles`; empty if no container has tiles."""
+    """The value of `gas-container-tiles`; empty if no container has tiles.
+
+    The cards of a container are in ascending order: the place of a card counts, not its name (facts.md g8).
+    """
     if not any(share.tiles for share in assignment.shares()):
         return ""
-    return "|".join(",".join(_tiles_text(share) for share in slot.shares if share.tiles) for slot in assignment.slots)
+    return "|".join(",".join(_tiles_texts(slot)) for slot in assignment.slots)
 
 
-def _tiles_text(share: Share) -> str:
-    return f"{card_name(share.card)}:{'+'.join(map(tile_name, share.tiles))}"
+def _tiles_texts(slot: SlotAssignment) -> list[str]:
+    shares = sorted((share.card, share.tiles) for share in slot.shares if share.tiles)
+    return [f"{card_name(card)}:{'+'.join(map(tile_name, tiles))}" for card, tiles in shares]
 
 
 def parse_cards(text: str) -> tuple[tuple[tuple[int, ...], ...], tuple[LabelProblem, ...]]:

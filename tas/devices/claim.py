@@ -222,7 +222,7 @@ def _claim(pod: DevicePod, options: Options) -> Claim:
 
 
 def _check_init_containers(pod: DevicePod) -> None:
-    """The device plugin would give an init container the cards of the first container."""
+    """The device plugin counts no init container, so it would mix up the cards (facts.md g6)."""
     for container in pod.init_containers:
         for resource, amount in _amounts(container.name, container.amounts()).items():
             if amount:

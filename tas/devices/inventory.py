@@ -1,9 +1,9 @@
 """The inventory of a node: its cards with their amounts, and how the cards are connected.
 
-Node feature discovery and the device plugin describe the cards by labels and by amounts of the whole node. All cards of
-a node are alike, so each has an equal share of an amount, rounded down. A label that cannot be read counts as missing:
-pods that need it do not fit, and no other pod notices. A label that can be read may name a card or a tile that the node
-does not have; only this part of it is ignored. `problems` has both.
+Node feature discovery and the device plugin describe the cards by labels and by amounts of the whole node. All cards
+of a node are alike, so each has an equal share of an amount, rounded down (facts.md g2). A label that cannot be read
+counts as missing: pods that need it do not fit, and no other pod notices. A label that can be read may name a card or a
+tile that the node does not have; only this part of it is ignored. `problems` has both.
 """
 
 import re
@@ -193,7 +193,7 @@ def _share(amounts: Amounts, cards: int, problems: Problems) -> dict[str, int]:
 
 
 def _links(value: str) -> list[Link]:
-    """The links of the label, with indices of cards."""
+    """The links of the label, with the places of the cards in the sorted list (facts.md g3)."""
     found = []
     for each in value.split("_"):
         match = _LINK.fullmatch(each)

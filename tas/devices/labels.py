@@ -1,4 +1,4 @@
-"""Labels of nodes that are longer than one label value, and what is wrong with labels."""
+"""Values that are longer than one label value (facts.md g1), and what is wrong with labels."""
 
 import re
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ I915 = f"{RESOURCE_PREFIX}i915"
 XE = f"{RESOURCE_PREFIX}xe"
 TILES = f"{RESOURCE_PREFIX}tiles"
 MONITORING = frozenset({f"{RESOURCE_PREFIX}i915_monitoring", f"{RESOURCE_PREFIX}xe_monitoring"})
-"""Resources of the whole node: a container that has one sees every card. All others are divided by the cards."""
+"""Resources of the whole node (facts.md g5). All others are divided by the cards."""
 
 GPU_NUMBERS = f"{RESOURCE_PREFIX}gpu-numbers"
 CARDS = f"{RESOURCE_PREFIX}cards"

@@ -3,7 +3,7 @@
 A *decision* gives one card to a unit, or two linked ones. Decisions are tried in the order of the original: units as
 the claim has them, cards by number, preferred ones first. If a unit has no decision left, the last decision is taken
 back and the next one is tried, until the claim fits, nothing is left to try, or too many decisions were taken back. So
-the result is that of the original wherever the original finds one.
+the result is that of the original wherever the original finds one (facts.md g4).
 
 States from which the claim does not fit are remembered. If links do not matter, two states are the same if they have
 the same number of cards with the same free amounts.

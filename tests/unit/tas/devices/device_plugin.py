@@ -1,10 +1,26 @@
 """How the device plugin of a node finds the cards of a container, from the annotations that the binder writes.
 
 The plugin is asked about a container, and is not told of which pod: it takes the waiting pod whose `gas-ts` is the
-first as text, and of this pod the next non-empty segment of `gas-container-cards`.
+first as text, and of this pod the next non-empty segments (facts.md g6, g7).
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Pending(NamedTuple):
+    """A pod of the node that has not started: its annotations, and how many containers request cards."""
+
+    annotations: Mapping[str, str]
+    containers: int
+
+
+class Allocation(NamedTuple):
+    """What a container gets: the pod that the plugin takes it to be of, its cards, and the tiles of each card."""
+
+    pod: str
+    cards: list[str]
+    tiles: list[str]
 
 
 class DevicePlugin:
@@ -17,30 +33,26 @@ class DevicePlugin:
     def __init__(self) -> None:
         self.allocated: dict[str, int] = {}
 
-    def allocate(self, pending: Mapping[str, Mapping[str, str]]) -> tuple[str, list[str], list[str]]:
-        """The pod that the plugin takes, with the cards and the tiles for its next container.
+    def allocate(self, pods: Mapping[str, Pending]) -> Allocation:
+        """What the next container gets, when these pods are Pending, by name.
 
-        `pending` has the annotations of the pods of the node that are Pending, by name. Raises LookupError if none of
-        them waits for cards; then the plugin would choose any devices.
+        Raises LookupError if no pod with annotations waits: then the plugin would choose any cards.
         """
-        waiting = {
-            annotations["gas-ts"]: name
-            for name, annotations in pending.items()
-            if "gas-ts" in annotations and self._next_segment(name, annotations) is not None
-        }
+        waiting = {name: pod for name, pod in pods.items() if self.allocated.get(name, 0) < pod.containers}
+        if len(waiting) > 1:
+            waiting = {name: pod for name, pod in waiting.items() if "gas-ts" in pod.annotations}
+        elif not all("gas-container-cards" in pod.annotations for pod in waiting.values()):
+            waiting = {}
         if not waiting:
             raise LookupError("no pod waits for cards")
-        name = waiting[min(waiting)]
-        annotations = pending[name]
-        index = self._next_segment(name, annotations)
-        assert index is not None
-        self.allocated[name] = self.allocated.get(name, 0) + 1
-        cards = annotations["gas-container-cards"].split("|")[index].split(",")
-        tiles = annotations.get("gas-container-tiles", "")
-        return name, cards, tiles.split("|")[index].split(",") if tiles else []
+        name = min(waiting, key=lambda each: waiting[each].annotations.get("gas-ts", ""))
+        index = self.allocated.get(name, 0)
+        self.allocated[name] = index + 1
+        annotations = waiting[name].annotations
+        cards = self._segment(annotations, "gas-container-cards", index)
+        return Allocation(name, cards, self._segment(annotations, "gas-container-tiles", index))
 
-    def _next_segment(self, name: str, annotations: Mapping[str, str]) -> int | None:
-        segments = annotations["gas-container-cards"].split("|")
-        filled = [index for index, segment in enumerate(segments) if segment]
-        done = self.allocated.get(name, 0)
-        return filled[done] if done < len(filled) else None
+    @staticmethod
+    def _segment(annotations: Mapping[str, str], name: str, index: int) -> list[str]:
+        filled = [segment for segment in annotations.get(name, "").split("|") if segment]
+        return filled[index].split(",") if index < len(filled) else []

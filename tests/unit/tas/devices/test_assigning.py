@@ -126,7 +126,7 @@ class TestSearch:
         # The first link leaves card2 and card3 without a partner.
         node = "N(0..3) i4 t8 links=0.0-1.0_0.1-2.0_1.1-3.0"
         assert result(placed(Node(node), "A{i4 t4} xelink")) == (
-            "card0,card2,card1,card3 ; card0:gt1,card2:gt0,card1:gt1,card3:gt0"
+            "card0,card2,card1,card3 ; card0:gt1,card1:gt1,card2:gt0,card3:gt0"
         )
 
     def test_a_numa_node_is_left_to_the_container_that_needs_it(self) -> None:

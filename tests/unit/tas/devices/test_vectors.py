@@ -105,7 +105,7 @@ VECTORS = [
     ("LNK-04", LNK_01, "A{i1 t1} xelink", "", "bad args!"),
     ("LNK-05", "numbers=1.10.2.3 i4 t8 links=1.0-2.1", "A{i2 t2} xelink", "", "card2,card3 ; card2:gt0,card3:gt1"),
     ("LNK-06", "N(0,1) i2 t2 links=0.0-1.0 prefer-gpu=card1", "A{i2 t2} xelink", "",
-     "card1,card0 ; card1:gt0,card0:gt0"),
+     "card1,card0 ; card0:gt0,card1:gt0"),
     ("LNK-07", "N(0,1,2) i3 t3 links=0.0-1.0_0.0-2.0 ; c1: i1", "A{i2 t2} xelink", "",
      "card0,card2 ; card0:gt0,card2:gt0"),
     ("LNK-08-cards", "cards=card0.card1 i2 t2 links=0.0-1.0", "A{i2 t2} xelink", "", NOFIT),
