@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping
 from itertools import count
 
+import msgspec
+
 from tas.devices.annotations import cards_text, tiles_text
-from tas.devices.assigning import assign
+from tas.devices.assigning import assign, fits
 from tas.devices.assignment import Assignment, Share, SlotAssignment
 from tas.devices.claim import Claim, ContainerRequest, DevicePod, Options, read_claim
 from tas.devices.hold import EMPTY, Held, Hold, Phase, add
@@ -135,6 +137,12 @@ def pod(text: str, *, uid: str | None = None) -> DevicePod:
     )
 
 
+def bound(text: str, cards: str, tiles: str = "", *, uid: str = "u", phase: str = "Running") -> DevicePod:
+    """A pod in this notation that is on a node, with these annotations of its cards and tiles."""
+    found = {"gas-container-cards": cards} | ({"gas-container-tiles": tiles} if tiles else {})
+    return msgspec.structs.replace(pod(text, uid=uid), annotations=found, node="n", phase=phase)
+
+
 def claim(text: str, options: Options = NO_OPTIONS, *, uid: str | None = None) -> Claim:
     """The claim of a pod in this notation, which some node can fulfil."""
     found = read_claim(pod(text, uid=uid), options)
@@ -147,7 +155,9 @@ def placed(node: Node, pod_text: str, options: Options = NO_OPTIONS) -> Assignme
     found = read_claim(pod(pod_text), options)
     if isinstance(found, Refusal):
         return found
-    return assign(node.hold, node.inventory, node.facts, found, options)
+    assigned = assign(node.hold, node.inventory, node.facts, found, options)
+    assert fits(node.hold, node.inventory, node.facts, found, options) is isinstance(assigned, Assignment)
+    return assigned
 
 
 def result(found: Assignment | Refusal) -> str:

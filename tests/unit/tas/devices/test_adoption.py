@@ -14,15 +14,9 @@ from tas.devices.hold import EMPTY, CardUse, Held, Hold, Phase, add, remove
 from tas.devices.inventory import read_inventory
 from tas.devices.policy_facts import read_policy_facts
 from tests.unit.tas.devices import generators
-from tests.unit.tas.devices.notation import GPU, pod
+from tests.unit.tas.devices.notation import GPU, bound, pod
 
 I915, MILLICORES, TILES = (f"{GPU}{name}" for name in ("i915", "millicores", "tiles"))
-
-
-def bound(text: str, cards: str, tiles: str = "", *, uid: str = "u", phase: str = "Running") -> DevicePod:
-    """A pod with these annotations, on a node."""
-    found = {"gas-container-cards": cards} | ({"gas-container-tiles": tiles} if tiles else {})
-    return msgspec.structs.replace(pod(text, uid=uid), annotations=found, node="n", phase=phase)
 
 
 class TestLife:

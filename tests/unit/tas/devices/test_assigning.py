@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tas.devices.adoption import read_assignment
 from tas.devices.assigning import assign, fits
 from tas.devices.assignment import Assignment
 from tas.devices.claim import Claim, DevicePod, Options, SingleNuma, read_claim
@@ -19,7 +20,7 @@ from tas.devices.refusal import Refusal
 from tas.enforcing.pod import PodKey
 from tests.unit.tas.devices import generators
 from tests.unit.tas.devices.model import Ask, Machine, arrangements, original
-from tests.unit.tas.devices.notation import GPU, Node, claim, placed, result
+from tests.unit.tas.devices.notation import GPU, Node, bound, claim, placed, result
 
 I915, MILLICORES = f"{GPU}i915", f"{GPU}millicores"
 NO_OPTIONS = Options()
@@ -139,6 +140,11 @@ class TestSearch:
         assert result(placed(Node(node), "A{i1} B{i1} numa=pod")) == "card2/card3 ; -"
         assert result(placed(Node(node), "A{i1} B{i1} C{i1} numa=pod")) == "will not fit"
 
+    def test_a_search_that_gave_up_on_one_numa_node_leaves_nothing_on_it(self) -> None:
+        node = "N(0..3) i8 mc400 numa=0-0.1_1-2.3 ; c0: mc40 ; c1: mc40"
+        asked = "A{i1 mc50} B{i1 mc50} C{i1 mc20} numa=pod"
+        assert result(placed(Node(node), asked, Options(steps=1))) == "card2/card2/card3 ; -"
+
     def test_it_gives_up_after_its_steps_and_says_so(self) -> None:
         # All cards differ, so nothing is the same: 11 containers of which 10 cards take one each.
         used = " ".join(f"; c{number}: mc{number}" for number in range(10))
@@ -190,6 +196,19 @@ class TestChoice:
     def test_an_amount_of_tiles_that_nobody_has_named_is_not_given_away(self) -> None:
         assert refused("N(0) i3 t4 ; c0: t2", "A{i1 t3}").cards == {0: "gpu.intel.com/tiles: needs 3, 2 free"}
         assert result(placed(Node("N(0) i3 t4 ; c0: t2"), "A{i1 t2}")) == "card0 ; card0:gt0+gt1"
+
+    def test_a_disabled_tile_is_not_counted_as_one_that_somebody_uses(self) -> None:
+        node = "N(0) i3 t4 tile-disable-card0_gt3 ; c0: t2"
+        assert refused(node, "A{i1 t2}").cards == {0: "gpu.intel.com/tiles: needs 2, 1 free"}
+        assert result(placed(Node(node), "A{i1 t1}")) == "card0 ; card0:gt0"
+
+    def test_a_tile_that_somebody_names_without_an_amount_is_not_given_away(self) -> None:
+        node = Node("N(0,1) i2 t4")
+        found, _ = read_assignment(bound("A{i1}", "card0", "card1:gt0"))
+        hold = add(EMPTY, "u", held(found))
+        refusal = assign(hold, node.inventory, node.facts, claim("A{i2 t4}"), NO_OPTIONS)
+        assert isinstance(refusal, Refusal)
+        assert refusal.cards[1] == "gpu.intel.com/tiles: needs 2, 1 free"
 
     def test_a_pod_that_the_hold_has_keeps_its_cards(self) -> None:
         """BND-05."""

@@ -128,6 +128,7 @@ def test_groups_links_and_numa_nodes() -> None:
     ("text", "links", "problem"),
     [
         ("links=0.0-5.0_0.1-1.1", [(0, 1, 1, 1)], "= '0.0-5.0': the node has 3 cards"),
+        ("links=3.0-0.0_0.1-1.1", [(0, 1, 1, 1)], "= '3.0-0.0': the node has 3 cards"),
         ("links=0.4-1.0_0.1-1.1", [(0, 1, 1, 1)], "= '0.4-1.0': the cards have no gt4"),
         ("links=0.0-1.4_0.1-1.1", [(0, 1, 1, 1)], "= '0.0-1.4': the cards have no gt4"),
         ("links=0.0-0.1_0.1-1.1", [(0, 1, 1, 1)], "= '0.0-0.1': connects a card with itself"),

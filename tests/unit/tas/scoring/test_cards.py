@@ -33,6 +33,7 @@ def score(node: str, pod: str, by: CardScore = PACK) -> int:
         ("N(0,1) i20 ; c0: i9", "A{i1} B{i1}", 4),  # 3.85
         ("N(0,1) i20 ; c0: i10 ; c1: i9", "A{i1}", 7),
         ("N(0,1) i20 mc2000 ; c0: i1 mc900", "A{i1 mc100}", 4),  # the fuller of its resources
+        ("N(0,1) i20 mc2000 ; c0: i9 mc100", "A{i1 mc100}", 4),
         ("N(0,1) i20 mc2000 ; c0: i1 mc900", "A{i1}", 1),  # only its own resources
         ("N(0,1) i20 ; c7: i9", "A{i1}", 0),  # a card that the node does not have
         ("N(0,1) i2 ; c0: i9", "A{i1}", 7),  # more in use than there is
@@ -71,12 +72,12 @@ def test_a_pod_without_cards_scores_nothing() -> None:
 
 
 def test_a_pod_that_the_node_already_has_is_counted_once() -> None:
-    node = Node("N(0,1) i20")
+    node = Node("N(0,1) i8")
     asked = claim("A{i2}")
     found = assign(node.hold, node.inventory, node.facts, asked, Options())
     assert isinstance(found, Assignment)
     hold = add(EMPTY, asked.uid, Held(pod=PodKey("d", "p"), assignment=found, phase=Phase.BOUND))
-    assert card_score(hold, node.inventory, node.facts, asked, Options(), by=PACK) == score("N(0,1) i20", "A{i2}")
+    assert card_score(hold, node.inventory, node.facts, asked, Options(), by=PACK) == score("N(0,1) i8", "A{i2}") == 2
 
 
 @given(generators.nodes(), st.lists(generators.pods(), min_size=1, max_size=4), generators.options)
