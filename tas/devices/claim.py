@@ -97,8 +97,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         denylist: Whether the annotation `gas-deny` counts.
         balanced: The resource, for example `gpu.intel.com/tiles`, of which all cards are to have about the same amount
             in use. Empty: cards are filled one after another.
-        steps: How many decisions a search may take back until it gives up. Filter asks about many nodes, so it may
-            give fewer to each.
+        steps: How many cards a search may take back until it gives up. Filter asks about many nodes, so it may give
+            fewer to each.
     """
 
     allowlist: bool = False

@@ -1,15 +1,17 @@
 """Finds cards for all units of a claim: the first that serve, and others instead if the claim does not fit then.
 
-A *decision* gives one card to a unit, or two linked ones. Decisions are tried in the order of the original: units as
-the claim has them, cards by number, preferred ones first. If a unit has no decision left, the last decision is taken
-back and the next one is tried, until the claim fits, nothing is left to try, or too many decisions were taken back. So
-the result is that of the original wherever the original finds one (facts.md g4).
+A *decision* gives a unit all its cards, or the next two of its linked cards. Decisions are tried in the order of the
+original: units as the claim has them, cards by number, preferred ones first. If a unit has no decision left, the last
+decision is taken back and the next one is tried, until the claim fits, nothing is left to try, or too many cards were
+taken back. So the result is that of the original wherever the original finds one (facts.md g4).
 
 States from which the claim does not fit are remembered. If links do not matter, two states are the same if they have
 the same number of cards with the same free amounts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from operator import ge
 from typing import NamedTuple
 
 from tas.devices.claim import Claim, Options, SingleNuma, Unit
@@ -22,7 +24,7 @@ NO_LINK = -1
 
 
 class Chosen(NamedTuple):
-    """A card that a unit is given, and the tile of its link (`NO_LINK`: none)."""
+    """A card that a unit is given, and the tile of its link (or `NO_LINK`)."""
 
     card: Card
     tile: int
@@ -38,7 +40,7 @@ class DeadEnd(NamedTuple):
     Attributes:
         unit: The unit for which no card was left; None if the cards have too little for all units together.
         alone: Whether no other unit had a card.
-        given: The cards that the unit already had.
+        given: The linked cards that the unit already had.
         free: What each card had free of each resource of the claim.
     """
 
@@ -88,6 +90,7 @@ class Search:
         self._hold = hold
         self._facts = facts
         self._claim = claim
+        self._resources = claim.resources
         self._units = claim.units
         self._balanced = options.balanced
         self._steps = options.steps
@@ -96,7 +99,13 @@ class Search:
         self._domains: list[list[Card]] | None = None
         if claim.single_numa is not SingleNuma.NOTHING:
             self._domains = [[card for card in cards if card.number in node.cards] for node in inventory.numa]
-        self._free: dict[int, list[int]] = {}
+        self._domain_of = {card.number: at for at, domain in enumerate(self._domains or ()) for card in domain}
+        self._free = {
+            card.number: [
+                free_amount(each, card, hold.cards.get(card.number, NOT_USED), facts) for each in self._resources
+            ]
+            for card in self._cards
+        }
         self._taken: dict[int, int] = {}
         self._given: list[list[int]] = [[] for _ in self._units]
         self._made: list[tuple[int, Decision]] = []
@@ -153,17 +162,26 @@ class Search:
         return None
 
     def _is_possible(self) -> bool:
-        """Whether each unit fits on its own, and the cards together have enough for all. Else the claim cannot fit."""
+        """Whether nothing simple forbids that the claim fits.
+
+        Each unit must fit on its own. All cards together must have enough of each resource. And whichever amount one
+        looks at: so many units need as much or more, and no card can serve more of them than the amount goes into it.
+        """
         for at in range(len(self._units)):
             if next(self._decisions(at), None) is None:
                 self._came_to_an_end(at)
                 return False
-        free = [self._free_of(card) for card in self._cards]
-        for index in range(len(self._claim.resources)):
-            needed = sum(unit.cards * unit.needs[index] for unit in self._units)
-            if needed > sum(max(each[index], 0) for each in free):
-                self._came_to_an_end(None)
-                return False
+        for index in range(len(self._resources)):
+            free = [max(each[index], 0) for each in self._free.values()]
+            needed = 0
+            served = 0
+            for unit in sorted(self._units, key=lambda each: -each.needs[index]):
+                need = unit.needs[index]
+                needed += unit.cards * need
+                served += unit.cards
+                if needed > sum(free) or (need and served > sum(each // need for each in free)):
+                    self._came_to_an_end(None)
+                    return False
         return True
 
     def _at(self) -> int:
@@ -174,22 +192,14 @@ class Search:
     def _decisions(self, at: int) -> Iterator[Decision]:
         """What a unit may be given next, in the order of preference, in the current state."""
         unit, given = self._units[at], self._given[at]
-        missing = unit.cards - len(given)
-        if missing > len(self._cards):
+        if unit.cards > len(self._cards):
             return
         for cards in self._candidates(given):
             if self._claim.linked:
                 yield from self._linked_pairs(unit, given, cards)
-                continue
-            serving = (card for card in cards if card.number not in given and self._serves(card, unit))
-            if missing == 1:
-                for card in serving:
-                    yield (Chosen(card, NO_LINK),)
             else:
-                found = list(serving)
-                if len(found) >= missing:
-                    for card in found:
-                        yield (Chosen(card, NO_LINK),)
+                serving = [Chosen(card, NO_LINK) for card in cards if self._serves(card, unit)]
+                yield from combinations(serving, unit.cards)
 
     def _linked_pairs(self, unit: Unit, given: Sequence[int], cards: Iterable[Card]) -> Iterator[Decision]:
         by_number = {card.number: card for card in cards}
@@ -225,34 +235,22 @@ class Search:
         """How much of the balanced resource of a card is in use, with what this claim is given; then the number."""
         capacity = card.capacity.get(self._balanced, 0)
         if self._balanced in self._claim.resources:
-            return capacity - self._free_of(card)[self._claim.resources.index(self._balanced)], card.number
+            return capacity - self._free[card.number][self._claim.resources.index(self._balanced)], card.number
         use = self._hold.cards.get(card.number, NOT_USED)
         return capacity - free_amount(self._balanced, card, use, self._facts), card.number
 
     def _serves(self, card: Card, unit: Unit) -> bool:
         """Whether a card has what a unit needs of it."""
-        for free, need in zip(self._free_of(card), unit.needs, strict=True):  # noqa: SIM110 - a loop takes half the time
-            if free < need:
-                return False
-        return True
+        return all(map(ge, self._free[card.number], unit.needs))
 
     def _is_free(self, card: int, tile: int) -> bool:
         use = self._hold.cards.get(card, NOT_USED)
         return not (use.tiles | disabled_tiles(card, self._facts) | self._taken.get(card, 0)) >> tile & 1
 
-    def _free_of(self, card: Card) -> list[int]:
-        """What a card has free of each resource of the claim; `_make` and `_take_back` change it."""
-        free = self._free.get(card.number)
-        if free is None:
-            use = self._hold.cards.get(card.number, NOT_USED)
-            free = [free_amount(resource, card, use, self._facts) for resource in self._claim.resources]
-            self._free[card.number] = free
-        return free
-
     def _make(self, decision: Decision) -> None:
         at = self._at()
         for card, tile in decision:
-            free = self._free_of(card)
+            free = self._free[card.number]
             for index, need in enumerate(self._units[at].needs):
                 free[index] -= need
             self._given[at].append(card.number)
@@ -261,31 +259,26 @@ class Search:
         self._made.append((at, decision))
 
     def _take_back(self) -> None:
-        """Takes the last decision back, which is one step."""
+        """Takes the last decision back, a step for each of its cards."""
         at, decision = self._made.pop()
         for card, tile in decision:
-            free = self._free_of(card)
+            free = self._free[card.number]
             for index, need in enumerate(self._units[at].needs):
                 free[index] += need
             self._given[at].pop()
             if tile != NO_LINK:
                 self._taken[card.number] &= ~(1 << tile)
-        self._steps -= 1
+        self._steps -= len(decision)
         self.exhausted = self._steps <= 0
 
     def _state(self) -> object:
         """All on which it depends whether the other units fit; equal states need not be searched twice."""
         at = self._at()
-        given = self._given[at]
-        cards = [(card.number in given, *self._free_of(card)) for card in self._cards]
         if self._claim.linked:
-            return at, tuple(cards), tuple(self._taken.get(card.number, 0) for card in self._cards)
-        if self._domains is None:
-            return at, tuple(sorted(cards))
-        domains = {card.number: index for index, domain in enumerate(self._domains) for card in domain}
-        return at, tuple(
-            sorted((domains.get(card.number, -1), *each) for card, each in zip(self._cards, cards, strict=True))
-        )
+            free = tuple(map(tuple, self._free.values()))
+            return at, tuple(self._given[at]), free, tuple(map(self._taken.get, self._free))
+        domains = self._domain_of
+        return at, tuple(sorted((domains.get(number, -1), *free) for number, free in self._free.items()))
 
     def _chosen(self) -> list[list[Chosen]]:
         found: list[list[Chosen]] = [[] for _ in self._units]
@@ -296,7 +289,7 @@ class Search:
     def _came_to_an_end(self, at: int | None) -> None:
         """Remembers the first dead end, of the unit `at` or of all together."""
         if self._dead_end is None:
-            free = {card.number: tuple(self._free_of(card)) for card in self._cards}
+            free = {card.number: tuple(self._free[card.number]) for card in self._cards}
             unit, given = (None, ()) if at is None else (self._units[at], tuple(self._given[at]))
             self._dead_end = DeadEnd(unit, at == 0 or not self._made, given, free)
 

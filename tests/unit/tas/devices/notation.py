@@ -73,7 +73,7 @@ def labels_of(text: str) -> tuple[dict[str, str], dict[str, str]]:
         key, equals, value = word.partition("=")
         name, _, policy = key.partition("@")
         if word.startswith("N("):
-            labels[f"{GPU}gpu-numbers"] = numbers(word[2:-1])
+            labels |= split_label(f"{GPU}gpu-numbers", numbers(word[2:-1]))
         elif name.startswith(FACTS):
             labels[f"telemetry.aware.scheduling.{policy or 'p'}/gas-{name}"] = value or "true"
         elif equals:

@@ -18,6 +18,7 @@ from tas.devices.names import TILES
 from tas.devices.policy_facts import PolicyFacts, read_policy_facts
 from tas.devices.refusal import Refusal
 from tas.enforcing.pod import PodKey
+from tests.unit.growth import grows_linearly
 from tests.unit.tas.devices import generators
 from tests.unit.tas.devices.model import Ask, Machine, arrangements, original
 from tests.unit.tas.devices.notation import GPU, Node, bound, claim, placed, result
@@ -97,8 +98,12 @@ class TestReasons:
     def test_together_each_card_says_what_is_left(self) -> None:
         refusal = refused("N(0,1) i9 mc200 ; c1: mc40", "A{i1 mc60} B{i1 mc60} C{i1 mc60}")
         assert refusal.cards[0] == "gpu.intel.com/i915: 4 free, gpu.intel.com/millicores: 100 free"
-        refusal = refused("N(0..2) i9 mc300", "A{i1 mc60} B{i1 mc60} C{i1 mc60} D{i1 mc60}")
-        assert set(refusal.cards.values()) == {"gpu.intel.com/millicores: needs 60, 40 free"}
+        refusal = refused("N(0,1) i9 mc200 mem20 ; c0: mem10", "A{i1 mc60 mem1} B{i1 mc60 mem1}")
+        assert refusal.reason == "the containers do not fit together"
+        assert refusal.cards == {
+            0: "gpu.intel.com/memory.max: needs 1000000000, 0 free",
+            1: "gpu.intel.com/millicores: needs 60, 40 free",
+        }
 
     def test_a_container_does_not_get_a_card_twice(self) -> None:
         node = "N(0..4) i10 t10 links=0.0-1.0_2.0-3.0_1.1-2.1 disable-card3"
@@ -146,18 +151,41 @@ class TestSearch:
         assert result(placed(Node(node), asked, Options(steps=1))) == "card2/card2/card3 ; -"
 
     def test_it_gives_up_after_its_steps_and_says_so(self) -> None:
-        # All cards differ, so nothing is the same: 11 containers of which 10 cards take one each.
-        used = " ".join(f"; c{number}: mc{number}" for number in range(10))
-        node = f"N(0..9) i100 mc1000 {used}"
-        asked = " ".join(f"{name}{{i1 mc{51 + index}}}" for index, name in enumerate("ABCDEFGHIJK"))
-        refusal = refused(node, asked, Options(steps=50))
-        assert refusal.reason == "no assignment was found in 50 steps"
-        assert refusal.cards[0] == "gpu.intel.com/millicores: needs 61, 49 free"
+        # Six containers need memory, which only five cards have left; all cards differ.
+        used = " ".join(f"; c{number}: mc{number} mem{0 if number > 4 else 10}" for number in range(10))
+        node = f"N(0..9) i100 mc1000 mem100 {used}"
+        asked = " ".join(f"{name}{{i1 mem1 mc{51 + index}}}" for index, name in enumerate("ABCDEF"))
+        refusal = refused(node, asked, Options(steps=20))
+        assert refusal.reason == "no assignment was found in 20 steps"
+        assert refusal.cards[0] == "gpu.intel.com/memory.max: needs 1000000000, 0 free"
+        assert refusal.cards[5] == "gpu.intel.com/millicores: needs 56, 44 free"
+        assert refused(node, asked).reason == "the containers do not fit together"
 
     def test_equal_cards_are_not_tried_in_turn(self) -> None:
-        asked = " ".join(f"{name}{{i1 mc60}}" for name in "ABCDEFGHIJ")
-        refusal = refused("N(0..8) i90 mc900", asked, Options(steps=100))
+        used = " ".join(f"; c{number}: mem10" for number in range(6))
+        asked = " ".join(f"{name}{{i1 mc60 mem1}}" for name in "ABCDEFG")
+        refusal = refused(f"N(0..11) i120 mc1200 mem120 {used}", asked, Options(steps=30))
         assert refusal.reason == "the containers do not fit together"
+
+    def test_what_can_be_counted_is_not_searched(self) -> None:
+        asked = " ".join(f"{name}{{i1 mc{51 + index}}}" for index, name in enumerate("ABCDEFGHIJK"))
+        used = " ".join(f"; c{number}: mc{number}" for number in range(10))
+        refusal = refused(f"N(0..9) i100 mc1000 {used}", asked, Options(steps=1))
+        assert refusal.reason == "the containers do not fit together"
+
+    def test_steps_count_cards(self) -> None:
+        # The first two cards of A leave nothing for B: two cards are taken back.
+        node, asked = "N(0..2) i3 mem30 ; c2: mem9", "A{i2 mem2} B{i1 mem2}"
+        assert refused(node, asked, Options(steps=2)).reason == "no assignment was found in 2 steps"
+        assert result(placed(Node(node), asked, Options(steps=3))) == "card0,card2/card1 ; -"
+
+    def test_the_time_grows_with_the_number_of_cards(self) -> None:
+        def prepare(size: int) -> object:
+            node = Node(f"N(0..{size - 1}) i{100 * size} mc{1000 * size}")
+            asked = claim(" ".join(f"{name}{{i{size} mc{size}}}" for name in "ABCDEFGH"))
+            return lambda: assign(node.hold, node.inventory, node.facts, asked, NO_OPTIONS)
+
+        assert grows_linearly(prepare, 480)  # type: ignore[arg-type]
 
     def test_a_container_never_asks_for_more_cards_than_a_search_can_try(self) -> None:
         assert (
