@@ -173,6 +173,35 @@ class TestSearch:
         refusal = refused(f"N(0..9) i100 mc1000 {used}", asked, Options(steps=1))
         assert refusal.reason == "the containers do not fit together"
 
+    def test_what_can_be_added_up_is_not_searched(self) -> None:
+        node, asked = "N(0,1) i9 mc200 ; c1: mc60", "A{i1 mc60} B{i1 mc30} C{i1 mc30} D{i1 mc30}"
+        assert refused(node, asked, Options(steps=1)).reason == "the containers do not fit together"
+
+    def test_a_card_with_too_much_in_use_takes_nothing_from_the_others(self) -> None:
+        node = "N(0,1) i4 mc100 ; c0: mc90"
+        assert result(placed(Node(node), "A{i1 mc20} B{i1 mc20}")) == "card1/card1 ; -"
+
+    def test_the_tile_of_a_link_makes_a_difference_even_if_the_same_amounts_are_left(self) -> None:
+        # A needs card0 and card1, by the link that leaves the tile of B's only link.
+        node = "N(0..2) i6 mc60 t12 links=0.0-1.0_0.1-1.1_0.0-2.0 ; c1: i1 ; c2: mc15"
+        assert result(placed(Node(node), "A{i2 t2 mc16} B{i2 t2 mc8} xelink")) == (
+            "card0,card1/card0,card2 ; card0:gt1,card1:gt1/card0:gt0,card2:gt0"
+        )
+
+    def test_the_cards_that_a_container_has_make_a_difference_even_if_the_same_is_left(self) -> None:
+        # With card2 and card3 first, B finds no other pair; with card0 and card1 first it does.
+        node = "N(0..3) i8 t16 links=0.0-1.0_2.0-3.0_2.1-3.1"
+        assert result(placed(Node(node), "A{i2 t2} B{i4 t4} xelink")) == (
+            "card2,card3/card0,card1,card2,card3 ; card2:gt0,card3:gt0/card0:gt0,card1:gt0,card2:gt1,card3:gt1"
+        )
+
+    def test_all_pairs_of_a_container_are_on_one_numa_node(self) -> None:
+        node = "N(0..3) i4 t4 links=0.0-1.0_2.0-3.0 numa=0-0.1_1-2.3"
+        assert result(placed(Node(node), "A{i4 t4} xelink")) == (
+            "card0,card1,card2,card3 ; card0:gt0,card1:gt0,card2:gt0,card3:gt0"
+        )
+        assert result(placed(Node(node), "A{i4 t4} xelink numa=true")) == "will not fit"
+
     def test_steps_count_cards(self) -> None:
         # The first two cards of A leave nothing for B: two cards are taken back.
         node, asked = "N(0..2) i3 mem30 ; c2: mem9", "A{i2 mem2} B{i1 mem2}"

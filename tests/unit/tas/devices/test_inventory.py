@@ -1,5 +1,6 @@
 """What the labels and the amounts of a node say about its cards."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -192,3 +193,14 @@ def test_the_time_grows_with_the_length_of_a_label(name: str, item: str) -> None
         return lambda: read_inventory(labels | {f"{GPU}cards": "card0"}, {I915: "1"})
 
     assert grows_linearly(prepare, 4000)  # type: ignore[arg-type]
+
+
+def test_what_is_known_of_a_node_can_be_stored_as_json() -> None:
+    node = Node(
+        "N(0..3) i4 t8 mon1 links=0.0-1.0 numa=0-0.1_1-2.x groups=0.1 disable-card1 prefer-gpu=card1 disable-x "
+        "tile-deschedule-card0_gt1 tile-preferred-card2=gt1 ; c0: i1 gt0 ; c1: i1 !"
+    )
+    for value in (node.inventory, node.facts, *node.hold.pods.values()):
+        assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+    assert node.inventory.problems
+    assert node.facts.problems
