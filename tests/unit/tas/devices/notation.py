@@ -1,9 +1,9 @@
 """Reads nodes and pods in a short notation, for tables of test cases.
 
-A node: `N(0,1) i20 mem16 prefer-gpu=card1 ; c0: i1 mem5 ; c1: gt0`. `N` has the numbers of the cards. Amounts are those
-of the whole node: `i` (i915), `xe`, `mc` (millicores), `mem` (memory.max in G), `t` (tiles), `mon` (i915_monitoring),
-or any other name. Labels are `name=value`, and `@b` after the name of a policy fact is the policy. After each `;` comes
-what a running pod has of one card, with its tiles; `!` is a pod that is only reserved.
+A node: `N(0,1) i20 mem16 prefer-gpu=card1 ; card0: i1 mem5 ; card1: gt0`. `N` has the numbers of the cards. Amounts are
+those of the whole node: `i` (i915), `xe`, `mc` (millicores), `mem` (memory.max in G), `t` (tiles), `mon`
+(i915_monitoring), or any other name. Labels are `name=value`, and `@b` after the name of a policy fact is the policy.
+After each `;` comes what a running pod has of one card, with its tiles; `!` is a pod that is only reserved.
 
 A pod: `A{i1 mc100} B{} init{i1} same=A,B xelink numa=true allow=card0 deny=card1`. `_` in a value is a blank.
 """
@@ -98,13 +98,13 @@ class Node:
 
 
 def _held(text: str) -> Held:
-    """What a running pod has: `c0: i1 mem5`, `c0: gt0+gt1`."""
+    """What a running pod has: `card0: i1 mem5`, `card0: gt0+gt1`."""
     card, _, rest = text.strip().removesuffix("!").partition(":")
     tiles = [int(word[2:]) for words in rest.split() if words.startswith("gt") for word in words.split("+")]
     found = whole(amounts(" ".join(word for word in rest.split() if not word.startswith("gt"))))
     if tiles:
         found[f"{GPU}tiles"] = len(tiles)
-    share = Share(card=int(card[1:]), amounts=found, tiles=tuple(tiles))
+    share = Share(card=int(card.removeprefix("card")), amounts=found, tiles=tuple(tiles))
     slots = (SlotAssignment(container="c", shares=(share,)),)
     phase = Phase.RESERVED if text.strip().endswith("!") else Phase.BOUND
     return Held(pod=PodKey("default", "used"), assignment=Assignment(slots=slots), phase=phase)

@@ -50,7 +50,9 @@ class TestReasons:
     """A refusal says what each card lacks."""
 
     def test_each_card_says_which_resource_it_lacks(self) -> None:
-        node = "N(0..4) i10 mc5000 disable-card1@hot deschedule-pods-card2@b disable-card2@a ; c0: i1 mc700 ; c3: i2"
+        node = (
+            "N(0..4) i10 mc5000 disable-card1@hot deschedule-pods-card2@b disable-card2@a ; card0: i1 mc700 ; card3: i2"
+        )
         refusal = refused(node, "A{i2 mc1000}")
         assert str(refusal) == "will not fit: fewer than 2 cards have room for container A"
         assert not refusal.permanent
@@ -69,9 +71,9 @@ class TestReasons:
         assert refusal.cards == {0: "not in gas-allow", 1: "in gas-deny"}
 
     def test_disabled_tiles_are_not_free(self) -> None:
-        refusal = refused("N(0) i1 t4 tile-disable-card0_gt1 ; c0: gt0+gt1", "A{i1 t3}")
+        refusal = refused("N(0) i1 t4 tile-disable-card0_gt1 ; card0: gt0+gt1", "A{i1 t3}")
         assert refusal.cards == {0: "gpu.intel.com/tiles: needs 3, 2 free"}
-        refusal = refused("N(0) i1 t4 tile-disable-card0_gt2 ; c0: gt0+gt1", "A{i1 t3}")
+        refusal = refused("N(0) i1 t4 tile-disable-card0_gt2 ; card0: gt0+gt1", "A{i1 t3}")
         assert refusal.cards == {0: "gpu.intel.com/tiles: needs 3, 1 free"}
 
     def test_a_resource_that_the_node_does_not_have(self) -> None:
@@ -96,9 +98,9 @@ class TestReasons:
         assert refused(node, asked).reason == reason
 
     def test_together_each_card_says_what_is_left(self) -> None:
-        refusal = refused("N(0,1) i9 mc200 ; c1: mc40", "A{i1 mc60} B{i1 mc60} C{i1 mc60}")
+        refusal = refused("N(0,1) i9 mc200 ; card1: mc40", "A{i1 mc60} B{i1 mc60} C{i1 mc60}")
         assert refusal.cards[0] == "gpu.intel.com/i915: 4 free, gpu.intel.com/millicores: 100 free"
-        refusal = refused("N(0,1) i9 mc200 mem20 ; c0: mem10", "A{i1 mc60 mem1} B{i1 mc60 mem1}")
+        refusal = refused("N(0,1) i9 mc200 mem20 ; card0: mem10", "A{i1 mc60 mem1} B{i1 mc60 mem1}")
         assert refusal.reason == "the containers do not fit together"
         assert refusal.cards == {
             0: "gpu.intel.com/memory.max: needs 1000000000, 0 free",
@@ -119,11 +121,11 @@ class TestSearch:
 
     def test_cards_that_a_later_container_needs_are_left_to_it(self) -> None:
         # First fit gives A card0, which alone has the memory that B needs.
-        node = "N(0,1) i2 mem20 ; c1: mem8"
+        node = "N(0,1) i2 mem20 ; card1: mem8"
         assert result(placed(Node(node), "A{i1 mem2} B{i1 mem3}")) == "card1/card0 ; -"
 
     def test_a_link_that_a_later_container_needs_is_left_to_it(self) -> None:
-        node = "N(0..2) i6 t6 mc30 links=0.0-1.0_0.1-2.0 ; c2: mc5"
+        node = "N(0..2) i6 t6 mc30 links=0.0-1.0_0.1-2.0 ; card2: mc5"
         assert result(placed(Node(node), "A{i2 t2 mc8} B{i2 t2 mc12} xelink")) == (
             "card0,card2/card0,card1 ; card0:gt1,card2:gt0/card0:gt0,card1:gt0"
         )
@@ -140,19 +142,19 @@ class TestSearch:
         assert result(placed(Node(node), "A{i1} B{i2} numa=true")) == "card2/card0,card1 ; -"
 
     def test_the_whole_pod_on_one_numa_node(self) -> None:
-        node = "N(0..3) i4 numa=0-0.1_1-2.3 ; c0: i1"
+        node = "N(0..3) i4 numa=0-0.1_1-2.3 ; card0: i1"
         assert result(placed(Node(node), "A{i1} B{i1} numa=true")) == "card1/card2 ; -"
         assert result(placed(Node(node), "A{i1} B{i1} numa=pod")) == "card2/card3 ; -"
         assert result(placed(Node(node), "A{i1} B{i1} C{i1} numa=pod")) == "will not fit"
 
     def test_a_search_that_gave_up_on_one_numa_node_leaves_nothing_on_it(self) -> None:
-        node = "N(0..3) i8 mc400 numa=0-0.1_1-2.3 ; c0: mc40 ; c1: mc40"
+        node = "N(0..3) i8 mc400 numa=0-0.1_1-2.3 ; card0: mc40 ; card1: mc40"
         asked = "A{i1 mc50} B{i1 mc50} C{i1 mc20} numa=pod"
         assert result(placed(Node(node), asked, Options(steps=1))) == "card2/card2/card3 ; -"
 
     def test_it_gives_up_after_its_steps_and_says_so(self) -> None:
         # Six containers need memory, which only five cards have left; all cards differ.
-        used = " ".join(f"; c{number}: mc{number} mem{0 if number > 4 else 10}" for number in range(10))
+        used = " ".join(f"; card{number}: mc{number} mem{0 if number > 4 else 10}" for number in range(10))
         node = f"N(0..9) i100 mc1000 mem100 {used}"
         asked = " ".join(f"{name}{{i1 mem1 mc{51 + index}}}" for index, name in enumerate("ABCDEF"))
         refusal = refused(node, asked, Options(steps=20))
@@ -162,28 +164,28 @@ class TestSearch:
         assert refused(node, asked).reason == "the containers do not fit together"
 
     def test_equal_cards_are_not_tried_in_turn(self) -> None:
-        used = " ".join(f"; c{number}: mem10" for number in range(6))
+        used = " ".join(f"; card{number}: mem10" for number in range(6))
         asked = " ".join(f"{name}{{i1 mc60 mem1}}" for name in "ABCDEFG")
         refusal = refused(f"N(0..11) i120 mc1200 mem120 {used}", asked, Options(steps=30))
         assert refusal.reason == "the containers do not fit together"
 
     def test_what_can_be_counted_is_not_searched(self) -> None:
         asked = " ".join(f"{name}{{i1 mc{51 + index}}}" for index, name in enumerate("ABCDEFGHIJK"))
-        used = " ".join(f"; c{number}: mc{number}" for number in range(10))
+        used = " ".join(f"; card{number}: mc{number}" for number in range(10))
         refusal = refused(f"N(0..9) i100 mc1000 {used}", asked, Options(steps=1))
         assert refusal.reason == "the containers do not fit together"
 
     def test_what_can_be_added_up_is_not_searched(self) -> None:
-        node, asked = "N(0,1) i9 mc200 ; c1: mc60", "A{i1 mc60} B{i1 mc30} C{i1 mc30} D{i1 mc30}"
+        node, asked = "N(0,1) i9 mc200 ; card1: mc60", "A{i1 mc60} B{i1 mc30} C{i1 mc30} D{i1 mc30}"
         assert refused(node, asked, Options(steps=1)).reason == "the containers do not fit together"
 
     def test_a_card_with_too_much_in_use_takes_nothing_from_the_others(self) -> None:
-        node = "N(0,1) i4 mc100 ; c0: mc90"
+        node = "N(0,1) i4 mc100 ; card0: mc90"
         assert result(placed(Node(node), "A{i1 mc20} B{i1 mc20}")) == "card1/card1 ; -"
 
     def test_the_tile_of_a_link_makes_a_difference_even_if_the_same_amounts_are_left(self) -> None:
         # A needs card0 and card1, by the link that leaves the tile of B's only link.
-        node = "N(0..2) i6 mc60 t12 links=0.0-1.0_0.1-1.1_0.0-2.0 ; c1: i1 ; c2: mc15"
+        node = "N(0..2) i6 mc60 t12 links=0.0-1.0_0.1-1.1_0.0-2.0 ; card1: i1 ; card2: mc15"
         assert result(placed(Node(node), "A{i2 t2 mc16} B{i2 t2 mc8} xelink")) == (
             "card0,card1/card0,card2 ; card0:gt1,card1:gt1/card0:gt0,card2:gt0"
         )
@@ -204,7 +206,7 @@ class TestSearch:
 
     def test_steps_count_cards(self) -> None:
         # The first two cards of A leave nothing for B: two cards are taken back.
-        node, asked = "N(0..2) i3 mem30 ; c2: mem9", "A{i2 mem2} B{i1 mem2}"
+        node, asked = "N(0..2) i3 mem30 ; card2: mem9", "A{i2 mem2} B{i1 mem2}"
         assert refused(node, asked, Options(steps=2)).reason == "no assignment was found in 2 steps"
         assert result(placed(Node(node), asked, Options(steps=3))) == "card0,card2/card1 ; -"
 
@@ -235,7 +237,7 @@ class TestChoice:
         assert result(placed(Node(node), "A{i1} numa=true")) == "card1 ; -"
 
     def test_a_preferred_tile_that_is_in_use_is_no_wish(self) -> None:
-        node = "N(0) i2 t4 tile-preferred-card0=gt2 tile-preferred-card0@b=gt1 ; c0: gt1"
+        node = "N(0) i2 t4 tile-preferred-card0=gt2 tile-preferred-card0@b=gt1 ; card0: gt1"
         assert result(placed(Node(node), "A{i1 t2}")) == "card0 ; card0:gt2+gt0"
 
     def test_tiles_of_links_are_not_given_to_an_earlier_container(self) -> None:
@@ -247,15 +249,15 @@ class TestChoice:
     def test_links_without_tiles_need_a_free_tile_and_take_none(self) -> None:
         node = "N(0,1) i4 t4 links=0.0-1.0"
         assert result(placed(Node(node), "A{i2} xelink")) == "card0,card1 ; -"
-        assert result(placed(Node(f"{node} ; c0: gt0"), "A{i2} xelink")) == "will not fit"
+        assert result(placed(Node(f"{node} ; card0: gt0"), "A{i2} xelink")) == "will not fit"
         assert result(placed(Node("N(0,1) i4 links=0.7-1.7"), "A{i2} xelink")) == "card0,card1 ; -"
 
     def test_an_amount_of_tiles_that_nobody_has_named_is_not_given_away(self) -> None:
-        assert refused("N(0) i3 t4 ; c0: t2", "A{i1 t3}").cards == {0: "gpu.intel.com/tiles: needs 3, 2 free"}
-        assert result(placed(Node("N(0) i3 t4 ; c0: t2"), "A{i1 t2}")) == "card0 ; card0:gt0+gt1"
+        assert refused("N(0) i3 t4 ; card0: t2", "A{i1 t3}").cards == {0: "gpu.intel.com/tiles: needs 3, 2 free"}
+        assert result(placed(Node("N(0) i3 t4 ; card0: t2"), "A{i1 t2}")) == "card0 ; card0:gt0+gt1"
 
     def test_a_disabled_tile_is_not_counted_as_one_that_somebody_uses(self) -> None:
-        node = "N(0) i3 t4 tile-disable-card0_gt3 ; c0: t2"
+        node = "N(0) i3 t4 tile-disable-card0_gt3 ; card0: t2"
         assert refused(node, "A{i1 t2}").cards == {0: "gpu.intel.com/tiles: needs 2, 1 free"}
         assert result(placed(Node(node), "A{i1 t1}")) == "card0 ; card0:gt0"
 
@@ -292,7 +294,7 @@ class TestChoice:
         assert not fits(hold, node.inventory, node.facts, second, NO_OPTIONS)
 
     def test_cards_that_shrink_while_pods_use_them_take_no_more(self) -> None:
-        node = Node("N(0,1) i4 mc200 ; c0: i1 mc90")
+        node = Node("N(0,1) i4 mc200 ; card0: i1 mc90")
         smaller = Node("N(0,1) i4 mc100")
         asked = claim("A{i1 mc1}")
         found = assign(node.hold, smaller.inventory, smaller.facts, asked, NO_OPTIONS)
@@ -465,7 +467,7 @@ def node_of(machine: Machine) -> Node:
         words.append("numa=" + "_".join(nodes))
     for card, used in machine.used.items():
         tiles = "+".join(f"gt{tile}" for tile in sorted(machine.used_tiles.get(card, ())))
-        words.append(f"; c{card}: i{used[I915]} mc{used[MILLICORES]} {tiles}")
+        words.append(f"; card{card}: i{used[I915]} mc{used[MILLICORES]} {tiles}")
     return Node(" ".join(words))
 
 

@@ -7,7 +7,7 @@ from tas.devices.hold import confirm
 from tas.devices.policy_facts import read_policy_facts
 from tests.unit.tas.devices.notation import Node, labels_of
 
-NODE = "N(0,1) i4 t4 groups=0.1 ; c0: i1 gt0 ; c1: i1 gt0 ; c0: i1"
+NODE = "N(0,1) i4 t4 groups=0.1 ; card0: i1 gt0 ; card1: i1 gt0 ; card0: i1"
 
 
 def wanted(facts: str) -> dict[str, tuple[str, ...]]:
@@ -48,6 +48,6 @@ def test_a_reservation_is_not_evicted() -> None:
     node = Node(NODE)
     facts = read_policy_facts(labels_of("deschedule-pods-card1")[0], ())
     assert list(evictions(node.hold, facts)) == ["used-1"]
-    reserved = Node("N(0,1) i4 t4 deschedule-pods-card1 ; c1: i1 !")
+    reserved = Node("N(0,1) i4 t4 deschedule-pods-card1 ; card1: i1 !")
     assert evictions(reserved.hold, reserved.facts) == {}
     assert list(evictions(confirm(reserved.hold, "used-0"), reserved.facts)) == ["used-0"]

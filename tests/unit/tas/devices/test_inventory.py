@@ -198,7 +198,7 @@ def test_the_time_grows_with_the_length_of_a_label(name: str, item: str) -> None
 def test_what_is_known_of_a_node_can_be_stored_as_json() -> None:
     node = Node(
         "N(0..3) i4 t8 mon1 links=0.0-1.0 numa=0-0.1_1-2.x groups=0.1 disable-card1 prefer-gpu=card1 disable-x "
-        "tile-deschedule-card0_gt1 tile-preferred-card2=gt1 ; c0: i1 gt0 ; c1: i1 !"
+        "tile-deschedule-card0_gt1 tile-preferred-card2=gt1 ; card0: i1 gt0 ; card1: i1 !"
     )
     for value in (node.inventory, node.facts, *node.hold.pods.values()):
         assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value

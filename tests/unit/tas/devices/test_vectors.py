@@ -21,19 +21,19 @@ OPTIONS = {
 
 FIT_01, FIT_08, FIT_11 = "N(0,1) i20 mem16", "N(0,1) i2 mc999", "cards=card0.card1 i2"
 TIL_03 = "N(0,1) i2 t8"
-SAM_01 = "N(0,1) i16 mc2000 ; c0: i5 mc500 ; c1: i5 mc500"
+SAM_01 = "N(0,1) i16 mc2000 ; card0: i5 mc500 ; card1: i5 mc500"
 LNK_01, LNK_03 = f"N(0..3) i16 t16 {LINKS}", f"N(0..3) i4 t16 {LINKS}"
-NUM_01 = f"N(0..3) i4 {MAP} ; c0: i1"
+NUM_01 = f"N(0..3) i4 {MAP} ; card0: i1"
 PCI = "N(0..4) i5 groups=0.1_2.3.4 disable-card3=PCI_GROUP"
 
 VECTORS = [
     # id, node, pod, settings, result
     ("FIT-01", FIT_01, "A{i1 mem5}", "", "card0 ; -"),
-    ("FIT-02", f"{FIT_01} ; c0: i1 mem5 ; c1: i1 mem5", "A{i1 mem5}", "", NOFIT),
+    ("FIT-02", f"{FIT_01} ; card0: i1 mem5 ; card1: i1 mem5", "A{i1 mem5}", "", NOFIT),
     ("FIT-03", "N(0) i10 mc1000", "A{i2 mc200}", "", NOFIT),
     ("FIT-04", "N(0,1) i20 mc2000", "A{i1 mc100} B{} C{i1 mc100}", "", "card0//card0 ; -"),
     ("FIT-05", "N(2,10) i2", "A{i1}", "", "card2 ; -"),
-    ("FIT-06", "N(0,1) i2 ; c0: i1 ; c1: i1", "A{i1}", "", NOFIT),
+    ("FIT-06", "N(0,1) i2 ; card0: i1 ; card1: i1", "A{i1}", "", NOFIT),
     ("FIT-07-one", "N(0) i1", "A{i1 foo1}", "", NOFIT),
     ("FIT-07-zero", "N(0) i1", "A{i1 foo0}", "", "card0 ; -"),
     ("FIT-08-more", FIT_08, "A{i1 mc500}", "", NOFIT),
@@ -43,9 +43,9 @@ VECTORS = [
     ("FIT-11", FIT_11, "A{i2}", "", "card0,card1 ; -"),
     ("FIT-12", "N(0,1) i2 gpu-numbers2=.5", "A{i1}", "", NOFIT),
     ("FIT-13", "N(0,1) i2 mon1", "A{i1 mon1}", "", "card0 ; -"),
-    ("FIT-14", "N(0,1) i2 ; c0: i1 ; c7: i1", "A{i1}", "", "card1 ; -"),
+    ("FIT-14", "N(0,1) i2 ; card0: i1 ; card7: i1", "A{i1}", "", "card1 ; -"),
     ("TIL-01", "N(0) i4 t4", "A{i1 t3} B{i1 t1}", TILES, "card0/card0 ; card0:gt0+gt1+gt2/card0:gt3"),
-    ("TIL-02", "N(0) i4 t4 ; c0: gt0+gt1", "A{i1 t2}", "", "card0 ; card0:gt2+gt3"),
+    ("TIL-02", "N(0) i4 t4 ; card0: gt0+gt1", "A{i1 t2}", "", "card0 ; card0:gt2+gt3"),
     ("TIL-03", TIL_03, "A{i2 t4}", "", "card0,card1 ; card0:gt0+gt1,card1:gt0+gt1"),
     ("TIL-04-three", TIL_03, "A{i2 t3}", "", "bad args!"),
     ("TIL-04-one", TIL_03, "A{i2 t1}", "", "bad args!"),
@@ -75,7 +75,7 @@ VECTORS = [
     ("SEL-11", "N(0,1) i2 prefer-gpu=card9", "A{i1}", "", "card0 ; -"),
     ("SEL-12", "N(0,1) i2 mc2000 prefer-gpu=card1", "A{i1 mc100}", "balanced millicores", "card1 ; -"),
     ("SEL-13", "N(0,1) i2 deschedule-pods-card0", "A{i1}", "", "card1 ; -"),
-    ("BAL-01", "N(0,1,2) i3 t9 ; c0: gt0+gt1 ; c2: gt0", "A{i3}", TILES, "card1,card2,card0 ; -"),
+    ("BAL-01", "N(0,1,2) i3 t9 ; card0: gt0+gt1 ; card2: gt0", "A{i3}", TILES, "card1,card2,card0 ; -"),
     ("BAL-01-unknown", "N(0,1,2) i3", "A{i3}", TILES, "card0,card1,card2 ; -"),
     ("BAL-02", "N(0,1) i8 t4", "A{i1 t1} B{i1 t1} C{i1 t1}", TILES,
      "card0/card1/card0 ; card0:gt0/card1:gt0/card0:gt1"),
@@ -93,7 +93,7 @@ VECTORS = [
     ("SAM-03-none", FIT_01, "A{i1} B{} same=A,B", "", "resources conflict!"),
     ("SAM-04", LNK_01, "A{i1} B{i1} same=A,B xelink", "", "bad args!"),
     ("SAM-05", "N(0,1) i4 mc2000", "A{i1 mc900} B{i1 mc500} C{i1 mc500} same=B,C", "", "card1/card0/card0 ; -"),
-    ("SAM-06", "N(0,1) i4 mc2000 numa=0-0_1-1 ; c0: i2", "A{i1 mc1} B{i1 mc1} same=A,B numa=true", "",
+    ("SAM-06", "N(0,1) i4 mc2000 numa=0-0_1-1 ; card0: i2", "A{i1 mc1} B{i1 mc1} same=A,B numa=true", "",
      "card1/card1 ; -"),
     ("LNK-01", LNK_01, "A{i2 t2} B{i2 t2} xelink", "",
      "card0,card1/card2,card3 ; card0:gt0,card1:gt0/card2:gt1,card3:gt2"),
@@ -106,7 +106,7 @@ VECTORS = [
     ("LNK-05", "numbers=1.10.2.3 i4 t8 links=1.0-2.1", "A{i2 t2} xelink", "", "card2,card3 ; card2:gt0,card3:gt1"),
     ("LNK-06", "N(0,1) i2 t2 links=0.0-1.0 prefer-gpu=card1", "A{i2 t2} xelink", "",
      "card1,card0 ; card0:gt0,card1:gt0"),
-    ("LNK-07", "N(0,1,2) i3 t3 links=0.0-1.0_0.0-2.0 ; c1: i1", "A{i2 t2} xelink", "",
+    ("LNK-07", "N(0,1,2) i3 t3 links=0.0-1.0_0.0-2.0 ; card1: i1", "A{i2 t2} xelink", "",
      "card0,card2 ; card0:gt0,card2:gt0"),
     ("LNK-08-cards", "cards=card0.card1 i2 t2 links=0.0-1.0", "A{i2 t2} xelink", "", NOFIT),
     ("LNK-08-first", "N(0,1) i2 t2 links=foobar_0.0-1.0", "A{i2 t2} xelink", "", NOFIT),
@@ -114,7 +114,7 @@ VECTORS = [
     ("LNK-09", "N(0,1) i2 t8 links=0.3-1.3", "A{i2 t4} xelink", "", "card0,card1 ; card0:gt3+gt0,card1:gt3+gt0"),
     ("NUM-01-numa", NUM_01, "A{i2} numa=true", "", "card2,card3 ; -"),
     ("NUM-01-any", NUM_01, "A{i2}", "", "card1,card2 ; -"),
-    ("NUM-02", "N(0..3) i4 ; c0: i1", "A{i2} numa=true", "", NOFIT),
+    ("NUM-02", "N(0..3) i4 ; card0: i1", "A{i2} numa=true", "", NOFIT),
     ("NUM-03", "N(0,1) i2 numa=0-0.1_1", "A{i1} numa=true", "", NOFIT),
     ("NUM-04", f"N(0..3) i4 {MAP} disable-card1", "A{i2} B{i1} numa=true", "", "card2,card3/card0 ; -"),
 ]  # fmt: skip

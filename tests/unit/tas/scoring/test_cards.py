@@ -29,14 +29,14 @@ def score(node: str, pod: str, by: CardScore = PACK) -> int:
     [
         ("N(0,1) i20", "A{i1}", 0),  # 1 of 20: 0.35 of 7
         ("N(0,1) i20", "A{i2}", 1),  # 0.7
-        ("N(0,1) i20 ; c0: i9", "A{i1}", 4),  # 3.5, half up
-        ("N(0,1) i20 ; c0: i9", "A{i1} B{i1}", 4),  # 3.85
-        ("N(0,1) i20 ; c0: i10 ; c1: i9", "A{i1}", 7),
-        ("N(0,1) i20 mc2000 ; c0: i1 mc900", "A{i1 mc100}", 4),  # the fuller of its resources
-        ("N(0,1) i20 mc2000 ; c0: i9 mc100", "A{i1 mc100}", 4),
-        ("N(0,1) i20 mc2000 ; c0: i1 mc900", "A{i1}", 1),  # only its own resources
-        ("N(0,1) i20 ; c7: i9", "A{i1}", 0),  # a card that the node does not have
-        ("N(0,1) i2 ; c0: i9", "A{i1}", 7),  # more in use than there is
+        ("N(0,1) i20 ; card0: i9", "A{i1}", 4),  # 3.5, half up
+        ("N(0,1) i20 ; card0: i9", "A{i1} B{i1}", 4),  # 3.85
+        ("N(0,1) i20 ; card0: i10 ; card1: i9", "A{i1}", 7),
+        ("N(0,1) i20 mc2000 ; card0: i1 mc900", "A{i1 mc100}", 4),  # the fuller of its resources
+        ("N(0,1) i20 mc2000 ; card0: i9 mc100", "A{i1 mc100}", 4),
+        ("N(0,1) i20 mc2000 ; card0: i1 mc900", "A{i1}", 1),  # only its own resources
+        ("N(0,1) i20 ; card7: i9", "A{i1}", 0),  # a card that the node does not have
+        ("N(0,1) i2 ; card0: i9", "A{i1}", 7),  # more in use than there is
     ],
 )
 def test_pack_prefers_the_fuller_node_and_spread_the_emptier(node: str, pod: str, pack: int) -> None:
@@ -63,8 +63,8 @@ def test_SEL_11_a_preferred_card_that_the_node_does_not_have_gives_nothing() -> 
 
 
 def test_a_preferred_card_that_the_pod_does_not_get_gives_nothing() -> None:
-    assert score("N(0,1) i2 prefer-gpu=card1 ; c1: i1", "A{i1}", PREFER) == 0
-    assert score("N(0) i1 prefer-gpu=card0 ; c0: i1", "A{i1}", PREFER) == 0
+    assert score("N(0,1) i2 prefer-gpu=card1 ; card1: i1", "A{i1}", PREFER) == 0
+    assert score("N(0) i1 prefer-gpu=card0 ; card0: i1", "A{i1}", PREFER) == 0
 
 
 def test_a_pod_without_cards_scores_nothing() -> None:
