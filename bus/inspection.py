@@ -4,20 +4,28 @@ import time
 from datetime import datetime
 from typing import Any
 
-from bus.buckets import ALL, differences
+from bus.buckets import ALL, BREAKERS, DEAD_LETTERS, EVENTS, VERDICT_LOG, differences
 from bus.connection import Bus
 from bus.errors import STREAM_NOT_FOUND, UnavailableError
 from bus.server import MINIMUM_VERSION
-from tas.diagnosis.bus import BusFacts
+from tas.diagnosis.bus import BusFacts, WrongStream
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing
+
+LOST = {
+    BREAKERS.stream: "a pause, and which breakers have tripped,",
+    DEAD_LETTERS.stream: "the events that a subscription gave up",
+    EVENTS.stream: "the events of seven days",
+    VERDICT_LOG.stream: "the verdicts of a day",
+}
+"""What no worker can build again, by stream."""
 
 
 async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
     """The bus without `sync` and `embedded`, and how far the server's clock is ahead of ours. Raises BusError."""
     server = bus.link.server
     absent: list[str] = []
-    wrong: list[str] = []
+    wrong: list[WrongStream] = []
     copies: dict[str, int] = {}
     clock: Offset | Missing = Missing("no stream exists, and only an answer about a stream has the time")
     for of in ALL:
@@ -32,7 +40,8 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
         clock = _offset(answer, asked, time.time())
         config: dict[str, Any] = answer["config"]
         copies[of.stream] = config.get("num_replicas", 1)
-        wrong += (f"{of.stream}: {what}" for what in differences(of, config, replicas=1))
+        if different := "; ".join(differences(of, config, replicas=1)):
+            wrong.append(WrongStream(of.stream, different, LOST.get(of.stream, "")))
     facts = BusFacts(
         address=bus.address,
         server=server.id,

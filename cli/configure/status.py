@@ -1,5 +1,6 @@
 """`tas configure status`: the schedulers of all control plane nodes."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from tas.configuring.control_planes import ROLES, SchedulerState, differences
 from tas.configuring.static_pod import DIGEST
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConfigurationError, KubernetesError
-from workers.kubernetes.resources import FULL_NODES, PODS
+from workers.kubernetes.resources import FULL_NODES, PODS, NodeObject
 
 SCHEDULERS = "component=kube-scheduler"
 NAMESPACE = "kube-system"
@@ -35,13 +36,12 @@ def status(*, kubeconfig: str, as_json: bool) -> int:
     return run_to_end(_status(Path(kubeconfig), as_json=as_json))
 
 
-async def scheduler_states(client: KubernetesClient) -> list[SchedulerState]:
-    """The schedulers of all control plane nodes. Raises KubernetesError."""
-    nodes = await client.list(FULL_NODES)
+async def scheduler_states(client: KubernetesClient, nodes: Iterable[NodeObject]) -> list[SchedulerState]:
+    """The schedulers of the control plane nodes among `nodes`. Raises KubernetesError."""
     pods = await client.list(PODS, label_selector=SCHEDULERS)
     by_node = {pod.spec.node_name: pod for pod in pods.items if pod.metadata.namespace == NAMESPACE}
     states: list[SchedulerState] = []
-    for node in sorted(node.metadata.name for node in nodes.items if set(ROLES) & set(node.metadata.labels)):
+    for node in sorted(node.metadata.name for node in nodes if set(ROLES) & set(node.metadata.labels)):
         pod = by_node.get(node)
         if pod is None:
             states.append(SchedulerState(node=node, digest=None, ready=None))
@@ -54,7 +54,7 @@ async def scheduler_states(client: KubernetesClient) -> list[SchedulerState]:
 async def _status(kubeconfig: Path, *, as_json: bool) -> int:
     try:
         async with KubernetesClient.connect(kubeconfig, worker="configure") as client:
-            states = await scheduler_states(client)
+            states = await scheduler_states(client, (await client.list(FULL_NODES)).items)
     except (ConfigurationError, KubernetesError) as error:
         raise click.ClickException(str(error)) from error
     found = differences(states)

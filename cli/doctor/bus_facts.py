@@ -17,6 +17,7 @@ from tas.diagnosis.bus import MONITOR_MEND, BusFacts
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.policies import StoredPolicy
+from tas.errors import without_password
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from workers.process.http_body import whole_body
@@ -53,7 +54,8 @@ class BusRead(NamedTuple):
 
 async def read_bus(bus: Bus, *, monitor: str | None, embedded: bool) -> BusRead:
     """Reads the bus. `monitor` is the URL of the server's monitoring port; None: that port of the bus's host."""
-    inspected = await probed(inspect(bus), mend=f"nats-server --jetstream; --bus (now {bus.address})")
+    mend = f"start nats-server with --jetstream; give this user the rights of docs/bus.md; is {bus.address} your bus?"
+    inspected = await probed(inspect(bus), mend=mend)
     if isinstance(inspected, Missing):
         return BusRead(inspected, inspected, inspected)
     facts, clock = inspected
@@ -84,14 +86,16 @@ async def _stored(bus: Bus) -> Stored:
 async def _sync(address: str, server: str, monitor: str | None) -> bool | Missing:
     """Whether the server syncs each write, as its monitoring port says."""
     url = monitor or f"http://{urlsplit(address.partition(',')[0]).hostname}:{MONITOR_PORT}"
-    answer = await probed(_monitored(url), mend=MONITOR_MEND)
+    shown = without_password(url)
+    answer = await probed(_monitored(url))
     if isinstance(answer, Missing):
-        return Missing(f"the monitoring port does not answer at {url}: {answer.reason}", MONITOR_MEND)
+        reason = f"the monitoring port does not answer at {shown}: {without_password(answer.reason)}"
+        return Missing(reason, MONITOR_MEND)
     if monitor is None and answer.get("server_id") != server:
-        return Missing(f"the monitoring port at {url} is that of another server", MONITOR_MEND)
+        return Missing(f"the monitoring port at {shown} is that of another server", MONITOR_MEND)
     config = answer.get("config")
     if not isinstance(config, dict):
-        return Missing(f"{url}/jsz has no configuration of JetStream", MONITOR_MEND)
+        return Missing(f"{shown}/jsz has no configuration of JetStream", MONITOR_MEND)
     return bool(config.get("sync_always"))
 
 

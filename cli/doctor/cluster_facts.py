@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cli.configure.status import NAMESPACE as KUBE_SYSTEM
 from cli.configure.status import SCHEDULERS, scheduler_states
@@ -13,16 +13,17 @@ from tas.configuring.control_planes import SchedulerState
 from tas.configuring.static_pod import Scheduler
 from tas.configuring.versions import minor_of_version
 from tas.diagnosis.clocks import Offset
-from tas.diagnosis.descheduler import NodeState, is_descheduler
+from tas.diagnosis.descheduler import Descheduler, NodeState, is_descheduler
 from tas.diagnosis.finding import Missing
+from tas.diagnosis.owner import owner_of
 from tas.diagnosis.rights import ACCOUNTS as KNOWN_ACCOUNTS
 from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, Right, rights_of
-from tas.diagnosis.workloads import Workload, workload_of
+from tas.diagnosis.workloads import Expression, Term, Workload
 from tas.enforcing.node_resource import RESOURCE
 from tas.errors import InvalidInputError
-from tas.policy.policy import PolicyKey
+from tas.policy.policy import POD_LABEL, PolicyKey
 from tas.sources.custom_metrics import GROUP, decode_group, decode_metric_names
-from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.client import LIST_SECONDS, KubernetesClient
 from workers.kubernetes.errors import NotFoundError
 from workers.kubernetes.resources import (
     ACCOUNTS,
@@ -30,17 +31,22 @@ from workers.kubernetes.resources import (
     FULL_NODES,
     NODE_LEASES,
     OWN_REVIEWS,
+    PLACEMENT_PODS,
     POLICIES,
     REVIEWS,
     WHOLE_PODS,
     NodeObject,
-    WholePod,
+    NodeTerm,
+    PlacementPod,
+    PlacementSpec,
 )
+
+T = TypeVar("T")
 
 NODE_LEASE_NAMESPACE = "kube-node-lease"
 MAX_NAMES_BYTES = 16 << 20
 ENDED = ("Succeeded", "Failed")
-ADMINISTRATOR = "tas doctor --kubeconfig FILE, of a user who may do this"
+ADMINISTRATOR = "give the kubeconfig of a user who may do this"
 
 
 class Pods(NamedTuple):
@@ -48,83 +54,100 @@ class Pods(NamedTuple):
 
     Attributes:
         running: Those that have not ended.
-        deschedulers: The images of deschedulers, also of pods that have ended, as of a CronJob.
-        environment: That of a kube-scheduler.
+        deschedulers: Also those in pods that have ended, as of a CronJob.
     """
 
     running: list[Workload]
-    deschedulers: frozenset[str]
-    environment: Mapping[str, str] | Missing
+    deschedulers: frozenset[Descheduler]
 
 
 class ClusterRead(NamedTuple):
-    """All facts from the API server; `minor` is its minor version."""
+    """All facts from the API server.
 
+    Attributes:
+        is_asked: Whether there was an API server to ask.
+        minor: The minor version of the API server.
+        policies: None: the API server does not serve TASPolicies.
+        environment: That of a kube-scheduler.
+    """
+
+    is_asked: bool
     server: str | Missing
     minor: int | None
     clock: Offset | Missing
     nodes: Sequence[NodeState] | Missing
     node_clocks: Mapping[str, float] | Missing
     pods: Pods | Missing
+    environment: Mapping[str, str] | Missing
     control_planes: Sequence[SchedulerState] | Missing
-    policies: frozenset[PolicyKey] | Missing
-    is_served: bool
+    policies: frozenset[PolicyKey] | Missing | None
     offered: frozenset[str] | Missing
     rights: list[Reviewed] | Missing
 
 
-def unread(server: Missing) -> ClusterRead:
-    """The facts of an API server that does not answer."""
-    absent = Missing("the API server does not answer")
+def unread(server: Missing, other: Missing, *, is_asked: bool) -> ClusterRead:
+    """The facts of an API server that does not answer; `other` is why all the rest is not known."""
     return ClusterRead(
+        is_asked=is_asked,
         server=server,
         minor=None,
-        clock=absent,
-        nodes=absent,
-        node_clocks=absent,
-        pods=absent,
-        control_planes=absent,
-        policies=absent,
-        is_served=True,
-        offered=absent,
-        rights=absent,
+        clock=other,
+        nodes=other,
+        node_clocks=other,
+        pods=other,
+        environment=other,
+        control_planes=other,
+        policies=other,
+        offered=other,
+        rights=other,
     )
 
 
 async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRead:
     """Reads the cluster. `namespace` is that of the accounts of the workers."""
     asked = time.time()
-    version = await probed(client.version(), mend="kubectl get --raw /readyz; correct --kubeconfig")
+    version = await probed(client.version(), mend="correct --kubeconfig", run="kubectl get --raw /readyz")
     answered = time.time()
     if isinstance(version, Missing):
-        return unread(version)
-    listed, pods, control_planes, policies, offered, rights = await asyncio.gather(
-        probed(_nodes(client), mend=ADMINISTRATOR),
-        probed(_pods(client), mend=ADMINISTRATOR),
-        probed(scheduler_states(client), mend=ADMINISTRATOR),
-        probed(_policies(client), mend=ADMINISTRATOR),
-        probed(_offered(client), mend=ADMINISTRATOR),
-        probed(_rights(client, namespace), mend=ADMINISTRATOR),
+        return unread(version, Missing("the API server does not answer"), is_asked=True)
+    nodes, pods, environment, policies, offered, rights = await asyncio.gather(
+        _listed(_nodes(client)),
+        _listed(_pods(client)),
+        _listed(_environment(client)),
+        _listed(_policies(client)),
+        _listed(_offered(client)),
+        _listed(_rights(client, namespace)),
     )
-    nodes: Sequence[NodeState] | Missing
+    states: Sequence[NodeState] | Missing
     clocks: Mapping[str, float] | Missing
-    if isinstance(listed, Missing):
-        nodes = clocks = listed
+    control_planes: Sequence[SchedulerState] | Missing
+    if isinstance(nodes, Missing):
+        states = clocks = control_planes = nodes
     else:
-        nodes, clocks = listed
+        states = [_state(node) for node in nodes]
+        ready = {node.name for node in states if node.ready}
+        clocks, control_planes = await asyncio.gather(
+            _listed(_clocks(client, ready)), _listed(scheduler_states(client, nodes))
+        )
     return ClusterRead(
+        is_asked=True,
         server=client.server,
         minor=_minor(version[0].git_version),
         clock=offset_of(version[1], asked, answered),
-        nodes=nodes,
+        nodes=states,
         node_clocks=clocks,
         pods=pods,
+        environment=environment,
         control_planes=control_planes,
-        policies=frozenset() if policies is None else policies,
-        is_served=policies is not None,
+        policies=policies,
         offered=offered,
         rights=rights,
     )
+
+
+async def _listed(call: Awaitable[T]) -> T | Missing:
+    """As `probed`, with the time that a list of a large cluster may take."""
+    return await probed(call, mend=ADMINISTRATOR, seconds=LIST_SECONDS)
 
 
 def _minor(version: str) -> int | None:
@@ -134,12 +157,11 @@ def _minor(version: str) -> int | None:
         return None
 
 
-async def _nodes(client: KubernetesClient) -> tuple[list[NodeState], Mapping[str, float] | Missing]:
-    nodes = [_node(node) for node in (await client.list(FULL_NODES)).items]
-    return nodes, await probed(_clocks(client, {node.name for node in nodes if node.ready}), mend=ADMINISTRATOR)
+async def _nodes(client: KubernetesClient) -> Sequence[NodeObject]:
+    return (await client.list(FULL_NODES)).items
 
 
-def _node(node: NodeObject) -> NodeState:
+def _state(node: NodeObject) -> NodeState:
     ready = any((each.type, each.status) == ("Ready", "True") for each in node.status.conditions)
     return NodeState(node.metadata.name, ready, node.status.allocatable.get(RESOURCE, "0") != "0")
 
@@ -161,37 +183,57 @@ async def _clocks(client: KubernetesClient, ready: set[str]) -> Mapping[str, flo
 
 
 async def _pods(client: KubernetesClient) -> Pods:
-    pods = (await client.list(WHOLE_PODS)).items
-    images = {image for pod in pods for image in _images(pod.spec)}
+    pods = (await client.list(PLACEMENT_PODS)).items
+    workloads = [(pod, workload_of(pod)) for pod in pods]
     return Pods(
-        running=[_workload(pod) for pod in pods if pod.status.phase not in ENDED],
-        deschedulers=frozenset(filter(is_descheduler, images)),
-        environment=_environment(pods),
+        running=[workload for pod, workload in workloads if pod.status.phase not in ENDED],
+        deschedulers=frozenset(
+            Descheduler(container.image, workload.owner)
+            for pod, workload in workloads
+            for container in pod.spec.containers
+            if is_descheduler(container.image)
+        ),
     )
 
 
-def _workload(pod: WholePod) -> Workload:
-    meta = pod.metadata
-    owner = next((f"{each.kind} {each.name}" for each in meta.owner_references if each.controller), "")
-    return workload_of(namespace=meta.namespace, name=meta.name, owner=owner, labels=meta.labels, spec=pod.spec)
+def workload_of(pod: PlacementPod) -> Workload:
+    """A pod as the checks see it."""
+    meta, spec = pod.metadata, pod.spec
+    controller = next(((each.kind, each.name) for each in meta.owner_references if each.controller), None)
+    containers = (*spec.containers, *spec.init_containers)
+    affinity = None if spec.affinity is None else spec.affinity.node_affinity
+    return Workload(
+        namespace=meta.namespace,
+        name=meta.name,
+        owner=owner_of(meta.namespace, meta.name, controller=controller, labels=meta.labels),
+        policy=meta.labels.get(POD_LABEL, ""),
+        resources=frozenset(
+            name for each in containers for named in (each.resources.requests, each.resources.limits) for name in named
+        ),
+        required=_required(spec),
+        preferred=() if affinity is None else tuple(e for each in affinity.preferred for e in _term(each.preference)),
+    )
 
 
-def _images(spec: object) -> Iterable[str]:
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    for each in containers if isinstance(containers, list) else []:
-        if isinstance(each, dict) and isinstance(each.get("image"), str):
-            yield each["image"]
+def _required(spec: PlacementSpec) -> tuple[Term, ...]:
+    """The terms of the required node affinity. A nodeSelector is a part of each."""
+    affinity = None if spec.affinity is None else spec.affinity.node_affinity
+    required = None if affinity is None else affinity.required
+    exact = tuple(Expression(key, "In", (value,)) for key, value in spec.node_selector.items())
+    terms = () if required is None else required.node_selector_terms
+    return tuple((*_term(each), *exact) for each in terms) or ((exact,) if exact else ())
 
 
-def _environment(pods: Iterable[WholePod]) -> Mapping[str, str] | Missing:
-    name, _, value = SCHEDULERS.partition("=")
-    for pod in pods:
-        if pod.metadata.namespace == KUBE_SYSTEM and pod.metadata.labels.get(name) == value:
-            try:
-                return Scheduler({"kind": "Pod", "spec": pod.spec}).environment
-            except InvalidInputError as error:
-                return Missing(str(error))
-    return Missing("no kube-scheduler runs as a pod", "tas doctor on a control plane node, with --manifest FILE")
+def _term(term: NodeTerm) -> Term:
+    return tuple(Expression(each.key, each.operator, each.values) for each in term.match_expressions)
+
+
+async def _environment(client: KubernetesClient) -> Mapping[str, str] | Missing:
+    for pod in (await client.list(WHOLE_PODS, label_selector=SCHEDULERS)).items:
+        if pod.metadata.namespace == KUBE_SYSTEM:
+            return Scheduler({"kind": "Pod", "spec": pod.spec}).environment
+    mend = "run tas doctor on a control plane node, or give --manifest FILE"
+    return Missing("no kube-scheduler runs as a pod", mend)
 
 
 async def _policies(client: KubernetesClient) -> frozenset[PolicyKey] | None:

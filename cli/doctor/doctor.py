@@ -14,7 +14,7 @@ from bus.connection import Bus
 from cli.as_json import JSON_OPTION, print_json
 from cli.discovery import running_bus
 from cli.doctor.bus_facts import BusRead, Stored, read_bus
-from cli.doctor.cluster_facts import ClusterRead, Pods, read_cluster, unread
+from cli.doctor.cluster_facts import ClusterRead, read_cluster, unread
 from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.output import print_findings
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
@@ -28,7 +28,7 @@ from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
 from tas.diagnosis.extender import ExtenderFacts
 from tas.diagnosis.finding import Missing, exit_code, left
 from tas.diagnosis.metrics import MetricFacts
-from tas.diagnosis.policies import PolicyFacts, StoredPolicy
+from tas.diagnosis.policies import PolicyFacts
 from tas.diagnosis.rights import NAMESPACE
 from tas.diagnosis.scheduler import SchedulerFacts
 from tas.diagnosis.url import Url, url_of
@@ -38,7 +38,6 @@ from workers.kubernetes.errors import ConfigurationError
 
 MANIFEST = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - nothing is bound
-GIVE_CLUSTER = f"tas doctor {flag('kubeconfig')} FILE"
 
 
 class CannotRunError(click.ClickException):
@@ -155,7 +154,8 @@ async def _examined(settings: Settings, options: Options, bus: Bus, url: str) ->
 
 
 async def _examined_without_bus(settings: Settings, options: Options, reason: str) -> int:
-    absent = Missing(reason, "tas run all --bus embedded; or give the address of the bus with --bus")
+    mend = f"start one, or give its address with {flag('bus')} nats://HOST:4222, with a password if it needs one"
+    absent = Missing(reason, mend, "tas run all --bus embedded --kubeconfig FILE")
     none = Missing("the bus does not answer")
 
     async def read() -> BusRead:
@@ -191,44 +191,40 @@ async def _examine(settings: Settings, options: Options, reading: Awaitable[BusR
     return exit_code(findings)
 
 
-async def _cluster(settings: Settings, options: Options) -> ClusterRead | None:
+async def _cluster(settings: Settings, options: Options) -> ClusterRead:
     kubeconfig = settings.kubeconfig
     if kubeconfig is None:
-        return None
+        unseen = Missing(f"{flag('kubeconfig')} is not given", f"give {flag('kubeconfig')} FILE")
+        return unread(unseen, unseen, is_asked=False)
     file = kubeconfig if isinstance(kubeconfig, Path) else None
     try:
         async with KubernetesClient.connect(file, worker="doctor") as client:
             return await read_cluster(client, namespace=options.account_namespace)
     except ConfigurationError as error:
-        return unread(Missing(f"{flag('kubeconfig')}: {error}", f"{flag('kubeconfig')} FILE that can be read"))
+        invalid = Missing(f"{flag('kubeconfig')}: {error}", "give a kubeconfig that can be read")
+        return unread(invalid, Missing("the API server is not known"), is_asked=True)
 
 
 def facts_of(
     *,
     bus: BusRead,
-    cluster: ClusterRead | None,
+    cluster: ClusterRead,
     files: SchedulerFiles,
     extender: ExtenderRead,
     own_environment: Mapping[str, str],
     stale_after: float,
     now: float,
 ) -> Facts:
-    """All that was read, in the form of the checks. `cluster` is None without `--kubeconfig`."""
-    stored = bus.stored
-    unseen = Missing(f"{flag('kubeconfig')} is not given", GIVE_CLUSTER)
-    from_directory = cluster is None and isinstance(stored, Stored) and stored.cluster is False
-    pods: Pods | Missing = unseen if cluster is None else cluster.pods
-    server = "" if cluster is None or isinstance(cluster.server, Missing) else cluster.server
-    policies: list[StoredPolicy] | Missing = stored if isinstance(stored, Missing) else stored.policies
-    environment: Mapping[str, str] | Missing = files.environment
-    if isinstance(environment, Missing):
-        environment = pods if isinstance(pods, Missing) else pods.environment
+    """All that was read, in the form of the checks."""
+    stored, pods = bus.stored, cluster.pods
+    from_directory = not cluster.is_asked and isinstance(stored, Stored) and stored.cluster is False
+    environment = cluster.environment if isinstance(files.environment, Missing) else files.environment
     return Facts(
         bus=bus.bus,
         policies=PolicyFacts(
-            stored=policies,
-            in_api=None if from_directory else unseen if cluster is None else cluster.policies,
-            is_served=cluster is None or cluster.is_served,
+            stored=stored if isinstance(stored, Missing) else stored.policies,
+            in_api=cluster.policies,
+            has_api=not from_directory,
         ),
         metrics=stored
         if isinstance(stored, Missing)
@@ -238,29 +234,30 @@ def facts_of(
             nodes=stored.nodes,
             sources=stored.sources,
             held=stored.held,
-            offered=() if cluster is None else cluster.offered,
+            offered=cluster.offered,
             now=now,
             stale_after=stale_after,
             in_files=from_directory,
         ),
         clocks=ClockFacts(
-            api_server=unseen if cluster is None else cluster.clock,
+            api_server=cluster.clock,
             bus=bus.clock,
             extender=extender.clock,
-            nodes=unseen if cluster is None else cluster.node_clocks,
+            nodes=cluster.node_clocks,
             samples=stored if isinstance(stored, Missing) else stored.samples,
         ),
         extender=ExtenderFacts(
             request=extender.request,
+            health=extender.health,
             unready=extender.unready,
             asked=extender.asked,
             pods=pods if isinstance(pods, Missing) else frozenset((each.namespace, each.name) for each in pods.running),
             environment=environment,
             own_environment=own_environment,
-            api_server=server,
+            api_server="" if isinstance(cluster.server, Missing) else cluster.server,
             now=now,
         ),
-        cluster=None if from_directory else unseen if cluster is None else _cluster_facts(cluster, files, stored),
+        cluster=None if from_directory else _cluster_facts(cluster, files, stored),
     )
 
 
@@ -268,6 +265,7 @@ def _cluster_facts(cluster: ClusterRead, files: SchedulerFiles, stored: Stored |
     pods = cluster.pods
     return ClusterFacts(
         server=cluster.server,
+        is_asked=cluster.is_asked,
         pods=pods if isinstance(pods, Missing) else pods.running,
         scheduler=SchedulerFacts(
             configuration=files.configuration,
@@ -277,7 +275,7 @@ def _cluster_facts(cluster: ClusterRead, files: SchedulerFiles, stored: Stored |
             nodes=cluster.nodes,
         ),
         descheduler=DeschedulerFacts(
-            images=pods if isinstance(pods, Missing) else pods.deschedulers,
+            found=pods if isinstance(pods, Missing) else pods.deschedulers,
             nodes=cluster.nodes,
             policies=stored if isinstance(stored, Missing) else [each.policy for each in stored.policies],
             requested=not isinstance(pods, Missing) and requests_resource(pods.running),

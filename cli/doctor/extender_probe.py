@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -15,7 +16,7 @@ from bus.records.codec import UNREADABLE
 from cli.doctor.probes import REQUEST_SECONDS, offset_of, probed
 from cli.doctor.scheduler_files import ELSEWHERE, Tls
 from tas.diagnosis.clocks import Offset
-from tas.diagnosis.extender import Asked, Reach, Request
+from tas.diagnosis.extender import Asked, Distrust, Reach, Request
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.url import Url
 from tas.extender.verbs import Answer
@@ -24,45 +25,45 @@ from workers.process.http_body import MAX_OWN_BYTES, body_start, failed_request,
 
 HEALTH_MEND = "give --extender-health HOST:PORT, the --health-listen of the extender"
 PROXY_HEADERS = ("Via", "X-Cache", "X-Forwarded-For")
+_DATES = (9, 10)
+_NAMES = (62, 63, 64)
+"""X509_V_ERR_… of OpenSSL: not yet valid, has expired; another host name, e-mail, address."""
 
 
 class ExtenderRead(NamedTuple):
-    """All facts from the extender."""
+    """All facts from the extender; `health` is the URL of its health port."""
 
     request: Request | Missing
     clock: Offset | Missing
+    health: str
     unready: Mapping[str, str] | Missing
     asked: list[Asked] | Missing
 
 
-async def read_extender(url: Url, tls: Tls | None, health: Address, *, is_guess: bool) -> ExtenderRead:
-    """Sends one request to `url`, with the certificates of the scheduler, and reads the health port.
+async def read_extender(url: Url, tls: Tls | None, address: Address, *, is_guess: bool) -> ExtenderRead:
+    """Sends one request to `url`, with the certificates of the scheduler, and reads the health port at `address`.
 
     `is_guess`: the scheduler may ask elsewhere, so that it means nothing if nobody answers.
     """
+    health = f"http://{address}"
     (request, clock), unready, asked = await asyncio.gather(
         _request(url, tls), probed(_unready(health), mend=HEALTH_MEND), probed(_answers(health), mend=HEALTH_MEND)
     )
     if is_guess and isinstance(request, Request) and request.reach is Reach.FAILED:
         what = f"where the scheduler asks is not known, and nobody answers at {url}: {request.reason}"
         request = Missing(what, f"{ELSEWHERE}, or with --listen HOST:PORT")
-    return ExtenderRead(request, clock, unready, asked)
+    return ExtenderRead(request, clock, health, unready, asked)
 
 
 async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset | Missing]:
+    request = Request(url=str(url), reach=Reach.FAILED)
     context: ssl.SSLContext | None = None
     if url.scheme == "https":
         made = await asyncio.to_thread(_context, tls)
         if isinstance(made, Missing):
             return made, made
         context = made
-    request = Request(
-        url=str(url),
-        reach=Reach.FAILED,
-        verifies=tls is not None and tls.authority is not None,
-        presented=tls is not None and tls.cert is not None and tls.key is not None,
-        expires=None if context is None else await _expires(url, context, None if tls is None else tls.server_name),
-    )
+        request = await _with_certificates(request, url, tls)
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     clock: Offset | Missing = Missing("the extender does not answer")
     asked = time.time()
@@ -78,23 +79,45 @@ async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset
         ):
             clock = offset_of(response.headers.get("Date", ""), asked, time.time())
             via = next((f"{name}: {value}" for name in PROXY_HEADERS if (value := response.headers.get(name))), "")
-            body = await body_start(response)
-            answered = msgspec.structs.replace(request, reach=Reach.ANSWERED, via=via)
-            if response.status == 403 and context is not None:
-                answered = msgspec.structs.replace(answered, reach=Reach.REFUSED, reason="code 403")
-            return msgspec.structs.replace(answered, ours=response.status == 403 or _is_ours(body)), clock
+            ours = _is_ours(await body_start(response))
+            refused = context is not None and response.status == 403
+            return msgspec.structs.replace(
+                request,
+                reach=Reach.REFUSED if refused else Reach.ANSWERED,
+                reason="code 403" if refused else "",
+                ours=ours,
+                via=via,
+            ), clock
     except aiohttp.ClientConnectorDNSError as error:
-        what = (
-            f"the name {url.host} is not known here ({failed_request(error)}); a Service is known in the cluster only"
-        )
+        reason = failed_request(error)
+        what = f"the name {url.host} is not known here ({reason}); a Service is known in the cluster only"
         return Missing(what, ELSEWHERE), clock
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except aiohttp.ClientConnectorCertificateError as error:
+        reason, distrust = _distrust(error.certificate_error)
+        return msgspec.structs.replace(request, reach=Reach.UNTRUSTED, reason=reason, distrust=distrust), clock
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: no possible host name
         return msgspec.structs.replace(request, reach=_reach(error, context), reason=_reason(error)), clock
 
 
+async def _with_certificates(request: Request, url: Url, tls: Tls | None) -> Request:
+    """`request` with what is known of the certificates of both sides."""
+    cert = None if tls is None else tls.cert
+    return msgspec.structs.replace(
+        request,
+        verifies=tls is not None and tls.authority is not None,
+        presented=cert is not None and tls is not None and tls.key is not None,
+        expires=await _expires(url, None if tls is None else tls.server_name),
+        client_expires=None if cert is None else await asyncio.to_thread(_end_of, cert),
+    )
+
+
+def _distrust(error: Exception) -> tuple[str, Distrust]:
+    code = getattr(error, "verify_code", 0)
+    distrust = Distrust.DATES if code in _DATES else Distrust.NAME if code in _NAMES else Distrust.ISSUER
+    return getattr(error, "verify_message", "") or str(error), distrust
+
+
 def _reach(error: BaseException, context: object) -> Reach:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return Reach.UNTRUSTED
     after_connect = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
     if context is not None and (
         isinstance(error, aiohttp.ClientConnectorSSLError)
@@ -105,12 +128,7 @@ def _reach(error: BaseException, context: object) -> Reach:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        inner = error.certificate_error
-        return getattr(inner, "verify_message", "") or str(inner)
-    if isinstance(error, TimeoutError):
-        return f"no answer within {REQUEST_SECONDS:g} s"
-    return failed_request(error)
+    return f"no answer within {REQUEST_SECONDS:g} s" if isinstance(error, TimeoutError) else failed_request(error)
 
 
 def _is_ours(body: bytes) -> bool:
@@ -122,46 +140,60 @@ def _is_ours(body: bytes) -> bool:
 
 def _context(tls: Tls | None) -> ssl.SSLContext | Missing:
     """As the scheduler verifies: without a CA not at all. Blocks."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
     try:
         if tls is None or tls.authority is None:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+            context = _unverified()
         else:
             context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=tls.authority)
         if tls is not None and tls.cert is not None and tls.key is not None:
-            context.load_cert_chain(tls.cert, tls.key)
+            context.load_cert_chain(tls.cert, tls.key, password=lambda: "")  # else OpenSSL asks on the terminal
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         return Missing(f"the certificates of the scheduler cannot be used: {reason}", "tas configure, with valid files")
     return context
 
 
-async def _expires(url: Url, context: ssl.SSLContext, server_name: str | None) -> float | None:
-    """When the certificate of a server expires; None if there is no connection."""
+def _unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def _expires(url: Url, server_name: str | None) -> float | None:
+    """When the certificate of a server expires, whoever signed it; None if it is not seen."""
+    context = await asyncio.to_thread(_unverified)
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             name = server_name or url.host
             _, writer = await asyncio.open_connection(url.host, url.port, ssl=context, server_hostname=name)
-    except (OSError, TimeoutError):
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.transport.abort()
+        return x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()
+    except (OSError, TimeoutError, ValueError):  # ValueError: no possible host name, no valid certificate
         return None
-    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.transport.abort()
-    return x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
 
-async def _unready(health: Address) -> Mapping[str, str]:
-    readiness = await _json(f"http://{health}/readyz", dict[str, Any])
+def _end_of(path: Path) -> float | None:
+    """When the first certificate in a file expires; None if that cannot be read. Blocks."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError):
+        return None
+
+
+async def _unready(health: str) -> Mapping[str, str]:
+    readiness = await _json(f"{health}/readyz", dict[str, Any])
     workers = readiness.get("workers")
     if not isinstance(workers, dict) or "extender" not in workers:
         return {"extender": f"no extender reports its health at {health}"}
     return {str(worker): str(reason) for worker, reason in workers.items() if reason is not None}
 
 
-async def _answers(health: Address) -> list[Asked]:
+async def _answers(health: str) -> list[Asked]:
     return [
         Asked(time=each.time, status=each.status, error=each.error, namespace=each.namespace, pod=each.pod)
-        for each in await _json(f"http://{health}/answers", list[Answer])
+        for each in await _json(f"{health}/answers", list[Answer])
         if each.verb == "filter"
     ]
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cli.output import counted, echo, echo_coloured
-from tas.diagnosis.finding import Finding, Severity
+from tas.diagnosis.finding import Finding, Severity, group_of
 
 COLOURS = {
     Severity.OK: "green",
@@ -20,23 +20,25 @@ def print_findings(findings: Sequence[Finding], *, with_ok: bool) -> None:
     """Prints the findings, the worst first, and how many there are of each severity."""
     order = list(Severity)
     shown = [each for each in findings if with_ok or each.severity is not Severity.OK]
-    if shown:
-        width = max(len(each.check) for each in shown) + 2
+    rows = [
+        (_names(together, findings), together)
+        for together in _together(sorted(shown, key=lambda one: -order.index(one.severity)))
+    ]
+    if rows:
+        width = max(len(name) for names, _ in rows for name in names) + 2
         echo(f"{'':{INDENT}}{'CHECK':{width}}FINDING")
-        for together in _together(sorted(shown, key=lambda one: -order.index(one.severity))):
-            _print_row(together, width)
+        for names, together in rows:
+            _print_row(names, together[0], _texts(together), width)
     counts = Counter(each.severity for each in findings)
     echo(", ".join(_counted(counts[severity], severity) for severity in reversed(order) if counts[severity]))
 
 
-def _print_row(together: Sequence[Finding], width: int) -> None:
-    severity = together[0].severity
-    checks, texts = [each.check for each in together], _texts(together)
-    for number in range(max(len(checks), len(texts))):
-        check = checks[number] if number < len(checks) else ""
+def _print_row(names: Sequence[str], found: Finding, texts: Sequence[str], width: int) -> None:
+    for number in range(max(len(names), len(texts))):
+        name = names[number] if number < len(names) else ""
         text = texts[number] if number < len(texts) else ""
-        first = f"{severity if number == 0 else '':{INDENT}}"
-        echo_coloured(first, f"{check:{width}}{text}".rstrip(), colour=COLOURS[severity])
+        head = f"{found.severity if number == 0 else '':{INDENT}}"
+        echo_coloured(head, f"{name:{width}}{text}".rstrip(), colour=COLOURS[found.severity])
 
 
 def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -44,8 +46,19 @@ def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
     groups: dict[object, list[Finding]] = {}
     for number, each in enumerate(findings):
         is_unknown = each.severity is Severity.UNKNOWN
-        groups.setdefault((each.what, each.mend) if is_unknown else number, []).append(each)
+        groups.setdefault((each.what, each.mend, each.run) if is_unknown else number, []).append(each)
     return list(groups.values())
+
+
+def _names(together: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
+    """The checks of a row; the name of the group in place of all its checks, as `--skip` takes it."""
+    names: dict[str, None] = {}
+    for each in together:
+        group = group_of(each.check)
+        whole = [one for one in findings if group_of(one.check) == group]
+        is_whole = len(whole) > 1 and all(one in together for one in whole)
+        names[group if is_whole else each.check] = None
+    return list(names)
 
 
 def _counted(number: int, severity: Severity) -> str:
@@ -56,5 +69,6 @@ def _texts(together: Sequence[Finding]) -> list[str]:
     first = together[0]
     if first.severity is Severity.OK:
         return [first.what]
-    why = [f"  why:  {first.why}"] if len(together) == 1 else []
-    return [first.what, *why, *([f"  mend: {first.mend}"] if first.mend else [])]
+    why = first.why if len(together) == 1 else ""
+    lines = (("why: ", why), ("mend:", first.mend), ("run: ", first.run))
+    return [first.what, *(f"  {name} {text}" for name, text in lines if text)]

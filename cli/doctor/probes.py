@@ -6,9 +6,9 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 import aiohttp
-import msgspec
 
 from bus.errors import BusError
+from bus.records.codec import UNREADABLE
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing
 from tas.errors import InvalidInputError
@@ -24,20 +24,20 @@ PROBE_SECONDS = 15.0
 REQUEST_SECONDS = 5.0
 """How long a request to an extender or a monitor may take."""
 
-_ERRORS = (BusError, KubernetesError, InvalidInputError, ManifestError, TooLargeError, OSError, msgspec.MsgspecError)
+_ERRORS = (BusError, KubernetesError, InvalidInputError, ManifestError, TooLargeError, OSError, *UNREADABLE)
 
 
-async def probed(call: Awaitable[T], *, mend: str = "") -> T | Missing:
-    """The result of `call`, or why there is none."""
+async def probed(call: Awaitable[T], *, mend: str = "", run: str = "", seconds: float = PROBE_SECONDS) -> T | Missing:
+    """The result of `call`, or why there is none: `mend` and `run` make it known."""
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
+        async with asyncio.timeout(seconds):
             return await call
     except TimeoutError:
-        return Missing(f"no answer within {PROBE_SECONDS:g} s", mend)
+        return Missing(f"no answer within {seconds:g} s", mend, run)
     except aiohttp.ClientError as error:
-        return Missing(failed_request(error), mend)
+        return Missing(failed_request(error), mend, run)
     except _ERRORS as error:
-        return Missing(str(error) or type(error).__name__, mend)
+        return Missing(str(error) or type(error).__name__, mend, run)
 
 
 def offset_of(date: str, asked: float, answered: float) -> Offset | Missing:

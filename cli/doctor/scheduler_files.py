@@ -15,7 +15,7 @@ from tas.errors import InvalidInputError
 from workers.process.manifests import MAX_BYTES, ManifestError, read_yaml
 
 POLICY_FLAGS = ("policy-configmap", "policy-config-file")
-ELSEWHERE = "tas doctor on a control plane node, or with --scheduler-config FILE"
+ELSEWHERE = "run tas doctor on a control plane node, or with --scheduler-config FILE"
 
 
 class Tls(NamedTuple):
@@ -103,14 +103,17 @@ def _path(pod: Scheduler | Missing, manifest: Path) -> Path | Missing | None:
         return Missing(f"the scheduler's manifest: {pod.reason}", ELSEWHERE)
     try:
         if any(pod.flag(flag) is not None for flag in POLICY_FLAGS):
-            return Missing(f"{manifest}: the scheduler reads a Policy, which is not checked", "docs/configure.md")
+            mend = "docs/configure.md says how it reads a configuration instead"
+            return Missing(f"{manifest}: the scheduler reads a Policy, which is not checked", mend)
         inside = pod.flag("config")
         outside = None if inside is None else pod.host_path(inside)
     except InvalidInputError as error:
         return Missing(str(error), ELSEWHERE)
     if inside is None:
         return None
-    return Missing(f"{manifest}: {inside} is not mounted", "tas configure") if outside is None else Path(outside)
+    if outside is None:
+        return Missing(f"{manifest}: {inside} is not mounted", "mount the file, as tas configure does")
+    return Path(outside)
 
 
 def _document(path: Path) -> object | Missing:
@@ -121,7 +124,9 @@ def _document(path: Path) -> object | Missing:
         return Missing(f"{path}: {error.strerror}", ELSEWHERE)
     except ManifestError as error:
         return Missing(f"{path}: {error}", f"correct {path}")
-    return documents[0] if len(documents) == 1 else {}
+    if len(documents) != 1:
+        return Missing(f"{path}: has {len(documents)} documents, must have one", f"correct {path}")
+    return documents[0]
 
 
 def _tls(config: Mapping[str, object], pod: Scheduler | Missing) -> Tls:

@@ -2,16 +2,30 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
 
 SYNC_MEND = (
     "set `sync_interval: always` in the block `jetstream` of each nats-server's configuration, and restart the server"
 )
 MONITOR_MEND = "set `http: 127.0.0.1:8222` in the nats-server's configuration, and give --bus-monitor http://HOST:8222"
 CHECKS_ONLINE = ("bus.version", "bus.sync", "bus.streams", "bus.replicas")
+
+
+class WrongStream(NamedTuple):
+    """A stream that no worker uses, since its settings are not those of this version.
+
+    Attributes:
+        differences: Such as `max_msgs_per_subject is 1, must be 64`.
+        lost: What is gone for ever if the stream is deleted; empty: workers build all of it again.
+    """
+
+    name: str
+    differences: str
+    lost: str = ""
 
 
 class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +39,6 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
         cluster: The name of the server's cluster; empty for a single server.
         embedded: Whether it is the embedded server of `tas run all`.
         copies: The number of copies of each stream of ours.
-        wrong: What is wrong with a stream, such as `KV_NODES: history is 1, must be 64`.
         absent: The streams that do not exist.
         sync: Whether the server syncs each write before it acknowledges the write.
     """
@@ -37,7 +50,7 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = ""
     embedded: bool = False
     copies: Mapping[str, int] = {}
-    wrong: Sequence[str] = ()
+    wrong: Sequence[WrongStream] = ()
     absent: Sequence[str] = ()
     sync: bool | Missing = Missing("the server does not say")
 
@@ -45,14 +58,14 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
 def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
     """The findings about the bus."""
     if isinstance(facts, Missing):
-        yield finding("bus.reached", Severity.ERROR, facts.reason, facts.mend)
+        yield finding("bus.reached", Severity.ERROR, facts.reason, facts.mend, run=facts.run)
         for check in CHECKS_ONLINE:
             yield unknown(check, Missing("the bus does not answer"))
         return
     yield ok("bus.reached", f"{facts.address} answers")
     yield _version(facts)
     yield _sync(facts)
-    yield _streams(facts)
+    yield from _streams(facts)
     yield _replicas(facts)
 
 
@@ -63,14 +76,16 @@ def _version(facts: BusFacts) -> Finding:
         return unknown("bus.version", Missing(f"the server calls its version {facts.version!r}"))
     if tuple(map(int, parts.groups())) < facts.needed:
         what = f"nats-server is {facts.version}, must be at least {needed}"
-        return finding("bus.version", Severity.ERROR, what, f"install nats-server {needed} or newer on each server")
+        mend = f"install nats-server {needed} or newer on each server, one after the other"
+        return finding("bus.version", Severity.ERROR, what, mend)
     return ok("bus.version", f"nats-server is {facts.version}")
 
 
 def _sync(facts: BusFacts) -> Finding:
     if facts.embedded:
         what = "the embedded server syncs every 2 minutes: for one machine and for trials"
-        return finding("bus.sync", Severity.HINT, what, "for a cluster: --bus nats://HOST:4222 with an own nats-server")
+        mend = "for a cluster: a nats-server of your own, and --bus nats://HOST:4222 for each worker"
+        return finding("bus.sync", Severity.HINT, what, mend)
     if isinstance(facts.sync, Missing):
         return unknown("bus.sync", facts.sync)
     if not facts.sync:
@@ -78,16 +93,19 @@ def _sync(facts: BusFacts) -> Finding:
     return ok("bus.sync", "nats-server syncs each write")
 
 
-def _streams(facts: BusFacts) -> Finding:
-    if facts.wrong:
-        # A stream is never changed: its content can be rebuilt, so it may be deleted.
-        names = sorted({text.partition(":")[0] for text in facts.wrong})
-        mend = f"nats stream rm {names[0]}; then restart a worker, which creates the stream"
-        return finding("bus.streams", Severity.ERROR, "; ".join(facts.wrong), mend)
+def _streams(facts: BusFacts) -> Iterator[Finding]:
+    for each in facts.wrong:
+        # No command of ours changes or deletes a stream.
+        mend = "delete the stream: a worker creates it again within seconds, "
+        mend += f"but {each.lost} are lost" if each.lost else "and its content is built again"
+        run = command("nats", "--server", facts.address, "stream", "rm", each.name)
+        yield finding("bus.streams", Severity.ERROR, f"{each.name}: {each.differences}", mend, run=run)
     if facts.absent:
         what = f"without {some(facts.absent)}: no worker has used this bus yet, or it was wiped"
-        return finding("bus.streams", Severity.ERROR, what, f"tas run all --bus {facts.address} --kubeconfig FILE")
-    return ok("bus.streams", "all streams have the settings that this version needs")
+        run = command("tas", "run", "all", "--bus", facts.address, "--kubeconfig", "FILE")
+        yield finding("bus.streams", Severity.ERROR, what, run=run)
+    if not (facts.wrong or facts.absent):
+        yield ok("bus.streams", "all streams have the settings that this version needs")
 
 
 def _replicas(facts: BusFacts) -> Finding:
@@ -98,6 +116,7 @@ def _replicas(facts: BusFacts) -> Finding:
     single = [name for name, copies in facts.copies.items() if copies < 3]
     if single:
         what = f"the servers are the cluster {facts.cluster}, and {some(single)} have fewer than 3 copies"
-        mend = f"nats stream edit {min(single)} --replicas 3 --force; start workers with --replicas 3"
-        return finding("bus.replicas", Severity.WARNING, what, mend)
+        run = command("nats", "--server", facts.address, "stream", "edit", min(single), "--replicas", "3", "--force")
+        mend = "do this for each of these streams, and start workers with --replicas 3"
+        return finding("bus.replicas", Severity.WARNING, what, mend, run=run)
     return ok("bus.replicas", "each stream has at least 3 copies")

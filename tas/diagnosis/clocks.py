@@ -14,7 +14,8 @@ TOLERANCE_SECONDS = 2.0
 RENEWAL_SECONDS = 40.0
 """The lease of a Ready node is younger than this: later the node lifecycle controller takes the node for lost."""
 
-MEND = "timedatectl set-ntp true on the machine whose clock is wrong (timedatectl shows which one)"
+MEND = "synchronize the clock of the machine that is wrong: timedatectl there shows its time"
+RUN = "timedatectl set-ntp true"
 
 
 class Offset(NamedTuple):
@@ -63,25 +64,26 @@ def _server(check: str, name: str, offset: Offset | Missing) -> Finding:
     if offset.least <= TOLERANCE_SECONDS:
         return ok(check, f"the clock of {name} agrees with the clock of this machine")
     severity = Severity.ERROR if offset.least > FUTURE_TOLERANCE else Severity.WARNING
-    return finding(check, severity, f"the clock of {name} is {_direction(offset.ahead)} this machine", MEND)
+    return finding(check, severity, f"the clock of {name} is {_direction(offset.ahead)} this machine", MEND, run=RUN)
 
 
 def _nodes(nodes: Mapping[str, float] | Missing, api_server: Offset | Missing) -> Finding:
     if isinstance(nodes, Missing):
         return unknown("clocks.nodes", nodes)
     # Relative to the API server: the clock of this machine may be the wrong one.
-    base = 0.0 if isinstance(api_server, Missing) else api_server.ahead
+    base, whose = (Offset(0.0), "this machine") if isinstance(api_server, Missing) else (api_server, "the API server")
+    tolerance = TOLERANCE_SECONDS + base.doubt
     wrong = {
-        node: ahead - base
+        node: ahead - base.ahead
         for node, ahead in nodes.items()
-        if not -RENEWAL_SECONDS - TOLERANCE_SECONDS <= ahead - base <= TOLERANCE_SECONDS
+        if not -RENEWAL_SECONDS - tolerance <= ahead - base.ahead <= tolerance
     }
     if not wrong:
-        return ok("clocks.nodes", f"the clocks of {len(nodes)} nodes agree with the API server")
+        return ok("clocks.nodes", f"the clocks of {len(nodes)} nodes agree with {whose}")
     worst = max(wrong, key=lambda node: abs(wrong[node]))
     severity = Severity.ERROR if abs(wrong[worst]) > FUTURE_TOLERANCE else Severity.WARNING
-    what = f"the clocks of {some(wrong)} differ: that of {worst} is {_direction(wrong[worst])} the API server"
-    return finding("clocks.nodes", severity, what, MEND)
+    what = f"the clocks of {some(wrong)} differ: that of {worst} is {_direction(wrong[worst])} {whose}"
+    return finding("clocks.nodes", severity, what, MEND, run=RUN)
 
 
 def _samples(samples: Mapping[str, NodeSamples] | Missing) -> Finding:
@@ -97,7 +99,7 @@ def _samples(samples: Mapping[str, NodeSamples] | Missing) -> Finding:
         return ok("clocks.samples", "no sample comes from the future")
     worst = max(wrong, key=wrong.__getitem__)
     what = f"samples of {some(wrong)} have times ahead of the bus, at most {wrong[worst]:.0f} s"
-    return finding("clocks.samples", Severity.WARNING, what, MEND)
+    return finding("clocks.samples", Severity.WARNING, what, MEND, run=RUN)
 
 
 def _direction(ahead: float) -> str:

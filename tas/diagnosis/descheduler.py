@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.diagnosis.owner import Owner
 from tas.enforcing.node_resource import RESOURCE
 from tas.policy.policy import Policy, StrategyType
 
@@ -17,6 +18,9 @@ FIRST_MENDED: Version = (0, 27, 1)
 """facts.md c48"""
 
 CHECKS = tuple(f"descheduler.{name}" for name in ("present", "version", "resource", "nodes"))
+OFFER = command("tas", "run", "resources", "--kubeconfig", "FILE")
+OFFER_MEND = f"let each node offer {RESOURCE}, by this worker or by --node-resource 1000 of tas run all"
+
 _IMAGE = re.compile(r"(?:^|/)descheduler(?:@|:|$)")
 _TAG = re.compile(r":v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?")
 
@@ -34,15 +38,22 @@ class NodeState(NamedTuple):
     offers: bool
 
 
+class Descheduler(NamedTuple):
+    """A container with an image of the descheduler."""
+
+    image: str
+    owner: Owner
+
+
 class DeschedulerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What matters for a descheduler.
 
     Attributes:
-        images: Of the containers of all pods that are a descheduler.
+        found: The deschedulers among all pods.
         requested: Whether a pod requests `telemetry/scheduling`.
     """
 
-    images: Collection[str] | Missing
+    found: Collection[Descheduler] | Missing
     nodes: Sequence[NodeState] | Missing
     policies: Collection[Policy] | Missing
     requested: bool
@@ -62,49 +73,50 @@ def version_of(image: str) -> Version | None:
 
 def check_descheduler(facts: DeschedulerFacts) -> Iterator[Finding]:
     """The findings about deschedulers."""
-    for each in (facts.policies, facts.images, facts.nodes):
+    for each in (facts.policies, facts.found, facts.nodes):
         if isinstance(each, Missing):
             for check in CHECKS:
                 yield unknown(check, each)
             return
     assert not isinstance(facts.policies, Missing)
-    assert not isinstance(facts.images, Missing)
+    assert not isinstance(facts.found, Missing)
     assert not isinstance(facts.nodes, Missing)
     if not any(StrategyType.DESCHEDULE in policy.strategies for policy in facts.policies):
         yield ok("descheduler.present", "no policy has the strategy deschedule: a descheduler is not needed")
         return
     yield _nodes(facts.nodes)
-    if not facts.images:
+    if not facts.found:
         what = "no pod runs a descheduler; one outside the cluster is not visible"
-        yield finding("descheduler.present", Severity.HINT, what, "docs/moving-pods.md shows how to install one")
+        yield finding("descheduler.present", Severity.HINT, what, "install one as docs/moving-pods.md shows")
         return
-    yield ok("descheduler.present", f"{some(facts.images)} runs")
-    offering = all(node.offers for node in facts.nodes)
-    for image in sorted(set(facts.images)):
-        yield from _version(image, offering=offering, requested=facts.requested)
-
-
-def _version(image: str, *, offering: bool, requested: bool) -> Iterator[Finding]:
-    offer = "tas run all … --node-resource 1000 (or tas run resources)"
-    version = version_of(image)
-    if version is None:
-        yield unknown("descheduler.version", Missing(f"the tag of {image} has no version"))
-    elif FIRST_BROKEN <= version < FIRST_MENDED and not offering:
-        what = f"{image}: 0.24 to 0.27.0 evict no pod that requests {RESOURCE} while a node does not offer it"
-        yield finding("descheduler.version", Severity.ERROR, what, f"install 0.27.1 or newer; or {offer}")
-        return
-    else:
-        yield ok("descheduler.version", f"{image} is a version that works")
-    if requested and not offering:
+    yield ok("descheduler.present", f"{some(f'{each.owner} ({each.image})' for each in facts.found)} runs")
+    lacking = facts.requested and not all(node.offers for node in facts.nodes)
+    versions = [_version(each, lacking=lacking) for each in sorted(set(facts.found))]
+    yield from versions
+    if any(each.severity is Severity.ERROR for each in versions):
+        return  # the same mends both
+    if lacking:
         what = f"pods request {RESOURCE}, and not all nodes offer it"
-        yield finding("descheduler.resource", Severity.ERROR, what, offer)
+        yield finding("descheduler.resource", Severity.ERROR, what, OFFER_MEND, run=OFFER)
     else:
         yield ok("descheduler.resource", f"pods that request {RESOURCE} fit nodes, as far as this resource matters")
+
+
+def _version(found: Descheduler, *, lacking: bool) -> Finding:
+    """`lacking`: pods request the resource, and not all nodes offer it."""
+    image, version = found.image, version_of(found.image)
+    if version is None:
+        return unknown("descheduler.version", Missing(f"the tag of {image} ({found.owner}) has no version"))
+    if FIRST_BROKEN <= version < FIRST_MENDED and lacking:
+        what = f"{found.owner} runs {image}: 0.24 to 0.27.0 evict no pod that requests {RESOURCE} if no node offers it"
+        mend = f"set the image to a newer version, and {OFFER_MEND}"
+        return finding("descheduler.version", Severity.ERROR, what, mend, run=OFFER)
+    return ok("descheduler.version", f"{image} is a version that works")
 
 
 def _nodes(nodes: Sequence[NodeState]) -> Finding:
     ready = [node.name for node in nodes if node.ready]
     if len(ready) < 2:
-        what = f"{len(ready)} of {len(nodes)} nodes is ready: the descheduler gives up below two"
-        return finding("descheduler.nodes", Severity.WARNING, what, "add a node; kubectl get nodes")
+        what = f"{len(ready)} of {len(nodes)} nodes are ready: the descheduler gives up below two"
+        return finding("descheduler.nodes", Severity.WARNING, what, "add a node", run="kubectl get nodes")
     return ok("descheduler.nodes", f"{len(ready)} nodes are ready")

@@ -22,9 +22,11 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         server: The URL of the API server, or why it does not answer.
+        is_asked: Whether there was an API server to ask.
     """
 
     server: str | Missing
+    is_asked: bool = True
     pods: list[Workload] | Missing
     scheduler: SchedulerFacts
     descheduler: DeschedulerFacts
@@ -39,25 +41,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: MetricFacts | Missing
     clocks: ClockFacts
     extender: ExtenderFacts
-    cluster: ClusterFacts | Missing | None
-
-
-CLUSTER_CHECKS = (
-    "cluster.reached",
-    "scheduler.configured",
-    "descheduler.present",
-    "rights.accounts",
-    "workloads.label",
-)
+    cluster: ClusterFacts | None
 
 
 def diagnose(facts: Facts) -> list[Finding]:
     """The findings of all checks, in the order of the groups."""
     found = [*check_bus(facts.bus), *check_policies(facts.policies), *check_metrics(facts.metrics)]
     cluster = facts.cluster
-    if isinstance(cluster, Missing):
-        found += [unknown(check, cluster) for check in CLUSTER_CHECKS]
-    elif cluster is not None:
+    if cluster is not None:
         found += _cluster(cluster, facts.policies)
     found += [*check_extender(facts.extender), *check_clocks(facts.clocks)]
     if cluster is None:
@@ -68,10 +59,6 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:
-    if isinstance(facts.server, Missing):
-        reached = finding("cluster.reached", Severity.ERROR, facts.server.reason, facts.server.mend)
-    else:
-        reached = ok("cluster.reached", f"{facts.server} answers")
     configuration = facts.scheduler.configuration
     entry = None if isinstance(configuration, Missing) else entry_of(configuration)
     managed: Collection[str] | Missing = (
@@ -87,9 +74,18 @@ def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:
         else {each.policy.key: each.policy for each in policies.stored}
     )
     return [
-        reached,
+        _reached(facts),
         *check_scheduler(facts.scheduler),
         *check_workloads(facts.pods, stored, managed),
         *check_descheduler(facts.descheduler),
         *check_rights(facts.rights),
     ]
+
+
+def _reached(facts: ClusterFacts) -> Finding:
+    server = facts.server
+    if not isinstance(server, Missing):
+        return ok("cluster.reached", f"{server} answers")
+    if not facts.is_asked:
+        return unknown("cluster.reached", server)
+    return finding("cluster.reached", Severity.ERROR, server.reason, server.mend, run=server.run)

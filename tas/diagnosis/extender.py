@@ -6,12 +6,18 @@ from enum import StrEnum
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, unknown
 from tas.diagnosis.url import url_of
 
 SOON_SECONDS = 30 * 24 * 3600.0
 RECENT_SECONDS = 24 * 3600.0
 TLS_CHECKS = ("extender.ca", "extender.client", "extender.expires")
+CONFIGURE = command("tas", "configure", "-cert", "client.crt", "-key", "client.key", "--cacert", "ca.crt")
+"""On a control plane node; the scheduler starts anew."""
+
+STATUS = command("tas", "configure", "status", "--kubeconfig", "FILE")
+RENEW = command("tas", "certs", "renew", "DIR")
+ON_CONTROL_PLANE = "run tas doctor on a control plane node"
 
 
 class Reach(StrEnum):
@@ -26,27 +32,39 @@ class Reach(StrEnum):
     """There was no connection, or no answer in time."""
 
 
+class Distrust(StrEnum):
+    """What is wrong with the extender's certificate."""
+
+    ISSUER = "issuer"
+    NAME = "name"
+    DATES = "dates"
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request to the extender, with what the scheduler uses: URL, CA and certificate.
 
     Attributes:
         url: Without a path.
         reason: Why there was no answer.
+        distrust: What is wrong with the extender's certificate, if that is the reason.
         ours: Whether the answer is one of this product.
         via: The header `Via`, or another trace of a proxy; empty without one.
         verifies: Whether the CA of the scheduler is known, so that the extender's certificate is verified.
         presented: Whether the certificate of the scheduler was presented.
         expires: When the extender's certificate expires, in seconds since 1970.
+        client_expires: When the certificate of the scheduler expires; None: it cannot be read, or there is none.
     """
 
     url: str
     reach: Reach
     reason: str = ""
+    distrust: Distrust = Distrust.ISSUER
     ours: bool = False
     via: str = ""
     verifies: bool = False
     presented: bool = False
     expires: float | None = None
+    client_expires: float | None = None
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +81,7 @@ class ExtenderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The extender.
 
     Attributes:
+        health: The URL of the extender's health port.
         unready: Why each worker in its process is not ready, by worker; only those that are not.
         asked: The last requests.
         pods: The pods of the cluster as (namespace, name); Missing without a cluster.
@@ -73,6 +92,7 @@ class ExtenderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     request: Request | Missing
+    health: str
     unready: Mapping[str, str] | Missing
     asked: Sequence[Asked] | Missing
     pods: frozenset[tuple[str, str]] | Missing
@@ -85,7 +105,7 @@ class ExtenderFacts(msgspec.Struct, frozen=True, kw_only=True):
 def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
     """The findings about the extender and proxies."""
     yield from _request(facts)
-    yield _ready(facts.unready)
+    yield _ready(facts)
     yield _asked(facts)
     yield from _proxies(facts)
 
@@ -100,10 +120,10 @@ def _request(facts: ExtenderFacts) -> Iterator[Finding]:
     if request.url.startswith("https:"):
         yield _ca(request)
         yield _client(request)
-        yield _expires(request, facts.now)
+        yield from _expires(request, facts.now)
     if request.via:
         what = f"{request.url} answers through a proxy: {request.via}"
-        mend = "let the scheduler reach the extender directly: NO_PROXY, or another urlPrefix"
+        mend = "let the scheduler reach the extender directly: NO_PROXY in its manifest, or another urlPrefix"
         yield finding("proxy.extender", Severity.WARNING, what, mend)
     elif request.reach is Reach.ANSWERED:
         yield ok("proxy.extender", "the answer has no trace of a proxy")
@@ -113,75 +133,109 @@ def _request(facts: ExtenderFacts) -> Iterator[Finding]:
 
 def _reached(request: Request) -> Finding:
     if request.reach is Reach.FAILED:
-        mend = "tas run extender --bus nats://HOST:4222 --listen HOST:9001; or correct urlPrefix: tas configure"
-        return finding("extender.reached", Severity.ERROR, f"{request.url}: {request.reason}", mend)
+        mend = "start the extender, or correct urlPrefix by tas configure --telemetry-url"
+        run = command("tas", "run", "extender", "--bus", "nats://HOST:4222", "--listen", "HOST:9001")
+        return finding("extender.reached", Severity.ERROR, f"{request.url}: {request.reason}", mend, run=run)
     if request.reach is Reach.ANSWERED and not request.ours:
         what = f"{request.url} answers, but is no extender of this product"
-        return finding("extender.reached", Severity.ERROR, what, f"curl -s -i {request.url}/version")
+        mend = "correct urlPrefix by tas configure --telemetry-url; this shows who answers"
+        run = command("curl", "-s", "-i", "-k", f"{request.url}/version")
+        return finding("extender.reached", Severity.ERROR, what, mend, run=run)
     return ok("extender.reached", f"{request.url} can be reached from here")
 
 
 def _ca(request: Request) -> Finding:
-    mend = "tas configure --cacert FILE, with the CA that signed the extender's certificate for this host name"
     if request.reach is Reach.UNTRUSTED:
-        return finding("extender.ca", Severity.ERROR, f"{request.url}: {request.reason}", mend)
+        mend, run = _trusted(request)
+        return finding("extender.ca", Severity.ERROR, f"{request.url}: {request.reason}", mend, run=run)
     if request.reach is Reach.FAILED or not request.verifies:
         reason = request.reason or "the CA of the scheduler cannot be read here"
-        return unknown("extender.ca", Missing(reason, "run tas doctor on a control plane node"))
+        return unknown("extender.ca", Missing(reason, ON_CONTROL_PLANE))
     return ok("extender.ca", "the CA of the scheduler verifies the extender")
+
+
+def _trusted(request: Request) -> tuple[str, str]:
+    """What makes the scheduler trust the extender's certificate, and a command."""
+    match request.distrust:
+        case Distrust.NAME:
+            mend = (
+                "create a certificate for this host, with a flag for each name of the extender, and give it the files"
+            )
+            return mend, f"{RENEW} {command('--server-name', _host(request.url))} --server-name NAME"
+        case Distrust.DATES:
+            return "renew the certificate, and give the extender the files", RENEW
+        case Distrust.ISSUER:
+            return "give the scheduler the CA that signed the extender's certificate, as ca.crt", CONFIGURE
 
 
 def _client(request: Request) -> Finding:
     if request.reach is Reach.REFUSED:
         what = f"{request.url} refuses the client: {request.reason}"
         if not request.presented:
-            return unknown("extender.client", Missing(what, "run tas doctor on a control plane node"))
-        mend = "give the extender the CA of this certificate: --cacert; its log has client_refused with the reason"
-        return finding("extender.client", Severity.ERROR, what, mend)
+            return unknown("extender.client", Missing(what, ON_CONTROL_PLANE))
+        mend = (
+            "client_refused in the log of the extender has the reason: give the extender the CA of this certificate "
+            "(--cacert) and its name (--client-names), or give the scheduler another certificate"
+        )
+        return finding("extender.client", Severity.ERROR, what, mend, run=CONFIGURE)
     if request.reach is not Reach.ANSWERED:
         return unknown("extender.client", Missing(request.reason))
     return ok("extender.client", "the extender accepts the certificate of the scheduler")
 
 
-def _expires(request: Request, now: float) -> Finding:
+def _expires(request: Request, now: float) -> Iterator[Finding]:
     if request.expires is None:
-        return unknown("extender.expires", Missing("the certificate of the extender was not seen"))
-    days = (request.expires - now) / 86400
-    mend = "replace the files of --cert and --key: the extender reads them again"
-    if request.expires <= now:
-        return finding("extender.expires", Severity.ERROR, f"the certificate expired {-days:.0f} days ago", mend)
-    if request.expires - now < SOON_SECONDS:
-        return finding("extender.expires", Severity.WARNING, f"the certificate expires in {days:.0f} days", mend)
-    return ok("extender.expires", f"the certificate is valid for {days:.0f} days")
+        yield unknown("extender.expires", Missing("the certificate of the extender was not seen"))
+    else:
+        mend = "renew the certificate, and give the extender the files, which it reads again"
+        yield _valid("the certificate of the extender", request.expires - now, mend)
+    if request.client_expires is not None:
+        mend = "renew the certificate, then run tas configure: the scheduler reads it at its start"
+        yield _valid("the certificate of the scheduler", request.client_expires - now, mend)
 
 
-def _ready(unready: Mapping[str, str] | Missing) -> Finding:
-    if isinstance(unready, Missing):
-        return unknown("extender.ready", unready)
-    if unready:
-        what = "; ".join(f"{worker}: {reason}" for worker, reason in sorted(unready.items()))
-        return finding("extender.ready", Severity.ERROR, what, "docs/operations.md, why something is not ready")
+def _valid(whose: str, seconds: float, mend: str) -> Finding:
+    days = seconds / 86400
+    if seconds <= 0:
+        return finding("extender.expires", Severity.ERROR, f"{whose} expired {-days:.0f} days ago", mend, run=RENEW)
+    if seconds < SOON_SECONDS:
+        return finding("extender.expires", Severity.WARNING, f"{whose} expires in {days:.0f} days", mend, run=RENEW)
+    return ok("extender.expires", f"{whose} is valid for {days:.0f} days")
+
+
+def _ready(facts: ExtenderFacts) -> Finding:
+    if isinstance(facts.unready, Missing):
+        return unknown("extender.ready", facts.unready)
+    if facts.unready:
+        what = "; ".join(f"{worker}: {reason}" for worker, reason in sorted(facts.unready.items()))
+        mend = "docs/operations.md says what to do: why something is not ready"
+        run = command("curl", "-s", f"{facts.health}/readyz")
+        return finding("extender.ready", Severity.ERROR, what, mend, run=run)
     return ok("extender.ready", "all workers in the process of the extender are ready")
 
 
 def _asked(facts: ExtenderFacts) -> Finding:
     if isinstance(facts.asked, Missing):
         return unknown("extender.asked", facts.asked)
-    mend = "create a pod with the label telemetry-policy and check again; tas configure verify on the control plane"
+    mend = "create a pod with the label telemetry-policy and run tas doctor again; is the scheduler configured?"
     known = facts.asked
     if not isinstance(facts.pods, Missing):
         pods = facts.pods
         known = [each for each in facts.asked if (each.namespace, each.pod) in pods or each.status != 200]
     if not known:
         what = "none of the last answers is about a pod that exists" if facts.asked else "no scheduler has asked"
-        return finding("extender.asked", Severity.WARNING, f"{what}, since the extender started", mend)
+        return finding("extender.asked", Severity.WARNING, f"{what}, since the extender started", mend, run=STATUS)
     last = max(known, key=lambda each: each.time)
-    age = facts.now - last.time
+    age = max(0.0, facts.now - last.time)
     if last.status != 200 or last.error:
         what = f"the last request was answered with code {last.status}: {last.error}"
-        return finding("extender.asked", Severity.ERROR, what, "curl http://HOST:9002/answers; docs/troubleshooting.md")
+        mend = "docs/troubleshooting.md has each code; this shows the last answers"
+        return finding(
+            "extender.asked", Severity.ERROR, what, mend, run=command("curl", "-s", f"{facts.health}/answers")
+        )
     if age > RECENT_SECONDS:
-        return finding("extender.asked", Severity.HINT, f"the last request came {age / 3600:.0f} hours ago", mend)
+        what = f"the last request came {age / 3600:.0f} hours ago"
+        return finding("extender.asked", Severity.HINT, what, mend, run=STATUS)
     return ok("extender.asked", f"a scheduler asked {age:.0f} s ago, about {last.namespace}/{last.pod}")
 
 
@@ -235,7 +289,7 @@ def _proxies(facts: ExtenderFacts) -> Iterator[Finding]:
         yield unknown("proxy.scheduler", facts.environment)
     elif proxy := proxy_for(url, facts.environment):
         what = f"the scheduler uses the proxy {_without_user(proxy)} for {url}"
-        mend = f"add {_host(url)} to NO_PROXY in the manifest of kube-scheduler"
+        mend = f"add {_host(url)} to the value of NO_PROXY in the manifest of kube-scheduler"
         yield finding("proxy.scheduler", Severity.ERROR, what, mend)
     else:
         yield ok("proxy.scheduler", "the scheduler connects to the extender directly")
@@ -243,7 +297,10 @@ def _proxies(facts: ExtenderFacts) -> Iterator[Finding]:
         return
     if proxy := proxy_for(facts.api_server, facts.own_environment):
         what = f"this machine uses the proxy {_without_user(proxy)} for {facts.api_server}"
-        yield finding("proxy.here", Severity.WARNING, what, f"export NO_PROXY={_host(facts.api_server)}")
+        # Programs read NO_PROXY first, and then no_proxy no more.
+        others = facts.own_environment.get("NO_PROXY") or facts.own_environment.get("no_proxy") or ""
+        without = ",".join(filter(None, [others, _host(facts.api_server)]))
+        yield finding("proxy.here", Severity.WARNING, what, run=command("export", f"NO_PROXY={without}"))
     else:
         yield ok("proxy.here", "this machine connects to the API server directly")
 

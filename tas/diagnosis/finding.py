@@ -1,5 +1,6 @@
 """A finding of `tas doctor`, and facts that could not be obtained."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -25,13 +26,22 @@ class Severity(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a check. `mend` has commands for people, separated by `; `; empty if nothing is to be done."""
+    """The result of a check. Each text is one line.
+
+    Attributes:
+        what: What was found.
+        why: Why that matters.
+        mend: What mends it, in words; empty if nothing is to be done, or `run` says all.
+        run: A command of a shell that mends it, or shows what is to be mended; empty without one. Words in capitals
+            stand for what the reader knows.
+    """
 
     check: str
     severity: Severity
     what: str
     why: str
     mend: str = ""
+    run: str = ""
 
 
 class Missing(NamedTuple):
@@ -39,16 +49,20 @@ class Missing(NamedTuple):
 
     Attributes:
         reason: Why, in one line.
-        mend: What makes the fact known.
+        mend: What makes the fact known, in words.
+        run: A command that makes the fact known.
     """
 
     reason: str
     mend: str = ""
+    run: str = ""
 
 
-def finding(check: str, severity: Severity, what: str, mend: str = "") -> Finding:
+def finding(check: str, severity: Severity, what: str, mend: str = "", *, run: str = "") -> Finding:
     """A finding of a check, with the reason why the check matters."""
-    return Finding(check=check, severity=severity, what=line_of(what), why=CHECKS[check], mend=mend)
+    return Finding(
+        check=check, severity=severity, what=line_of(what), why=CHECKS[check], mend=line_of(mend), run=line_of(run)
+    )
 
 
 def ok(check: str, what: str) -> Finding:
@@ -58,7 +72,12 @@ def ok(check: str, what: str) -> Finding:
 
 def unknown(check: str, missing: Missing) -> Finding:
     """A check that could not be made."""
-    return finding(check, Severity.UNKNOWN, f"not checked: {missing.reason}", missing.mend)
+    return finding(check, Severity.UNKNOWN, f"not checked: {missing.reason}", missing.mend, run=missing.run)
+
+
+def command(*words: str) -> str:
+    """A command of a shell. A word is quoted if it needs that: names come from users of the cluster."""
+    return shlex.join(words)
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
@@ -76,4 +95,9 @@ def exit_code(findings: Sequence[Finding]) -> int:
 def left(findings: Iterable[Finding], skipped: Iterable[str]) -> list[Finding]:
     """The findings without those of skipped checks: `bus.sync`, or `bus` for all checks of a group."""
     without = set(skipped)
-    return [each for each in findings if not {each.check, each.check.partition(".")[0]} & without]
+    return [each for each in findings if not {each.check, group_of(each.check)} & without]
+
+
+def group_of(check: str) -> str:
+    """The group of a check, from its id."""
+    return check.partition(".")[0]

@@ -6,8 +6,8 @@ from difflib import get_close_matches
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
-from tas.policy.policy import Policy, PolicyKey
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
+from tas.policy.policy import Policy
 from tas.samples.freshness import is_fresh
 from tas.samples.sample import NodeSamples, newest
 from tas.sources.state import Health, SourceState, health
@@ -21,6 +21,8 @@ https://github.com/intel/platform-aware-scheduling/issues/145
 
 ALIKE = 0.85
 """The similarity from which a name is suggested: one letter of seven may differ."""
+
+TRACE_MEND = "this names the stage where the value stops; docs/operations.md says what to do there"
 
 
 class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,52 +93,66 @@ def _plain(name: str) -> str:
 def _metric(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) -> Iterator[Finding]:
     found = {node: newest(samples, use.metric, use.source or None) for node, samples in facts.samples.items()}
     newest_of = {node: scrape for node, scrape in found.items() if scrape is not None}
-    owners = some(str(policy.key) for policy in policies)
     if not newest_of:
-        yield _absent(use, policies, owners, facts)
+        yield _absent(use, policies, facts)
         return
-    longest = max(policy.stale_after_or(facts.stale_after) for policy in policies)
-    fresh = {node for node, scrape in newest_of.items() if is_fresh(scrape, longest, facts.now)}
-    if not fresh:
-        age = facts.now - max(scrape.time for scrape in newest_of.values())
-        what = f"{use} of {owners}: the newest sample is {age:.0f} s old, and stale after {longest:g} s"
-        yield finding("metrics.fresh", Severity.ERROR, what, f"tas trace {use.metric} {min(newest_of)}")
-        return
-    selected = {
-        node for node, labels in facts.nodes.items() if any(policy.selects(labels) is not False for policy in policies)
-    }
-    lacking = selected - fresh
-    if lacking:
-        what = f"{use} of {owners}: {len(lacking)} of {len(selected)} nodes have no fresh sample: {some(lacking)}"
-        yield finding("metrics.nodes", Severity.WARNING, what, f"tas trace {use.metric} {min(lacking)}")
+    # Policies may have different `staleAfter`: those for which the same nodes are fresh are one finding.
+    alike: dict[frozenset[str], list[Policy]] = {}
+    for policy in policies:
+        limit = policy.stale_after_or(facts.stale_after)
+        fresh = frozenset(node for node, scrape in newest_of.items() if is_fresh(scrape, limit, facts.now))
+        alike.setdefault(fresh, []).append(policy)
+    for fresh, those in alike.items():
+        what = f"{use} of {_owners(those)}:"
+        if not fresh:
+            age = facts.now - max(scrape.time for scrape in newest_of.values())
+            limit = max(policy.stale_after_or(facts.stale_after) for policy in those)
+            what += f" the newest sample is {age:.0f} s old, and stale after {limit:g} s"
+            yield finding("metrics.fresh", Severity.ERROR, what, TRACE_MEND, run=_trace(use, min(newest_of)))
+            continue
+        selected = {
+            node for node, labels in facts.nodes.items() if any(policy.selects(labels) is not False for policy in those)
+        }
+        if lacking := selected - fresh:
+            what += f" {len(lacking)} of {len(selected)} nodes have no fresh sample: {some(lacking)}"
+            yield finding("metrics.nodes", Severity.WARNING, what, TRACE_MEND, run=_trace(use, min(lacking)))
 
 
-def _absent(use: MetricUse, policies: Collection[Policy], owners: str, facts: MetricFacts) -> Finding:
-    what = f"{use} of {owners}: no node has a sample"
+def _owners(policies: Collection[Policy]) -> str:
+    return some(str(policy.key) for policy in policies)
+
+
+def _trace(use: MetricUse, node: str) -> str:
+    return command("tas", "trace", use.metric, node)
+
+
+def _absent(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) -> Finding:
+    what = f"{use} of {_owners(policies)}: no node has a sample"
     by_source = {
         scrape.source for samples in facts.samples.values() for scrape in samples if use.metric in scrape.metrics
     }
     if use.source and by_source:
-        mend = _edit(policies, f"source: {min(by_source)}", facts)
-        return finding("metrics.present", Severity.ERROR, f"{what} of this source, but of {some(by_source)}", mend)
+        what += f" of this source, but of {some(by_source)}"
+        return _to_edit(what, f"set source: {min(by_source)}", policies, facts)
     offered = () if isinstance(facts.offered, Missing) else facts.offered
     if use.metric in offered:
-        mend = "tas get sources; run `tas run collect` with --source custom-metrics if no source is listed"
-        return finding("metrics.present", Severity.ERROR, f"{what}, but the custom metrics API has the metric", mend)
+        what += ", but the custom metrics API has the metric"
+        mend = "run tas run collect with --source custom-metrics, if this lists no such source"
+        return finding("metrics.present", Severity.ERROR, what, mend, run="tas get sources")
     stored = {name for samples in facts.samples.values() for scrape in samples for name in scrape.metrics}
-    other = other_name(use.metric, stored | set(offered))
-    if other is not None:
-        mend = _edit(policies, f"metricname: {other}", facts)
-        return finding("metrics.present", Severity.ERROR, f"{what}, but there is {other}", mend)
+    if (other := other_name(use.metric, stored | set(offered))) is not None:
+        return _to_edit(f"{what}, but there is {other}", f"set metricname: {other}", policies, facts)
     node = min(facts.nodes, default="NODE")
-    return finding("metrics.present", Severity.ERROR, what, f"tas get sources; tas trace {use.metric} {node}")
+    return finding("metrics.present", Severity.ERROR, what, TRACE_MEND, run=_trace(use, node))
 
 
-def _edit(policies: Collection[Policy], field: str, facts: MetricFacts) -> str:
-    key: PolicyKey = min(policy.key for policy in policies)
+def _to_edit(what: str, mend: str, policies: Collection[Policy], facts: MetricFacts) -> Finding:
+    key = min(policy.key for policy in policies)
     if facts.in_files:
-        return f"in the file of {key}: {field} (tas get policies shows the file)"
-    return f"kubectl edit taspolicy --namespace {key.namespace} {key.name} (set {field})"
+        mend = f"{mend} in the file of {key}, which this shows"
+        return finding("metrics.present", Severity.ERROR, what, mend, run="tas get policies")
+    run = command("kubectl", "edit", "taspolicy", "--namespace", key.namespace, key.name)
+    return finding("metrics.present", Severity.ERROR, what, mend, run=run)
 
 
 def _sources(facts: MetricFacts) -> Iterator[Finding]:
@@ -149,7 +165,9 @@ def _sources(facts: MetricFacts) -> Iterator[Finding]:
             reason = state.problem or next(iter(missing.values()), "no replica of collect polls it")
             severity = Severity.WARNING if found is Health.PARTIAL else Severity.ERROR
             which = f" ({some(missing)})" if missing else ""
-            yield finding("metrics.sources", severity, f"{name} is {found}{which}: {reason}", "tas get sources")
+            what = f"{name} is {found}{which}: {reason}"
+            mend = "docs/sources.md says what to do when nothing comes; this shows each source"
+            yield finding("metrics.sources", severity, what, mend, run="tas get sources")
     if not wrong:
         count = len(facts.sources)
         yield ok("metrics.sources", f"{count} sources of collect work" if count else "no source of collect is in use")

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
 from tas.policy.policy import Policy, PolicyKey, Problem
 from tas.verdict.ownership import LABEL_STRATEGIES, claim_of, owner_of
 
@@ -29,20 +29,20 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stored: Those on the bus.
-        in_api: Those of the API server; None: there is no cluster.
-        is_served: Whether the API server serves TASPolicies.
+        in_api: Those of the API server; None: it does not serve TASPolicies.
+        has_api: Whether policies come from an API server, not from a directory.
     """
 
     stored: Collection[StoredPolicy] | Missing
-    in_api: Collection[PolicyKey] | Missing | None = None
-    is_served: bool = True
+    in_api: Collection[PolicyKey] | Missing | None
+    has_api: bool = True
 
 
 def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     """The findings about policies."""
-    if facts.in_api is not None:
-        yield _served(facts)
-        yield _mirrored(facts)
+    if facts.has_api:
+        yield _served(facts.in_api)
+        yield _mirrored(facts.in_api, facts.stored)
     if isinstance(facts.stored, Missing):
         for check in ("policies.any", "policies.valid", "policies.label"):
             yield unknown(check, facts.stored)
@@ -50,30 +50,31 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     if facts.stored:
         yield ok("policies.any", f"{len(facts.stored)} policies are in force")
     else:
-        mend = "kubectl apply -f FILE" if facts.in_api is not None else "a file in the directory of --policies"
-        yield finding("policies.any", Severity.WARNING, "the bus has no policy", f"{mend}; docs/policies.md")
+        where = "with kubectl apply" if facts.has_api else "as a file in the directory of --policies"
+        mend = f"create a policy {where}: docs/policies.md"
+        yield finding("policies.any", Severity.WARNING, "the bus has no policy", mend)
     yield from _valid(facts.stored)
     yield from _labels(facts.stored)
 
 
-def _served(facts: PolicyFacts) -> Finding:
-    if isinstance(facts.in_api, Missing):
-        return unknown("policies.served", facts.in_api)
-    if not facts.is_served:
+def _served(in_api: Collection[PolicyKey] | Missing | None) -> Finding:
+    if isinstance(in_api, Missing):
+        return unknown("policies.served", in_api)
+    if in_api is None:
         what = "the API server serves no TASPolicies"
-        return finding("policies.served", Severity.ERROR, what, "tas crd | kubectl apply -f -")
+        return finding("policies.served", Severity.ERROR, what, run="tas crd | kubectl apply -f -")
     return ok("policies.served", "the API server serves TASPolicies")
 
 
-def _mirrored(facts: PolicyFacts) -> Finding:
-    for each in (facts.in_api, facts.stored):
-        if isinstance(each, Missing):
-            return unknown("policies.mirrored", each)
-    assert facts.in_api is not None
-    assert not isinstance(facts.in_api, Missing)
-    assert not isinstance(facts.stored, Missing)
-    stored = {each.policy.key for each in facts.stored}
-    lacking, left_over = set(facts.in_api) - stored, stored - set(facts.in_api)
+def _mirrored(in_api: Collection[PolicyKey] | Missing | None, known: Collection[StoredPolicy] | Missing) -> Finding:
+    if in_api is None:
+        in_api = Missing("the API server serves no TASPolicies")
+    if isinstance(in_api, Missing):
+        return unknown("policies.mirrored", in_api)
+    if isinstance(known, Missing):
+        return unknown("policies.mirrored", known)
+    stored = {each.policy.key for each in known}
+    lacking, left_over = set(in_api) - stored, stored - set(in_api)
     if lacking or left_over:
         what = "; ".join(
             text
@@ -83,8 +84,9 @@ def _mirrored(facts: PolicyFacts) -> Finding:
             )
             if text
         )
-        mend = "tas run watch --kubeconfig FILE (for this cluster, on this bus)"
-        return finding("policies.mirrored", Severity.ERROR, what, mend)
+        mend = "run this worker for this cluster, on this bus; tas run all contains it"
+        run = command("tas", "run", "watch", "--kubeconfig", "FILE", "--bus", "nats://HOST:4222")
+        return finding("policies.mirrored", Severity.ERROR, what, mend, run=run)
     return ok("policies.mirrored", "the bus has the policies of the API server")
 
 
@@ -94,10 +96,12 @@ def _valid(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
         key = each.policy.key
         first, more = min(each.problems, key=lambda problem: not problem.refused), len(each.problems) - 1
         what = f"{key}: {first}" + (f", and {more} more" if more else "")
-        mend = f"tas policy lint {each.origin}"
+        mend = "correct each field that this names"
+        run = command("tas", "policy", "lint", each.origin)
         if not each.origin:
-            mend = f"kubectl get taspolicy --namespace {key.namespace} {key.name} -o yaml | tas policy lint -"
-        yield finding("policies.valid", Severity.WARNING, what, mend)
+            get = command("kubectl", "get", "taspolicy", "--namespace", key.namespace, key.name, "-o", "yaml")
+            run = f"{get} | tas policy lint -"
+        yield finding("policies.valid", Severity.WARNING, what, mend, run=run)
     if not wrong:
         yield ok("policies.valid", "no policy has a problem")
 
@@ -117,7 +121,8 @@ def _labels(stored: Collection[StoredPolicy]) -> Iterator[Finding]:
             owner = owner_of(strategy, claims)
             others = [key for key in wanting if key != owner]
             what = f"{strategy} of {some(map(str, wanting))} want the label {name}: {owner} sets the label"
-            mend = f"give {some(map(str, others))} another name"
-            yield finding("policies.label", Severity.WARNING, what, mend)
+            mend = f"give {some(map(str, others))} another name: create it anew, and delete the one with this name"
+            run = command("kubectl", "get", "taspolicy", "--namespace", others[0].namespace, name, "-o", "yaml")
+            yield finding("policies.label", Severity.WARNING, what, mend, run=run)
     if not shared:
         yield ok("policies.label", "no two policies want one label")

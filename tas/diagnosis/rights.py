@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, ok, some, unknown
 from tas.policy.policy import API_VERSION
 
 NAMESPACE = "telemetry-aware-scheduling"
 ORIGINAL = "telemetry-aware-scheduling-service-account"
+FOLDER = "tas-files"
 SELF = ""
 """Stands for the user of the kubeconfig."""
 
@@ -95,11 +96,17 @@ def check_rights(reviews: list[Reviewed] | Missing) -> Iterator[Finding]:
         if not lacking:
             yield ok("rights.accounts", f"{who} has all {len(review.allowed)} rights")
             continue
-        file = FILES.get(review.account)
-        mend = f"kubectl apply -f deploy/rbac/{file}" if file else "give the roles of deploy/rbac to this user"
-        if review.account == ORIGINAL:
-            mend = "kubectl apply " + " ".join(
-                f"-f deploy/rbac/{each}.yaml" for each in ("watch", "labels", "collect", "original")
-            )
+        mend = "apply the roles again"
+        if review.account == SELF:
+            mend = "bind these roles to the user, or run each worker with its account"
         what = f"{who} may not: {some(map(str, lacking), 6)}"
-        yield finding("rights.accounts", Severity.ERROR, what, mend)
+        yield finding("rights.accounts", Severity.ERROR, what, mend, run=_apply(review.account))
+
+
+def _apply(account: str) -> str:
+    """Writes the roles of an account to a new folder, and applies them."""
+    names: tuple[str, ...] = (FILES.get(account, ""),)
+    if account == ORIGINAL:
+        names = ("watch.yaml", "labels.yaml", "collect.yaml", FILES[ORIGINAL])
+    files = [word for name in names for word in ("-f", f"{FOLDER}/rbac/{name}".rstrip("/"))]
+    return f"{command('tas', 'files', '--to', FOLDER)} && {command('kubectl', 'apply', *files)}"

@@ -6,18 +6,19 @@ import msgspec
 
 from tas.configuring.configuration import with_extenders
 from tas.configuring.control_planes import SchedulerState, differences
-from tas.configuring.extenders import TELEMETRY_RESOURCE, Object
-from tas.diagnosis.descheduler import NodeState
+from tas.configuring.extenders import DEFAULT_WEIGHT, TELEMETRY_RESOURCE, Object
+from tas.diagnosis.descheduler import OFFER, NodeState
+from tas.diagnosis.extender import CONFIGURE
 from tas.diagnosis.finding import Finding, Missing, Severity, finding, ok, some, unknown
 from tas.diagnosis.url import url_of
-from tas.errors import InvalidInputError
+from tas.errors import InvalidInputError, shortened, without_password
 
 NEWEST = 36
 """The minor version whose rules apply where that of the scheduler is not known."""
 
 LOW_WEIGHT = 3
 CHECKS = tuple(f"scheduler.{name}" for name in ("valid", "verifies", "weight", "names", "outage", "resource"))
-CONFIGURE = "tas configure -cert client.crt -key client.key --cacert ca.crt"
+ON_EACH = "on each control plane node"
 
 
 class SchedulerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,20 +67,27 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
         for check in CHECKS:
             yield unknown(check, facts.configuration)
         return
-    valid = _valid(facts)
     entry = entry_of(facts.configuration)
+    yield _configured(facts.origin, entry)
+    yield _valid(facts)
     if entry is None:
-        what = f"{facts.origin} has no extender for telemetry"
-        yield finding("scheduler.configured", Severity.ERROR, what, CONFIGURE)
-        yield valid
         return
-    yield ok("scheduler.configured", f"{facts.origin} has the extender {entry.get('urlPrefix')}")
-    yield valid
     yield _verifies(entry)
     yield _weight(entry)
     yield _names(entry)
     yield _outage(entry)
     yield _resource(entry, facts.nodes)
+
+
+def _configured(origin: str, entry: Object | None) -> Finding:
+    if entry is None:
+        what = f"{origin} has no extender for telemetry"
+        return finding("scheduler.configured", Severity.ERROR, what, ON_EACH, run=CONFIGURE)
+    prefix = without_password(str(entry.get("urlPrefix", "")))
+    if url_of(prefix) is None:
+        what = f"{origin}: urlPrefix = {shortened(prefix)}: must be http(s)://HOST:PORT/PATH"
+        return finding("scheduler.configured", Severity.ERROR, what, ON_EACH, run=CONFIGURE)
+    return ok("scheduler.configured", f"{origin} has the extender {prefix}")
 
 
 def _configured_by_annotations(missing: Missing, states: Sequence[SchedulerState] | Missing) -> Finding:
@@ -92,12 +100,13 @@ def _alike(states: Sequence[SchedulerState] | Missing) -> Finding:
     if isinstance(states, Missing):
         return unknown("scheduler.alike", states)
     if not states:
-        return unknown("scheduler.alike", Missing("no control plane node is visible", "check where the scheduler runs"))
+        mend = "check where the scheduler runs; docs/doctor.md says how to check a second scheduler"
+        return unknown("scheduler.alike", Missing("no control plane node is visible", mend))
     if all(state.digest is None and state.ready is not None for state in states):
         what = f"no scheduler has the annotation of tas configure: {some(state.node for state in states)}"
-        return unknown("scheduler.alike", Missing(what, f"on each control plane node: {CONFIGURE}"))
+        return unknown("scheduler.alike", Missing(what, ON_EACH, CONFIGURE))
     if found := differences(states):
-        return finding("scheduler.alike", Severity.ERROR, "; ".join(found), f"there: {CONFIGURE}")
+        return finding("scheduler.alike", Severity.ERROR, "; ".join(found), "on these nodes", run=CONFIGURE)
     return ok("scheduler.alike", f"the schedulers of {len(states)} control plane nodes are configured alike")
 
 
@@ -106,31 +115,32 @@ def _valid(facts: SchedulerFacts) -> Finding:
     try:
         new, notices = with_extenders(document, facts.minor or NEWEST, (), None)
     except InvalidInputError as error:
-        return finding("scheduler.valid", Severity.ERROR, f"{facts.origin}: {error}", f"edit {facts.origin}")
+        mend = f"correct the field in {facts.origin}"
+        return finding("scheduler.valid", Severity.ERROR, f"{facts.origin}: {error}", mend)
     if new.get("apiVersion") != document.get("apiVersion"):
-        return finding("scheduler.valid", Severity.ERROR, f"{facts.origin}: {notices[0]}", CONFIGURE)
+        return finding("scheduler.valid", Severity.ERROR, f"{facts.origin}: {notices[0]}", ON_EACH, run=CONFIGURE)
     if facts.minor is None:
+        missing = "the version of the scheduler is not known"
         return unknown(
-            "scheduler.valid",
-            Missing(
-                "the version of the scheduler is not known", "tas doctor --kubeconfig FILE, or on a control plane node"
-            ),
+            "scheduler.valid", Missing(missing, "give --kubeconfig, or run tas doctor on a control plane node")
         )
     return ok("scheduler.valid", f"kube-scheduler 1.{facts.minor} reads {facts.origin}")
 
 
 def _verifies(entry: Object) -> Finding:
-    url, tls = url_of(str(entry.get("urlPrefix"))), entry.get("tlsConfig")
+    url, tls = url_of(str(entry.get("urlPrefix", ""))), entry.get("tlsConfig")
     tls = tls if isinstance(tls, dict) else {}
-    if url is None or url.scheme == "http":
-        if url is not None and url.is_loopback:
+    if url is None:
+        return unknown("scheduler.verifies", Missing("urlPrefix is no URL"))
+    if url.scheme == "http":
+        if url.is_loopback:
             return ok("scheduler.verifies", "plain HTTP, on this machine only")
         what = "plain HTTP across machines: whoever reaches the port can ask, and can answer"
-        return finding("scheduler.verifies", Severity.WARNING, what, f"docs/tls.md; {CONFIGURE}")
+        return finding("scheduler.verifies", Severity.WARNING, what, "create certificates: docs/tls.md", run=CONFIGURE)
     has_authority = bool(tls.get("caFile") or tls.get("caData"))
     if tls.get("insecure") or (entry.get("enableHTTPS") and not has_authority):
         what = "the scheduler verifies no certificate: it has no caFile, or is insecure"
-        return finding("scheduler.verifies", Severity.WARNING, what, CONFIGURE)
+        return finding("scheduler.verifies", Severity.WARNING, what, ON_EACH, run=CONFIGURE)
     by = "a CA" if has_authority else "the authorities of its system"
     return ok("scheduler.verifies", f"the scheduler verifies the extender by {by}")
 
@@ -139,24 +149,24 @@ def _weight(entry: Object) -> Finding:
     weight = entry.get("weight", 0)
     if not entry.get("prioritizeVerb"):
         what = "the entry has no prioritizeVerb: scheduleonmetric has no effect"
-        return finding("scheduler.weight", Severity.WARNING, what, CONFIGURE)
+        return finding("scheduler.weight", Severity.WARNING, what, ON_EACH, run=CONFIGURE)
     if isinstance(weight, int) and 0 < weight < LOW_WEIGHT:
         what = f"the weight is {weight}: one step of a score is {weight * 10} of the scheduler's own 1200 points"
-        return finding("scheduler.weight", Severity.HINT, what, f"{CONFIGURE} --weight 5")
+        return finding("scheduler.weight", Severity.HINT, what, ON_EACH, run=f"{CONFIGURE} --weight {DEFAULT_WEIGHT}")
     return ok("scheduler.weight", f"the weight is {weight}")
 
 
 def _names(entry: Object) -> Finding:
     if not entry.get("nodeCacheCapable"):
         what = "nodeCacheCapable is not true: each request has whole nodes"
-        return finding("scheduler.names", Severity.WARNING, what, CONFIGURE)
+        return finding("scheduler.names", Severity.WARNING, what, ON_EACH, run=CONFIGURE)
     return ok("scheduler.names", "requests have names of nodes only")
 
 
 def _outage(entry: Object) -> Finding:
     if not entry.get("ignorable") and not managed_by(entry):
         what = "ignorable is not true, and the entry has no managedResources"
-        return finding("scheduler.outage", Severity.ERROR, what, CONFIGURE)
+        return finding("scheduler.outage", Severity.WARNING, what, ON_EACH, run=CONFIGURE)
     effect = "are placed without policies" if entry.get("ignorable") else "with the resource wait"
     return ok("scheduler.outage", f"while no extender answers, pods {effect}")
 
@@ -176,5 +186,6 @@ def _resource(entry: Object, nodes: Sequence[NodeState] | Missing) -> Finding:
     if lacking:
         what = f"ignoredByScheduler is not true, and {some(lacking)} do not offer {TELEMETRY_RESOURCE}"
         severity = Severity.ERROR if len(lacking) == len(nodes) else Severity.WARNING
-        return finding("scheduler.resource", severity, what, "tas run all … --node-resource 1000")
+        mend = f"{ON_EACH}; or let each node offer the resource: {OFFER}"
+        return finding("scheduler.resource", severity, what, mend, run=CONFIGURE)
     return ok("scheduler.resource", f"all nodes offer {TELEMETRY_RESOURCE}")

@@ -4,7 +4,8 @@ import re
 from typing import NamedTuple
 
 _URL = re.compile(
-    r"(?P<scheme>https?)://(?:[^@/?#]*@)?(?P<host>\[[0-9a-f:.]+\]|[^:/?#\[\]]+)(?::(?P<port>\d{1,5}))?", re.IGNORECASE
+    r"(?P<scheme>https?)://(?:[^@/?#]*@)?(?P<host>\[[0-9a-f:.]+\]|[0-9a-z_.-]+)(?::(?P<port>[0-9]{1,5}))?(?=[/?#]|\Z)",
+    re.IGNORECASE,
 )
 
 
@@ -26,9 +27,10 @@ class Url(NamedTuple):
 
 
 def url_of(text: str) -> Url | None:
-    """The parts of an HTTP URL; None for anything else."""
+    """The parts of an HTTP URL with a possible host and port; None for anything else."""
     found = _URL.match(text)
     if found is None:
         return None
     scheme = found["scheme"].lower()
-    return Url(scheme, found["host"].strip("[]").lower(), int(found["port"] or (443 if scheme == "https" else 80)))
+    port = int(found["port"] or (443 if scheme == "https" else 80))
+    return Url(scheme, found["host"].strip("[]").lower(), port) if 0 < port < 65536 else None

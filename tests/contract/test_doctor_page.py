@@ -46,7 +46,7 @@ def test_each_severity_has_a_row() -> None:
 
 def test_commands_and_pages_that_mend_exist() -> None:
     commands = {word for text in texts() for word in re.findall(r"\btas ([a-z]+)", text)}
-    assert {"configure", "trace", "crd"} <= commands
+    assert {"configure", "crd", "doctor"} <= commands
     assert commands <= set(COMMANDS)
     pages = {page for text in texts() for page in re.findall(r"\b(?:docs|deploy)/[\w/-]+\.(?:md|yaml)", text)}
     assert "docs/moving-pods.md" in pages
@@ -65,9 +65,13 @@ def test_the_output_is_as_the_page_shows(capsys: pytest.CaptureFixture[str]) -> 
     metrics = MetricFacts(policies=[renamed], samples=samples, now=9.0, stale_after=120.0)
     stored = [StoredPolicy(policy=demo, created=1.0), StoredPolicy(policy=other, created=2.0)]
     scheduler = SchedulerFacts(configuration={}, minor=36, control_planes=(), nodes=())
-    found = [*check_metrics(metrics), *check_policies(PolicyFacts(stored=stored)), *check_scheduler(scheduler)]
+    found = [
+        *check_metrics(metrics),
+        *check_policies(PolicyFacts(stored=stored, in_api=[demo.key, other.key])),
+        *check_scheduler(scheduler),
+    ]
     shown = {"metrics.present", "policies.label", "scheduler.alike"}
     print_findings([each for each in found if each.check in shown or each.severity is Severity.OK], with_ok=False)
-    (block,) = re.findall(r"^\$ tas doctor .*\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
+    block, *_ = re.findall(r"^\$ tas doctor .*\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert printed == block.splitlines()

@@ -127,6 +127,10 @@ class Process:
         """The end of its output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the process."""
+        self._child.send_signal(number)
+
     def kill(self) -> None:
         """Kills the process."""
         self._child.kill()

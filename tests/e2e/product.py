@@ -38,14 +38,14 @@ class Product:
         folder: Path,
         port: int,
         health_port: int,
-        bus_port: int,
+        bus: str,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.process = process
         self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
         self.health = f"http://127.0.0.1:{health_port}"
         self._tls = tls
-        self.bus = f"nats://127.0.0.1:{bus_port}"
+        self.bus = bus
         self.policies = folder / "policies"
         self._port = port
         self._env = environment(folder)
@@ -144,20 +144,22 @@ def product(
     kubeconfig: Path | None = None,
     site: Path | None = None,
     tls: ssl.SSLContext | None = None,
+    bus: str | None = None,
 ) -> Iterator[Product]:
     """Runs the product in one process, with `flags` of `tas run all`, and waits until it is ready.
 
     With `kubeconfig` policies and nodes come from the API server, else policies from a folder. Packages in `site` are
-    installed too. `tls` is for the test's requests; `flags` have the settings of the server.
+    installed too. `tls` is for the test's requests; `flags` have the settings of the server. `bus` is the address of a
+    nats-server; None: an embedded one.
     """
     port, health_port, bus_port = free_ports(3)
     for name in ("policies", "store"):
         (folder / name).mkdir()
     command = [
         *TAS,
-        *("run", "all", "--bus", "embedded", "--embedded-port", str(bus_port)),
+        *("run", "all", "--bus", bus or "embedded"),
+        *(("--embedded-port", str(bus_port), "--store", str(folder / "store")) if bus is None else ()),
         *(("--policies", str(folder / "policies")) if kubeconfig is None else ("--kubeconfig", str(kubeconfig))),
-        *("--store", str(folder / "store")),
         *("--listen", f"127.0.0.1:{port}"),
         *("--health-listen", f"127.0.0.1:{health_port}"),
         *flags,
@@ -168,7 +170,8 @@ def product(
     with running(name, command, folder=cluster.folder, env=env, death_signal=signal.SIGTERM) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), "tas is ready")
-        yield Product(process, folder=folder, port=port, health_port=health_port, bus_port=bus_port, tls=tls)
+        address = bus or f"nats://127.0.0.1:{bus_port}"
+        yield Product(process, folder=folder, port=port, health_port=health_port, bus=address, tls=tls)
 
 
 @contextmanager

@@ -149,12 +149,82 @@ class OwnedMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
     owner_references: tuple[Owner, ...] = ()
 
 
+class Expression(msgspec.Struct, frozen=True, kw_only=True):
+    """A requirement for labels of nodes."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeTerm(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Requirements that a node must meet together."""
+
+    match_expressions: tuple[Expression, ...] = ()
+
+
+class PreferredTerm(msgspec.Struct, frozen=True, kw_only=True):
+    """A term that nodes should match."""
+
+    preference: NodeTerm = NodeTerm()
+
+
+class NodeTerms(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Terms of which a node must match one."""
+
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
+class NodeAffinity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod requires of its node, and what it prefers."""
+
+    required: NodeTerms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    preferred: tuple[PreferredTerm, ...] = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+
+
+class Affinity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The affinity of a pod for nodes."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class Requirements(msgspec.Struct, frozen=True, kw_only=True):
+    """Resources of a container, by name."""
+
+    limits: dict[str, Any] = {}
+    requests: dict[str, Any] = {}
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """A container."""
+
+    image: str = ""
+    resources: Requirements = Requirements()
+
+
+class PlacementSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What decides where a pod may run."""
+
+    affinity: Affinity | None = None
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    node_selector: dict[str, str] = {}
+
+
+class PlacementPod(Object, frozen=True, kw_only=True):
+    """A pod for `PLACEMENT_PODS`: only what matters for placement, since a cluster has many pods."""
+
+    metadata: OwnedMetadata
+    spec: PlacementSpec = PlacementSpec()
+    status: PodStatus = PodStatus()
+
+
 class WholePod(Object, frozen=True, kw_only=True):
     """A pod for `WHOLE_PODS`, with its spec as decoded JSON."""
 
-    metadata: OwnedMetadata
     spec: Any = None
-    status: PodStatus = PodStatus()
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -228,6 +298,7 @@ SERIES_EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", t
 CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", type=Object)
 """Read by path, in the version that the API server serves."""
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)
+PLACEMENT_PODS = Resource(group="", version="v1", plural="pods", type=PlacementPod)
 WHOLE_PODS = Resource(group="", version="v1", plural="pods", type=WholePod)
 ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", type=Object, metadata_only=True)
 NODE_LEASES = Resource(group="coordination.k8s.io", version="v1", plural="leases", type=LeaseObject)

@@ -126,7 +126,7 @@ async def test_a_healthy_installation_has_no_finding_and_each_fault_is_named(
             done = await doctor()
             assert done.code == 1
             (served,) = (each for each in done.json if each["check"] == "policies.served")
-            assert (served["severity"], served["mend"]) == ("error", "tas crd | kubectl apply -f -")
+            assert (served["severity"], served["run"]) == ("error", "tas crd | kubectl apply -f -")
             done = await tas("doctor", "--bus", server.url, "--kubeconfig", str(tmp_path / "absent"))
             assert done.code == 2
             assert "does not exist" in done.err

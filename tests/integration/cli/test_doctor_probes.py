@@ -17,7 +17,7 @@ from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.scheduler_files import Tls
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.clocks import Offset
-from tas.diagnosis.extender import Reach, Request
+from tas.diagnosis.extender import Distrust, Reach, Request
 from tas.diagnosis.finding import Missing
 from tas.diagnosis.url import Url
 from tests.certificates import Authority, Pair
@@ -105,29 +105,29 @@ async def test_an_extender_answers_a_scheduler_with_its_certificates(tmp_path: P
     assert found.unready.mend
 
 
-WRONG: dict[str, Callable[[Authority, Authority, Path], tuple[Pair, Tls, Reach, str]]] = {
+WRONG: dict[str, Callable[[Authority, Authority, Path], tuple[Pair, Tls, Reach | Distrust, str]]] = {
     "another CA": lambda ca, other, folder: (
         ca.server("tas"),
         tls_of(folder, other, ca.client("s")),
-        Reach.UNTRUSTED,
+        Distrust.ISSUER,
         "certificate",
     ),
     "another host": lambda ca, _, folder: (
         ca.server("tas", dns=("elsewhere",), ips=()),
         tls_of(folder, ca, ca.client("s")),
-        Reach.UNTRUSTED,
+        Distrust.NAME,
         "IP address mismatch",
     ),
     "another serverName": lambda ca, _, folder: (
         ca.server("tas"),
         tls_of(folder, ca, ca.client("s"), server_name="elsewhere"),
-        Reach.UNTRUSTED,
+        Distrust.NAME,
         "Hostname mismatch",
     ),
     "expired": lambda ca, _, folder: (
         ca.server("tas", lives=-DAY),
         tls_of(folder, ca, ca.client("s")),
-        Reach.UNTRUSTED,
+        Distrust.DATES,
         "expired",
     ),
     "no certificate": lambda ca, _, folder: (ca.server("tas"), tls_of(folder, ca, None), Reach.REFUSED, ""),
@@ -143,12 +143,19 @@ WRONG: dict[str, Callable[[Authority, Authority, Path], tuple[Pair, Tls, Reach, 
 @pytest.mark.parametrize("fault", WRONG)
 async def test_certificates_that_do_not_match_are_found(fault: str, tmp_path: Path) -> None:
     ca, other = Authority("ca"), Authority("other")
-    server, tls, reach, reason = WRONG[fault](ca, other, tmp_path)
+    server, tls, wrong, reason = WRONG[fault](ca, other, tmp_path)
     async with serving(extender(), server, ca, tmp_path) as url:
         found = await request_of(url, tls)
-    assert found.reach is reach, found
+    if isinstance(wrong, Distrust):
+        assert (found.reach, found.distrust) == (Reach.UNTRUSTED, wrong), found
+    else:
+        assert found.reach is wrong, found
     assert reason in found.reason
     assert found.reason
+    # Whoever signed a certificate, its end is seen.
+    assert found.expires is not None
+    assert (found.expires < time.time()) is (wrong is Distrust.DATES)
+    assert (found.client_expires is None) is (tls.cert is None)
 
 
 async def test_without_a_ca_the_certificate_is_not_verified_and_its_end_is_seen(tmp_path: Path) -> None:
@@ -167,6 +174,38 @@ async def test_a_proxy_and_another_program_are_seen(tmp_path: Path) -> None:
     async with serving(web.Application(), None, None, tmp_path) as url:
         found = await request_of(url, None)
         assert (found.reach, found.ours) == (Reach.ANSWERED, False)
+
+
+async def test_another_program_that_forbids_is_no_extender(tmp_path: Path) -> None:
+    async def forbidden(_request: web.Request) -> web.Response:
+        return web.json_response({"reason": "ask somebody else"}, status=403)
+
+    app = web.Application()
+    app.add_routes([web.get("/version", forbidden)])
+    async with serving(app, None, None, tmp_path) as url:
+        found = await request_of(url, None)
+    assert (found.reach, found.ours) == (Reach.ANSWERED, False)
+
+
+async def test_nested_json_of_another_program_is_no_crash(tmp_path: Path) -> None:
+    async def nested(_request: web.Request) -> web.Response:
+        return web.Response(text="[" * 100_000, content_type="application/json")
+
+    app = web.Application()
+    app.add_routes([web.get(path, nested) for path in ("/version", "/readyz", "/answers")])
+    async with serving(app, None, None, tmp_path) as url:
+        found = await read_extender(url, None, Address(url.host, url.port), is_guess=False)
+    assert isinstance(found.request, Request)
+    assert not found.request.ours
+    assert isinstance(found.unready, Missing)
+    assert isinstance(found.asked, Missing)
+
+
+async def test_a_host_that_cannot_exist_is_a_reason() -> None:
+    for scheme in ("http", "https"):
+        found = (await asked(Url(scheme, "a..b", 9001), None)).request
+        reason = found.reason if isinstance(found, Missing | Request) else ""
+        assert reason
 
 
 async def test_nobody_listens_and_a_name_that_is_not_known() -> None:
@@ -203,7 +242,9 @@ async def test_the_health_port_reports_workers_and_answers(tmp_path: Path) -> No
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(app, None, None, tmp_path))
         found: Awaitable[ExtenderRead] = read_extender(url, None, Address(url.host, url.port), is_guess=True)
-        _, _, unready, last = await found
+        read = await found
+    unready, last = read.unready, read.asked
+    assert read.health == str(url)
     assert unready == {"extender": "no complete list yet"}
     assert not isinstance(last, Missing)
     assert [(each.pod, each.status) for each in last] == [("web", 200)]

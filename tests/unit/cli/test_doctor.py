@@ -2,18 +2,24 @@
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from cli import cli
+from cli.doctor.cluster_facts import workload_of
 from cli.doctor.output import print_findings
 from cli.doctor.probes import offset_of
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing, Severity, finding, ok, unknown
+from tas.diagnosis.owner import Owner
+from tas.diagnosis.workloads import Expression, Workload
 from tests.unit.tas.configuring.samples import KUBEADM
+from workers.kubernetes.resources import PlacementPod
 
 CONFIGURATION = """\
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -83,6 +89,8 @@ def test_a_scheduler_without_a_configuration_has_no_extender(tmp_path: Path) -> 
     [
         ("kind: Service", "kind = 'Service'"),
         ("a: [", "no YAML"),
+        (f"{KUBEADM}---\n{KUBEADM}", "has 2 documents, must have one"),
+        ("", "has 0 documents"),
         (KUBEADM.replace("    - --leader-elect=true\n", "    - --policy-configmap=x\n"), "reads a Policy"),
         (KUBEADM.replace("    - --leader-elect=true\n", "    - --config=/elsewhere\n"), "/elsewhere is not mounted"),
     ],
@@ -115,18 +123,74 @@ def test_the_worst_is_first_and_one_reason_is_one_row(capsys: pytest.CaptureFixt
             ok("bus.version", "new enough"),
             unknown("bus.sync", absent),
             unknown("bus.streams", absent),
-            finding("bus.reached", Severity.ERROR, "refused", "tas run all"),
+            finding("bus.reached", Severity.ERROR, "refused", "start one", run="tas run all"),
         ],
         with_ok=False,
     )
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines[1:3]] == [["error", "bus.reached"], ["why:", "without"]]
-    assert ["mend:", "tas", "run", "all"] in lines
+    assert lines[3:5] == [["mend:", "start", "one"], ["run:", "tas", "run", "all"]]
     assert ["unknown", "bus.sync", "not", "checked:", "no", "bus"] in lines
     assert ["bus.streams", "mend:", "start", "one"] in lines
     assert lines[-1] == ["1", "error,", "2", "unknown,", "1", "ok"]
     print_findings([ok("bus.version", "new enough")], with_ok=True)
     assert "new enough" in capsys.readouterr().out
+
+
+def test_all_checks_of_a_group_are_printed_as_the_group(capsys: pytest.CaptureFixture[str]) -> None:
+    absent = Missing("no bus")
+    rights = unknown("rights.accounts", absent)
+    print_findings([unknown("bus.sync", absent), unknown("bus.streams", absent), rights], with_ok=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:3] == [["unknown", "bus", "not", "checked:", "no", "bus"], ["rights.accounts"]]
+    print_findings([unknown("bus.sync", absent), unknown("bus.streams", Missing("other"))], with_ok=False)
+    assert {"bus.sync", "bus.streams"} <= set(capsys.readouterr().out.split())
+
+
+def placement(spec: dict[str, Any], **metadata: Any) -> Workload:
+    """A pod as the API server sends it."""
+    pod = {"metadata": {"name": "web-5d-x", "namespace": "default"} | metadata, "spec": spec}
+    return workload_of(msgspec.json.decode(msgspec.json.encode(pod), type=PlacementPod))
+
+
+def test_a_pod_is_read_with_what_matters_for_placement() -> None:
+    one, two = (
+        {"matchExpressions": [{"key": key, "operator": "NotIn", "values": ["violating"]}]} for key in ("demo", "other")
+    )
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [one, two, {"matchFields": []}]},
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": one}],
+    }
+    spec = {
+        "affinity": {"nodeAffinity": affinity, "podAffinity": {"x": 1}},
+        "containers": [
+            {"image": "a", "resources": {"limits": {"cpu": "1"}}},
+            {"resources": {"requests": {"mem": "2"}}},
+        ],
+        "initContainers": [{"resources": {"limits": {"telemetry/scheduling": "1"}}}],
+        "nodeSelector": {"zone": "a"},
+    }
+    owner = {"kind": "ReplicaSet", "name": "web-5d", "controller": True}
+    labels = {"telemetry-policy": "demo", "pod-template-hash": "5d"}
+    found = placement(spec, labels=labels, ownerReferences=[{"kind": "Other", "name": "o"}, owner])
+    excluding = Expression("demo", "NotIn", ("violating",))
+    zone = Expression("zone", "In", ("a",))
+    assert found == Workload(
+        namespace="default",
+        name="web-5d-x",
+        owner=Owner("default", "Deployment", "web"),
+        policy="demo",
+        resources=frozenset({"cpu", "mem", "telemetry/scheduling"}),
+        required=((excluding, zone), (excluding._replace(key="other"), zone), (zone,)),
+        preferred=(excluding,),
+    )
+
+
+def test_a_pod_without_an_affinity_requires_its_selector_or_nothing() -> None:
+    assert placement({"nodeSelector": {"zone": "a"}}).required == ((Expression("zone", "In", ("a",)),),)
+    without: list[dict[str, Any]] = [{}, {"affinity": {}}, {"affinity": {"nodeAffinity": {}}}]
+    for spec in without:
+        assert placement(spec).required == ()
 
 
 @pytest.mark.parametrize("arguments", [("--skip", "bus.nothing"), ("--bus", "http://x"), ("--nothing",)])

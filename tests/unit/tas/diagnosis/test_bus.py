@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tas.diagnosis.bus import BusFacts, check_bus
+from tas.diagnosis.bus import BusFacts, WrongStream, check_bus
 from tas.diagnosis.finding import Missing, Severity
 from tests.unit.tas.diagnosis.found import bad, one, severities
 
@@ -26,7 +26,7 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"sync": False}, {"bus.sync": Severity.WARNING}),
         ({"sync": Missing("no monitor")}, {"bus.sync": Severity.UNKNOWN}),
         ({"sync": False, "embedded": True}, {"bus.sync": Severity.HINT}),
-        ({"wrong": ["KV_NODES: history is 1, must be 64"]}, {"bus.streams": Severity.ERROR}),
+        ({"wrong": [WrongStream("KV_NODES", "history is 1")]}, {"bus.streams": Severity.ERROR}),
         ({"absent": ["SAMPLES"]}, {"bus.streams": Severity.ERROR}),
         ({"cluster": "c"}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 3}}, {}),
@@ -38,7 +38,18 @@ def test_each_fault_is_found(fields: dict[str, object], found: dict[str, Severit
 
 
 def test_without_an_answer_nothing_else_is_checked() -> None:
-    findings = list(check_bus(Missing("no bus answers", "tas run all")))
+    findings = list(check_bus(Missing("no bus answers", run="tas run all")))
     assert severities(findings)["bus.reached"] is Severity.ERROR
     assert set(severities(findings).values()) == {Severity.ERROR, Severity.UNKNOWN}
-    assert one(findings, "bus.reached").mend == "tas run all"
+    assert one(findings, "bus.reached").run == "tas run all"
+
+
+def test_a_wrong_stream_is_deleted_by_a_person_who_knows_what_is_lost() -> None:
+    wrong = [WrongStream("KV_NODES", "history is 1"), WrongStream("KV_BREAKERS", "history is 1", "a pause")]
+    nodes, breakers = (
+        each for each in check_bus(msgspec.structs.replace(GOOD, wrong=wrong)) if each.check == "bus.streams"
+    )
+    assert nodes.mend.endswith("and its content is built again")
+    assert nodes.run == "nats --server nats://h:4222 stream rm KV_NODES"
+    assert breakers.mend.endswith("but a pause are lost")
+    assert "--force" not in breakers.run

@@ -39,6 +39,7 @@ def test_clocks_that_agree_have_no_finding() -> None:
         ({"bus": Missing("no bus")}, {"clocks.bus": Severity.UNKNOWN}),
         ({"extender": Offset(11.0)}, {"clocks.extender": Severity.ERROR}),
         ({"nodes": {"a": 4.0}}, {"clocks.nodes": Severity.WARNING}),
+        ({"nodes": {"a": 4.0}, "api_server": Offset(0.0, 3.0)}, {}),
         ({"nodes": {"a": -3600.0}}, {"clocks.nodes": Severity.ERROR}),
         ({"nodes": {"a": -39.0}}, {}),
         ({"nodes": Missing("forbidden")}, {"clocks.nodes": Severity.UNKNOWN}),
@@ -55,3 +56,5 @@ def test_the_worst_node_is_named_with_its_direction() -> None:
     facts = msgspec.structs.replace(GOOD, api_server=Offset(0.0), nodes={"a": 5.0, "b": 61.0, "c": 0.0})
     found = one(check_clocks(facts), "clocks.nodes")
     assert found.what == "the clocks of a, b differ: that of b is 61 s ahead of the API server"
+    unasked = msgspec.structs.replace(facts, api_server=Missing("no answer"))
+    assert one(check_clocks(unasked), "clocks.nodes").what.endswith("61 s ahead of this machine")

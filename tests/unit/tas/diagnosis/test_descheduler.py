@@ -5,9 +5,17 @@ from typing import Any
 
 import pytest
 
-from tas.diagnosis.descheduler import DeschedulerFacts, NodeState, check_descheduler, is_descheduler, version_of
-from tas.diagnosis.finding import Missing, Severity
-from tests.unit.tas.diagnosis.found import bad
+from tas.diagnosis.descheduler import (
+    Descheduler,
+    DeschedulerFacts,
+    NodeState,
+    check_descheduler,
+    is_descheduler,
+    version_of,
+)
+from tas.diagnosis.finding import Finding, Missing, Severity
+from tas.diagnosis.owner import Owner
+from tests.unit.tas.diagnosis.found import bad, one
 from tests.unit.tas.diagnosis.samples import policy
 
 REPOSITORY = "registry.k8s.io/descheduler/descheduler"
@@ -17,17 +25,27 @@ def nodes(*ready: bool, offers: bool = False) -> list[NodeState]:
     return [NodeState(f"n{number}", each, offers) for number, each in enumerate(ready)]
 
 
-def found(
+OWNER = Owner("kube-system", "Deployment", "descheduler")
+
+
+def findings(
     images: Collection[str] | Missing = (f"{REPOSITORY}:v0.36.0",),
     *,
     of: Any = None,
     requested: bool = False,
     strategy: str = "deschedule",
-) -> dict[str, Severity]:
+) -> list[Finding]:
     facts = DeschedulerFacts(
-        images=images, nodes=of or nodes(True, True), policies=[policy("demo", strategy)], requested=requested
+        found=images if isinstance(images, Missing) else [Descheduler(image, OWNER) for image in images],
+        nodes=of or nodes(True, True),
+        policies=[policy("demo", strategy)],
+        requested=requested,
     )
-    return bad(check_descheduler(facts))
+    return list(check_descheduler(facts))
+
+
+def found(images: Collection[str] | Missing = (f"{REPOSITORY}:v0.36.0",), **facts: Any) -> dict[str, Severity]:
+    return bad(findings(images, **facts))
 
 
 @pytest.mark.parametrize(
@@ -42,19 +60,29 @@ def found(
         ("0.25", True),
     ],
 )
-def test_versions_that_evict_nothing_are_found(version: str, broken: bool) -> None:
-    assert found([f"{REPOSITORY}:{version}"]) == ({"descheduler.version": Severity.ERROR} if broken else {})
+def test_facts_c48_versions_that_evict_nothing_are_found(version: str, broken: bool) -> None:
+    which = "descheduler.version" if broken else "descheduler.resource"
+    assert found([f"{REPOSITORY}:{version}"], requested=True) == {which: Severity.ERROR}
+    # They work if no pod requests the resource, or if nodes offer it.
+    assert found([f"{REPOSITORY}:{version}"]) == {}
     assert found([f"{REPOSITORY}:{version}"], of=nodes(True, True, offers=True), requested=True) == {}
+
+
+def test_the_owner_of_a_descheduler_is_named() -> None:
+    old = one(findings([f"{REPOSITORY}:v0.25.0"], requested=True), "descheduler.version")
+    assert old.what.startswith(f"kube-system/descheduler runs {REPOSITORY}:v0.25.0")
 
 
 def test_facts_c35_a_resource_that_no_node_offers_is_found() -> None:
     assert found(requested=True) == {"descheduler.resource": Severity.ERROR}
     assert found(requested=True, of=nodes(True, True, offers=True)) == {}
+    half = [*nodes(True, offers=True), *nodes(True)]
+    assert found(requested=True, of=half) == {"descheduler.resource": Severity.ERROR}
 
 
 @pytest.mark.parametrize("ready", [(), (True,), (True, False)])
 def test_fewer_than_two_ready_nodes_are_found(ready: tuple[bool, ...]) -> None:
-    facts = DeschedulerFacts(images=(), nodes=nodes(*ready), policies=[policy("demo", "deschedule")], requested=False)
+    facts = DeschedulerFacts(found=(), nodes=nodes(*ready), policies=[policy("demo", "deschedule")], requested=False)
     assert bad(check_descheduler(facts))["descheduler.nodes"] is Severity.WARNING
 
 
@@ -67,7 +95,7 @@ def test_what_cannot_be_known_is_not_ok() -> None:
     assert found([f"{REPOSITORY}@sha256:0"]) == {"descheduler.version": Severity.UNKNOWN}
     assert set(found(Missing("forbidden")).values()) == {Severity.UNKNOWN}
     assert set(found(of=Missing("forbidden")).values()) == {Severity.UNKNOWN}
-    no_policies = DeschedulerFacts(images=(), nodes=nodes(True, True), policies=Missing("no bus"), requested=False)
+    no_policies = DeschedulerFacts(found=(), nodes=nodes(True, True), policies=Missing("no bus"), requested=False)
     assert set(bad(check_descheduler(no_policies)).values()) == {Severity.UNKNOWN}
 
 

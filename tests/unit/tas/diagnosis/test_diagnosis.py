@@ -9,7 +9,7 @@ from tas.configuring.control_planes import SchedulerState
 from tas.diagnosis.bus import BusFacts
 from tas.diagnosis.checks import CHECKS
 from tas.diagnosis.clocks import ClockFacts, Offset
-from tas.diagnosis.descheduler import DeschedulerFacts, NodeState
+from tas.diagnosis.descheduler import Descheduler, DeschedulerFacts, NodeState
 from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
 from tas.diagnosis.extender import Asked, ExtenderFacts, Reach, Request
 from tas.diagnosis.finding import Missing, Severity
@@ -22,7 +22,7 @@ from tas.values.quantity import parse_quantity
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy
 from tests.unit.tas.diagnosis.test_scheduler import ENTRY, configuration
-from tests.unit.tas.diagnosis.test_workloads import pod
+from tests.unit.tas.diagnosis.test_workloads import WEB, pod
 
 NOW = 1_000_000.0
 DEMO = policy("demo", "dontschedule", "deschedule")
@@ -46,6 +46,7 @@ GOOD = Facts(
             presented=True,
             expires=NOW + 90 * 86400.0,
         ),
+        health="http://127.0.0.1:9002",
         unready={},
         asked=[Asked(time=NOW, status=200, error="", namespace="default", pod="web-1")],
         pods=frozenset({("default", "web-1")}),
@@ -64,7 +65,9 @@ GOOD = Facts(
             control_planes=[SchedulerState(node="cp", digest="1", ready=True)],
             nodes=NODES,
         ),
-        descheduler=DeschedulerFacts(images=["descheduler:v0.36.0"], nodes=NODES, policies=[DEMO], requested=True),
+        descheduler=DeschedulerFacts(
+            found=[Descheduler("descheduler:v0.36.0", WEB)], nodes=NODES, policies=[DEMO], requested=True
+        ),
         rights=[Reviewed(account="tas-watch", allowed=dict.fromkeys(rights_of("tas-watch"), True))],
     ),
 )
@@ -78,25 +81,22 @@ def test_a_healthy_installation_has_every_check_and_no_finding() -> None:
 
 
 def test_without_a_cluster_nothing_of_a_cluster_is_checked() -> None:
-    facts = msgspec.structs.replace(GOOD, cluster=None, policies=PolicyFacts(stored=[StoredPolicy(policy=DEMO)]))
+    policies = PolicyFacts(stored=[StoredPolicy(policy=DEMO)], in_api=None, has_api=False)
+    facts = msgspec.structs.replace(GOOD, cluster=None, policies=policies)
     findings = diagnose(facts)
     assert bad(findings) == {}
     assert {each.check.partition(".")[0] for each in findings}.isdisjoint(OF_A_CLUSTER)
     assert "clocks.nodes" not in severities(findings)
 
 
-def test_a_cluster_that_was_not_given_is_unknown() -> None:
-    findings = diagnose(msgspec.structs.replace(GOOD, cluster=Missing("not given", "tas doctor --kubeconfig FILE")))
-    found = {
-        check: severity for check, severity in severities(findings).items() if check.partition(".")[0] in OF_A_CLUSTER
-    }
-    assert {check.partition(".")[0] for check in found} == OF_A_CLUSTER
-    assert set(found.values()) == {Severity.UNKNOWN}
+def test_a_cluster_that_was_not_given_is_unknown_and_no_error() -> None:
+    assert GOOD.cluster is not None
+    cluster = msgspec.structs.replace(GOOD.cluster, server=Missing("not given"), is_asked=False)
+    assert bad(diagnose(msgspec.structs.replace(GOOD, cluster=cluster))) == {"cluster.reached": Severity.UNKNOWN}
 
 
 def test_an_api_server_that_does_not_answer_is_the_error() -> None:
     assert GOOD.cluster is not None
-    assert not isinstance(GOOD.cluster, Missing)
     cluster = msgspec.structs.replace(GOOD.cluster, server=Missing("refused", "correct --kubeconfig"))
     found = one(diagnose(msgspec.structs.replace(GOOD, cluster=cluster)), "cluster.reached")
     assert (found.severity, found.what) == (Severity.ERROR, "refused")
@@ -112,7 +112,6 @@ def test_an_api_server_that_does_not_answer_is_the_error() -> None:
 )
 def test_the_resource_of_pods_is_that_of_the_entry_of_the_scheduler(document: Any, severity: Severity) -> None:
     assert GOOD.cluster is not None
-    assert not isinstance(GOOD.cluster, Missing)
     scheduler = msgspec.structs.replace(GOOD.cluster.scheduler, configuration=document)
     cluster = msgspec.structs.replace(GOOD.cluster, scheduler=scheduler)
     findings = diagnose(msgspec.structs.replace(GOOD, cluster=cluster))

@@ -7,6 +7,7 @@ import pytest
 
 from tas.diagnosis.extender import (
     Asked,
+    Distrust,
     ExtenderFacts,
     Reach,
     Request,
@@ -20,11 +21,18 @@ from tests.unit.tas.diagnosis.found import bad, one, severities
 NOW = 1_000_000.0
 DAY = 86400.0
 REQUEST = Request(
-    url="https://tas:9001", reach=Reach.ANSWERED, ours=True, verifies=True, presented=True, expires=NOW + 90 * DAY
+    url="https://tas:9001",
+    reach=Reach.ANSWERED,
+    ours=True,
+    verifies=True,
+    presented=True,
+    expires=NOW + 90 * DAY,
+    client_expires=NOW + 80 * DAY,
 )
 ASKED = Asked(time=NOW - 5, status=200, error="", namespace="default", pod="web")
 GOOD = ExtenderFacts(
     request=REQUEST,
+    health="http://127.0.0.1:9002",
     unready={},
     asked=[ASKED],
     pods=frozenset({("default", "web")}),
@@ -80,6 +88,10 @@ PROXY = {"HTTPS_PROXY": "http://me:secret@proxy:3128"}
         ),
         (request(expires=NOW + 29 * DAY), {"extender.expires": Severity.WARNING}),
         (request(expires=NOW - 1), {"extender.expires": Severity.ERROR}),
+        (request(client_expires=NOW + 29 * DAY), {"extender.expires": Severity.WARNING}),
+        (request(client_expires=NOW - 1), {"extender.expires": Severity.ERROR}),
+        (request(client_expires=None), {}),
+        ({"asked": [msgspec.structs.replace(ASKED, time=NOW + 9)]}, {}),
         (request(via="1.1 squid"), {"proxy.extender": Severity.WARNING}),
         ({"unready": {"extender": "no complete list yet"}}, {"extender.ready": Severity.ERROR}),
         ({"unready": Missing("refused")}, {"extender.ready": Severity.UNKNOWN}),
@@ -100,6 +112,31 @@ PROXY = {"HTTPS_PROXY": "http://me:secret@proxy:3128"}
 )
 def test_each_fault_is_found(fields: dict[str, Any], found: dict[str, Severity]) -> None:
     assert bad(check_extender(msgspec.structs.replace(GOOD, **fields))) == found
+
+
+@pytest.mark.parametrize(
+    ("distrust", "run"),
+    [
+        (Distrust.ISSUER, "tas configure -cert client.crt -key client.key --cacert ca.crt"),
+        (Distrust.NAME, "tas certs renew DIR --server-name tas --server-name NAME"),
+        (Distrust.DATES, "tas certs renew DIR"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_decides_what_mends_it(distrust: Distrust, run: str) -> None:
+    facts = msgspec.structs.replace(GOOD, **request(reach=Reach.UNTRUSTED, reason="bad", distrust=distrust))
+    assert one(check_extender(facts), "extender.ca").run == run
+
+
+@pytest.mark.parametrize(
+    ("own", "run"),
+    [
+        (PROXY, "export NO_PROXY=10.0.0.1"),
+        (PROXY | {"NO_PROXY": "a,b"}, "export NO_PROXY=a,b,10.0.0.1"),
+        (PROXY | {"no_proxy": "c"}, "export NO_PROXY=c,10.0.0.1"),
+    ],
+)
+def test_what_is_excepted_from_the_proxy_stays_excepted(own: dict[str, str], run: str) -> None:
+    assert one(check_extender(msgspec.structs.replace(GOOD, own_environment=own)), "proxy.here").run == run
 
 
 def test_the_password_of_a_proxy_is_not_shown() -> None:
@@ -154,6 +191,10 @@ def test_a_proxy_is_used_as_by_a_program_in_go(url: str, without: str, is_used: 
         ("https://me:secret@tas/x", "https://tas:443"),
         ("https://[::1]:9001/", "https://[::1]:9001"),
         ("tas:9001", "None"),
+        ("https://tas:99999", "None"),
+        ("https://tas:0", "None"),
+        ("https://t$(reboot)as:9001", "None"),
+        ("https://a b", "None"),
     ],
 )
 def test_a_url_has_scheme_host_and_port(text: str, shown: str) -> None:

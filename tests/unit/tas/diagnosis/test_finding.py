@@ -2,7 +2,7 @@
 
 import pytest
 
-from tas.diagnosis.finding import Finding, Missing, Severity, exit_code, finding, left, ok, some, unknown
+from tas.diagnosis.finding import Finding, Missing, Severity, command, exit_code, finding, left, ok, some, unknown
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,24 @@ def test_a_check_is_skipped_by_its_id_or_by_its_group(skipped: tuple[str, ...], 
 
 
 def test_an_unmade_check_has_the_reason_and_what_makes_it_possible() -> None:
-    found: Finding = unknown("bus.sync", Missing("no monitor", "--bus-monitor URL"))
-    assert (found.severity, found.what, found.mend) == (
+    found: Finding = unknown("bus.sync", Missing("no monitor", "give it", "tas doctor --bus-monitor URL"))
+    assert (found.severity, found.what, found.mend, found.run) == (
         Severity.UNKNOWN,
         "not checked: no monitor",
-        "--bus-monitor URL",
+        "give it",
+        "tas doctor --bus-monitor URL",
     )
 
 
 def test_a_text_of_a_server_cannot_control_the_terminal() -> None:
-    assert "\x1b" not in finding("bus.reached", Severity.ERROR, "a\x1b[31mb").what
+    hostile = "a\x1b[31mb\nc\u202ed"
+    found = finding("bus.reached", Severity.ERROR, hostile, hostile, run=hostile)
+    for text in (found.what, found.mend, found.run):
+        assert text == r"a\x1b[31mb\nc\u202ed"
+
+
+def test_a_name_is_no_more_than_an_argument_of_a_command() -> None:
+    assert command("kubectl", "edit", "a;reboot", "$(b)") == "kubectl edit 'a;reboot' '$(b)'"
 
 
 def test_many_names_are_counted() -> None:

@@ -53,12 +53,14 @@ def test_the_name_of_node_exporter_in_a_policy_is_found_under_the_name_of_the_ad
     found = one(check_metrics(facts("node_health_metric")), "metrics.present")
     assert found.severity is Severity.ERROR
     assert found.what.endswith("but there is health_metric")
-    assert found.mend == "kubectl edit taspolicy --namespace default demo (set metricname: health_metric)"
+    assert found.mend == "set metricname: health_metric"
+    assert found.run == "kubectl edit taspolicy --namespace default demo"
 
 
 def test_a_policy_of_a_directory_is_corrected_in_its_file() -> None:
     found = one(check_metrics(msgspec.structs.replace(facts("node_health_metric"), in_files=True)), "metrics.present")
-    assert found.mend == "in the file of default/demo: metricname: health_metric (tas get policies shows the file)"
+    assert found.mend == "set metricname: health_metric in the file of default/demo, which this shows"
+    assert found.run == "tas get policies"
 
 
 def test_a_name_that_only_the_custom_metrics_api_has_is_suggested() -> None:
@@ -72,7 +74,7 @@ def test_a_metric_that_is_offered_and_not_collected_differs_from_one_that_does_n
     assert "tas run collect" in found.mend
     nothing = one(check_metrics(facts("load1", stored={}, offered=Missing("403"))), "metrics.present")
     assert nothing.what.endswith("no node has a sample")
-    assert nothing.mend == "tas get sources; tas trace load1 a"
+    assert nothing.run == "tas trace load1 a"
 
 
 def test_a_metric_of_another_source_is_found() -> None:
@@ -87,6 +89,26 @@ def test_stale_samples_and_nodes_without_samples_are_found() -> None:
     some = facts(stored={"b": samples("health_metric")})
     assert bad(check_metrics(some)) == {"metrics.nodes": Severity.WARNING}
     assert "1 of 1 nodes have no fresh sample: a" in one(check_metrics(some), "metrics.nodes").what
+
+
+def test_each_policy_has_its_own_limit_of_age() -> None:
+    """A sample that is fresh for one policy is stale for another."""
+    rules = {"dontschedule": {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 1}]}}
+    quick = policy("quick", spec={"staleAfter": "10s", "strategies": rules})
+    slow = policy("slow", spec={"staleAfter": "5m", "strategies": rules})
+    found = MetricFacts(
+        policies=[quick, slow],
+        samples={"a": samples("m", age=60.0), "b": samples("m", age=60.0)},
+        nodes={"a": {}, "b": {}},
+        now=NOW,
+        stale_after=120.0,
+    )
+    stale = one(check_metrics(found), "metrics.fresh")
+    assert stale.what == "m of default/quick: the newest sample is 60 s old, and stale after 10 s"
+    assert bad(check_metrics(found)) == {"metrics.fresh": Severity.ERROR}
+    one_fresh = msgspec.structs.replace(found, samples={**found.samples, "a": samples("m", age=1.0)})
+    lacking = one(check_metrics(one_fresh), "metrics.nodes")
+    assert lacking.what == "m of default/quick: 1 of 2 nodes have no fresh sample: b"
 
 
 def test_a_node_that_no_policy_selects_needs_no_sample() -> None:

@@ -11,6 +11,11 @@ DEMO = StoredPolicy(policy=policy("demo", "deschedule"), uid="1", created=10.0)
 OTHER = StoredPolicy(policy=policy("demo", "deschedule", namespace="other"), uid="2", created=5.0)
 
 
+def in_files(*stored: StoredPolicy) -> PolicyFacts:
+    """Policies of a directory."""
+    return PolicyFacts(stored=stored, in_api=None, has_api=False)
+
+
 def test_a_policy_that_is_mirrored_has_no_finding() -> None:
     findings = list(check_policies(PolicyFacts(stored=[DEMO], in_api=[KEY])))
     assert bad(findings) == {}
@@ -18,19 +23,20 @@ def test_a_policy_that_is_mirrored_has_no_finding() -> None:
 
 
 def test_without_a_cluster_nothing_is_compared() -> None:
-    assert "policies.mirrored" not in severities(check_policies(PolicyFacts(stored=[DEMO])))
+    assert "policies.mirrored" not in severities(check_policies(in_files(DEMO)))
 
 
 def test_policies_of_two_namespaces_that_want_one_label_are_found_with_the_owner() -> None:
-    found = one(check_policies(PolicyFacts(stored=[DEMO, OTHER])), "policies.label")
+    found = one(check_policies(in_files(DEMO, OTHER)), "policies.label")
     assert found.severity is Severity.WARNING
     assert "other/demo sets the label" in found.what
-    assert found.mend == "give default/demo another name"
+    assert found.mend.startswith("give default/demo another name")
+    assert found.run == "kubectl get taspolicy --namespace default demo -o yaml"
 
 
 def test_policies_of_one_name_without_labels_share_nothing() -> None:
     quiet = [StoredPolicy(policy=policy("demo", "dontschedule", namespace=name)) for name in ("a", "b")]
-    assert bad(check_policies(PolicyFacts(stored=quiet))) == {}
+    assert bad(check_policies(in_files(*quiet))) == {}
 
 
 def test_what_is_wrong_with_the_store_is_found() -> None:
@@ -39,8 +45,9 @@ def test_what_is_wrong_with_the_store_is_found() -> None:
     assert "not on the bus: default/demo" in one(check_policies(absent), "policies.mirrored").what
     extra = one(check_policies(PolicyFacts(stored=[DEMO], in_api=[])), "policies.mirrored")
     assert extra.what == "not in the API server: default/demo"
-    unserved = PolicyFacts(stored=[], in_api=[], is_served=False)
-    assert one(check_policies(unserved), "policies.served").mend == "tas crd | kubectl apply -f -"
+    unserved = list(check_policies(PolicyFacts(stored=[DEMO], in_api=None)))
+    assert one(unserved, "policies.served").run == "tas crd | kubectl apply -f -"
+    assert bad(unserved) == {"policies.served": Severity.ERROR, "policies.mirrored": Severity.UNKNOWN}
 
 
 def test_the_worst_problem_of_a_policy_is_named() -> None:
@@ -48,13 +55,11 @@ def test_the_worst_problem_of_a_policy_is_named() -> None:
         Problem(field="a", value="1", reason="is ignored", refused=False),
         Problem(field="b", value="2", reason="must be x", refused=True),
     ]
-    found = one(
-        check_policies(PolicyFacts(stored=[StoredPolicy(policy=policy("demo"), problems=problems)])), "policies.valid"
-    )
+    found = one(check_policies(in_files(StoredPolicy(policy=policy("demo"), problems=problems))), "policies.valid")
     assert found.what == "default/demo: b = 2: must be x, and 1 more"
-    assert found.mend == "kubectl get taspolicy --namespace default demo -o yaml | tas policy lint -"
-    filed = StoredPolicy(policy=policy("demo"), problems=problems, origin="demo.yaml")
-    assert one(check_policies(PolicyFacts(stored=[filed])), "policies.valid").mend == "tas policy lint demo.yaml"
+    assert found.run == "kubectl get taspolicy --namespace default demo -o yaml | tas policy lint -"
+    filed = StoredPolicy(policy=policy("demo"), problems=problems, origin="my demo.yaml")
+    assert one(check_policies(in_files(filed)), "policies.valid").run == "tas policy lint 'my demo.yaml'"
 
 
 def test_without_facts_nothing_is_ok() -> None:

@@ -49,14 +49,16 @@ def test_a_missing_right_is_named_with_the_file_that_gives_it() -> None:
     found = one(check_rights([lacking]), "rights.accounts")
     assert found.severity is Severity.ERROR
     assert found.what == "tas-marks may not: get taspolicies.telemetry.intel.com, patch nodes/status"
-    assert found.mend == "kubectl apply -f deploy/rbac/marks.yaml"
+    assert found.run == "tas files --to tas-files && kubectl apply -f tas-files/rbac/marks.yaml"
 
 
 def test_the_user_of_the_kubeconfig_and_the_original_account_get_several_roles() -> None:
     own = one(check_rights([reviewed(SELF, Right("patch", "nodes"))]), "rights.accounts")
     assert own.what == "the user of the kubeconfig may not: patch nodes"
+    assert own.run.endswith("&& kubectl apply -f tas-files/rbac")
     original = one(check_rights([reviewed(ORIGINAL, Right("patch", "nodes"))]), "rights.accounts")
-    assert original.mend.count("-f deploy/rbac/") == 4
+    names = ("watch", "labels", "collect", "original")
+    assert original.run.endswith(" ".join(f"-f tas-files/rbac/{name}.yaml" for name in names))
 
 
 def test_without_facts_nothing_is_ok() -> None:

@@ -59,7 +59,11 @@ def test_what_tas_configure_writes_has_no_finding() -> None:
         (entry(nodeCacheCapable=None), {"scheduler.names": Severity.WARNING}),
         (entry(ignorable=False), {}),
         (entry(managedResources=None), {}),
-        (entry(managedResources=None, ignorable=None), {"scheduler.outage": Severity.ERROR}),
+        (entry(managedResources=None, ignorable=None), {"scheduler.outage": Severity.WARNING}),
+        (
+            entry(urlPrefix="tas:9001"),
+            {"scheduler.configured": Severity.ERROR, "scheduler.verifies": Severity.UNKNOWN},
+        ),
         (entry(managedResources=[{"name": "telemetry/scheduling"}]), {"scheduler.resource": Severity.ERROR}),
         ({"minor": 24}, {"scheduler.valid": Severity.ERROR}),
         ({"minor": None}, {"scheduler.valid": Severity.UNKNOWN}),
@@ -95,3 +99,9 @@ def test_without_the_file_the_annotation_of_tas_configure_is_evidence_of_the_ent
     assert severities(findings)["scheduler.verifies"] is Severity.UNKNOWN
     unknown = msgspec.structs.replace(GOOD, configuration=Missing("elsewhere"), control_planes=())
     assert one(check_scheduler(unknown), "scheduler.configured").severity is Severity.UNKNOWN
+
+
+def test_the_password_of_a_url_is_not_shown() -> None:
+    facts = msgspec.structs.replace(GOOD, **entry(urlPrefix="https://me:secret@tas:9001/scheduler"))
+    found = one(check_scheduler(facts), "scheduler.configured")
+    assert found.what == "file has the extender https://tas:9001/scheduler"

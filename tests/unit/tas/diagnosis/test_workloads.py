@@ -2,45 +2,50 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tas.diagnosis.finding import Missing, Severity
-from tas.diagnosis.workloads import Expression, Workload, check_workloads, workload_of
+from tas.diagnosis.owner import Owner
+from tas.diagnosis.workloads import Expression, Term, Workload, check_workloads
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy
 
 RESOURCE = "telemetry/scheduling"
 DEMO = policy("demo", "dontschedule", "deschedule")
 POLICIES = {DEMO.key: DEMO}
-NOT_VIOLATING = {"key": "demo", "operator": "NotIn", "values": ["violating"]}
 
 
-def required(*expressions: Any) -> dict[str, Any]:
-    terms = {"nodeSelectorTerms": [{"matchExpressions": list(expressions)}]}
-    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+def excluding(key: str = "demo") -> Expression:
+    return Expression(key, "NotIn", ("violating",))
 
 
-def preferred(*expressions: Any) -> dict[str, Any]:
-    weighted = [{"weight": 1, "preference": {"matchExpressions": list(expressions)}}]
-    return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}}
+ZONE = Expression("zone", "In", ("a",))
+WEB = Owner("default", "Deployment", "web")
 
 
 def pod(
-    spec: object = None,
-    *,
+    *required: Term,
+    preferred: Term = (),
     policy: str = "demo",
     namespace: str = "default",
-    owner: str = "ReplicaSet web",
+    kind: str = "Deployment",
     limit: bool = True,
 ) -> Workload:
-    containers = {"containers": [{"resources": {"limits": {RESOURCE: "1"}}} if limit else {}]}
-    return workload_of(
+    return Workload(
         namespace=namespace,
         name="web-1",
-        owner=owner,
-        labels={"telemetry-policy": policy} if policy else {},
-        spec=containers | (spec if isinstance(spec, dict) else required(NOT_VIOLATING)),
+        owner=WEB._replace(namespace=namespace, kind=kind),
+        policy=policy,
+        resources=frozenset([RESOURCE] if limit else []),
+        required=required or ((excluding(),),),
+        preferred=preferred,
     )
+
+
+def bare(**fields: Any) -> Workload:
+    """A pod that requires nothing of its node."""
+    return msgspec.structs.replace(pod(**fields), required=())
 
 
 def test_a_pod_with_label_resource_and_affinity_has_no_finding() -> None:
@@ -56,16 +61,26 @@ def test_a_pod_with_label_resource_and_affinity_has_no_finding() -> None:
         ([pod(), pod(policy="dem")], {"workloads.policy": Severity.ERROR}),
         ([pod(namespace="other")], {"workloads.label": Severity.WARNING, "workloads.policy": Severity.ERROR}),
         ([pod(limit=False)], {"workloads.resource": Severity.ERROR}),
-        ([pod({})], {"workloads.affinity": Severity.WARNING}),
-        ([pod(preferred(NOT_VIOLATING))], {"workloads.affinity": Severity.WARNING}),
+        ([bare()], {"workloads.affinity": Severity.WARNING}),
+        ([bare(preferred=(excluding(),))], {"workloads.affinity": Severity.WARNING}),
         (
-            [pod(required(NOT_VIOLATING | {"key": "scheduling-policy"}))],
+            [pod((excluding("scheduling-policy"),))],
             {"workloads.affinity": Severity.WARNING, "workloads.key": Severity.WARNING},
         ),
-        ([pod(required({"key": "demo", "operator": "DoesNotExist"}))], {}),
-        ([pod(), pod(required({"key": "zone", "operator": "In", "values": ["a"]}))], {}),
-        ([pod(), pod(owner="DaemonSet agent")], {"workloads.daemonset": Severity.ERROR}),
-        ([pod(), pod({}, owner="DaemonSet agent")], {}),
+        ([pod((Expression("demo", "DoesNotExist"),))], {}),
+        ([pod((Expression("demo", "Exists"),))], {"workloads.affinity": Severity.WARNING}),
+        ([pod((Expression("demo", "In", ("healthy",)),))], {}),
+        # Of several terms a node must match only one.
+        ([pod((excluding(),), (ZONE,))], {"workloads.affinity": Severity.WARNING}),
+        ([pod((excluding(),), (ZONE, excluding()))], {}),
+        ([pod((excluding(),), ())], {"workloads.affinity": Severity.WARNING}),
+        ([pod(), pod((ZONE,))], {}),
+        ([pod(), pod(kind="DaemonSet")], {"workloads.daemonset": Severity.ERROR}),
+        (
+            [pod(), pod((Expression("demo", "DoesNotExist"),), kind="DaemonSet")],
+            {"workloads.daemonset": Severity.ERROR},
+        ),
+        ([pod(), pod((ZONE,), kind="DaemonSet")], {}),
     ],
 )
 def test_each_fault_is_found(pods: list[Workload], found: dict[str, Severity]) -> None:
@@ -76,36 +91,32 @@ def test_pods_need_no_resource_if_the_scheduler_asks_for_every_pod() -> None:
     assert bad(check_workloads([pod(limit=False)], POLICIES, ())) == {}
 
 
-def test_a_preferred_affinity_is_named_as_the_cause() -> None:
-    found = one(check_workloads([pod(preferred(NOT_VIOLATING))], POLICIES, ()), "workloads.affinity")
-    assert found.what.endswith("a preferred one has no effect")
+@pytest.mark.parametrize("found", [bare(preferred=(excluding(),)), pod((excluding(),), (ZONE,))])
+def test_an_affinity_without_an_effect_is_named_as_the_cause(found: Workload) -> None:
+    (affinity,) = (each for each in check_workloads([found], POLICIES, ()) if each.check == "workloads.affinity")
+    assert "a preferred affinity has no effect" in affinity.what
+    assert affinity.run == "kubectl --namespace default edit deployment web"
+
+
+def test_where_no_pod_names_the_policy_the_workload_is_to_be_filled_in() -> None:
+    found = one(check_workloads([bare(policy="")], POLICIES, ()), "workloads.affinity")
+    assert found.run == "kubectl --namespace NAMESPACE edit deployment NAME"
 
 
 def test_the_namespace_that_has_the_policy_is_named() -> None:
     found = one(check_workloads([pod(), pod(namespace="other")], POLICIES, ()), "workloads.policy")
-    assert found.what == "pods of other name the policy demo, which does not exist there, but in default"
+    assert found.what == "pods of other/web name the policy demo, which does not exist in other, but in default"
+    assert found.run == "kubectl --namespace other edit deployment web"
 
 
 def test_labels_of_labeling_that_nobody_uses_are_a_hint() -> None:
     cards = policy("cards", "labeling")
     key = "telemetry.aware.scheduling.cards/card0"
     policies = {cards.key: cards}
-    unused = check_workloads([pod({}, policy="")], policies, ())
+    unused = check_workloads([bare(policy="")], policies, ())
     assert bad(unused) == {"workloads.affinity": Severity.HINT}
-    used = pod(required({"key": key, "operator": "In", "values": ["true"]}), policy="")
-    assert bad(check_workloads([used], policies, ())) == {}
-    by_selector = pod({"nodeSelector": {key: "true"}}, policy="")
-    assert bad(check_workloads([by_selector], policies, ())) == {}
-
-
-@pytest.mark.parametrize("spec", [None, [], {"affinity": 3}, {"containers": {"a": 1}, "nodeSelector": [1]}])
-def test_a_spec_that_is_not_as_it_should_be_counts_as_absent(spec: object) -> None:
-    found = workload_of(namespace="a", name="b", owner="", labels={}, spec=spec)
-    assert (found.required, found.preferred, found.resources) == ((), (), frozenset())
-
-
-def test_an_expression_is_read_with_its_values() -> None:
-    assert pod().required == (Expression("demo", "NotIn", ("violating",)),)
+    for used in (pod((Expression(key, "In", ("true",)),), policy=""), bare(preferred=(Expression(key, "Exists"),))):
+        assert "workloads.affinity" not in bad(check_workloads([used], policies, ()))
 
 
 @pytest.mark.parametrize(("pods", "policies"), [(Missing("403"), POLICIES), ([pod()], Missing("no bus"))])
