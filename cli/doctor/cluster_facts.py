@@ -15,10 +15,10 @@ from tas.configuring.versions import minor_of_version
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.descheduler import Descheduler, NodeState, is_descheduler
 from tas.diagnosis.finding import Missing
-from tas.diagnosis.owner import owner_of
+from tas.diagnosis.owner import Owner, owner_of
 from tas.diagnosis.rights import ACCOUNTS as KNOWN_ACCOUNTS
 from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, Right, rights_of
-from tas.diagnosis.workloads import Expression, Term, Workload
+from tas.diagnosis.workloads import DaemonSetTemplate, Expression, Term, Workload
 from tas.enforcing.node_resource import RESOURCE
 from tas.errors import InvalidInputError
 from tas.policy.policy import POD_LABEL, PolicyKey
@@ -28,6 +28,7 @@ from workers.kubernetes.errors import NotFoundError
 from workers.kubernetes.resources import (
     ACCOUNTS,
     CUSTOM_METRICS,
+    DAEMON_SETS,
     FULL_NODES,
     NODE_LEASES,
     OWN_REVIEWS,
@@ -78,6 +79,7 @@ class ClusterRead(NamedTuple):
     nodes: Sequence[NodeState] | Missing
     node_clocks: Mapping[str, float] | Missing
     pods: Pods | Missing
+    daemon_sets: Sequence[DaemonSetTemplate] | Missing
     environment: Mapping[str, str] | Missing
     control_planes: Sequence[SchedulerState] | Missing
     policies: frozenset[PolicyKey] | Missing | None
@@ -95,6 +97,7 @@ def unread(server: Missing, other: Missing, *, is_asked: bool) -> ClusterRead:
         nodes=other,
         node_clocks=other,
         pods=other,
+        daemon_sets=other,
         environment=other,
         control_planes=other,
         policies=other,
@@ -110,9 +113,9 @@ async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRe
     answered = time.time()
     if isinstance(version, Missing):
         return unread(version, Missing("the API server does not answer"), is_asked=True)
-    nodes, pods, environment, policies, offered, rights = await asyncio.gather(
+    nodes, (pods, daemon_sets), environment, policies, offered, rights = await asyncio.gather(
         _listed(_nodes(client)),
-        _listed(_pods(client)),
+        asyncio.gather(_listed(_pods(client)), _listed(_daemon_sets(client))),
         _listed(_environment(client)),
         _listed(_policies(client)),
         _listed(_offered(client)),
@@ -137,6 +140,7 @@ async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRe
         nodes=states,
         node_clocks=clocks,
         pods=pods,
+        daemon_sets=daemon_sets,
         environment=environment,
         control_planes=control_planes,
         policies=policies,
@@ -226,6 +230,15 @@ def _required(spec: PlacementSpec) -> tuple[Term, ...]:
 
 def _term(term: NodeTerm) -> Term:
     return tuple(Expression(each.key, each.operator, each.values) for each in term.match_expressions)
+
+
+async def _daemon_sets(client: KubernetesClient) -> list[DaemonSetTemplate]:
+    return [
+        DaemonSetTemplate(
+            Owner(each.metadata.namespace, "DaemonSet", each.metadata.name), _required(each.spec.template.spec)
+        )
+        for each in (await client.list(DAEMON_SETS)).items
+    ]
 
 
 async def _environment(client: KubernetesClient) -> Mapping[str, str] | Missing:

@@ -247,6 +247,7 @@ def facts_of(
             samples=stored if isinstance(stored, Missing) else stored.samples,
         ),
         extender=ExtenderFacts(
+            url=extender.url,
             request=extender.request,
             health=extender.health,
             unready=extender.unready,
@@ -267,6 +268,7 @@ def _cluster_facts(cluster: ClusterRead, files: SchedulerFiles, stored: Stored |
         server=cluster.server,
         is_asked=cluster.is_asked,
         pods=pods if isinstance(pods, Missing) else pods.running,
+        daemon_sets=cluster.daemon_sets,
         scheduler=SchedulerFacts(
             configuration=files.configuration,
             origin=files.origin,

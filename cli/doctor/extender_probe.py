@@ -31,8 +31,14 @@ _NAMES = (62, 63, 64)
 
 
 class ExtenderRead(NamedTuple):
-    """All facts from the extender; `health` is the URL of its health port."""
+    """All facts from the extender.
 
+    Attributes:
+        url: Where the scheduler asks; empty if that is not known.
+        health: The URL of the health port.
+    """
+
+    url: str
     request: Request | Missing
     clock: Offset | Missing
     health: str
@@ -52,7 +58,7 @@ async def read_extender(url: Url, tls: Tls | None, address: Address, *, is_guess
     if is_guess and isinstance(request, Request) and request.reach is Reach.FAILED:
         what = f"where the scheduler asks is not known, and nobody answers at {url}: {request.reason}"
         request = Missing(what, f"{ELSEWHERE}, or with --listen HOST:PORT")
-    return ExtenderRead(request, clock, health, unready, asked)
+    return ExtenderRead("" if is_guess else str(url), request, clock, health, unready, asked)
 
 
 async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset | Missing]:
@@ -106,7 +112,7 @@ async def _with_certificates(request: Request, url: Url, tls: Tls | None) -> Req
         request,
         verifies=tls is not None and tls.authority is not None,
         presented=cert is not None and tls is not None and tls.key is not None,
-        expires=await _expires(url, None if tls is None else tls.server_name),
+        expires=await _expires(url, tls),
         client_expires=None if cert is None else await asyncio.to_thread(_end_of, cert),
     )
 
@@ -138,11 +144,13 @@ def _is_ours(body: bytes) -> bool:
     return False
 
 
-def _context(tls: Tls | None) -> ssl.SSLContext | Missing:
+def _context(tls: Tls | None, *, verifies: bool = True) -> ssl.SSLContext | Missing:
     """As the scheduler verifies: without a CA not at all. Blocks."""
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
     try:
-        if tls is None or tls.authority is None:
-            context = _unverified()
+        if tls is None or tls.authority is None or not verifies:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         else:
             context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=tls.authority)
         if tls is not None and tls.cert is not None and tls.key is not None:
@@ -153,22 +161,22 @@ def _context(tls: Tls | None) -> ssl.SSLContext | Missing:
     return context
 
 
-def _unverified() -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+async def _expires(url: Url, tls: Tls | None) -> float | None:
+    """When the certificate of a server expires, whoever signed it; None if it is not seen.
 
-
-async def _expires(url: Url, server_name: str | None) -> float | None:
-    """When the certificate of a server expires, whoever signed it; None if it is not seen."""
-    context = await asyncio.to_thread(_unverified)
+    The client's certificate is presented, and the connection is closed in order: else the extender logs a refusal.
+    """
+    context = await asyncio.to_thread(_context, tls, verifies=False)
+    if isinstance(context, Missing):
+        return None
+    name = (None if tls is None else tls.server_name) or url.host
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
-            name = server_name or url.host
             _, writer = await asyncio.open_connection(url.host, url.port, ssl=context, server_hostname=name)
-        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        writer.transport.abort()
+            certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            writer.close()
+            with suppress(OSError):  # refused after the handshake
+                await writer.wait_closed()
         return x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()
     except (OSError, TimeoutError, ValueError):  # ValueError: no possible host name, no valid certificate
         return None

@@ -1,6 +1,6 @@
 """All checks together."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from tas.diagnosis.metrics import MetricFacts, check_metrics
 from tas.diagnosis.policies import PolicyFacts, check_policies
 from tas.diagnosis.rights import Reviewed, check_rights
 from tas.diagnosis.scheduler import SchedulerFacts, check_scheduler, entry_of, managed_by
-from tas.diagnosis.workloads import Workload, check_workloads
+from tas.diagnosis.workloads import DaemonSetTemplate, Workload, WorkloadFacts, check_workloads
 from tas.policy.policy import Policy, PolicyKey
 
 
@@ -28,6 +28,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     server: str | Missing
     is_asked: bool = True
     pods: list[Workload] | Missing
+    daemon_sets: Sequence[DaemonSetTemplate] | Missing
     scheduler: SchedulerFacts
     descheduler: DeschedulerFacts
     rights: list[Reviewed] | Missing
@@ -76,7 +77,9 @@ def _cluster(facts: ClusterFacts, policies: PolicyFacts) -> list[Finding]:
     return [
         _reached(facts),
         *check_scheduler(facts.scheduler),
-        *check_workloads(facts.pods, stored, managed),
+        *check_workloads(
+            WorkloadFacts(pods=facts.pods, daemon_sets=facts.daemon_sets, policies=stored, managed=managed)
+        ),
         *check_descheduler(facts.descheduler),
         *check_rights(facts.rights),
     ]

@@ -81,6 +81,7 @@ class ExtenderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The extender.
 
     Attributes:
+        url: Where the scheduler asks; empty if that is not known.
         health: The URL of the extender's health port.
         unready: Why each worker in its process is not ready, by worker; only those that are not.
         asked: The last requests.
@@ -91,6 +92,7 @@ class ExtenderFacts(msgspec.Struct, frozen=True, kw_only=True):
         now: In seconds since 1970.
     """
 
+    url: str
     request: Request | Missing
     health: str
     unready: Mapping[str, str] | Missing
@@ -279,10 +281,9 @@ def _is_excepted(host: str, port: int, entry: str) -> bool:
 
 
 def _proxies(facts: ExtenderFacts) -> Iterator[Finding]:
-    url = "" if isinstance(facts.request, Missing) else facts.request.url
-    parts = url_of(url)
+    url, parts = facts.url, url_of(facts.url)
     if parts is None:
-        yield unknown("proxy.scheduler", Missing("the URL of the extender is not known"))
+        yield unknown("proxy.scheduler", Missing("where the scheduler asks is not known"))
     elif parts.is_loopback:
         yield ok("proxy.scheduler", "the scheduler uses no proxy for its own machine")
     elif isinstance(facts.environment, Missing):

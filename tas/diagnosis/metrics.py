@@ -162,7 +162,8 @@ def _sources(facts: MetricFacts) -> Iterator[Finding]:
         if found in (Health.FAILING, Health.PARTIAL, Health.UNATTENDED):
             wrong = True
             missing = {metric: each.missing for metric, each in state.metrics.items() if each.missing}
-            reason = state.problem or next(iter(missing.values()), "no replica of collect polls it")
+            nobody = f"no replica of collect {'listens for it' if state.period is None else 'polls it'}"
+            reason = nobody if found is Health.UNATTENDED else state.problem or next(iter(missing.values()))
             severity = Severity.WARNING if found is Health.PARTIAL else Severity.ERROR
             which = f" ({some(missing)})" if missing else ""
             what = f"{name} is {found}{which}: {reason}"

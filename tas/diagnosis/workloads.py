@@ -11,8 +11,7 @@ from tas.enforcing.node_resource import RESOURCE
 from tas.policy.policy import LABEL_PREFIX, POD_LABEL, Policy, PolicyKey, StrategyType
 
 VIOLATING = "violating"
-DAEMON_SET = "DaemonSet"
-CHECKS = tuple(f"workloads.{name}" for name in ("label", "policy", "resource", "affinity", "key", "daemonset"))
+CHECKS = tuple(f"workloads.{name}" for name in ("label", "policy", "resource", "affinity", "key"))
 
 
 class Expression(NamedTuple):
@@ -76,29 +75,48 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset.intersection(*terms) if terms else frozenset()
 
 
-def check_workloads(
-    pods: Sequence[Workload] | Missing,
-    policies: Mapping[PolicyKey, Policy] | Missing,
-    managed: Collection[str] | Missing,
-) -> Iterator[Finding]:
-    """The findings about pods. `managed`: the resources of the extender's entry; empty: it is asked for each pod."""
-    for each in (pods, policies):
-        if isinstance(each, Missing):
-            for check in CHECKS:
-                yield unknown(check, each)
-            return
-    assert not isinstance(pods, Missing)
-    assert not isinstance(policies, Missing)
+class DaemonSetTemplate(NamedTuple):
+    """The template of the pods of a DaemonSet: the pods have another required node affinity (facts.md c50)."""
+
+    owner: Owner
+    required: tuple[Term, ...]
+
+
+class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs in the cluster.
+
+    Attributes:
+        pods: Those that have not ended.
+        managed: The resources of the extender's entry; empty: the extender is asked for each pod.
+    """
+
+    pods: Sequence[Workload] | Missing
+    daemon_sets: Sequence[DaemonSetTemplate] | Missing
+    policies: Mapping[PolicyKey, Policy] | Missing
+    managed: Collection[str] | Missing
+
+
+def check_workloads(facts: WorkloadFacts) -> Iterator[Finding]:
+    """The findings about pods and DaemonSets."""
+    policies = facts.policies
+    if isinstance(policies, Missing):
+        for check in (*CHECKS, "workloads.daemonset"):
+            yield unknown(check, policies)
+        return
     labels = _Labels(
         frozenset(key.name for key in _with(policies, StrategyType.DESCHEDULE)),
         tuple(f"{LABEL_PREFIX}{key.name}/" for key in _with(policies, StrategyType.LABELING)),
     )
-    yield from _idle(pods, policies)
-    yield from _lost(pods, policies)
-    yield from _resource(pods, managed)
-    yield from _affinity(pods, policies, labels)
-    yield from _keys(pods, labels)
-    yield _daemon_sets(pods, labels)
+    if isinstance(facts.pods, Missing):
+        for check in CHECKS:
+            yield unknown(check, facts.pods)
+    else:
+        yield from _idle(facts.pods, policies)
+        yield from _lost(facts.pods, policies)
+        yield from _resource(facts.pods, facts.managed)
+        yield from _affinity(facts.pods, policies, labels)
+        yield from _keys(facts.pods, labels)
+    yield _daemon_sets(facts.daemon_sets, labels)
 
 
 class _Labels(NamedTuple):
@@ -205,12 +223,13 @@ def _keys(pods: Sequence[Workload], labels: _Labels) -> Iterator[Finding]:
         yield ok("workloads.key", "no pod has an affinity for a label that no policy sets")
 
 
-def _daemon_sets(pods: Sequence[Workload], labels: _Labels) -> Finding:
+def _daemon_sets(found: Sequence[DaemonSetTemplate] | Missing, labels: _Labels) -> Finding:
+    if isinstance(found, Missing):
+        return unknown("workloads.daemonset", found)
     wrong = [
-        pod.owner
-        for pod in pods
-        if pod.owner.kind == DAEMON_SET
-        and any(each.is_ours or labels.has(each.key) for term in pod.required for each in term)
+        each.owner
+        for each in found
+        if any(one.is_ours or labels.has(one.key) for term in each.required for one in term)
     ]
     if wrong:
         what = f"{some(map(str, wrong))}: has a required node affinity for a label of a policy"

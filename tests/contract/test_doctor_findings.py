@@ -19,7 +19,7 @@ from tas.diagnosis.extender import Asked, Distrust, Reach, Request
 from tas.diagnosis.finding import Finding, Missing, Severity
 from tas.diagnosis.policies import StoredPolicy
 from tas.diagnosis.rights import ORIGINAL, SELF, Reviewed, rights_of
-from tas.diagnosis.workloads import Expression
+from tas.diagnosis.workloads import DaemonSetTemplate, Expression
 from tas.policy.policy import Problem
 from tas.sources.state import SourceMetric, SourceState
 from tests.contract.test_pages import accepts, calls
@@ -94,7 +94,9 @@ BROKEN: list[list[Finding]] = [
     changed("metrics", now=NOW + 999),
     changed("metrics", nodes={"a": {}, "b": {}, "c": {}}),
     changed("cluster", pods=[bare(policy="")]),
-    changed("cluster", pods=[bare(limit=False, policy="gone"), pod(kind="DaemonSet")]),
+    changed(
+        "cluster", pods=[bare(limit=False, policy="gone")], daemon_sets=[DaemonSetTemplate(WEB, ((excluding(),),))]
+    ),
     changed(
         "cluster",
         pods=[msgspec.structs.replace(pod((excluding("gone"),)), owner=WEB._replace(kind=HOSTILE, name=HOSTILE))],

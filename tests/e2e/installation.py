@@ -184,7 +184,7 @@ class Installation:
             raise AssertionError({check: [each["what"] for each in found] for check, found in last.items()}) from error
         return last
 
-    def run(self, command: str, *, editor: str = "true", folder: Path | None = None) -> str:
+    def run(self, command: str, *, editor: str = "true", folder: Path | None = None, code: int = 0) -> str:
         """Runs a command in a shell as it is printed. `editor` is the editor of `kubectl edit`."""
         programs = self.folder / "bin"
         if not programs.exists():
@@ -202,7 +202,7 @@ class Installation:
             check=False,
             timeout=100,
         )
-        assert done.returncode == 0, (command, done.stdout)
+        assert done.returncode == code, (command, done.stdout)
         return done.stdout
 
     def environment(self, **extra: str) -> dict[str, str]:

@@ -7,12 +7,15 @@ import structlog
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.kinds import SOURCE_STATES
-from tas.sources.state import SourceState, is_write_due
+from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, SourceState, is_write_due
 
 log = structlog.get_logger("collect")
 
 EXPIRE_SECONDS = 3600
 """When a state expires that no replica writes any more."""
+
+HELD_SECONDS = MAX_WRITE_INTERVAL_SECONDS + 10
+"""A holder whose state is older no longer runs: it would have written again."""
 
 
 class SourceStates:
@@ -24,7 +27,7 @@ class SourceStates:
         self._written: SourceState | None = None
 
     async def write(self, state: SourceState, *, keep_other_holder: bool = False) -> None:
-        """Writes `state` if a write is due. With `keep_other_holder` the state of another holder is not replaced.
+        """Writes `state` if a write is due. With `keep_other_holder` the state of another running holder stays.
 
         After a failed write the next call tries again.
         """
@@ -34,7 +37,8 @@ class SourceStates:
         try:
             stored = await SOURCE_STATES.get(self._bus, self._source)
             current = stored.readable()  # an invalid state has no holder
-            if not (keep_other_holder and current is not None and current.holder != state.holder):
+            other = current if current is not None and current.holder != state.holder else None
+            if not (keep_other_holder and other is not None and state.time - other.time < HELD_SECONDS):
                 await SOURCE_STATES.put(
                     self._bus,
                     self._source,

@@ -221,6 +221,24 @@ class PlacementPod(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
 
+class PodTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """The template of the pods of a workload."""
+
+    spec: PlacementSpec = PlacementSpec()
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a workload creates."""
+
+    template: PodTemplate = PodTemplate()
+
+
+class DaemonSet(Object, frozen=True, kw_only=True):
+    """A DaemonSet with its template: its pods do not have the affinity of the template (facts.md c50)."""
+
+    spec: WorkloadSpec = WorkloadSpec()
+
+
 class WholePod(Object, frozen=True, kw_only=True):
     """A pod for `WHOLE_PODS`, with its spec as decoded JSON."""
 
@@ -299,6 +317,7 @@ CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nod
 """Read by path, in the version that the API server serves."""
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)
 PLACEMENT_PODS = Resource(group="", version="v1", plural="pods", type=PlacementPod)
+DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", type=DaemonSet)
 WHOLE_PODS = Resource(group="", version="v1", plural="pods", type=WholePod)
 ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", type=Object, metadata_only=True)
 NODE_LEASES = Resource(group="coordination.k8s.io", version="v1", plural="leases", type=LeaseObject)

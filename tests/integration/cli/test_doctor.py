@@ -12,8 +12,8 @@ from tas.policy.policy import API_VERSION, KIND
 from tests.integration.cli.tas import FREE, Done, Tas
 from tests.integration.servers import Server, eventually
 
-SKIPPED = "bus.sync,clocks.nodes,rights,scheduler.alike"
-"""What the simulated cluster does not have: accounts, leases of nodes, and a kube-scheduler that runs as a pod."""
+SKIPPED = "bus.sync,clocks.nodes,rights,scheduler.alike,workloads.daemonset"
+"""The simulated cluster has no accounts, leases of nodes, DaemonSets, and no kube-scheduler that runs as a pod."""
 
 RULES = [{"metricname": "health_metric", "operator": "Equals", "target": 2}]
 STRATEGIES = {"dontschedule": {"rules": RULES}, "deschedule": {"rules": RULES}}
@@ -111,6 +111,7 @@ async def test_a_healthy_installation_has_no_finding_and_each_fault_is_named(
                         "metrics.present",
                         "metrics.sources",
                         "policies.label",
+                        "proxy.scheduler",
                         "scheduler.configured",
                         "workloads.key",
                         "workloads.label",

@@ -8,10 +8,10 @@ import pytest
 from bus.buckets import SOURCES
 from bus.connection import Bus
 from bus.records.sources import decode_source_state
-from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, SourceState
+from tas.sources.state import MAX_WRITE_INTERVAL_SECONDS, UNATTENDED_SECONDS, SourceState
 from tests.integration.servers import answered
 from tests.integration.workers.running import entry_on, put
-from workers.ingest.source_states import SourceStates
+from workers.ingest.source_states import HELD_SECONDS, SourceStates
 
 
 def state(holder: str, *, age: float = 0.0, **changes: object) -> SourceState:
@@ -34,6 +34,15 @@ async def test_keep_other_holder_does_not_replace_the_state_of_another_holder(bu
     assert await holder_of(bus) == "a"
     await SourceStates(bus, "s").write(state("b"))
     assert await holder_of(bus) == "b"
+
+
+async def test_a_holder_that_has_ended_is_replaced_before_its_source_counts_as_unattended(bus: Bus) -> None:
+    """Also by a replica that has received nothing: it listens."""
+    for age, holder in ((HELD_SECONDS - 5, "a"), (HELD_SECONDS + 1, "b")):
+        await SourceStates(bus, "s").write(state("a", age=age))
+        await SourceStates(bus, "s").write(state("b"), keep_other_holder=True)
+        assert await holder_of(bus) == holder
+    assert HELD_SECONDS < UNATTENDED_SECONDS
 
 
 @pytest.mark.parametrize("stored", [b"?", b"{}"])

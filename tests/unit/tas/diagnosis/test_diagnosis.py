@@ -38,6 +38,7 @@ GOOD = Facts(
     metrics=MetricFacts(policies=[DEMO], samples=SAMPLES, nodes={"a": {}, "b": {}}, now=NOW, stale_after=120.0),
     clocks=ClockFacts(api_server=AGREES, bus=AGREES, extender=AGREES, nodes={"a": 0.0}, samples=SAMPLES),
     extender=ExtenderFacts(
+        url="https://tas:9001",
         request=Request(
             url="https://tas:9001",
             reach=Reach.ANSWERED,
@@ -58,6 +59,7 @@ GOOD = Facts(
     cluster=ClusterFacts(
         server="https://10.0.0.1",
         pods=[pod()],
+        daemon_sets=[],
         scheduler=SchedulerFacts(
             configuration=configuration(ENTRY),
             origin="file",

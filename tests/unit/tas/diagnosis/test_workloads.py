@@ -1,13 +1,14 @@
 """The checks of pods."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from tas.diagnosis.finding import Missing, Severity
+from tas.diagnosis.finding import Finding, Missing, Severity
 from tas.diagnosis.owner import Owner
-from tas.diagnosis.workloads import Expression, Term, Workload, check_workloads
+from tas.diagnosis.workloads import DaemonSetTemplate, Expression, Term, Workload, WorkloadFacts, check_workloads
 from tests.unit.tas.diagnosis.found import bad, one, severities
 from tests.unit.tas.diagnosis.samples import policy
 
@@ -29,18 +30,22 @@ def pod(
     preferred: Term = (),
     policy: str = "demo",
     namespace: str = "default",
-    kind: str = "Deployment",
     limit: bool = True,
 ) -> Workload:
     return Workload(
         namespace=namespace,
         name="web-1",
-        owner=WEB._replace(namespace=namespace, kind=kind),
+        owner=WEB._replace(namespace=namespace),
         policy=policy,
         resources=frozenset([RESOURCE] if limit else []),
         required=required or ((excluding(),),),
         preferred=preferred,
     )
+
+
+def checked(pods: Any, managed: Any, *, policies: Any = POLICIES, daemon_sets: Any = ()) -> Iterator[Finding]:
+    facts = WorkloadFacts(pods=pods, daemon_sets=daemon_sets, policies=policies, managed=managed)
+    return check_workloads(facts)
 
 
 def bare(**fields: Any) -> Workload:
@@ -49,7 +54,7 @@ def bare(**fields: Any) -> Workload:
 
 
 def test_a_pod_with_label_resource_and_affinity_has_no_finding() -> None:
-    findings = list(check_workloads([pod()], POLICIES, {RESOURCE}))
+    findings = list(checked([pod()], {RESOURCE}))
     assert bad(findings) == {}
     assert len(severities(findings)) == 6
 
@@ -75,36 +80,51 @@ def test_a_pod_with_label_resource_and_affinity_has_no_finding() -> None:
         ([pod((excluding(),), (ZONE, excluding()))], {}),
         ([pod((excluding(),), ())], {"workloads.affinity": Severity.WARNING}),
         ([pod(), pod((ZONE,))], {}),
-        ([pod(), pod(kind="DaemonSet")], {"workloads.daemonset": Severity.ERROR}),
-        (
-            [pod(), pod((Expression("demo", "DoesNotExist"),), kind="DaemonSet")],
-            {"workloads.daemonset": Severity.ERROR},
-        ),
-        ([pod(), pod((ZONE,), kind="DaemonSet")], {}),
     ],
 )
 def test_each_fault_is_found(pods: list[Workload], found: dict[str, Severity]) -> None:
-    assert bad(check_workloads(pods, POLICIES, {RESOURCE})) == found
+    assert bad(checked(pods, {RESOURCE})) == found
+
+
+@pytest.mark.parametrize(
+    ("required", "is_wrong"),
+    [
+        ((), False),
+        (((ZONE,),), False),
+        (((excluding(),),), True),
+        (((ZONE,), (ZONE, excluding("telemetry.aware.scheduling.x/y"))), True),
+        (((Expression("demo", "DoesNotExist"),),), True),
+        (((Expression("demo", "Exists"),),), True),
+    ],
+)
+def test_facts_c50_the_template_of_a_daemon_set_shows_its_affinity(required: tuple[Term, ...], is_wrong: bool) -> None:
+    agent = DaemonSetTemplate(Owner("default", "DaemonSet", "agent"), required)
+    findings = list(checked([pod()], {RESOURCE}, daemon_sets=[agent]))
+    assert bad(findings) == ({"workloads.daemonset": Severity.ERROR} if is_wrong else {})
+    found = one(findings, "workloads.daemonset")
+    assert found.run == ("kubectl --namespace default edit daemonset agent" if is_wrong else "")
+    unread = bad(checked([pod()], {RESOURCE}, daemon_sets=Missing("403")))
+    assert unread == {"workloads.daemonset": Severity.UNKNOWN}
 
 
 def test_pods_need_no_resource_if_the_scheduler_asks_for_every_pod() -> None:
-    assert bad(check_workloads([pod(limit=False)], POLICIES, ())) == {}
+    assert bad(checked([pod(limit=False)], ())) == {}
 
 
 @pytest.mark.parametrize("found", [bare(preferred=(excluding(),)), pod((excluding(),), (ZONE,))])
 def test_an_affinity_without_an_effect_is_named_as_the_cause(found: Workload) -> None:
-    (affinity,) = (each for each in check_workloads([found], POLICIES, ()) if each.check == "workloads.affinity")
+    (affinity,) = (each for each in checked([found], ()) if each.check == "workloads.affinity")
     assert "a preferred affinity has no effect" in affinity.what
     assert affinity.run == "kubectl --namespace default edit deployment web"
 
 
 def test_where_no_pod_names_the_policy_the_workload_is_to_be_filled_in() -> None:
-    found = one(check_workloads([bare(policy="")], POLICIES, ()), "workloads.affinity")
+    found = one(checked([bare(policy="")], ()), "workloads.affinity")
     assert found.run == "kubectl --namespace NAMESPACE edit deployment NAME"
 
 
 def test_the_namespace_that_has_the_policy_is_named() -> None:
-    found = one(check_workloads([pod(), pod(namespace="other")], POLICIES, ()), "workloads.policy")
+    found = one(checked([pod(), pod(namespace="other")], ()), "workloads.policy")
     assert found.what == "pods of other/web name the policy demo, which does not exist in other, but in default"
     assert found.run == "kubectl --namespace other edit deployment web"
 
@@ -113,16 +133,18 @@ def test_labels_of_labeling_that_nobody_uses_are_a_hint() -> None:
     cards = policy("cards", "labeling")
     key = "telemetry.aware.scheduling.cards/card0"
     policies = {cards.key: cards}
-    unused = check_workloads([bare(policy="")], policies, ())
+    unused = checked([bare(policy="")], (), policies=policies)
     assert bad(unused) == {"workloads.affinity": Severity.HINT}
     for used in (pod((Expression(key, "In", ("true",)),), policy=""), bare(preferred=(Expression(key, "Exists"),))):
-        assert "workloads.affinity" not in bad(check_workloads([used], policies, ()))
+        assert "workloads.affinity" not in bad(checked([used], (), policies=policies))
 
 
 @pytest.mark.parametrize(("pods", "policies"), [(Missing("403"), POLICIES), ([pod()], Missing("no bus"))])
 def test_without_facts_nothing_is_ok(pods: Any, policies: Any) -> None:
-    assert set(severities(check_workloads(pods, policies, ())).values()) == {Severity.UNKNOWN}
+    found = severities(checked(pods, (), policies=policies))
+    assert {check for check, severity in found.items() if severity is not Severity.UNKNOWN} <= {"workloads.daemonset"}
+    assert len(found) == 6
 
 
 def test_without_the_configuration_of_the_scheduler_only_the_resource_is_unknown() -> None:
-    assert bad(check_workloads([pod()], POLICIES, Missing("elsewhere"))) == {"workloads.resource": Severity.UNKNOWN}
+    assert bad(checked([pod()], Missing("elsewhere"))) == {"workloads.resource": Severity.UNKNOWN}
