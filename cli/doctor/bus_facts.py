@@ -1,7 +1,9 @@
 """Facts from the bus."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -9,6 +11,7 @@ import msgspec
 
 from bus.buckets import NODES, SYNCED
 from bus.connection import Bus
+from bus.errors import NobodyListensError, UnavailableError
 from bus.inspection import inspect
 from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS, SOURCE_STATES, synced_of
 from cli.doctor.probes import REQUEST_SECONDS, probed
@@ -21,6 +24,8 @@ from tas.errors import without_password
 from tas.samples.sample import NodeSamples
 from tas.sources.state import SourceState
 from workers.process.http_body import whole_body
+
+T = TypeVar("T")
 
 MONITOR_PORT = 8222
 MAX_MONITOR_BYTES = 1 << 20
@@ -55,13 +60,24 @@ class BusRead(NamedTuple):
 async def read_bus(bus: Bus, *, monitor: str | None, embedded: bool) -> BusRead:
     """Reads the bus. `monitor` is the URL of the server's monitoring port; None: that port of the bus's host."""
     mend = f"start nats-server with --jetstream; give this user the rights of docs/bus.md; is {bus.address} your bus?"
-    inspected = await probed(inspect(bus), mend=mend)
+    inspected = await probed(_patient(partial(inspect, bus)), mend=mend)
     if isinstance(inspected, Missing):
         return BusRead(inspected, inspected, inspected)
     facts, clock = inspected
     if not embedded:
         facts = msgspec.structs.replace(facts, sync=await _sync(bus.address, facts.server, monitor))
-    return BusRead(msgspec.structs.replace(facts, embedded=embedded), clock, await probed(_stored(bus)))
+    return BusRead(msgspec.structs.replace(facts, embedded=embedded), clock, await probed(_patient(partial(_stored, bus))))
+
+
+async def _patient(read: Callable[[], Awaitable[T]]) -> T:
+    """What `read` returns, tried again while the server does not answer in time. The caller limits the time."""
+    while True:
+        try:
+            return await read()
+        except UnavailableError as error:
+            if error.code is not None or isinstance(error, NobodyListensError):
+                raise
+        await asyncio.sleep(0.1)
 
 
 async def _stored(bus: Bus) -> Stored:

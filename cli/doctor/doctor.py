@@ -169,11 +169,10 @@ async def _examine(settings: Settings, options: Options, reading: Awaitable[BusR
     known = None if files.url is None else url_of(files.url)
     own = settings.listen
     url = known or Url("http", "127.0.0.1" if own.host in EVERY_ADDRESS else own.host, own.port)
-    bus, cluster, extender = await asyncio.gather(
-        reading,
-        _cluster(settings, options),
-        read_extender(url, files.tls, settings.extender_health, is_guess=known is None),
-    )
+    # One after the other: else the decoding of large lists uses up the time limits of the others.
+    extender = await read_extender(url, files.tls, settings.extender_health, is_guess=known is None)
+    bus = await reading
+    cluster = await _cluster(settings, options)
     facts = facts_of(
         bus=bus,
         cluster=cluster,
