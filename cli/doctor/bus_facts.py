@@ -66,7 +66,9 @@ async def read_bus(bus: Bus, *, monitor: str | None, embedded: bool) -> BusRead:
     facts, clock = inspected
     if not embedded:
         facts = msgspec.structs.replace(facts, sync=await _sync(bus.address, facts.server, monitor))
-    return BusRead(msgspec.structs.replace(facts, embedded=embedded), clock, await probed(_patient(partial(_stored, bus))))
+    return BusRead(
+        msgspec.structs.replace(facts, embedded=embedded), clock, await probed(_patient(partial(_stored, bus)))
+    )
 
 
 async def _patient(read: Callable[[], Awaitable[T]]) -> T:

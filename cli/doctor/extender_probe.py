@@ -97,7 +97,7 @@ async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset
     except aiohttp.ClientConnectorDNSError as error:
         reason = failed_request(error)
         what = f"the name {url.host} is not known here ({reason}); a Service is known in the cluster only"
-        return Missing(what, ELSEWHERE), clock
+        return Missing(what, "run tas doctor where the name is known: in a pod, or with a line in /etc/hosts"), clock
     except aiohttp.ClientConnectorCertificateError as error:
         reason, distrust = _distrust(error.certificate_error)
         return msgspec.structs.replace(request, reach=Reach.UNTRUSTED, reason=reason, distrust=distrust), clock

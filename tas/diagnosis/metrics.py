@@ -1,8 +1,9 @@
 """Are the metrics of the policies there? If not: under another name?"""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import msgspec
 
@@ -60,7 +61,9 @@ def check_metrics(facts: MetricFacts | Missing) -> Iterator[Finding]:
     for policy in sorted(facts.policies, key=lambda each: each.key):
         for use in metrics_of(policy):
             used.setdefault(use, []).append(policy)
-    findings = [each for use in sorted(used) for each in _metric(use, used[use], facts)]
+    found = [each for use in sorted(used) for each in _metric(use, used[use], facts)]
+    findings = [each for each in found if isinstance(each, Finding)]
+    findings += _nodes([each for each in found if isinstance(each, _Lacking)])
     yield from findings
     for check, what in (
         ("metrics.present", f"each of {len(used)} metrics of policies has a sample"),
@@ -90,7 +93,16 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _metric(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) -> Iterator[Finding]:
+class _Lacking(NamedTuple):
+    """Nodes without a fresh sample, of so many that the policies select."""
+
+    use: MetricUse
+    policies: Collection[Policy]
+    nodes: frozenset[str]
+    selected: int
+
+
+def _metric(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) -> Iterator[Finding | _Lacking]:
     found = {node: newest(samples, use.metric, use.source or None) for node, samples in facts.samples.items()}
     newest_of = {node: scrape for node, scrape in found.items() if scrape is not None}
     if not newest_of:
@@ -103,19 +115,30 @@ def _metric(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) ->
         fresh = frozenset(node for node, scrape in newest_of.items() if is_fresh(scrape, limit, facts.now))
         alike.setdefault(fresh, []).append(policy)
     for fresh, those in alike.items():
-        what = f"{use} of {_owners(those)}:"
         if not fresh:
             age = facts.now - max(scrape.time for scrape in newest_of.values())
             limit = max(policy.stale_after_or(facts.stale_after) for policy in those)
-            what += f" the newest sample is {age:.0f} s old, and stale after {limit:g} s"
+            what = f"{use} of {_owners(those)}: the newest sample is {age:.0f} s old, and stale after {limit:g} s"
             yield finding("metrics.fresh", Severity.ERROR, what, TRACE_MEND, run=_trace(use, min(newest_of)))
             continue
         selected = {
             node for node, labels in facts.nodes.items() if any(policy.selects(labels) is not False for policy in those)
         }
-        if lacking := selected - fresh:
-            what += f" {len(lacking)} of {len(selected)} nodes have no fresh sample: {some(lacking)}"
-            yield finding("metrics.nodes", Severity.WARNING, what, TRACE_MEND, run=_trace(use, min(lacking)))
+        if lacking := frozenset(selected - fresh):
+            yield _Lacking(use, those, lacking, len(selected))
+
+
+def _nodes(lacking: Sequence[_Lacking]) -> Iterator[Finding]:
+    """One finding for all metrics that the same nodes lack: their source has usually stopped."""
+    together: dict[tuple[frozenset[str], int], list[_Lacking]] = {}
+    for each in lacking:
+        together.setdefault((each.nodes, each.selected), []).append(each)
+    for (nodes, selected), those in together.items():
+        uses = some(str(each.use) for each in those)
+        owners = _owners([policy for each in those for policy in each.policies])
+        what = f"{uses} of {owners}: {len(nodes)} of {selected} nodes have no fresh sample: {some(nodes)}"
+        run = _trace(min(each.use for each in those), min(nodes))
+        yield finding("metrics.nodes", Severity.WARNING, what, TRACE_MEND, run=run)
 
 
 def _owners(policies: Collection[Policy]) -> str:

@@ -111,6 +111,21 @@ def test_each_policy_has_its_own_limit_of_age() -> None:
     assert lacking.what == "m of default/quick: 1 of 2 nodes have no fresh sample: b"
 
 
+def test_metrics_that_the_same_nodes_lack_are_one_finding() -> None:
+    rules = [{"metricname": name, "operator": "GreaterThan", "target": 1} for name in ("m", "n", "o")]
+    found = MetricFacts(
+        policies=[policy("demo", spec={"strategies": {"dontschedule": {"rules": rules}}})],
+        samples={"a": samples("m", "n", "o"), "b": samples("o")},
+        nodes=dict.fromkeys(("a", "b", "c")),
+        now=NOW,
+        stale_after=120.0,
+    )
+    two, one_more = (each for each in check_metrics(found) if each.check == "metrics.nodes")
+    assert two.what == "m, n of default/demo: 2 of 3 nodes have no fresh sample: b, c"
+    assert two.run == "tas trace m b"
+    assert one_more.what == "o of default/demo: 1 of 3 nodes have no fresh sample: c"
+
+
 def test_a_node_that_no_policy_selects_needs_no_sample() -> None:
     rules = {"dontschedule": {"rules": [{"metricname": "m", "operator": "GreaterThan", "target": 1}]}}
     selective = policy("demo", spec={"nodeSelector": {"matchLabels": {"zone": "y"}}, "strategies": rules})
