@@ -60,7 +60,7 @@ def found(images: Collection[str] | Missing = (f"{REPOSITORY}:v0.36.0",), **fact
         ("0.25", True),
     ],
 )
-def test_facts_c48_versions_that_evict_nothing_are_found(version: str, broken: bool) -> None:
+def test_versions_that_evict_nothing_are_found(version: str, broken: bool) -> None:
     which = "descheduler.version" if broken else "descheduler.resource"
     assert found([f"{REPOSITORY}:{version}"], requested=True) == {which: Severity.ERROR}
     # They work if no pod requests the resource, or if nodes offer it.

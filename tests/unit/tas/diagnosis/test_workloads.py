@@ -97,7 +97,7 @@ def test_each_fault_is_found(pods: list[Workload], found: dict[str, Severity]) -
         (((Expression("demo", "Exists"),),), True),
     ],
 )
-def test_facts_c50_the_template_of_a_daemon_set_shows_its_affinity(required: tuple[Term, ...], is_wrong: bool) -> None:
+def test_the_template_of_a_daemon_set_shows_its_affinity(required: tuple[Term, ...], is_wrong: bool) -> None:
     agent = DaemonSetTemplate(Owner("default", "DaemonSet", "agent"), required)
     findings = list(checked([pod()], {RESOURCE}, daemon_sets=[agent]))
     assert bad(findings) == ({"workloads.daemonset": Severity.ERROR} if is_wrong else {})
