@@ -1,10 +1,11 @@
 """What `tas configure` writes, run by a real kube-scheduler."""
 
+import fcntl
 import json
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from tests.certificates import Authority
 from tests.unit.tas.configuring.samples import KUBEADM, telemetry
 from workers.process.manifests import read_yaml, read_yaml_tree
 
+from .binaries import cache_folder
 from .cluster import Cluster
 from .processes import free_ports, running, until
 from .recorder import FILTER, Request, Response, passing, recording, scoring
@@ -38,8 +40,12 @@ def scheduler(
 ) -> Iterator[int]:
     """Runs a kube-scheduler with these flags of a pod, and returns the port of its health."""
     port = port or free_ports(1)[0]
-    command: list[str | Path] = [cluster.programs[program], *flags, f"--secure-port={port}"]
-    with running(name, [*command, "--bind-address=127.0.0.1"], folder=cluster.folder) as process:
+    command: list[str | Path] = [cluster.programs[program], *flags, f"--secure-port={port}", "--bind-address=127.0.0.1"]
+    with ExitStack() as stack:
+        if program == "kube-scheduler-1.22":
+            # It has a second port, 10251 for each of them, also those of other tests.
+            fcntl.flock(stack.enter_context((cache_folder() / "port-10251").open("w")), fcntl.LOCK_EX)
+        process = stack.enter_context(running(name, command, folder=cluster.folder))
         cluster.processes.append(process)
         yield port
 
@@ -149,15 +155,14 @@ class Older(NamedTuple):
     flags: tuple[str, ...] = ()
 
 
-# Kubernetes 1.27 removed storage.k8s.io/v1beta1 from the API server; a scheduler waits for all that it watches. And it
-# has a second port, the same for each scheduler.
-OF_1_22 = ("--feature-gates=CSIStorageCapacity=false", "--port=0")
+# Kubernetes 1.27 removed storage.k8s.io/v1beta1 from the API server; a scheduler waits for all that it watches.
+NO_STORAGE_CAPACITY = "--feature-gates=CSIStorageCapacity=false"
 OLDER = [
     Older("kube-scheduler-1.27", "v1.27.4", None),
     Older("kube-scheduler-1.27", "v1.27.4", "v1beta3"),
     Older("kube-scheduler-1.27", "v1.27.4", "v1beta2"),
-    Older("kube-scheduler-1.22", "v1.22.17", None, OF_1_22),
-    Older("kube-scheduler-1.22", "v1.22.17", "v1beta1", OF_1_22),
+    Older("kube-scheduler-1.22", "v1.22.17", None, (NO_STORAGE_CAPACITY,)),
+    Older("kube-scheduler-1.22", "v1.22.17", "v1beta1", (NO_STORAGE_CAPACITY,)),
 ]
 
 
@@ -195,7 +200,7 @@ def test_a_scheduler_of_1_22_reads_the_policy_of_its_config_map(
         objects = (tmp_path / "scheduler-extender-policy.yaml").read_text()
         try:
             cluster.apply(objects)
-            words = [*command_of(manifest)[1:], *OF_1_22]
+            words = [*command_of(manifest)[1:], NO_STORAGE_CAPACITY]
             with scheduler(cluster, "kube-scheduler-policy", words, program="kube-scheduler-1.22"):
                 cluster.create_pod(namespace, "web", policy="demo-policy")
                 assert cluster.placed(namespace, "web") == "node-2"
