@@ -154,7 +154,7 @@ def _absent(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) ->
     by_source = {
         scrape.source for samples in facts.samples.values() for scrape in samples if use.metric in scrape.metrics
     }
-    if use.source and by_source:
+    if by_source:  # then the rule names another source
         what += f" of this source, but of {some(by_source)}"
         return _to_edit(what, f"set source: {min(by_source)}", policies, facts)
     offered = () if isinstance(facts.offered, Missing) else facts.offered

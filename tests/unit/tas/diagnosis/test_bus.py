@@ -29,12 +29,18 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"wrong": [WrongStream("KV_NODES", "history is 1")]}, {"bus.streams": Severity.ERROR}),
         ({"absent": ["SAMPLES"]}, {"bus.streams": Severity.ERROR}),
         ({"cluster": "c"}, {"bus.replicas": Severity.WARNING}),
+        ({"cluster": "c", "copies": {"SAMPLES": 2}}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 3}}, {}),
         ({"cluster": "c", "copies": {}}, {"bus.replicas": Severity.UNKNOWN}),
     ],
 )
 def test_each_fault_is_found(fields: dict[str, object], found: dict[str, Severity]) -> None:
     assert bad(check_bus(msgspec.structs.replace(GOOD, **fields))) == found
+
+
+def test_a_missing_stream_is_the_only_finding_about_streams() -> None:
+    found = one(check_bus(msgspec.structs.replace(GOOD, absent=["SAMPLES"])), "bus.streams")
+    assert found.what.startswith("without SAMPLES: ")
 
 
 def test_without_an_answer_nothing_else_is_checked() -> None:
