@@ -71,6 +71,7 @@ async def play_all(
                     folder,
                     again=f"TAS_REMOVAL_SEEDS={seed}-{seed} python -m pytest tests/integration/test_law_of_removal.py",
                     as_processes=as_processes,
+                    limited=not as_processes and seed % 2 == 0,
                     pause_seconds=pause if number == 0 else 0.0,
                 )
                 for number, seed in enumerate(batch)

@@ -25,6 +25,10 @@ class Case(StrEnum):
     SOURCES = "removed while the sources of the node contradicted each other"
     AHEAD = "removed by a sample from a clock that was ahead"
     CLOCK = "removed by a replica whose clock was wrong"
+    LIED = "all nodes with the same extreme values"
+    ADMITTED = "first label of a node with a limit"
+    TRIPPED = "tripped breaker"
+    PAUSED = "pause that was longer than a patch"
 
 
 REMOVALS = (Case.SAMPLE, Case.SELECTOR, Case.CLEAR, Case.ORPHAN)
@@ -53,6 +57,8 @@ LEAST: Mapping[str, Least] = {
             Case.SOURCES: 5,
             Case.AHEAD: 1,
             Case.CLOCK: 1,
+            Case.LIED: 6,
+            Case.ADMITTED: 12,
         },
         200: {
             Case.SAMPLE: 300,
@@ -72,6 +78,10 @@ LEAST: Mapping[str, Least] = {
             Case.SOURCES: 300,
             Case.AHEAD: 50,
             Case.CLOCK: 150,
+            Case.LIED: 140,
+            Case.ADMITTED: 350,
+            Case.TRIPPED: 12,
+            Case.PAUSED: 30,
         },
     },
     REAL: {

@@ -13,6 +13,7 @@ from bus.connection import Bus
 from bus.errors import BusError
 from tests.integration.published import text_of
 from tests.integration.removal.api import Api
+from tests.integration.removal.brake import LIMITS, Operators
 from tests.integration.removal.cases import Case
 from tests.integration.removal.model import (
     PREFIX,
@@ -43,6 +44,14 @@ CONTRADICT_SECONDS = 3.5
 MOST_AHEAD_SECONDS = 5.0
 """By how much the clock of a source is ahead: less than would be refused."""
 
+LIE_SECONDS = 1.6
+"""Longer than a limit must be exceeded before its breaker trips."""
+
+TRUTH_SECONDS = (0.3, 1.2)
+
+OPERATORS_CHANCE = 0.25
+"""How often somebody uses the brake, for each write of users."""
+
 HALTING_CHANCE = 0.4
 """The probability that a replica is chosen that can stop itself between check and sending, if there is one."""
 
@@ -64,9 +73,12 @@ class History:
         observed: Observed,
         workers: Sequence[One],
         nodes: int,
+        operators: Operators | None,
         log: Callable[[str], None],
     ) -> None:
+        """`operators` use the brake; None: the product has no brake."""
         self._seed = seed
+        self._operators = operators
         self._api = api
         self._server = server
         self._bus = bus
@@ -85,6 +97,12 @@ class History:
 
     async def begin(self) -> None:
         await self._users.begin()
+
+    async def limit(self) -> None:
+        """Gives the policies limits below the number of nodes, if the product has a brake."""
+        if self._operators is not None:
+            chance = random.Random(f"{self._seed} limits")
+            await self._users.set_limits(lambda: chance.choice(LIMITS))
 
     # Events
 
@@ -105,6 +123,17 @@ class History:
                 await self._sample(node, metrics, source=source, measured=time.time() + error)
             await asyncio.sleep(chance.choice((0.02, 0.1, 0.2, 0.2, chance.uniform(0.5, 1.5))))
 
+    async def lie(self, seconds: float) -> None:
+        """Sources that report the same extreme values of all nodes for a while, if policies have limits."""
+        chance = random.Random(f"{self._seed} lies")
+        until = time.monotonic() + seconds
+        while self._operators is not None and time.monotonic() < until:
+            await asyncio.sleep(chance.uniform(*TRUTH_SECONDS))
+            values = {metric: chance.choice((LOWEST, HIGHEST)) for metric in METRICS}
+            reports = (self._report(node, values, LIE_SECONDS) for node in self._names if node != self._contradicted)
+            await asyncio.gather(*reports)
+            self.met[Case.LIED] += 1
+
     async def edit(self, seconds: float) -> None:
         """Writes of users to policies, nodes and labels."""
         chance = random.Random(f"{self._seed} users")
@@ -112,6 +141,8 @@ class History:
         while time.monotonic() < until:
             await asyncio.sleep(chance.uniform(0.05, 0.5))
             await self._users.act(chance)
+            if self._operators is not None and chance.random() < OPERATORS_CHANCE:
+                await self._operators.act(chance)
 
     async def disturb(self, seconds: float) -> None:
         """Faults between the product and the API server."""
@@ -266,6 +297,8 @@ class History:
             self._api.calm()
         await self._server.kill()
         self._observed.wiped(time.time())
+        if self._operators is not None:
+            self._operators.wiped()
         has_labels = any(self._is_ours(label) for state in self.nodes.values() for label in state.labels)
         self.met[Case.WIPED] += has_labels
         self.met[Case.UNJUDGED] += has_labels and len(away) == len(self._of("evaluate"))
@@ -293,8 +326,12 @@ class History:
         for node in self._names:
             if node not in self.nodes:
                 await self._users.add_node(node)
+        if self._operators is not None:
+            await self._users.set_limits(lambda: {"maxNodes": len(self._names)})
         self._log(f"{what}: {values}")
         while True:
+            if self._operators is not None:
+                await self._operators.lift()
             await asyncio.gather(*(self._round(node, values[node], before) for node in self._names))
             if await is_done(self.differences({node: _by_series(each) for node, each in values.items()})):
                 return

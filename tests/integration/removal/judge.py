@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tests.integration.removal.brake import LimitJudge
 from tests.integration.removal.cases import Case, late
 from tests.integration.removal.model import (
     PREFIX,
@@ -98,6 +99,7 @@ class Judge:
         verdicts: The number of removals by reason; under another name if they were judged late.
         met: The hard cases of all removals.
         faults: Removals without a reason.
+        limits: The judge of the limits; None: the history has none.
     """
 
     observed: Observed
@@ -109,11 +111,14 @@ class Judge:
     verdicts: Counter[str] = field(default_factory=Counter)
     met: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    limits: LimitJudge | None = None
     _waiting: list[Removal] = field(default_factory=list)
 
     def take(self, written: Written) -> None:
         """Notes a write, and the removals in it that are to be judged."""
         self.observed.note(written)
+        if self.limits is not None:
+            self.limits.take(written)
         if written.kind == "node" and written.now is not None:
             self._take_node(written, written.now)
 
@@ -154,6 +159,14 @@ class Judge:
         """Whether the log may lack what was known at the time of a removal: on a busy machine the watches are late."""
         return any(removal.at > self.observed.complete_until for removal in self._waiting)
 
+    def slowest(self, _: float) -> float:
+        """How many seconds a patch may need in the API server."""
+        return SLOWEST_SECONDS + self.late()
+
+    def allowance(self, at: float) -> float:
+        """How many seconds before a patch its sender may have read, by the time of the write."""
+        return FRESH_SECONDS + SLACK_SECONDS + self.stopped(at) + self.late()
+
     def judge(self, *, all_of_them: bool = False) -> None:
         """Judges the removals that have waited long enough; at the end all, and all policies that were on the bus."""
         until = min(time.time() - LATER_SECONDS, self.observed.complete_until)
@@ -161,6 +174,9 @@ class Judge:
             self._judge(self._waiting.pop(0))
         if all_of_them:
             self.faults += self.observed.unknown_policies()
+            if self.limits is not None:
+                self.limits.judge()
+                self.faults += self.limits.faults
 
     def must_have_no_faults(self) -> None:
         """Fails with every removal without a reason."""

@@ -14,6 +14,7 @@ from bus.connection import Bus
 from sandbox import Sandbox
 from tests.integration.lateness import Lateness
 from tests.integration.removal.api import Api, SandboxApi
+from tests.integration.removal.brake import LIMITED, OFF, LimitJudge, Operators
 from tests.integration.removal.cases import added
 from tests.integration.removal.clocks import some_errors
 from tests.integration.removal.history import History
@@ -23,6 +24,7 @@ from tests.integration.removal.workers import STALE_AFTER, One, Process, Task
 from tests.integration.replicas import Replica, replica, tas
 from tests.integration.servers import Server, eventually
 from tests.integration.watched import meanwhile
+from workers.enforcing.brake import BrakeSettings
 
 HISTORY_SECONDS = 6.0
 PROCESS_HISTORY_SECONDS = 14.0
@@ -58,10 +60,12 @@ class Journal:
 
 
 @asynccontextmanager
-async def tasks(url: str, kubeconfig: Path, clocks: Mapping[str, float]) -> AsyncIterator[list[One]]:
+async def tasks(
+    url: str, kubeconfig: Path, clocks: Mapping[str, float], brake: BrakeSettings
+) -> AsyncIterator[list[One]]:
     """Every worker on this loop; `clocks` has the errors of wrong clocks."""
     workers: list[One] = [
-        Task(name, url=url, kubeconfig=kubeconfig, clock_error=clocks.get(name, 0.0))
+        Task(name, url=url, kubeconfig=kubeconfig, brake=brake, clock_error=clocks.get(name, 0.0))
         for name in ("watch", "materialize", *WITH_CLOCKS)
     ]
     async with AsyncExitStack() as stack:
@@ -111,12 +115,14 @@ async def play(
     journal: Journal,
     *,
     as_processes: bool,
+    limited: bool,
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
 ) -> Counter[str]:
     """Plays one history, and returns how often it met each case.
 
-    As processes, one replica of each worker is stopped for `pause_seconds` at the same time, unless that is 0.
+    As processes, one replica of each worker is stopped for `pause_seconds` at the same time, unless that is 0. If
+    `limited`, the product has a brake, policies have limits, and users pause and reset.
     """
     seconds = PROCESS_HISTORY_SECONDS if as_processes else HISTORY_SECONDS
     if pause_seconds:
@@ -133,6 +139,10 @@ async def play(
             journal.log(f"wrong clocks: {judge.clocks}")
         api, kubeconfig = await stack.enter_async_context(stage(judge, folder, journal.log))
         bus = await stack.enter_async_context(Bus.connect(server.url, name="test"))
+        operators = None
+        if limited:
+            judge.limits = LimitJudge(judge.observed, judge.slowest, judge.allowance, lateness)
+            operators = Operators(bus, judge.limits, journal.log)
         for work in (
             judge.observed.follow(bus),
             judge.run(),
@@ -140,7 +150,9 @@ async def play(
         ):
             await stack.enter_async_context(meanwhile(work))
         running = (
-            processes(server.url, kubeconfig, folder) if as_processes else tasks(server.url, kubeconfig, judge.clocks)
+            processes(server.url, kubeconfig, folder)
+            if as_processes
+            else tasks(server.url, kubeconfig, judge.clocks, LIMITED if limited else OFF)
         )
         workers += await stack.enter_async_context(running)
         history = History(
@@ -151,13 +163,17 @@ async def play(
             observed=judge.observed,
             workers=workers,
             nodes=5 if as_processes else 3,
+            operators=operators,
             log=journal.log,
         )
         await live(history, judge, journal, seconds=seconds, pause_seconds=pause_seconds)
         for worker in workers:
             worker.must_run()
         met = added(
-            [judge.verdicts, judge.met, history.met, *(each.halts for each in workers if isinstance(each, Process))]
+            [
+                *(judge.verdicts, judge.met, history.met, Counter() if judge.limits is None else judge.limits.met),
+                *(each.halts for each in workers if isinstance(each, Process)),
+            ]
         )
         journal.log(f"late by up to {lateness.worst:.2f} s; {dict(met)}")
         return met
@@ -167,8 +183,9 @@ async def live(history: History, judge: Judge, journal: Journal, *, seconds: flo
     """Plays all events. Fails if the labels do not become those of the model, or a removal had no reason."""
     await history.begin()
     await history.settle(Quiet(journal.log, judge, steady=0.0), what="all works at first")
+    await history.limit()
     async with asyncio.TaskGroup() as happening:
-        for happens in (history.publish, history.edit, history.disturb, history.break_bus):
+        for happens in (history.publish, history.lie, history.edit, history.disturb, history.break_bus):
             happening.create_task(happens(seconds))
         happening.create_task(history.kill_and_stop(seconds, PAUSES_SECONDS))
         if pause_seconds:
@@ -224,6 +241,7 @@ async def played(
     *,
     again: str,
     as_processes: bool = False,
+    limited: bool = False,
     pause_seconds: float = 0.0,
     stage: Stage = in_sandbox,
 ) -> Counter[str]:
@@ -231,7 +249,15 @@ async def played(
     journal = Journal(again)
     own = await asyncio.to_thread(tempfile.mkdtemp, prefix=f"seed-{seed}-", dir=folder)
     try:
-        return await play(seed, Path(own), journal, as_processes=as_processes, pause_seconds=pause_seconds, stage=stage)
+        return await play(
+            seed,
+            Path(own),
+            journal,
+            as_processes=as_processes,
+            limited=limited,
+            pause_seconds=pause_seconds,
+            stage=stage,
+        )
     except BaseException:
         print("\n".join(journal.lines))
         raise

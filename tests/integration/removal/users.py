@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from tests.integration.removal.api import ADMIN, Api
+from tests.integration.removal.brake import with_limit
 from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, labels_of
 from tests.integration.removal.specs import some_spec
 
@@ -22,6 +23,7 @@ class Users:
         self._nodes = nodes
         self._log = log
         self.policies: dict[Key, Spec] = {}
+        self.some_limit: Callable[[], Mapping[str, int] | None] = lambda: None
 
     async def begin(self) -> None:
         """Creates the first nodes, policies and labels."""
@@ -56,8 +58,14 @@ class Users:
             field = chance.choice(("suspend", "dryRun"))
             await self._put_spec(key, {**spec, field: not spec.get(field, False)})
 
+    async def set_limits(self, limit: Callable[[], Mapping[str, int] | None]) -> None:
+        """Gives each policy a limit, and from now on each new one."""
+        self.some_limit = limit
+        for key, spec in list(self.policies.items()):
+            await self._put_spec(key, with_limit(spec, limit()))
+
     async def _put_policy(self, key: Key, chance: random.Random | None = None) -> None:
-        await self._put_spec(key, some_spec(chance or self._chance))
+        await self._put_spec(key, with_limit(some_spec(chance or self._chance), self.some_limit()))
 
     async def _put_spec(self, key: Key, spec: Spec) -> None:
         self._log(f"{key} is {json.dumps(spec)}")

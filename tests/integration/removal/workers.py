@@ -32,16 +32,12 @@ HALTS = {"read": Case.STOPPED_READ, "send": Case.STOPPED_SEND}
 STALE_AFTER = 1.5
 """Seconds, for policies without `staleAfter`."""
 
-BRAKE = BrakeSettings(policy=None, over_all=None, flap_budget=0)
-"""Histories change a node more often than the flap budget allows. They have fewer nodes than trip a breaker, so its
-admissions would only delay labels after a wiped bus; `tests/unit/tas/enforcing/test_breaker.py` has histories of it."""
-
-BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry], Worker]] = {
-    "watch": lambda bus, client, registry: WatchWorker(bus, client, registry=registry),
-    "materialize": lambda bus, _, registry: Materialize(bus, registry=registry),
-    "evaluate": lambda bus, _, registry: Evaluate(bus, registry=registry, default_stale_after=STALE_AFTER),
-    "labels": lambda bus, client, registry: Labels(
-        bus, client, registry=registry, default_stale_after=STALE_AFTER, brake=BRAKE
+BUILD: dict[str, Callable[[Bus, KubernetesClient, CollectorRegistry, BrakeSettings], Worker]] = {
+    "watch": lambda bus, client, registry, _: WatchWorker(bus, client, registry=registry),
+    "materialize": lambda bus, _, registry, __: Materialize(bus, registry=registry),
+    "evaluate": lambda bus, _, registry, __: Evaluate(bus, registry=registry, default_stale_after=STALE_AFTER),
+    "labels": lambda bus, client, registry, brake: Labels(
+        bus, client, registry=registry, default_stale_after=STALE_AFTER, brake=brake
     ),
 }
 
@@ -64,8 +60,11 @@ class One(Protocol):
 class Task:
     """A worker as a task with its own connections."""
 
-    def __init__(self, name: str, *, url: str, kubeconfig: Path, clock_error: float = 0.0) -> None:
+    def __init__(
+        self, name: str, *, url: str, kubeconfig: Path, brake: BrakeSettings, clock_error: float = 0.0
+    ) -> None:
         self.name = name
+        self._brake = brake
         self._clock_error = clock_error
         self.can_halt = False
         self._url = url
@@ -82,7 +81,7 @@ class Task:
             Bus.connect(self._url, name=self.name) as bus,
             KubernetesClient.connect(self._kubeconfig, worker=self.name) as client,
         ):
-            await BUILD[kind](bus, client, CollectorRegistry()).run()
+            await BUILD[kind](bus, client, CollectorRegistry(), self._brake).run()
 
     async def kill(self) -> None:
         """Cancels it at its current await; only what a worker finishes by itself is finished."""
