@@ -78,7 +78,7 @@ LEAST: Mapping[str, Least] = {
             Case.SOURCES: 300,
             Case.AHEAD: 50,
             Case.CLOCK: 150,
-            Case.LIED: 140,
+            Case.LIED: 130,
             Case.ADMITTED: 350,
             Case.TRIPPED: 12,
             Case.PAUSED: 30,
