@@ -34,6 +34,10 @@ class Server:
         return f"nats://127.0.0.1:{self._port}"
 
     @property
+    def log(self) -> Path:
+        return self._store / "nats-server.log"
+
+    @property
     def pid(self) -> int:
         assert self._running is not None, "no server runs"
         return self._running.pid

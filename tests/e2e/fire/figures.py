@@ -1,6 +1,7 @@
 """What is measured under fire: memory, labels, answers of the extender, requests to the API server."""
 
 import json
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,18 @@ GROWTH = 0.02
 
 WORKERS = "system:serviceaccount:"
 
+SERVER = "nats-server"
+SERVER_HEAP = "nats-server, live heap"
+"""What is left after a garbage collection. Between two of them the garbage grows to as much again.
+
+So the resident memory of a Go process goes up and down, and says nothing about growth.
+"""
+
+_COLLECTION = re.compile(rb"^gc \d+ @.* \d+->\d+->(\d+) MB,", re.MULTILINE)
+"""A line of `GODEBUG=gctrace=1`: the heap at the begin and at the end of the collection, and what is left."""
+
+_TAIL_BYTES = 16384
+
 
 @dataclass(slots=True, kw_only=True)
 class Report:
@@ -34,7 +47,7 @@ class Report:
         faults: When each fault began, and which fault it was.
         waits: When each pod was created, and how many seconds it waited for its node.
         wrong_labels: How many nodes had labels other than those of the policies, at each time.
-        memory: The resident bytes of each process, at each time.
+        memory: The resident bytes of each process, and the live heap of nats-server, at each time.
         growth: See `Memory.growth`.
         statuses: How often the extenders answered with each status; 0: no answer.
         requests: How often each request was sent to the API server.
@@ -82,14 +95,24 @@ class Memory:
                 continue
             self.sizes[Life(name, pid)].append((now, size))
 
+    def measure_heap(self, pid: int, log: Path) -> None:
+        """Measures the live heap of nats-server, which writes its collections to this log."""
+        with log.open("rb") as lines:
+            lines.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            collections = _COLLECTION.findall(lines.read())
+        if collections:
+            self.sizes[Life(SERVER_HEAP, pid)].append((time.time(), int(collections[-1]) << 20))
+
     def growth(self, *, after: float, lived: float = LIVED_SECONDS) -> dict[str, float]:
         """For each process that has lived so long: by which part its memory is larger in the last third than before.
 
         Compared with the middle third of its life after `WARM_UP_SECONDS`. Only measurements `after` this time count:
-        until then a new bus fills up, since SAMPLES keeps ten minutes.
+        until then a new bus fills up, since SAMPLES keeps ten minutes. Of nats-server it is the live heap.
         """
         found = {}
         for life, measured in self.sizes.items():
+            if life.name == SERVER:
+                continue
             first = max(after, measured[0][0] + WARM_UP_SECONDS)
             sizes = [(at, size) for at, size in measured if at >= first]
             if sizes and sizes[-1][0] - sizes[0][0] >= lived:

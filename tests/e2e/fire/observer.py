@@ -10,7 +10,7 @@ import aiohttp
 from tests.integration.replicas import Replica
 from tests.kubernetes.admin import AdminError
 
-from .figures import Memory, running
+from .figures import SERVER, Memory, running
 from .stage import Stage
 from .users import NAMESPACE, Users
 
@@ -70,7 +70,9 @@ class Observer:
     async def measure(self) -> None:
         """Measures memory and labels. Runs until cancelled."""
         while True:
-            self.memory.measure([*running(self._stage.replicas), ("nats-server", self._stage.server.pid)])
+            server = self._stage.server
+            self.memory.measure([*running(self._stage.replicas), (SERVER, server.pid)])
+            self.memory.measure_heap(server.pid, server.log)
             with suppress(AdminError, aiohttp.ClientError):
                 await self.count_wrong_labels()
             await asyncio.sleep(self._stage.size.measure_seconds)

@@ -1,8 +1,9 @@
 """A control plane, a bus, an adapter behind the aggregator, and two replicas of each worker with their own rights."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,8 @@ async def stage(plane: ControlPlane, folder: Path, size: Size) -> AsyncIterator[
         cluster.apply(manifest)
     async with AsyncExitStack() as stack:
         server = Server(folder / "store")
-        await server.start()
+        with _traced_collections():
+            await server.start()
         stack.push_async_callback(server.stop)
         admin = await stack.enter_async_context(Admin.connect(plane.admin))
         watcher = await stack.enter_async_context(Admin.connect(_account(plane, "watch")))
@@ -75,6 +77,20 @@ async def stage(plane: ControlPlane, folder: Path, size: Size) -> AsyncIterator[
             port=port,
             replicas=replicas,
         )
+
+
+@contextmanager
+def _traced_collections() -> Iterator[None]:
+    """A Go process that starts in the body writes a line for each garbage collection."""
+    before = os.environ.get("GODEBUG")
+    os.environ["GODEBUG"] = "gctrace=1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["GODEBUG"]
+        else:
+            os.environ["GODEBUG"] = before
 
 
 async def _are_policies_served(admin: Admin) -> bool:
