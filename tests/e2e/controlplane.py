@@ -29,6 +29,7 @@ CONTROLLERS = (
     "replicaset-controller",
     "daemonset-controller",
     "disruption-controller",
+    "validatingadmissionpolicy-status-controller",  # checks the types of expressions
 )
 FRONT_PROXY_USER = "front-proxy-client"
 ADMIN_GROUP = "system:masters"
