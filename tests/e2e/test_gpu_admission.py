@@ -103,13 +103,15 @@ def policies(cluster: Cluster, old_namespace: str) -> Iterator[None]:
 
 
 async def test_the_expressions_have_the_right_types_and_fail_closed(admin: Admin) -> None:
-    names = [each["metadata"]["name"] for each in read_yaml(FILE.read_bytes()) if "Binding" not in each["kind"]]
+    documents = [each for each in read_yaml(FILE.read_bytes()) if isinstance(each, dict)]
+    names = [each["metadata"]["name"] for each in documents if "Binding" not in each["kind"]]
     assert names == ["tas-gpu-cards", "tas-gpu-eviction", "tas-gpu-templates"]
     for name in names:
 
         async def checked(name: str = name) -> bool:
             found = await admin.get(f"{POLICIES}/{name}")
-            return found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
+            checked: bool = found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
+            return checked
 
         await eventually(checked)
         policy = await admin.get(f"{POLICIES}/{name}")
@@ -214,7 +216,7 @@ async def test_a_deployment_replaces_its_pod_that_has_cards_and_the_label(
     assert EVICTION_LABEL not in metadata["labels"]
 
 
-WORKLOADS = {
+WORKLOADS: dict[str, Object | None] = {
     "apps/v1 deployments": {"selector": {"matchLabels": {"app": "web"}}},
     "apps/v1 replicasets": {"selector": {"matchLabels": {"app": "web"}}},
     "apps/v1 daemonsets": {"selector": {"matchLabels": {"app": "web"}}},
