@@ -120,7 +120,7 @@ async def test_the_expressions_have_the_right_types_and_fail_closed(admin: Admin
 
 
 @pytest.mark.parametrize("name", CARDS)
-async def test_facts_c60_c61_nobody_else_creates_a_pod_with_cards_or_adds_them(
+async def test_facts_g20_g21_nobody_else_creates_a_pod_with_cards_or_adds_them(
     admin: Admin, namespace: str, name: str
 ) -> None:
     await admin.create(pods(namespace), pod("plain", annotations={"gas-allow": "card0"}))
@@ -135,7 +135,7 @@ async def test_facts_c60_c61_nobody_else_creates_a_pod_with_cards_or_adds_them(
         assert name in await refusal(admin, "POST", path, binding("plain", annotations={name: "card0"}))
 
 
-async def test_facts_c61_other_subresources_change_no_annotations(admin: Admin, namespace: str) -> None:
+async def test_facts_g21_other_subresources_change_no_annotations(admin: Admin, namespace: str) -> None:
     await admin.create(pods(namespace), pod("plain"))
     for subresource in ("ephemeralcontainers", "resize"):
         with suppress(AdminError):
