@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from tas.devices.claim import ContainerRequest
 from tas.extender.decision import Binding, FilterDecision, Pod, ScoreDecision, Victims
 from tas.extender.node_view import NodeView
 from tas.values.quantity import NANO, Quantity, parse_quantity
@@ -51,6 +52,7 @@ __all__ = [
     "HOOKS",
     "NANO",
     "Binding",
+    "ContainerRequest",
     "FilterDecision",
     "Hooks",
     "NodeView",

@@ -59,9 +59,15 @@ class ObjectMeta(msgspec.Struct, gc=False):
     uid: str | None = None
     labels: dict[str, str] | None = None
 
-    def as_pod(self) -> Pod:
-        """The pod that has this metadata."""
-        return Pod(namespace=self.namespace or "", name=self.name or "", uid=self.uid or "", labels=self.labels or {})
+    def as_pod(self, document: Raw = NULL) -> Pod:
+        """The pod that has this metadata, with the pod as undecoded JSON."""
+        return Pod(
+            namespace=self.namespace or "",
+            name=self.name or "",
+            uid=self.uid or "",
+            labels=self.labels or {},
+            document=document,
+        )
 
 
 class _Object(msgspec.Struct):
@@ -156,7 +162,7 @@ def decode_pod(raw: Raw, subject: str = SUBJECT) -> Pod:
         raise InvalidInputError(subject, "Pod", None, "a pod must be given")
     if pod.metadata is None:
         raise InvalidInputError(subject, "Pod.metadata", None, "a pod has metadata")
-    return pod.metadata.as_pod()
+    return pod.metadata.as_pod(raw)
 
 
 def _decode_names(field: Raw) -> dict[str, None] | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from tas.errors import shortened
+from tas.errors import InvalidInputError, shortened
 from tas.extender.hooks import HookVerb, InvalidHookResultError, hook_verbs
 from tas.extender.verbs import VERBS, Record
 from tas.extension import NodeView
@@ -161,6 +161,8 @@ class MountedExtension:
         except InvalidHookResultError as error:
             self._log_failure(name, "extension_answer_refused", error=str(error))
             raise self._error(HTTPStatus.INTERNAL_SERVER_ERROR, name, str(error)) from error
+        except InvalidInputError:
+            raise  # a field of the pod that the hook has read
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise

@@ -141,6 +141,17 @@ async def test_bad_input_gets_400_before_a_hook_is_called(logs: list[Any], verb:
     assert answer["error"].startswith("Extender")
 
 
+async def test_an_invalid_field_that_a_hook_reads_gets_400_with_the_field(logs: list[Any]) -> None:
+    hooks = Hooks(filter=lambda pod, *_: pod.annotations, score=lambda *_: {})
+    body = NAMES | {"Pod": {"metadata": POD["metadata"] | {"annotations": {"a": [7]}}}}
+    async with serving(hooks) as served:
+        status, answer = await served.ask("/own/filter", body)
+        assert (status, (await served.ask("/own/prioritize", body))[0]) == (400, 200)
+
+    assert "Pod.metadata.annotations" in answer["error"]
+    assert not events(logs, "extension_failed")
+
+
 class CustomExit(BaseException):
     """An error that is no Exception."""
 
