@@ -7,6 +7,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 ARGUMENTS = {
+    "gpu/set-temperature.sh": ["40", "90"],
     "health-metric/set-health.sh": ["1"],
     "labeling/set-cards.sh": ["150", "50", "5", "10"],
     "power/package-tdp.sh": [],
@@ -43,6 +44,16 @@ def test_the_cards_of_a_node_are_in_one_file(tmp_path: Path) -> None:
         "node_metric_card1 50",
         "node_metric_card0_free 5",
         "node_metric_card1_free 10",
+    ]
+
+
+def test_the_temperatures_of_the_cards_of_a_node_are_in_one_file(tmp_path: Path) -> None:
+    assert run("gpu/set-temperature.sh", "40", "90", tmp_path) == (0, "")
+    (file,) = tmp_path.iterdir()
+    assert file.name == "gpu.prom"
+    assert [line for line in file.read_text().splitlines() if not line.startswith("#")] == [
+        "node_gpu_card0_temperature 40",
+        "node_gpu_card1_temperature 90",
     ]
 
 
