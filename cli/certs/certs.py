@@ -17,6 +17,7 @@ from cli.certs.folder import (
     certificates_at,
     create_authority,
     key_findings,
+    mode_findings,
     signer_of,
     step_of_authorities,
     steps_of_authority,
@@ -234,6 +235,7 @@ def _renew_leaves(run: _Run, signer: Signer, within: timedelta, *, force: bool) 
             reason = "is missing"
         elif not force:
             problems = [*leaf_findings(chain, trusted, purpose, now=run.now, within=within), *key_findings(chain, key)]
+            problems += mode_findings(key)
             problems += [] if has_names_of(chain[0], leaf) else ["has other names"]
             reason = problems[0] if problems else None
         if chain is not None and reason is None:
@@ -244,6 +246,8 @@ def _renew_leaves(run: _Run, signer: Signer, within: timedelta, *, force: bool) 
     for authority in trusted:
         for finding in authority_findings(authority, now=run.now, within=within):
             echo(f"note: {run.authorities}: {finding}", err=True)
+    for finding in mode_findings(run.key_file):
+        echo(f"note: {run.key_file}: {finding}", err=True)
     run.write(steps)
 
 

@@ -1,5 +1,6 @@
 """A folder with certificates and keys, under the names that the product uses everywhere."""
 
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,6 +54,12 @@ def key_findings(chain: Sequence[x509.Certificate], key: Path) -> Iterator[str]:
         yield f"{key.name} is not its key"
 
 
+def mode_findings(key: Path) -> Iterator[str]:
+    """Whether everybody on the machine can read a key. A link is that of a mounted Secret, inside of a pod."""
+    if key.exists() and not key.is_symlink() and (mode := stat.S_IMODE(key.stat().st_mode)) & stat.S_IROTH:
+        yield f"every user of this machine can read {key.name} (mode {mode:o})"
+
+
 def signer_of(authorities: Path, key_file: Path, now: datetime) -> Signer:
     """The authority in a file whose key is in the other file. Raises TlsError."""
     certificates = certificates_at(authorities)
@@ -78,8 +85,11 @@ def create_authority(now: datetime, days: int) -> Signer:
 def steps_of_authority(
     authorities: Path, key_file: Path, signer: Signer, others: Sequence[x509.Certificate]
 ) -> list[Step]:
-    """The files of an authority; `others` are trusted as well."""
-    return [_key_step(key_file, signer.key), _step(authorities, pem([signer.certificate, *others]))]
+    """The files of an authority; `others` are trusted as well.
+
+    The key is last: until then the key of the old authority is there, which `ca.crt` still contains.
+    """
+    return [_step(authorities, pem([signer.certificate, *others])), _key_step(key_file, signer.key)]
 
 
 def steps_of_leaf(folder: Path, name: str, leaf: Leaf, signer: Signer, now: datetime) -> list[Step]:

@@ -10,7 +10,7 @@ from cryptography import x509
 
 from cli.as_json import JSON_OPTION, print_json
 from cli.certs.flags import before, directory, errors_shown
-from cli.certs.folder import AUTHORITIES, LEAVES, certificates_at, key_findings
+from cli.certs.folder import AUTHORITIES, LEAVES, certificates_at, key_findings, mode_findings
 from cli.output import echo
 from tas.certificates.findings import authority_findings, issuer_of, leaf_findings
 from tas.certificates.forms import alternative_names
@@ -83,7 +83,7 @@ def _states(directory: Path, now: datetime, within: timedelta) -> Iterator[_Stat
             yield _unreadable(certificate.name, error)
             continue
         shown, problems = _key_state(chain, key)
-        found = (*leaf_findings(chain, authorities, purpose, now=now, within=within), *problems)
+        found = (*leaf_findings(chain, authorities, purpose, now=now, within=within), *problems, *mode_findings(key))
         issuer = issuer_of(chain, authorities)
         yield _State(file=certificate.name, certificate=chain[0], issuer=issuer, key=shown, findings=found)
 
@@ -98,6 +98,7 @@ def _authority_states(
         found = list(authority_findings(each, now=now, within=within))
         if keys and not any(matches) and number == 0:
             found += keys[0][1]
+        found += mode_findings(key_file) if number == 0 else ()
         shown = "matches" if keys and matches[number] else ""
         yield _State(file=AUTHORITIES, certificate=each, issuer=None, key=shown, findings=tuple(found))
 

@@ -1,8 +1,10 @@
-"""Files of the machine: written all or none."""
+"""Files of the machine: all are written, or none."""
 
+import fcntl
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,30 +105,66 @@ def why_not_writable(path: Path) -> str | None:
 
 
 def write_all(steps: Sequence[Step]) -> None:
-    """Writes the files in this order, each at once, or none of them.
+    """Replaces the files in this order, or none of them.
+
+    All contents are on the disk before the first file is replaced: so a full disk changes nothing, and a process that
+    is killed rarely leaves a new file beside an old one. Of two processes that write in one folder, one fails.
 
     Raises:
         FilesError: if a file cannot be written; all are as before.
         NotRestoredError: the same, and some of them could not be restored.
     """
-    done: list[Step] = []
+    changes = [step for step in steps if step.changes]
     made: list[Path] = []
+    staged: list[Path] = []
+    done: list[Step] = []
+    with ExitStack() as locks:
+        try:
+            for step in changes:
+                made += _make_folders(step.path.parent)
+            for folder in sorted({step.path.parent for step in changes}):
+                locks.enter_context(_locked(folder))
+            _replace(changes, staged, done)
+        except BaseException as error:
+            for path in staged:
+                path.unlink(missing_ok=True)
+            left = _undo(done, made)
+            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            if left:
+                raise NotRestoredError(f"{reason}; not restored: {', '.join(left)}") from error
+            if isinstance(error, OSError):
+                raise FilesError(f"{reason}; every file is as before") from error
+            raise
+
+
+def _replace(changes: Sequence[Step], staged: list[Path], done: list[Step]) -> None:
+    """Adds to `staged` each file beside its target, and to `done` each step that is taken. Raises as `write_all`."""
+    for step in changes:
+        if step.content is not None:
+            staged.append(_unfinished(step.path))
+            _stage(step.path, step.content, step.before, step.mode, step.owner)
+    for number, step in enumerate(changes, 1):
+        _check_unchanged(step)
+        done.append(step)
+        _finish(step.path, step.content)
+        if step.path.parent not in (following.path.parent for following in changes[number : number + 1]):
+            _sync(step.path.parent)  # at once for all files of a folder that follow each other
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises FilesError if another process is writing in the folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        for step in steps:
-            if not step.changes:
-                continue
-            _check_unchanged(step)
-            made += _make_folders(step.path.parent)
-            done.append(step)
-            _write(step.path, step.content, step.before, step.mode, step.owner)
-    except BaseException as error:
-        left = _undo(done, made)
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        if left:
-            raise NotRestoredError(f"{reason}; not restored: {', '.join(left)}") from error
-        if isinstance(error, OSError):
-            raise FilesError(f"{reason}; every file is as before") from error
-        raise
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FilesError(f"{folder}: another process is writing there; every file is as before") from error
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _check_unchanged(step: Step) -> None:
@@ -168,13 +206,17 @@ def write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def _write(path: Path, content: bytes | None, before: Stored | None, mode: int, owner: tuple[int, int] | None) -> None:
-    """Replaces a file at once: readers see the old file or the new one. The kubelet ignores the dot (facts.md c42)."""
-    if content is None:
-        path.unlink(missing_ok=True)
-        _sync(path.parent)
-        return
-    unfinished = path.with_name(f".{path.name}.tas-new")
-    unfinished.unlink(missing_ok=True)
+    """Replaces a file at once, and writes its folder to the disk. Raises OSError."""
+    if content is not None:
+        _stage(path, content, before, mode, owner)
+    _finish(path, content)
+    _sync(path.parent)
+
+
+def _stage(path: Path, content: bytes, before: Stored | None, mode: int, owner: tuple[int, int] | None) -> None:
+    """Writes the new content of a file beside it. The kubelet ignores the dot (facts.md c42). Raises OSError."""
+    unfinished = _unfinished(path)
+    unfinished.unlink(missing_ok=True)  # of a run that was killed
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -185,11 +227,25 @@ def _write(path: Path, content: bytes | None, before: Stored | None, mode: int, 
             if (wanted := kept.owner if kept is not None else owner) is not None:
                 os.fchown(descriptor, *wanted)
             os.fsync(descriptor)
-        unfinished.rename(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
-    _sync(path.parent)
+
+
+def _finish(path: Path, content: bytes | None) -> None:
+    """Replaces a file by what `_stage` wrote: readers see the old file or the new one. Without content: deletes it."""
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
+    try:
+        _unfinished(path).rename(path)
+    except OSError as error:
+        _unfinished(path).unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tas-new")
 
 
 def _sync(folder: Path) -> None:

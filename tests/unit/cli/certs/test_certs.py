@@ -5,6 +5,7 @@ import json
 import shutil
 import stat
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from click.testing import CliRunner, Result
 from cryptography import x509
 
 from cli import cli
+from cli.certs.folder import create_authority, signer_of, steps_of_authority
+from cli.configure.files import write_all
 from tests.certificates import Authority
 
 FILES = ("ca.crt", "ca.key", "client.crt", "client.key", "tls.crt", "tls.key")
@@ -191,8 +194,9 @@ class TestRenew:
             lambda folder: (folder / "tls.key").unlink(),
             lambda folder: (folder / "tls.key").write_bytes((folder / "client.key").read_bytes()),
             lambda folder: (folder / "tls.crt").write_bytes(Authority("other").server("tas").certificate),
+            lambda folder: (folder / "tls.key").chmod(0o604),
         ],
-        ids=["no certificate", "no key", "another key", "another authority"],
+        ids=["no certificate", "no key", "another key", "another authority", "a key that others know"],
     )
     def test_what_status_finds_is_repaired(self, folder: Path, spoil: Callable[[Path], object]) -> None:
         spoil(folder)
@@ -268,6 +272,22 @@ class TestRenew:
         done("renew", folder, "--drop-old-ca")
         assert changed(folder, before) == set()
 
+    def test_an_authority_that_was_written_only_in_part_is_not_lost(self, folder: Path) -> None:
+        """The run was killed after the first file."""
+        authorities, key = folder / "ca.crt", folder / "ca.key"
+        old = certificate(authorities)
+        now = datetime.now(UTC)
+        steps = steps_of_authority(
+            authorities, key, create_authority(now, 10), [signer_of(authorities, key, now).certificate]
+        )
+        write_all(steps[:1])
+        assert len(x509.load_pem_x509_certificates(authorities.read_bytes())) == 2
+        done("renew", folder, "--force")
+        assert certificate(folder / "tls.crt").issuer == old.subject
+        done("renew", folder, "--drop-old-ca")
+        assert certificate(authorities) == old
+        done("renew", folder, "--new-ca")
+
     def test_steps_are_taken_one_by_one(self, folder: Path) -> None:
         result = tas("renew", folder, "--force", "--new-ca")
         assert code(result) == 2
@@ -303,6 +323,14 @@ class TestStatus:
             ),
             (lambda folder: (folder / "ca.crt").unlink(), "tls.crt: is not signed by an authority in ca.crt, but by "),
             (lambda folder: (folder / "ca.crt").write_text("x"), "ca.crt: no certificates in PEM"),
+            (
+                lambda folder: (folder / "client.key").chmod(0o644),
+                "client.crt: every user of this machine can read client.key (mode 644)",
+            ),
+            (
+                lambda folder: (folder / "ca.key").chmod(0o644),
+                "ca.crt: every user of this machine can read ca.key (mode 644)",
+            ),
         ],
     )
     def test_each_fault_is_found_and_the_other_files_are_shown(
@@ -321,6 +349,7 @@ class TestStatus:
         assert "tls.crt" not in result.stdout
 
     def test_a_secret_mounted_by_the_kubelet_is_read_through_its_links(self, folder: Path, tmp_path: Path) -> None:
+        (folder / "tls.key").chmod(0o644)  # as the kubelet does
         mounted = tmp_path / "mounted"
         mounted.mkdir()
         (mounted / "..data").symlink_to(folder)

@@ -1,7 +1,10 @@
 """`tas configure` and its files: all are written or none, and each error has its exit status."""
 
 import datetime as dt
+import errno
+import fcntl
 import json
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -435,18 +438,53 @@ def test_facts_K34_a_write_that_fails_half_way_leaves_every_file_as_it_was(node:
     assert code(node.configure()) == 0
 
 
-def test_status_4_names_the_files_that_cannot_be_restored(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.write_text("x" * 50)
-    steps = [
-        Step(path=first, before=stored(first), content=b"y"),
-        Step(path=second, before=None, content=b"z" * 50),
+def two_files(folder: Path, content: bytes) -> list[Step]:
+    """A long file that becomes short, then a new one."""
+    (folder / "first").write_text("x" * 50)
+    return [
+        Step(path=folder / "first", before=stored(folder / "first"), content=b"y"),
+        Step(path=folder / "second", before=None, content=content),
     ]
-    with largest_file(10), pytest.raises(NotRestoredError, match=r"not restored: .*first"):
+
+
+def test_no_file_is_replaced_before_all_contents_are_on_the_disk(tmp_path: Path) -> None:
+    steps = two_files(tmp_path, b"z" * 50)
+    inode = (tmp_path / "first").stat().st_ino
+    with largest_file(10), pytest.raises(FilesError, match=r"second: File too large; every file is as before"):
+        write_all(steps)
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    assert (tmp_path / "first").stat().st_ino == inode
+
+
+def test_status_4_names_the_files_that_cannot_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def fails_for_second(path: Path, target: Path) -> Path:
+        if target.name == "second":
+            raise OSError(errno.EPERM, "not permitted")
+        return rename(path, target)
+
+    steps = two_files(tmp_path, b"z")
+    monkeypatch.setattr(Path, "rename", fails_for_second)
+    with largest_file(10), pytest.raises(NotRestoredError, match=r"second: not permitted; not restored: .*first"):
         write_all(steps)
     assert SomeNotRestoredError.exit_code == 4
-    assert first.read_text() == "y"
-    assert not second.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    assert (tmp_path / "first").read_text() == "y"
+
+
+def test_of_two_writers_in_a_folder_one_fails(tmp_path: Path) -> None:
+    steps = two_files(tmp_path, b"z")
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(FilesError, match="another process is writing there; every file is as before"):
+            write_all(steps)
+        assert [path.read_text() for path in tmp_path.iterdir()] == ["x" * 50]
+    finally:
+        os.close(descriptor)
+    write_all(steps)
+    assert (tmp_path / "second").read_text() == "z"
 
 
 def test_a_file_that_changes_between_plan_and_write_is_not_overwritten(tmp_path: Path) -> None:
