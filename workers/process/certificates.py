@@ -14,6 +14,7 @@ from tas.errors import shortened
 from tas.values.throttle import Throttle
 from workers.process.logs import ThrottledLog
 from workers.process.tls import (
+    REFUSALS,
     Credentials,
     PeerCertificate,
     Refusal,
@@ -30,6 +31,9 @@ log = structlog.get_logger("tls")
 CHECK_SECONDS = 1.0
 """How often the files are read. Polling also works for mounted secrets, replaced links and network folders."""
 
+LOGGED_CLIENTS = 32
+"""How many refused clients the log distinguishes: a stranger chooses the names in a certificate."""
+
 EXPIRES_SOON_SECONDS = 7 * 86400.0
 REMINDER_SECONDS = 6 * 3600.0
 
@@ -44,6 +48,8 @@ class TlsMetrics:
         for result in ("loaded", "failed"):
             self.loads.labels(result)
         self.refused = Counter("tas_tls_refused_total", "Clients refused.", ["reason"], registry=registry)
+        for reason in REFUSALS:
+            self.refused.labels(reason)
         self.remaining = Gauge(
             "tas_tls_remaining_seconds",
             "Seconds until the first certificate of the file, or of a connected client, expires.",
@@ -79,6 +85,7 @@ class Certificates:
         self._pending: tuple[bytes, ...] | None = None
         self._problem = ""
         self._throttled = ThrottledLog(log)
+        self._refusals = ThrottledLog(log, keys=LOGGED_CLIENTS)
         self._reminders = Throttle(seconds=REMINDER_SECONDS)
         self._metrics = metrics or TlsMetrics(CollectorRegistry())
         for file in self.current.expires:
@@ -143,12 +150,12 @@ class Certificates:
         """Whether a connection admitted in `epoch` with a certificate that expires at `expires` must end."""
         return epoch != self.epoch or expires <= self._clock()
 
-    def record_refusal(self, refusal: Refusal, address: str) -> None:
-        """Counts and logs a refused client."""
+    def record_refusal(self, refusal: Refusal, address: str, peer: str) -> None:
+        """Counts and logs a refused client. `peer`: its address without the port, which is another each time."""
         self._metrics.refused.labels(refusal.reason).inc()
-        self._throttled.warning(
+        self._refusals.warning(
             "client_refused",
-            (refusal.reason, refusal.client or address),
+            (refusal.reason, peer, refusal.client),
             reason=refusal.reason,
             error=refusal.text,
             client=refusal.client or None,

@@ -108,7 +108,7 @@ class Connection(web.RequestHandler):
             self.expires = expires_of(certificate)
             refused = certificates.check(certificate)
             if refused is not None:
-                certificates.record_refusal(refused, self.address)
+                certificates.record_refusal(refused, self.address, self.peer)
                 self.force_close()  # data that it has already sent is not read
                 transport.close()
                 return
@@ -363,7 +363,7 @@ class Listener:
         except OSError as error:  # includes ssl.SSLError
             self.forget(connection)
             if certificates is not None:
-                certificates.record_refusal(refusal(error), connection.address)
+                certificates.record_refusal(refusal(error), connection.address, connection.peer)
         except asyncio.CancelledError:
             self.forget(connection)
             with suppress(OSError):

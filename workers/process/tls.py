@@ -174,6 +174,12 @@ def is_allowed(certificate: PeerCertificate, allowed: Collection[str]) -> bool:
 _REASONS = {10: "expired", 9: "not_yet_valid", 26: "wrong_purpose"}
 """Reasons for OpenSSL's X509_V_ERR_… codes; all other codes mean an untrusted certificate."""
 
+REFUSALS = (*_REASONS.values(), "untrusted", "name", "no_certificate", "protocol", "handshake", "gone")
+"""Every reason of a refusal."""
+
+MAX_NAMED_BYTES = 8 << 10
+"""The largest refused certificate whose names are read: the names of a larger one take milliseconds."""
+
 _PROTOCOL = ("UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER", "HTTP_REQUEST", "WRONG_VERSION_NUMBER", "VERSION_TOO_LOW")
 
 
@@ -247,6 +253,8 @@ def _first_certificate(body: bytes, *, with_context: bool) -> bytes:
 
 def _names_in(der: bytes) -> str:
     """The names in an untrusted certificate, shortened for the log; "" if none can be read."""
+    if len(der) > MAX_NAMED_BYTES:
+        return f"a certificate of {len(der)} bytes"
     try:
         certificate = x509.load_der_x509_certificate(der)
         names = [str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]

@@ -173,15 +173,21 @@ async def test_facts_H6_no_client_certificate_and_tls_1_1_fail_the_handshake(ser
     await served.count("protocol")
 
 
-async def test_plain_http_on_the_tls_port_is_refused_and_counted(served: Served) -> None:
-    reader, writer = await asyncio.open_connection(served.address.host, served.address.port)
-    writer.write(request())
-    async with asyncio.timeout(PATIENCE):
-        with suppress(ConnectionError):
-            assert b"200" not in await reader.read()
-    writer.close()
+async def test_plain_http_on_the_tls_port_is_refused_counted_and_logged_once_for_each_peer(served: Served) -> None:
+    """The hard case: each connection comes from another port."""
+    assert served.registry.get_sample_value("tas_tls_refused_total", {"reason": "protocol"}) == 0
+    with capture_logs() as logs:
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(served.address.host, served.address.port)
+            writer.write(request())
+            async with asyncio.timeout(PATIENCE):
+                with suppress(ConnectionError):
+                    assert b"200" not in await reader.read()
+            writer.close()
+        await served.count("protocol", 5)
 
-    await served.count("protocol")
+    (line,) = [line for line in logs if line["event"] == "client_refused"]
+    assert (line["reason"], line["error"], line["client"]) == ("protocol", "http request", None)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -192,8 +198,9 @@ async def test_plain_http_on_the_tls_port_is_refused_and_counted(served: Served)
         ("untrusted", STRANGER.client("foreign-scheduler"), "foreign-scheduler"),
         ("wrong_purpose", AUTHORITY.server("server-as-client"), "server-as-client"),
         ("name", AUTHORITY.client("kubelet", names=[x509.DNSName("kubelet.example")]), "kubelet, kubelet.example"),
+        ("untrusted", STRANGER.client("large", names=[x509.DNSName("n")] * 3000), "a certificate of 9"),
     ],
-    ids=["expired", "foreign", "purpose", "name"],
+    ids=["expired", "foreign", "purpose", "name", "large"],
 )
 async def test_an_invalid_certificate_is_refused_counted_and_logged_with_its_name(
     folder: Folder, reason: str, client: Pair, name: str, version: ssl.TLSVersion

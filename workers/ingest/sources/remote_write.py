@@ -40,6 +40,9 @@ MAX_HELD_BYTES = 64 << 20
 BODY_SECONDS = 10.0
 """How long a body may take to arrive."""
 
+LOGGED_SENDERS = 32
+"""How many refused senders and statuses the log distinguishes."""
+
 MESSAGE = "prometheus.WriteRequest"
 
 Publish = Callable[[SourceResult], Awaitable[None]]
@@ -96,7 +99,7 @@ class RemoteWrite:
         self._mappings: object = None
         self._lock = asyncio.Lock()
         self._held = 0
-        self._throttled = ThrottledLog(log)
+        self._throttled = ThrottledLog(log, keys=LOGGED_SENDERS)
         self._metrics.series.labels(name).set_function(lambda: float(self._store.series if self._store else 0))
 
     async def listen(self, metrics: Callable[[], frozenset[str]], publish: Publish) -> None:
@@ -192,7 +195,7 @@ class RemoteWrite:
     def _refused(self, request: web.Request, error: _RefusedError) -> web.Response:
         self._throttled.warning(
             "remote_write_refused",
-            error.status,
+            (error.status, request.remote),  # one sender does not hide why another one is refused
             source=self.name,
             status=int(error.status),
             reason=str(error),
