@@ -10,6 +10,9 @@ The same values always give the same result. The amounts that a claim needs of t
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from tas.devices.amounts import amount_text
 from tas.devices.assignment import Assignment, Share, SlotAssignment
@@ -44,17 +47,51 @@ def assign(
     return _assignment(hold, facts, claim, chosen)
 
 
+class Fit(NamedTuple):
+    """Whether a claim fits on a node, and how many steps of search are left for the next node.
+
+    `exhausted`: not known, because no steps are left.
+    """
+
+    fits: bool
+    steps: int
+    exhausted: bool = False
+
+
+STEP_COMPARISONS = 50
+"""How many comparisons of a unit with a card count as a step: they take the longest if a claim has many units.
+
+So 10,000 steps take half a second at most, whatever the claim is.
+"""
+
+
 def fits(hold: Hold, inventory: Inventory, facts: PolicyFacts, claim: Claim, options: Options) -> bool:
-    """Whether `assign` finds an assignment: for filter, which asks about thousands of nodes and needs no reasons."""
+    """Whether `assign` finds an assignment."""
+    return fits_within(hold, inventory, facts, claim, options, steps=options.steps).fits
+
+
+def fits_within(
+    hold: Hold, inventory: Inventory, facts: PolicyFacts, claim: Claim, options: Options, *, steps: int
+) -> Fit:
+    """Whether `assign` finds an assignment in `steps`: for filter, which asks about thousands of nodes.
+
+    Filter needs no reasons. Without any search a node takes no steps, so it is also answered if none are left.
+    """
     if claim.uid in hold.pods:
-        return True
+        return Fit(fits=True, steps=steps)
     if _missing(hold, inventory, claim):
-        return False
+        return Fit(fits=False, steps=steps)
     if not claim.units:
-        return True
+        return Fit(fits=True, steps=steps)
     if len(claim.units) == 1 and not claim.linked and claim.single_numa is SingleNuma.NOTHING:
-        return _has_enough(hold, inventory, facts, claim)
-    return Search(hold, inventory, facts, claim, options, cards=_usable(inventory, facts, claim)).run() is not None
+        return Fit(fits=_has_enough(hold, inventory, facts, claim), steps=steps)
+    usable = _usable(inventory, facts, claim)
+    left = steps - len(claim.units) * len(claim.resources) * len(usable) // STEP_COMPARISONS
+    if left <= 0:
+        return Fit(fits=False, steps=0, exhausted=True)
+    search = Search(hold, inventory, facts, claim, msgspec.structs.replace(options, steps=left), cards=usable)
+    found = search.run() is not None
+    return Fit(fits=found, steps=search.steps, exhausted=search.exhausted)
 
 
 def _has_enough(hold: Hold, inventory: Inventory, facts: PolicyFacts, claim: Claim) -> bool:

@@ -37,6 +37,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         phase: How far the pod has come.
         until: When the reservation ends, in seconds since 1970; None for a bound pod.
         verified: Whether this product assigned the cards; False: adopted.
+        nanoseconds: When the cards were assigned, in nanoseconds since 1970: the annotation `gas-ts`, after that of
+            each pod that the hold had then. 0 if it is not known.
     """
 
     pod: PodKey
@@ -44,6 +46,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: Phase
     until: float | None = None
     verified: bool = True
+    nanoseconds: int = 0
 
 
 class HoldError(TasError, ValueError):
@@ -138,8 +141,14 @@ def confirm(hold: Hold, uid: str) -> Hold:
     held = _known(hold, uid)
     if held.phase is Phase.BOUND:
         return hold
-    bound = msgspec.structs.replace(held, phase=Phase.BOUND, until=None)
-    return Hold(pods={**hold.pods, uid: bound}, cards=hold.cards, node=hold.node)
+    return replaced(hold, uid, msgspec.structs.replace(held, phase=Phase.BOUND, until=None))
+
+
+def replaced(hold: Hold, uid: str, held: Held) -> Hold:
+    """The hold with another phase or time of a pod. Raises HoldError if it has other cards for the pod, or none."""
+    if _known(hold, uid).assignment != held.assignment:
+        raise HoldError(f"pod {held.pod} ({uid}) already has other cards of the node")
+    return Hold(pods={**hold.pods, uid: held}, cards=hold.cards, node=hold.node)
 
 
 def _known(hold: Hold, uid: str) -> Held:

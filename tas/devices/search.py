@@ -118,6 +118,11 @@ class Search:
         assert self._dead_end is not None
         return self._dead_end
 
+    @property
+    def steps(self) -> int:
+        """How many more cards the search may take back."""
+        return max(self._steps, 0)
+
     def run(self) -> list[list[Chosen]] | None:
         """The cards of each unit of the claim, or None: then `dead_end` and `exhausted` say why."""
         domains = self._domains

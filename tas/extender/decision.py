@@ -57,14 +57,19 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False, eq=False):
         return read_annotations(self.document)
 
     @property
+    def all_containers(self) -> tuple[tuple[ContainerRequest, ...], tuple[ContainerRequest, ...]]:
+        """`containers` and `init_containers`, decoded at once."""
+        return read_containers(self.document)
+
+    @property
     def containers(self) -> tuple[ContainerRequest, ...]:
         """The containers in the order of the spec, each with its requests and limits, without init containers."""
-        return read_containers(self.document)[0]
+        return self.all_containers[0]
 
     @property
     def init_containers(self) -> tuple[ContainerRequest, ...]:
         """The init containers, sidecars included."""
-        return read_containers(self.document)[1]
+        return self.all_containers[1]
 
 
 class Outcome(StrEnum):

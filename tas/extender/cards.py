@@ -1,0 +1,157 @@
+"""Decides for pods that request GPU cards: which nodes have cards with room, and which of them come first.
+
+Filter is advice from a view that may be behind. Who gets which card is decided by bind alone (`tas.devices.reserving`).
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from tas.devices.assigning import fits_within
+from tas.devices.claim import Claim, DevicePod, Options, read_claim
+from tas.devices.plugin import misread
+from tas.devices.refusal import Refusal
+from tas.enforcing.pod import PodKey
+from tas.extender.decision import FilterDecision, Pod
+from tas.scoring.cards import CardScore, card_score
+from tas.view.cards import NodeCards
+
+MAX_KNOWN_PODS = 10_000
+"""The most pods whose claims are remembered between filter and bind."""
+
+PREFIX = "Not enough GPU-resources for deployment: "
+"""The first words of every reason, as in the original."""
+
+
+class Why(StrEnum):
+    """Why a node is refused: a label of metrics."""
+
+    WILL_NOT_FIT = "will_not_fit"
+    NEVER = "never"
+    """The claim of the pod can be fulfilled by no node."""
+    UNKNOWN_NODE = "unknown_node"
+    """The inventory or the hold of the node is not known."""
+    GIVEN_UP = "given_up"
+    """Other candidates of the request have used up all steps of the search."""
+
+
+TEXTS = {
+    Why.WILL_NOT_FIT: f"{PREFIX}will not fit",
+    Why.UNKNOWN_NODE: f"{PREFIX}the cards of the node are not known yet",
+    Why.GIVEN_UP: f"{PREFIX}the search took too many steps on other nodes",
+}
+"""The reasons of refusals that are not for ever. The scheduler groups equal reasons, so they have no details."""
+
+
+class KnownPod(NamedTuple):
+    """A pod with its claim, a permanent refusal, or None if it requests no GPU resources."""
+
+    pod: PodKey
+    claim: Claim | Refusal | None
+
+
+class CardsFilter(NamedTuple):
+    """The decision of filter, and how many nodes it refuses for which cause."""
+
+    decision: FilterDecision
+    refused: Mapping[Why, int]
+
+
+PASSED = CardsFilter(FilterDecision(), {})
+
+
+class CardsDecider:
+    """Decides by the cards of the nodes.
+
+    Args:
+        nodes: The cards of each known node, kept up to date.
+        options: Settings of the operator; all candidates of one request share `options.steps`.
+        by: By what nodes are scored.
+    """
+
+    def __init__(self, nodes: Mapping[str, NodeCards], *, options: Options, by: CardScore) -> None:
+        self._nodes = nodes
+        self._options = options
+        self._by = by
+        self._known: OrderedDict[str, KnownPod] = OrderedDict()
+
+    def filter(self, pod: Pod, candidates: Collection[str]) -> CardsFilter:
+        """The candidates without room for the pod. A pod without GPU requests passes everywhere.
+
+        A node whose cards are not known is refused, because bind would refuse it. Raises InvalidInputError for a pod
+        whose containers or annotations are invalid JSON of their types.
+        """
+        claim = self._of(pod).claim
+        if claim is None:
+            return PASSED
+        if isinstance(claim, Refusal):
+            decision = FilterDecision(rejected=dict.fromkeys(candidates, f"{PREFIX}{claim}"), unresolvable=True)
+            return CardsFilter(decision, {Why.NEVER: len(candidates)})
+        rejected: dict[str, str] = {}
+        refused: Counter[Why] = Counter()
+        steps = self._options.steps
+        for node in candidates:
+            cards = self._nodes.get(node)
+            if cards is None:
+                why = Why.UNKNOWN_NODE
+            else:
+                fit = fits_within(cards.hold, cards.inventory, cards.facts, claim, self._options, steps=steps)
+                steps = fit.steps
+                if fit.fits:
+                    continue
+                why = Why.GIVEN_UP if fit.exhausted else Why.WILL_NOT_FIT
+            rejected[node] = TEXTS[why]
+            refused[why] += 1
+        decision = FilterDecision(rejected=rejected, unresolvable=False, unknown_rejected=refused[Why.UNKNOWN_NODE])
+        return CardsFilter(decision, refused)
+
+    def score(self, pod: Pod, candidates: Collection[str]) -> dict[str, int]:
+        """The score of each candidate with known cards; none for a pod without cards. Raises as `filter`."""
+        claim = self._of(pod).claim
+        if claim is None or isinstance(claim, Refusal) or not claim.units:
+            return {}
+        options = msgspec.structs.replace(self._options, steps=max(self._options.steps // max(len(candidates), 1), 1))
+        return {
+            node: card_score(cards.hold, cards.inventory, cards.facts, claim, options, by=self._by)
+            for node in candidates
+            if (cards := self._nodes.get(node)) is not None
+        }
+
+    def known(self, uid: str) -> KnownPod | None:
+        """What a request of filter or prioritize said about a pod; None if it is not remembered."""
+        return self._known.get(uid)
+
+    def remember(self, pod: DevicePod) -> KnownPod:
+        """The claim of a pod, from now on remembered by its uid."""
+        known = KnownPod(pod.key, _claim(pod, self._options))
+        if pod.uid:
+            self._known[pod.uid] = known
+            self._known.move_to_end(pod.uid)
+            if len(self._known) > MAX_KNOWN_PODS:
+                self._known.popitem(last=False)
+        return known
+
+    def _of(self, pod: Pod) -> KnownPod:
+        """The pod of a request. It is read anew each time: somebody may have changed its annotations."""
+        containers, init_containers = pod.all_containers
+        key = PodKey(pod.namespace, pod.name)
+        annotations = pod.annotations if any(each.amounts() for each in (*containers, *init_containers)) else {}
+        return self.remember(
+            DevicePod(
+                key=key, uid=pod.uid, containers=containers, init_containers=init_containers, annotations=annotations
+            )
+        )
+
+
+def _claim(pod: DevicePod, options: Options) -> Claim | Refusal | None:
+    if not any(each.amounts() for each in (*pod.containers, *pod.init_containers)):
+        return None
+    claim = read_claim(pod, options)
+    if isinstance(claim, Refusal):
+        return claim
+    if not claim.units and not claim.node_amounts:
+        return None
+    return misread(claim) or claim

@@ -1,0 +1,67 @@
+"""What is known of the GPU cards of each node: its inventory, its policy facts, and its hold.
+
+The inventory and the hold of a node arrive separately. A node of which one is missing or cannot be read is unknown: a
+pod that needs cards is not placed on it.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tas.devices.hold import Hold
+from tas.devices.inventory import Inventory
+from tas.devices.policy_facts import PolicyFacts
+
+
+class NodeCards(NamedTuple):
+    """The cards of a node: what there is, what policies say about it, and who has it."""
+
+    inventory: Inventory
+    facts: PolicyFacts
+    hold: Hold
+
+
+class CardView:
+    """The cards of all nodes, kept up to date.
+
+    Attributes:
+        nodes: The cards of each known node; the mapping stays current.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeCards] = {}
+        self._inventories: dict[str, tuple[Inventory, PolicyFacts]] = {}
+        self._holds: dict[str, Hold] = {}
+        self.nodes: Mapping[str, NodeCards] = MappingProxyType(self._nodes)
+
+    def set_inventory(self, node: str, inventory: Inventory, facts: PolicyFacts) -> None:
+        """The cards of a node, and what policies say about them."""
+        self._inventories[node] = inventory, facts
+        self._combine(node)
+
+    def drop_inventory(self, node: str) -> None:
+        """The node is gone, or its inventory cannot be read."""
+        self._inventories.pop(node, None)
+        self._combine(node)
+
+    def set_hold(self, node: str, hold: Hold) -> None:
+        """Who has the cards of a node."""
+        self._holds[node] = hold
+        self._combine(node)
+
+    def drop_hold(self, node: str) -> None:
+        """Nobody knows who has the cards of a node."""
+        self._holds.pop(node, None)
+        self._combine(node)
+
+    def drop_holds(self) -> None:
+        """Nobody knows who has which card: a new epoch of the holds has begun."""
+        for node in tuple(self._holds):
+            self.drop_hold(node)
+
+    def _combine(self, node: str) -> None:
+        inventory, hold = self._inventories.get(node), self._holds.get(node)
+        if inventory is None or hold is None:
+            self._nodes.pop(node, None)
+        else:
+            self._nodes[node] = NodeCards(*inventory, hold)

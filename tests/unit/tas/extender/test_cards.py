@@ -1,0 +1,144 @@
+"""Filter and prioritize for pods that request GPU cards."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tas.devices.claim import DevicePod, Options
+from tas.devices.refusal import Refusal
+from tas.enforcing.pod import PodKey
+from tas.errors import InvalidInputError
+from tas.extender import cards
+from tas.extender.cards import PREFIX, TEXTS, CardsDecider, Why
+from tas.extender.decision import Pod
+from tas.extender.wire import decode_args
+from tas.scoring.cards import CardScore
+from tas.view.cards import CardView
+from tests.unit.tas.devices import notation
+from tests.unit.tas.devices.notation import Node
+from tests.unit.tas.extender.generators import body
+
+
+def asked(text: str, *, uid: str = "u-1", annotations: Any = None) -> Pod:
+    """The pod of a request, in the notation of tests of cards."""
+    described: DevicePod = notation.pod(text, uid=uid)
+
+    def listed(containers: Any) -> list[Any]:
+        return [{"name": each.name, "resources": {"requests": dict(each.requests)}} for each in containers]
+
+    metadata = {"name": "p", "namespace": "n", "uid": uid, "annotations": annotations or dict(described.annotations)}
+    spec = {"containers": listed(described.containers), "initContainers": listed(described.init_containers)}
+    return decode_args(body(Pod={"metadata": metadata, "spec": spec}, NodeNames=["x"])).pod
+
+
+def decider(nodes: Mapping[str, str], options: Options | None = None) -> CardsDecider:
+    view = CardView()
+    for name, text in nodes.items():
+        node = Node(text)
+        view.set_inventory(name, node.inventory, node.facts)
+        view.set_hold(name, node.hold)
+    return CardsDecider(view.nodes, options=options or Options(), by=CardScore.PACK)
+
+
+def test_nodes_without_room_and_unknown_nodes_are_refused_and_evictions_may_help() -> None:
+    found = decider({"a": "N(0) i1", "b": "N(0) i1 ; card0: i1"}).filter(asked("A{i1}"), ["a", "b", "c"])
+    assert found.decision.rejected == {"b": TEXTS[Why.WILL_NOT_FIT], "c": TEXTS[Why.UNKNOWN_NODE]}
+    assert not found.decision.unresolvable
+    assert found.refused == {Why.WILL_NOT_FIT: 1, Why.UNKNOWN_NODE: 1}
+    assert found.decision.unknown_rejected == 1
+
+
+@pytest.mark.parametrize("pod", ["A{}", "A{i0}", "A{i0 mc0} B{}", "A{} init{}", "A{} same=Z xelink"])
+def test_FIT_10_a_pod_without_gpu_requests_passes_every_node(pod: str) -> None:
+    found = decider({"a": "N(0) i1"}).filter(asked(pod), ["a", "unknown"])
+    assert (found.decision.rejected, found.refused) == ({}, {})
+    assert decider({"a": "N(0) i1"}).score(asked(pod), ["a"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        ("A{i1} B{i1} same=A", "malformed annotation: pod: annotation gas-same-gpu"),
+        ("A{i1 t1} B{i1} same=A,B", "resources conflict: container A: gpu.intel.com/tiles"),
+        ("A{i1 xe1}", "resources conflict: container A: gpu.intel.com/i915"),
+        ("A{} init{i1}", "resources conflict: container init: gpu.intel.com/i915"),
+        ("A{i1} B{i1 t1}", "resources conflict: container A requests a card"),
+        ("A{mc100}", "resources conflict: container A: gpu.intel.com/millicores"),
+    ],
+)
+def test_a_refusal_for_ever_is_unresolvable_on_every_node(pod: str, reason: str) -> None:
+    found = decider({"a": "N(0) i9 t9"}).filter(asked(pod), ["a", "unknown"])
+    assert found.decision.unresolvable
+    assert found.refused == {Why.NEVER: 2}
+    assert list(found.decision.rejected) == ["a", "unknown"]
+    for text in found.decision.rejected.values():
+        assert text.startswith(f"{PREFIX}{reason}")
+    assert decider({"a": "N(0) i9 t9"}).score(asked(pod), ["a"]) == {}
+
+
+def test_SEL_10_a_node_with_a_preferred_card_scores_higher_and_hides_no_node() -> None:
+    found = decider({"n1": "N(0,1) i2 prefer-gpu=card1", "n2": "N(0,1) i2", "n3": "N(0) i1 ; card0: i1"})
+    nodes = ["n1", "n2", "n3"]
+    assert found.filter(asked("A{i1}"), nodes).decision.rejected == {"n3": TEXTS[Why.WILL_NOT_FIT]}
+    scores = found.score(asked("A{i1}"), ["n1", "n2", "unknown"])
+    assert scores.keys() == {"n1", "n2"}
+    assert scores["n1"] == scores["n2"] + 3
+
+
+# Six containers need memory, which only five cards have left; all cards differ.
+HOSTILE_NODE = "N(0..9) i100 mc1000 mem100 " + " ".join(
+    f"; card{number}: mc{number} mem{0 if number > 4 else 10}" for number in range(10)
+)
+HOSTILE = " ".join(f"{name}{{i1 mem1 mc{51 + index}}}" for index, name in enumerate("ABCDEF"))
+
+
+def test_all_candidates_of_a_request_share_the_steps_of_the_search() -> None:
+    nodes = {f"n{number}": HOSTILE_NODE for number in range(20)}
+    assert decider(nodes).filter(asked(HOSTILE), ["n1"]).refused == {Why.WILL_NOT_FIT: 1}
+    found = decider(nodes, Options(steps=200))
+    decision, refused = found.filter(asked(HOSTILE), [*nodes])
+    assert refused == {Why.GIVEN_UP: 20}
+    assert set(decision.rejected.values()) == {TEXTS[Why.GIVEN_UP]}
+    assert not decision.unresolvable
+
+    three = decider({"a": "N(0..2) i3 mem30 ; card2: mem9", "b": "N(0..2) i3 mem30 ; card2: mem9"}, Options(steps=3))
+    two_taken_back = "A{i2 mem2} B{i1 mem2}"
+    assert three.filter(asked(two_taken_back), ["a"]).refused == {}
+    assert three.filter(asked(two_taken_back), ["a", "b"]).refused == {Why.GIVEN_UP: 1}
+    assert found.filter(asked("A{i1}"), [*nodes]).refused == {}, "a pod with one container needs no search"
+
+
+def test_a_pod_with_many_containers_takes_steps_also_without_a_search() -> None:
+    """A node takes 1.5 ms: 100 containers with two resources each are compared with 8 cards, 32 steps."""
+    nodes = {f"n{number}": "N(0..7) i800 mc8000" for number in range(5)}
+    many = " ".join(f"c{number}{{i1 mc1}}" for number in range(100))
+    assert decider(nodes, Options(steps=5 * 32 + 1)).filter(asked(many), [*nodes]).refused == {}
+    assert decider(nodes, Options(steps=3 * 32 + 1)).filter(asked(many), [*nodes]).refused == {Why.GIVEN_UP: 2}
+    few = "A{i1 mc1} B{i1 mc1} C{i1 mc1}"
+    assert decider(nodes, Options(steps=1)).filter(asked(few), [*nodes]).refused == {}
+
+
+def test_a_pod_is_remembered_for_bind_until_many_others_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "MAX_KNOWN_PODS", 2)
+    found = decider({"a": "N(0) i9"})
+    for uid, text in (("1", "A{i1}"), ("2", "A{}"), ("3", "A{i1 xe1}")):
+        found.filter(asked(text, uid=uid), ["a"])
+    assert found.known("1") is None
+    plain, never = found.known("2"), found.known("3")
+    assert plain == (PodKey("n", "p"), None)
+    assert never is not None
+    assert isinstance(never.claim, Refusal)
+    found.filter(asked("A{}", uid=""), ["a"])
+    assert found.known("") is None, "a pod without a uid could be any pod"
+
+
+def test_a_pod_with_changed_annotations_is_read_anew() -> None:
+    found = decider({"a": "N(0,1) i2"}, Options(allowlist=True))
+    assert found.filter(asked("A{i1} allow=card7"), ["a"]).refused == {Why.WILL_NOT_FIT: 1}
+    assert found.filter(asked("A{i1} allow=card1"), ["a"]).refused == {}
+
+
+def test_annotations_that_are_no_text_are_an_error() -> None:
+    with pytest.raises(InvalidInputError, match="annotations"):
+        decider({"a": "N(0) i1"}).filter(asked("A{i1}", annotations={"gas-allow": 7}), ["a"])

@@ -1,0 +1,37 @@
+"""What is known of the cards of nodes."""
+
+from tas.devices.hold import EMPTY
+from tas.view.cards import CardView, NodeCards
+from tests.unit.tas.devices.notation import Node
+
+
+def test_a_node_is_known_while_inventory_and_hold_are_known() -> None:
+    view, node, used = CardView(), Node("N(0,1) i2"), Node("N(0) i1 ; card0: i1").hold
+    nodes = view.nodes
+    view.set_inventory("a", node.inventory, node.facts)
+    view.set_hold("b", EMPTY)
+    assert dict(nodes) == {}
+
+    view.set_hold("a", EMPTY)
+    assert dict(nodes) == {"a": NodeCards(node.inventory, node.facts, EMPTY)}
+    view.set_hold("a", used)
+    assert nodes["a"].hold == used
+
+    view.drop_inventory("a")
+    assert dict(nodes) == {}
+    view.set_inventory("a", node.inventory, node.facts)
+    assert nodes["a"].hold == used
+    view.drop_hold("a")
+    view.drop_hold("a")
+    assert dict(nodes) == {}
+
+
+def test_with_a_new_epoch_of_the_holds_no_node_is_known() -> None:
+    view, node = CardView(), Node("N(0) i1")
+    for name in ("a", "b"):
+        view.set_inventory(name, node.inventory, node.facts)
+        view.set_hold(name, EMPTY)
+    view.drop_holds()
+    assert dict(view.nodes) == {}
+    view.set_hold("b", EMPTY)
+    assert list(view.nodes) == ["b"]
