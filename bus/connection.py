@@ -231,8 +231,7 @@ class Bus:
 
     async def epoch(self, of: Stream | Bucket) -> Epoch:
         """The current epoch of a stream. Raises UnavailableError."""
-        answer = await self.api(f"STREAM.INFO.{of.stream}")
-        return Epoch(created=answer["created"], last_sequence=answer["state"]["last_seq"])
+        return Epoch.of(await self.api(f"STREAM.INFO.{of.stream}"))
 
     @property
     def link(self) -> Link:

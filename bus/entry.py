@@ -1,15 +1,32 @@
 """Epochs, entries of buckets and messages of streams, as read from the server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch of a stream: the time of its creation, as reported, and its last sequence at the time of the request."""
+    """An epoch of a stream, at the time of a request.
+
+    Attributes:
+        created: The time of its creation, as reported.
+        last_sequence: The sequence of its last message.
+        age: The seconds since its creation, by the clock of the server.
+    """
 
     created: str
     last_sequence: int
+    age: float = field(default=inf, compare=False)
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> "Epoch":
+        """The epoch from an answer to STREAM.INFO."""
+        created, now = (datetime.fromisoformat(info[name]) for name in ("created", "ts"))
+        age = (now - created).total_seconds()
+        return cls(created=info["created"], last_sequence=info["state"]["last_seq"], age=age)
 
 
 @dataclass(frozen=True, slots=True)

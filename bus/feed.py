@@ -190,8 +190,7 @@ class Feed:
 
     async def _stream_state(self) -> tuple[Epoch, int]:
         answer = await self._link.api(f"STREAM.INFO.{self._bucket.stream}", seconds=CALL_SECONDS)
-        state = answer["state"]
-        return Epoch(created=answer["created"], last_sequence=state["last_seq"]), state["messages"]
+        return Epoch.of(answer), answer["state"]["messages"]
 
     async def _on_message(self, message: Msg) -> None:
         if self._held is not None:

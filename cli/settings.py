@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tas.enforcing.limits import ALL_DEFAULT, POLICY_DEFAULT, DefaultLimit
+from tas.enforcing.limits import ALL_DEFAULT, IN_FLIGHT_SECONDS, POLICY_DEFAULT, DefaultLimit
 from tas.errors import shortened, without_password
 from tas.policy.policy import MAX_BREAKER_NODES
 from tas.samples.freshness import DEFAULT_STALE_AFTER
@@ -375,6 +375,16 @@ class Settings:
         commands=_LABELS,
         parse=_count,
         default="20",
+    )
+    new_bus_wait: float = _setting(
+        group="The cluster",
+        form="DURATION",
+        help="While the bus is younger than this, no node gets its first label. The bus may have been wiped, and a "
+        "label that was admitted before the wipe may still be on its way to its node. With 0s nobody else can have "
+        "sent one.",
+        commands=_LABELS,
+        parse=_duration(),
+        default=f"{IN_FLIGHT_SECONDS:g}s",
     )
     node_resource: int = _setting(
         group="The cluster",

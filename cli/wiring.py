@@ -128,7 +128,9 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
         registry=registry,
         default_stale_after=settings.stale_after,
         overwrite=settings.overwrite_labels or (),
-        brake=BrakeSettings(settings.breaker, settings.breaker_all, settings.flap_budget),
+        brake=BrakeSettings(
+            settings.breaker, settings.breaker_all, settings.flap_budget, new_bus_wait=settings.new_bus_wait
+        ),
     ),
     "marks": lambda bus, client, settings, registry: Marks(
         bus, client, registry=registry, default_stale_after=settings.stale_after

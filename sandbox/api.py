@@ -53,6 +53,7 @@ class Api:
         self._bookmark_seconds = bookmark_seconds
         self._closing = False
         self._watching: set[asyncio.Transport] = set()
+        self._holding: set[asyncio.Task[web.StreamResponse]] = set()
         self.calls: list[Call] = []
 
     def application(self) -> web.Application:
@@ -84,6 +85,8 @@ class Api:
         fault = self._faults.take(call)
         if fault is not None:
             await asyncio.sleep(fault.delay_seconds)
+            if fault.released is not None:
+                return await self._held(fault.released, request, call, resource)
             if fault.status is not None:
                 call.status = fault.status
                 return _fault_response(fault.status, fault.retry_after)
@@ -97,6 +100,22 @@ class Api:
             return _dropped(request)
         call.answered = time.time()
         return response
+
+    async def _held(
+        self, released: asyncio.Event, request: web.Request, call: Call, resource: Resource | None
+    ) -> web.StreamResponse:
+        """Handles the request later, also if the client has gone: it is only on its way for longer."""
+        await request.read()
+
+        async def handle() -> web.StreamResponse:
+            await released.wait()
+            response = await self._respond(request, call, resource)
+            call.status, call.answered = response.status, time.time()
+            return response
+
+        self._holding.add(handling := asyncio.create_task(handle()))
+        handling.add_done_callback(self._holding.discard)
+        return await asyncio.shield(handling)
 
     async def _respond(self, request: web.Request, call: Call, resource: Resource | None) -> web.StreamResponse:
         try:

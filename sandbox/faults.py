@@ -1,5 +1,6 @@
 """The requests that were received, and faults that tests inject."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -48,6 +49,8 @@ class Fault:
     retry_after: int | None = None
     delay_seconds: float = 0.0
     drop: Drop | None = None
+    released: asyncio.Event | None = None
+    """Until it is set, the requests wait before they are handled; None: they do not wait."""
 
 
 class Faults:
@@ -74,6 +77,12 @@ class Faults:
     def delay(self, seconds: float, *, times: int = 1, which: Which = lambda _: True) -> Fault:
         """The next `times` matching requests are handled after a delay."""
         return self._add(Fault(which=which, times=times, delay_seconds=seconds))
+
+    def hold(self, *, times: int = 1, which: Which = lambda _: True) -> asyncio.Event:
+        """The next `times` matching requests are handled once the returned event is set, also without their client."""
+        released = asyncio.Event()
+        self._add(Fault(which=which, times=times, released=released))
+        return released
 
     def drop(self, when: Drop = Drop.BEFORE, *, times: int = 1, which: Which = lambda _: True) -> Fault:
         """The connections of the next `times` matching requests are dropped."""

@@ -48,8 +48,8 @@ async def _up(settings: Settings) -> int:
         sandbox = await stack.enter_async_context(Sandbox.start(nodes=nodes))
         kubeconfig = sandbox.kubeconfig(folder / "kubeconfig")
         # Policies are applied to the simulated cluster and reach the workers from there. No source is polled: the
-        # simulated nodes publish samples themselves.
-        settings = dataclasses.replace(settings, policies=None, kubeconfig=kubeconfig, source=())
+        # simulated nodes publish samples themselves. Nobody else can have labelled a node of this sandbox.
+        settings = dataclasses.replace(settings, policies=None, kubeconfig=kubeconfig, source=(), new_bus_wait=0.0)
         parts, stop = await stack.enter_async_context(process(settings))
         console.stop = stop.set
         url = await parts.start_bus() if settings.bus == EMBEDDED else bus_url(settings)

@@ -22,6 +22,10 @@ class DefaultLimit(NamedTuple):
         return f"{self.percent}%,{self.nodes}"
 
 
+IN_FLIGHT_SECONDS = 12.0
+"""After a loss of BREAKERS no node is admitted for this time, and until all nodes are listed again: a patch for an
+admission in the lost records is sent at most 2 s after its reads, and is answered within 10 s or given up."""
+
 POLICY_DEFAULT = DefaultLimit(30, 10)
 ALL_DEFAULT = DefaultLimit(50, 20)
 

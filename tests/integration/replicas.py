@@ -54,7 +54,7 @@ class Replica:
             self.name,
             [sys.executable, *self._command],
             log=self.log,
-            env=settings | {"XDG_RUNTIME_DIR": str(self.log.parent)},
+            env=settings | {"XDG_RUNTIME_DIR": str(self.log.parent), "TAS_NEW_BUS_WAIT": "0s"},  # a new bus
             cwd=REPOSITORY,
             death_signal=signal.SIGKILL,
         )

@@ -16,7 +16,7 @@ import structlog
 from bus.buckets import PAUSED
 from bus.errors import BusError, ConflictError
 from tas.enforcing.breaker import LabelledNodes, admit, without_leavers
-from tas.enforcing.limits import Limits
+from tas.enforcing.limits import IN_FLIGHT_SECONDS, Limits
 from tas.verdict.brake import ALL, Breaker, Trip
 from workers.enforcing.breaker_records import BreakerRecords, all_of
 from workers.process.logs import ThrottledLog
@@ -38,10 +38,6 @@ Until then the nodes wait."""
 
 BEHIND_SECONDS = 0.1
 """The wait for the watch, if another replica has admitted a node at a later version."""
-
-IN_FLIGHT_SECONDS = 12.0
-"""After a loss of BREAKERS no node is admitted for this time, and until all nodes are listed again: a patch for an
-admission in the lost records is sent at most 2 s after its reads, and is answered within 10 s or given up."""
 
 TIDY_SECONDS = 10.0
 """How often the lease holder removes the nodes from the records that have left."""
@@ -106,10 +102,14 @@ class Admissions:
         """Whether a node waits for a round."""
         return node in self._asked
 
-    def note_loss(self) -> None:
-        """Applies a loss of the records: the labels of all nodes are the only record of what was admitted."""
-        self._admit_at, self._is_relisted = time.monotonic() + IN_FLIGHT_SECONDS, False
-        asyncio.get_running_loop().call_later(IN_FLIGHT_SECONDS, self._relist)
+    def note_loss(self, seconds: float | None = None) -> None:
+        """Applies a loss of the records: the labels of all nodes are the only record of what was admitted.
+
+        For so many seconds from now on a patch for a lost admission may still arrive; by default `IN_FLIGHT_SECONDS`.
+        """
+        wait = IN_FLIGHT_SECONDS if seconds is None else seconds
+        self._admit_at, self._is_relisted = time.monotonic() + wait, False
+        asyncio.get_running_loop().call_later(wait, self._relist)
 
     def note_list(self) -> None:
         """Applies that all nodes are listed again."""

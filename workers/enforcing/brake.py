@@ -39,12 +39,14 @@ FLAP_SECONDS = 300.0
 class BrakeSettings(NamedTuple):
     """The operator's limits: of a policy without its own, of all policies, and of changes of a policy on a node.
 
-    None or 0: no limit.
+    None or 0: no limit. `new_bus_wait`: for how many seconds after the creation of the bus no node gets its first
+    label, since replicas that start now cannot know what was admitted on an earlier bus.
     """
 
     policy: DefaultLimit | None = POLICY_DEFAULT
     over_all: DefaultLimit | None = ALL_DEFAULT
     flap_budget: int = 20
+    new_bus_wait: float = 0.0
 
 
 DEFAULTS = BrakeSettings()
@@ -93,6 +95,7 @@ class Brake:
             registry=registry,
             on_thaw=on_thaw,
             on_loss=self._note_loss,
+            new_bus_wait=settings.new_bus_wait,
             on_caught_up=on_caught_up,
         )
         self._admissions = Admissions(
@@ -144,8 +147,8 @@ class Brake:
         self._seen.drop(name, version_of(resource_version))
         self._flaps.forget(name)
 
-    def _note_loss(self) -> None:
-        self._admissions.note_loss()
+    def _note_loss(self, seconds: float | None) -> None:
+        self._admissions.note_loss(seconds)
 
     # Permits
 

@@ -65,8 +65,9 @@ class _Known(NamedTuple):
 class BreakerRecords:
     """The breakers and the pause, followed by a watch.
 
-    `on_thaw` is called when frozen labels may change again, `on_loss` when the bucket was lost: its records were the
-    only ones of what was admitted.
+    `on_thaw` is called when frozen labels may change again, `on_loss` when the bucket was lost, or may have been lost
+    less than `new_bus_wait` seconds ago: its records were the only ones of what was admitted. `on_loss` gets the rest
+    of these seconds; None: the loss is seen only now.
     """
 
     def __init__(
@@ -75,12 +76,14 @@ class BreakerRecords:
         *,
         registry: CollectorRegistry,
         on_thaw: Callable[[], None],
-        on_loss: Callable[[], None],
+        on_loss: Callable[[float | None], None],
+        new_bus_wait: float,
         on_caught_up: Callable[[], None],
     ) -> None:
         self._bus = bus
         self._on_thaw = on_thaw
         self._on_loss = on_loss
+        self._new_bus_wait = new_bus_wait
         self._known: dict[str, _Known] = {}
         self._carried: dict[str, _Known] = {}  # freezes of a lost bucket that are still to be written again
         self._all_at = -inf  # the monotonic time at which all that is known was certainly current
@@ -294,7 +297,9 @@ class BreakerRecords:
         self._complete_at = time.monotonic() + (0.0 if self._knows_all else STRANGER_SECONDS)
         self._epoch_began.set()
         if before is not None:
-            self._on_loss()
+            self._on_loss(None)
+        elif epoch.age < self._new_bus_wait:
+            self._on_loss(self._new_bus_wait - epoch.age)
 
 
 _NOTHING = _Known(None, 0)

@@ -1,5 +1,6 @@
 """Pause, breakers and the flap budget, with the sandbox and a real nats-server."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -65,6 +66,18 @@ async def is_complete(world: World) -> bool:
 
 async def nodes_of(world: World, count: int) -> list[str]:
     return [await world.node(f"node-{number}") for number in range(count)]
+
+
+async def postponed_or_labelled(world: World, labels: Running, node: str, policy: str) -> None:
+    """Waits until a node has a label, or is to be handled again only in some seconds."""
+    queue, loop = labels.worker._queue, asyncio.get_running_loop()
+
+    async def is_decided() -> bool:
+        due = queue._due.next()
+        is_postponed = not queue._busy and due is not None and due > loop.time() + 5
+        return is_postponed or not await world.has(node, policy, None)
+
+    await eventually(is_decided)
 
 
 async def sampled(world: World, nodes: Sequence[str], **metrics: int) -> None:
@@ -243,6 +256,51 @@ async def test_after_a_loss_of_the_records_the_labels_of_the_nodes_count(
     await wait_for_trip(world, name)
     assert (await breaker(world, name)).nodes.keys() == {first, second}
     assert await world.has(third, name, None)
+
+
+async def test_a_patch_from_before_a_wipe_counts_for_a_replica_that_starts_after_it(
+    sandbox: Sandbox, world: World, kubeconfig: Path, server: Server
+) -> None:
+    name, (first, second) = world.name(), await nodes_of(world, 2)
+    namespace = await world.namespace()
+    limited = partial(world.policy, namespace, name, deschedule(), breaker={"maxNodes": 1})
+    await limited()
+    released = sandbox.faults.hold(which=lambda call: call.verb == "patch" and call.resource == "nodes")
+    async with labels_running(kubeconfig, server.url):
+        await sampled(world, [first], health=1)
+        await eventually(lambda: sandbox.faults.waiting == 0)  # the patch is on its way
+    await server.restart(wiped=True)
+    await world.bus.wait_connected()
+    await world.begin()
+    for node in (first, second):
+        await world.facts(node, await world.admin.get(f"/api/v1/nodes/{node}"))
+    await limited()
+    await sampled(world, [second], health=1)
+    async with labels_running(kubeconfig, server.url, brake=BrakeSettings(new_bus_wait=30.0)) as labels:
+        await postponed_or_labelled(world, labels, second, name)
+        assert await world.has(second, name, None)
+        assert await world.has(first, name, None), "the patch has arrived too early to be a hard case"
+        released.set()
+        await eventually(has(world, first, name, VIOLATING))
+        labels.worker._brake._admissions.note_loss(0.0)  # the 30 s are over
+        await eventually(lambda: labels.worker._brake._admissions._is_relisted)
+        labels.worker._add_all()
+        await wait_for_trip(world, name)
+        assert await world.has(second, name, None)
+
+
+async def test_a_replica_that_starts_waits_only_while_the_bus_is_young(
+    world: World, kubeconfig: Path, server: Server
+) -> None:
+    name, (node,) = world.name(), await nodes_of(world, 1)
+    await world.policy(await world.namespace(), name, deschedule())
+    await sampled(world, [node], health=1)
+    age = (await answered(partial(world.bus.epoch, BREAKERS))).age
+    async with labels_running(kubeconfig, server.url, brake=BrakeSettings(new_bus_wait=age + 600)) as labels:
+        await postponed_or_labelled(world, labels, node, name)
+        assert await world.has(node, name, None)
+    async with labels_running(kubeconfig, server.url, brake=BrakeSettings(new_bus_wait=age)):
+        await eventually(has(world, node, name, VIOLATING))
 
 
 async def test_a_burst_of_nodes_costs_few_reads_and_writes(
