@@ -1,13 +1,13 @@
 """The brake in a history: limits of policies, pauses and resets by users, and the judge of the limits.
 
 The judge knows only what the API server had and what users wrote. When the product labels one more node of a policy,
-the labelled nodes may be at most as many as one of the limits that were readable shortly before.
+the labelled nodes may be at most as many as the policies allowed at some time shortly before.
 """
 
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from tas.enforcing.breaker import reset
 from tas.enforcing.limits import DefaultLimit
 from tas.verdict.brake import Breaker, Pause
 from tests.integration.removal.cases import Case
-from tests.integration.removal.model import PREFIX, VIOLATING, Spec, is_silent
+from tests.integration.removal.model import PREFIX, VIOLATING, Key, Spec, is_silent, selects
 from tests.integration.removal.observed import Observed, Written
 from tests.integration.removal.spans import Span, intersection
 from workers.enforcing.brake import BrakeSettings
@@ -70,7 +70,6 @@ class _Added(NamedTuple):
         at: When the write was seen.
         since: The earliest time of the reads behind the write.
         labelled: The nodes with labels of the policy that the product has set, or that they had all the time between.
-        nodes: How many nodes there were.
     """
 
     name: str
@@ -78,7 +77,6 @@ class _Added(NamedTuple):
     at: float
     since: float
     labelled: frozenset[str]
-    nodes: int
 
 
 @dataclass
@@ -120,8 +118,7 @@ class LimitJudge:
         since = arrived - self.allowance(written.at)
         for name in names_on(labels) - names_on(before):
             labelled = frozenset(each for each in self.observed.nodes if self._counts(each, name, since)) | {node}
-            nodes = len(self.observed.nodes)
-            self._added.append(_Added(name, node, written.at, since, labelled, nodes))
+            self._added.append(_Added(name, node, written.at, since, labelled))
 
     def _effective(self, pause: Span, at: float) -> bool:
         return pause[0] + PAUSED_AFTER_SECONDS + self.late() < at <= pause[1]
@@ -139,22 +136,56 @@ class LimitJudge:
     def judge(self) -> None:
         """Judges everything, when the log is complete."""
         for added in self._added:
-            limit = max(self._limits(added))
+            limit = self._limit(added)
             self.met[Case.ADMITTED] += 1
             if len(added.labelled) > limit:
                 nodes = sorted(added.labelled)
                 self.faults.append(f"{added.node} got labels of {added.name}: {nodes} have them, {limit} are allowed")
         self._added.clear()
 
-    def _limits(self, added: _Added) -> Iterator[int]:
-        yield DEFAULT_NODES
-        for key, versions in self.observed.policies.items():
-            for number, version in enumerate(versions if key[1] == added.name else ()):
-                if version.spec is None or is_silent(version.spec):
-                    continue
-                readable = self.observed.readable(key, number, fresh=added.at - added.since)
-                if intersection(readable, [(added.since, added.at)]):
-                    yield limit_of(version.spec, added.nodes)
+    def _limit(self, added: _Added) -> int:
+        """The highest limit that was in force at some time: at each time the lowest of all policies of the name."""
+        window = (added.since, added.at)
+        policies = [list(self._limits(key, added)) for key in self.observed.policies if key[1] == added.name]
+        times = {window[0], *(span[0] for limits in policies for span, _ in limits if window[0] < span[0] <= window[1])}
+        at_times = ([{limit for span, limit in limits if _has(span, at)} for limits in policies] for at in times)
+        return int(max(map(_highest, at_times)))
+
+    def _limits(self, key: Key, added: _Added) -> Iterator[tuple[Span, float]]:
+        """The limits of a policy, each with a time in which it may have been in force; infinite: none."""
+        fresh = added.at - added.since
+        for span in self.observed.unknown_yet(key, fresh=fresh):
+            yield span, inf
+        for number, version in enumerate(self.observed.policies[key]):
+            limit = inf
+            if version.spec is not None and not is_silent(version.spec):
+                limit = limit_of(version.spec, self._selected(version.spec, (added.since, added.at)))
+            for span in self.observed.readable(key, number, fresh=fresh):
+                yield span, limit
+
+    def _selected(self, spec: Spec, window: Span) -> int:
+        """How many nodes a policy may have selected in this time."""
+        count = 0
+        for states in self.observed.nodes.values():
+            ends = [*(state.since for state in states[1:]), inf]
+            count += any(
+                state.uid and selects(spec, state.labels) and intersection([(state.since, end)], [window])
+                for state, end in zip(states, ends, strict=True)
+            )
+        return count
+
+
+def _highest(policies: Sequence[Collection[float]]) -> float:
+    """The highest limit of the policies of a name, of which each may have any of its limits; infinite: none."""
+    highest = min((max(limits, default=inf) for limits in policies), default=inf)
+    if highest < inf:
+        return highest
+    # Each of them may have none. Then the default counts, or that of the only one which has.
+    return max([DEFAULT_NODES, *(limit for limits in policies for limit in limits if limit < inf)])
+
+
+def _has(span: Span, at: float) -> bool:
+    return span[0] <= at <= span[1]
 
 
 @dataclass

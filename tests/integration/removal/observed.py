@@ -210,6 +210,15 @@ class Observed:
                 spans.append((start, min(life.ended, self._replaced(key, number, life))))
         return union(spans)
 
+    def unknown_yet(self, key: Key, *, fresh: float) -> list[Span]:
+        """When the first version of a policy may not have been known yet; `fresh` as in `readable`."""
+        created = self.policies[key][0].since
+        return [
+            (life.began, min(life.ended, self._replaced(key, -1, life)))
+            for life in self.lives
+            if life.began - fresh <= created
+        ]
+
     def _replaced(self, key: Key, number: int, life: Life) -> float:
         numbers = {version.identity: place for place, version in enumerate(self.policies[key])}
         last = -1
