@@ -103,6 +103,8 @@ SOURCES = Bucket(name="SOURCES", ttl=True)
 REFUSALS = Bucket(name="REFUSALS", ttl=True)
 """A key expires when no replica of `labels` renews it."""
 BREAKERS = Bucket(name="BREAKERS")
+HOLDS = Bucket(name="HOLDS")
+"""One key for each node with GPU cards: a conditional write of it assigns cards."""
 
 ALL: tuple[Stream | Bucket, ...] = (
     SAMPLES,
@@ -118,11 +120,12 @@ ALL: tuple[Stream | Bucket, ...] = (
     ANNOUNCED,
     DEAD_LETTERS,
     BREAKERS,
+    HOLDS,
 )
 """Every stream and bucket that a connection creates if it is missing."""
 
 SYNCED = "_synced"
-"""The key that marks NODES, POLICIES, PODS or BREAKERS as complete."""
+"""The key that marks NODES, POLICIES, PODS, BREAKERS or HOLDS as complete."""
 
 PAUSED = "_paused"
 """The key of the pause in BREAKERS."""

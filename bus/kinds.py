@@ -3,10 +3,24 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from bus.buckets import BREAKERS, LEASES, NODES, PAUSED, PODS, POLICIES, REFUSALS, SOURCES, SYNCED, VERDICTS, Bucket
+from bus.buckets import (
+    BREAKERS,
+    HOLDS,
+    LEASES,
+    NODES,
+    PAUSED,
+    PODS,
+    POLICIES,
+    REFUSALS,
+    SOURCES,
+    SYNCED,
+    VERDICTS,
+    Bucket,
+)
 from bus.record_kind import RecordKind
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
+from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
 from bus.records.leases import LeaseRecord, decode_lease
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
@@ -23,9 +37,12 @@ from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
 from bus.subjects import (
     NodeKind,
     breaker_key,
+    hold_key,
     node_facts_key,
+    node_inventory_key,
     node_metrics_key,
     parse_breaker_key,
+    parse_hold_key,
     parse_node_key,
     parse_pod_key,
     parse_policy_key,
@@ -83,6 +100,25 @@ NODE_FACTS: RecordKind[str, NodeFacts] = RecordKind(
     keys="*.facts",
 )
 """Uid and labels, by node: separate from the samples, which change a thousand times as often."""
+
+NODE_INVENTORY: RecordKind[str, NodeInventory] = RecordKind(
+    bucket=NODES,
+    key=node_inventory_key,
+    parse_key=_node_of("inventory"),
+    encode=encode,
+    decode=lambda _, data: decode_inventory(data),
+    keys="*.inventory",
+)
+"""The GPU cards, by node, and what policies say about them."""
+
+NODE_HOLDS: RecordKind[str, NodeHold] = RecordKind(
+    bucket=HOLDS,
+    key=hold_key,
+    parse_key=_unless_synced(parse_hold_key),
+    encode=encode,
+    decode=lambda _, data: decode_hold(data),
+)
+"""Who has which GPU cards, by node."""
 
 POLICY_RECORDS: RecordKind[PolicyKey, PolicyRecord] = RecordKind(
     bucket=POLICIES,

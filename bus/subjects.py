@@ -4,7 +4,7 @@ Names of nodes and policies contain dots, but a dot separates tokens in a subjec
 becomes `_` and back: `ip-10-0-0-1.ec2.internal` is the token `ip-10-0-0-1_ec2_internal`.
 """
 
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
@@ -18,8 +18,8 @@ SAMPLES = "tas.samples"
 EVENTS = "tas.events"
 _MARKS = ".marks"
 
-NodeKind = Literal["metrics", "facts"]
-"""The kind of a key of NODES: the node's newest samples, or the node as reported by the API server."""
+NodeKind = Literal["metrics", "facts", "inventory"]
+"""The kind of a key of NODES: the node's newest samples, its uid and labels, or its GPU cards."""
 
 
 def token(name: str) -> str:
@@ -93,12 +93,18 @@ def node_facts_key(node: str) -> str:
     return f"{token(node)}.facts"
 
 
+def node_inventory_key(node: str) -> str:
+    """The key of a node's GPU cards in NODES."""
+    return f"{token(node)}.inventory"
+
+
 def parse_node_key(key: str) -> tuple[str, NodeKind]:
     """The node and the kind of a key of NODES. Raises InvalidInputError."""
     node_token, _, kind = key.partition(".")
     node = name(node_token)
-    if kind not in ("metrics", "facts") or not is_subdomain(node):
-        raise InvalidInputError("entry of NODES", "key", key, "must be <node>.metrics or <node>.facts")
+    if kind not in get_args(NodeKind) or not is_subdomain(node):
+        reason = "must be <node>.metrics, <node>.facts or <node>.inventory"
+        raise InvalidInputError("entry of NODES", "key", key, reason)
     return node, cast("NodeKind", kind)
 
 
@@ -110,6 +116,16 @@ def verdict_key(node: str) -> str:
 def parse_verdict_key(key: str) -> str:
     """The node that a key of VERDICTS names. Raises InvalidInputError."""
     return _parse_name("VERDICTS", "node", key)
+
+
+def hold_key(node: str) -> str:
+    """The key of a node's hold in HOLDS."""
+    return token(node)
+
+
+def parse_hold_key(key: str) -> str:
+    """The node that a key of HOLDS names. Raises InvalidInputError."""
+    return _parse_name("HOLDS", "node", key)
 
 
 def policy_key(key: PolicyKey) -> str:

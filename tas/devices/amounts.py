@@ -1,6 +1,9 @@
 """Amounts of GPU resources: whole numbers up to the largest int64, and sums of them by resource."""
 
 from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
 
 from tas.errors import TasError
 from tas.values.quantity import NANO, Quantity, QuantityError, exact_text, parse_quantity
@@ -8,7 +11,7 @@ from tas.values.quantity import NANO, Quantity, QuantityError, exact_text, parse
 MAX_AMOUNT = 2**63 - 1
 """The largest amount: what an integer of Kubernetes holds."""
 
-Amounts = Mapping[str, int]
+Amounts = Mapping[str, Annotated[int, msgspec.Meta(ge=0, le=MAX_AMOUNT)]]
 """Amounts by resource, in the resource's own unit: bytes, tiles, or whatever it counts."""
 
 

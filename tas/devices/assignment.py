@@ -5,14 +5,15 @@ from collections.abc import Iterator
 import msgspec
 
 from tas.devices.amounts import Amounts
+from tas.devices.names import Number
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one container has of one card: its amounts, and the tiles in the order in which they were chosen."""
 
-    card: int
+    card: Number
     amounts: Amounts = {}
-    tiles: tuple[int, ...] = ()
+    tiles: tuple[Number, ...] = ()
 
 
 class SlotAssignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,7 +23,7 @@ class SlotAssignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     shares: tuple[Share, ...] = ()
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """What a pod has of a node.
 
     Attributes:

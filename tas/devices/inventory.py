@@ -29,6 +29,7 @@ from tas.devices.names import (
     TILES,
     XE,
     XE_LINKS,
+    Number,
     card_name,
     card_number,
     tile_name,
@@ -44,7 +45,7 @@ _LINK = re.compile(rf"({NUMBER})\.({NUMBER})-({NUMBER})\.({NUMBER})")
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """A card by its number, and its amounts by resource, without those of 0."""
 
-    number: int
+    number: Number
     capacity: Amounts
 
     @property
@@ -56,20 +57,20 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 class Link(NamedTuple):
     """A direct connection of a tile of one card with a tile of another card, by their numbers."""
 
-    card: int
-    tile: int
-    partner: int
-    partner_tile: int
+    card: Number
+    tile: Number
+    partner: Number
+    partner_tile: Number
 
 
 class NumaNode(NamedTuple):
     """A NUMA node by its number, and its cards in ascending order."""
 
-    number: int
-    cards: tuple[int, ...]
+    number: Number
+    cards: tuple[Number, ...]
 
 
-class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """What a node has.
 
     Attributes:
@@ -83,7 +84,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cards: tuple[Card, ...] = ()
     node: Amounts = {}
-    pci_groups: tuple[tuple[int, ...], ...] = ()
+    pci_groups: tuple[tuple[Number, ...], ...] = ()
     links: tuple[Link, ...] = ()
     numa: tuple[NumaNode, ...] = ()
     problems: tuple[LabelProblem, ...] = ()

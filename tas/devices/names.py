@@ -4,6 +4,9 @@ They are the names of the original, which the device plugin, node feature discov
 """
 
 import re
+from typing import Annotated
+
+import msgspec
 
 RESOURCE_PREFIX = "gpu.intel.com/"
 I915 = f"{RESOURCE_PREFIX}i915"
@@ -37,6 +40,9 @@ MAX_CARDS = 512
 
 MAX_TILES = 64
 """The most tiles of a card."""
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=999_999)]
+"""The number of a card or a tile."""
 
 NUMBER = r"(?:0|[1-9][0-9]{0,5})"
 """The number of a card or a tile, as a regular expression: as the driver writes it, without leading zeros."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tas.devices.labels import LabelProblem, Problems
-from tas.devices.names import MAX_TILES, NUMBER, card_number, tile_number
+from tas.devices.names import MAX_TILES, NUMBER, Number, card_number, tile_number
 from tas.policy.policy import LABEL_PREFIX
 
 FACT_PREFIX = "gas-"
@@ -31,7 +31,7 @@ Policies = tuple[str, ...]
 """The names of the policies that say something, sorted."""
 
 
-class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """What policies say about cards by their number, and about tiles by card and tile. Each with its policies.
 
     Attributes:
@@ -44,12 +44,12 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         problems: What cannot be read.
     """
 
-    disabled: Mapping[int, Policies] = {}
-    evicted: Mapping[int, Policies] = {}
-    preferred: tuple[int, ...] = ()
-    disabled_tiles: Mapping[int, Mapping[int, Policies]] = {}
-    evicted_tiles: Mapping[int, Mapping[int, Policies]] = {}
-    preferred_tiles: Mapping[int, tuple[int, ...]] = {}
+    disabled: Mapping[Number, Policies] = {}
+    evicted: Mapping[Number, Policies] = {}
+    preferred: tuple[Number, ...] = ()
+    disabled_tiles: Mapping[Number, Mapping[Number, Policies]] = {}
+    evicted_tiles: Mapping[Number, Mapping[Number, Policies]] = {}
+    preferred_tiles: Mapping[Number, tuple[Number, ...]] = {}
     problems: tuple[LabelProblem, ...] = ()
 
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from bus.records.breakers import decode_breaker, decode_pause
+from bus.records.devices import decode_hold, decode_inventory
 from bus.records.leases import decode_lease
 from bus.records.nodes import decode_node_facts, decode_node_samples
 from bus.records.pods import decode_pod
@@ -28,6 +29,7 @@ from bus.records.synced import decode_synced
 from bus.records.verdicts import decode_verdict
 from bus.subjects import (
     parse_breaker_key,
+    parse_hold_key,
     parse_node_key,
     parse_pod_key,
     parse_policy_key,
@@ -279,6 +281,8 @@ DECODERS: tuple[Decoder, ...] = (
     ),
     _record("lease", decode_lease),
     _record("node-facts", decode_node_facts),
+    _record("node-hold", decode_hold),
+    _record("node-inventory", decode_inventory),
     _record("breaker", decode_breaker),
     _record("pause", decode_pause),
     _record("node-metrics", decode_node_samples),
@@ -307,6 +311,7 @@ DECODERS: tuple[Decoder, ...] = (
     _text("subject-sample", parse_samples_subject, SUBJECT, allowed=(InvalidInputError,)),
     _text("key-node", parse_node_key, "a_b.metrics", allowed=(InvalidInputError,)),
     _text("key-verdict", parse_verdict_key, "a_b", allowed=(InvalidInputError,)),
+    _text("key-hold", parse_hold_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-breaker", parse_breaker_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-refusals", parse_refusals_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-refused-marks", parse_refused_marks_key, "a_b.marks", allowed=(InvalidInputError,)),

@@ -11,6 +11,7 @@ import pytest
 
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
+from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
@@ -24,6 +25,12 @@ from bus.records.samples import decode_samples, encode_samples
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
+from tas.devices.assignment import Assignment, Share, SlotAssignment
+from tas.devices.hold import Held, Phase
+from tas.devices.inventory import Card, Inventory, Link, NumaNode
+from tas.devices.labels import LabelProblem
+from tas.devices.policy_facts import PolicyFacts
+from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
@@ -236,11 +243,69 @@ BREAKER = Breaker(
 )
 PAUSE = Pause(by="ann@laptop", since=YEAR, reason="the metric is wrong")
 
+I915, TILES, MONITORING = (f"gpu.intel.com/{name}" for name in ("i915", "tiles", "i915_monitoring"))
+OF_A_CARD = {I915: 10, "gpu.intel.com/memory.max": 17179869184, TILES: 2}
+INVENTORY = NodeInventory(
+    uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
+    inventory=Inventory(
+        cards=(Card(number=0, capacity=OF_A_CARD), Card(number=1, capacity=OF_A_CARD)),
+        node={MONITORING: 1},
+        pci_groups=((0, 1),),
+        links=(Link(card=0, tile=0, partner=1, partner_tile=1),),
+        numa=(NumaNode(0, (0,)), NumaNode(1, (1,))),
+        problems=(
+            LabelProblem(field="allocatable gpu.intel.com/millicores", value="'1.5'", reason="must be a whole number"),
+        ),
+    ),
+    facts=PolicyFacts(
+        disabled={1: ("gpu-health",)},
+        evicted={1: ("gpu-health",)},
+        preferred=(0,),
+        disabled_tiles={0: {1: ("gpu-health",)}},
+        evicted_tiles={0: {1: ("gpu-health",)}},
+        preferred_tiles={0: (0,)},
+        problems=(
+            LabelProblem(
+                field="telemetry.aware.scheduling.gpu-health/gas-disable-gpu0",
+                value="'true'",
+                reason="the name must end with a card such as card0",
+            ),
+        ),
+    ),
+)
+NODE_HOLD = NodeHold(
+    uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
+    pods={
+        "7d0f5c1a-3f4e-4d55-8a41-1f0c5e9b2a60": Held(
+            pod=PodKey("default", "web-1"),
+            assignment=Assignment(
+                slots=(
+                    SlotAssignment(container="web", shares=(Share(card=0, amounts={I915: 1, TILES: 1}, tiles=(0,)),)),
+                    SlotAssignment(container="proxy"),
+                ),
+                node_amounts={MONITORING: 1},
+            ),
+            phase=Phase.RESERVED,
+            until=YEAR + 65,
+        ),
+        "9e2b4c7d-1a5f-4b0e-8c3d-6f7a8b9c0d1e": Held(
+            pod=PodKey("default", "old-1"),
+            assignment=Assignment(
+                slots=(SlotAssignment(container="main", shares=(Share(card=1, amounts={I915: 1}),)),)
+            ),
+            phase=Phase.BOUND,
+            verified=False,
+        ),
+    },
+)
+
 RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     ("breaker.json", BREAKER, encode_breaker, decode_breaker),
     ("pause.json", PAUSE, encode_pause, decode_pause),
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
+    ("node-hold.json", NODE_HOLD, encode, decode_hold),
+    ("node-inventory.json", INVENTORY, encode, decode_inventory),
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
     ("pod.json", POD, encode, decode_pod),
     ("refused-labels.json", REFUSED, encode_refused_labels, decode_refused_labels),
@@ -263,12 +328,16 @@ def decode_sample(data: bytes) -> Scrape | None:
     return scrape
 
 
+FREE = {"metrics", "labels", "spec", "nodes", "capacity", "node", "amounts", "nodeAmounts", "pods", "facts"}
+"""Fields with objects whose keys are names or numbers."""
+
+
 def objects_within(document: Any) -> Iterator[dict[str, Any]]:
     """Every object with fixed fields: its keys are not names of metrics, labels or strategies."""
     if isinstance(document, dict):
         yield document
         for field, value in document.items():
-            if field not in ("metrics", "labels", "spec", "nodes") or isinstance(value, list):
+            if field not in FREE or isinstance(value, list):
                 yield from objects_within(value)
     elif isinstance(document, list):
         for value in document:

@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from bus.subjects import (
     breaker_key,
+    hold_key,
     name,
     node_facts_key,
+    node_inventory_key,
     node_metrics_key,
     parse_breaker_key,
+    parse_hold_key,
     parse_node_key,
     parse_pod_key,
     parse_policy_key,
@@ -50,6 +53,8 @@ def test_every_node_and_source_reads_back(node: str, source: str) -> None:
     assert parse_samples_subject(samples_subject(node, source)) == (node, source)
     assert parse_node_key(node_metrics_key(node)) == (node, "metrics")
     assert parse_node_key(node_facts_key(node)) == (node, "facts")
+    assert parse_node_key(node_inventory_key(node)) == (node, "inventory")
+    assert parse_hold_key(hold_key(node)) == node
     assert parse_verdict_key(verdict_key(node)) == node
 
 
