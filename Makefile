@@ -76,11 +76,12 @@ bench-e2e: $(VENV)/.ready ## 1 to 2 hours: pods a second of a real kube-schedule
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/python -m tests.bench.e2e
 
-# Without pip in the environment of the worker, so that the SBOM lists only what a worker needs.
+# With the time of the commit in the wheel, so that each build of a commit gives the same bytes. Without pip in the
+# environment of the worker, so that the SBOM lists only what a worker needs.
 dist: $(VENV)/.ready    ## a release in dist/: wheel, source distribution, and SBOM of a worker's environment
 	rm -rf build dist
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,release]'
-	$(BIN)/python -m build --no-isolation
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 	$(PYTHON) -m venv --clear --without-pip build/worker
 	$(BIN)/pip --python build/worker install --quiet --require-hashes --requirement requirements.txt
 	$(BIN)/pip --python build/worker install --quiet --no-deps --no-index --find-links dist tas-on-nats

@@ -7,8 +7,9 @@ import click
 
 from cli.output import echo
 
-FOLDER = Path(__file__).with_name("deploy")
-"""`deploy/` of the repository: a link to it there, a copy of it in a wheel."""
+FOLDERS = {Path(): Path(__file__).with_name("deploy"), Path("docs"): Path(__file__).with_name("pages")}
+"""Below `--to`: `deploy/` and `docs/` of the repository. In the repository the package has links to them, in a wheel it
+has copies. Messages of `tas` name pages of `docs/`."""
 
 
 @click.command("files")
@@ -18,9 +19,15 @@ FOLDER = Path(__file__).with_name("deploy")
 def files(*, to: Path | None) -> None:
     """List the files for a deployment, or write them to a folder.
 
-    The CRD, the RBAC roles, example policies, worked examples, alerts and a dashboard, all of this version.
+    The CRD, the RBAC roles, example policies, worked examples, alerts, a dashboard, and in docs/ the documentation: all
+    of this version.
     """
-    names = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*") if path.is_file())
+    names = sorted(
+        below / path.relative_to(source)
+        for below, source in FOLDERS.items()
+        for path in source.rglob("*")
+        if path.is_file()
+    )
     if to is None:
         for name in names:
             echo(name)
@@ -28,7 +35,8 @@ def files(*, to: Path | None) -> None:
     try:
         if to.exists() and any(to.iterdir()):
             raise click.ClickException(f"--to: {to} is not empty")
-        shutil.copytree(FOLDER, to, dirs_exist_ok=True)
+        for below, source in FOLDERS.items():
+            shutil.copytree(source, to / below, dirs_exist_ok=True)
     except OSError as error:
         raise click.ClickException(f"--to: {error.filename or to}: {error.strerror}") from error
     echo(f"{len(names)} files in {to}")

@@ -26,7 +26,7 @@ from cli.certs.folder import (
 from cli.certs.status import status
 from cli.configure.files import Step, write_all
 from cli.output import echo
-from tas.certificates.findings import authority_findings, issuer_of, leaf_findings, name_of
+from tas.certificates.findings import authority_findings, can_live_longer, issuer_of, leaf_findings, name_of
 from tas.certificates.forms import (
     AUTHORITY_DAYS,
     CLIENT_NAME,
@@ -230,16 +230,20 @@ def _renew_leaves(run: _Run, signer: Signer, within: timedelta, *, force: bool) 
         certificate, key = run.directory / f"{name}.crt", run.directory / f"{name}.key"
         chain = certificates_at(certificate) if certificate.exists() else None
         leaf = run.leaf(name, chain)
+        # A new one that expires at the same time would only cost a restart of the scheduler, in each daily run.
+        has_limit = chain is not None and not can_live_longer(chain[0], signer.certificate)
+        soon = timedelta(0) if has_limit else within
         reason = "--force is given" if force else None
         if chain is None:
             reason = "is missing"
         elif not force:
-            problems = [*leaf_findings(chain, trusted, purpose, now=run.now, within=within), *key_findings(chain, key)]
+            problems = [*leaf_findings(chain, trusted, purpose, now=run.now, within=soon), *key_findings(chain, key)]
             problems += mode_findings(key)
             problems += [] if has_names_of(chain[0], leaf) else ["has other names"]
             reason = problems[0] if problems else None
         if chain is not None and reason is None:
-            run.say(f"not due: {certificate}: expires on {chain[0].not_valid_after_utc:%Y-%m-%d}")
+            limit = " with its authority, see --new-ca" if has_limit else ""
+            run.say(f"not due: {certificate}: expires on {chain[0].not_valid_after_utc:%Y-%m-%d}{limit}")
         else:
             run.say(f"due: {certificate}: {reason}")
             steps += steps_of_leaf(run.directory, name, leaf, signer, run.now)

@@ -124,7 +124,14 @@ def signer_problem(key: PrivateKeyTypes, authority: x509.Certificate, now: datet
     if not is_authority(authority):
         return "is not the certificate of an authority"
     problem = date_problem(authority, now)
+    if problem is not None and authority.not_valid_before_utc > now:
+        return f"{problem}: is the clock of this machine right?"
     return problem and f"{problem}: tas certs init --force creates a new authority"
+
+
+def can_live_longer(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether a new certificate of `authority` may expire later than this one."""
+    return leaf.not_valid_after_utc < authority.not_valid_after_utc
 
 
 def name_of(certificate: x509.Certificate) -> str:

@@ -52,6 +52,10 @@ def commands(wheel: Path, tmp_path: Path) -> Path:
     return home / "bin"
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def link(name: str, site: Path) -> None:
     """Links a package of this environment into another one."""
     installed = importlib.metadata.distribution(name)
@@ -70,10 +74,10 @@ async def test_the_wheel_works_in_an_environment_without_extras(commands: Path, 
 
     files = tmp_path / "files"
     assert tas("files", "--to", files).returncode == 0
-    shipped = {path.relative_to(files): path.read_bytes() for path in files.rglob("*") if path.is_file()}
-    deploy = ROOT / "deploy"
-    assert shipped == {path.relative_to(deploy): path.read_bytes() for path in deploy.rglob("*") if path.is_file()}
-    (crd,) = (deploy / "crd").iterdir()
+    assert contents(files) == contents(ROOT / "deploy") | {
+        Path("docs", path): content for path, content in contents(ROOT / "docs").items()
+    }
+    (crd,) = (ROOT / "deploy" / "crd").iterdir()
     assert tas("crd").stdout == crd.read_text()
     assert tas("policy", "lint", files / "policies").returncode == 0
 

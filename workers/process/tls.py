@@ -3,6 +3,7 @@
 `certificates.py` follows the files, `connections.py` manages the connections.
 """
 
+import re
 import ssl
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from tas.errors import shortened
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: forward secrecy and authenticated encryption, with RSA or EC keys. All TLS 1.3 ciphers have both."""
+
+
+_LINK = re.compile(r" See https://\S+ for more details\.")
 
 
 class TlsError(Exception):
@@ -129,7 +133,7 @@ def certificates_in(text: bytes, file: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(text)
     except ValueError as error:
-        raise TlsError(f"{file}: no certificates in PEM: {error}") from error
+        raise TlsError(f"{file}: no certificates in PEM: {_of_library(error)}") from error
 
 
 def key_in(text: bytes, file: str) -> PrivateKeyTypes:
@@ -139,7 +143,12 @@ def key_in(text: bytes, file: str) -> PrivateKeyTypes:
     except TypeError as error:
         raise TlsError(f"{file}: is encrypted: must be unencrypted") from error
     except Exception as error:  # errors of the library and of OpenSSL: all mean that this is no key
-        raise TlsError(f"{file}: no private key in PEM: {error}") from error
+        raise TlsError(f"{file}: no private key in PEM: {_of_library(error)}") from error
+
+
+def _of_library(error: Exception) -> str:
+    """The text of an error without the link to a page about programming with the library."""
+    return _LINK.sub("", str(error))
 
 
 def _expires(certificate: x509.Certificate) -> float:

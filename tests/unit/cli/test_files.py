@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from cli import cli
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
+ROOT = Path(__file__).parents[3]
 
 
 def tas(*arguments: str) -> Result:
@@ -21,17 +21,21 @@ def tree(folder: Path) -> dict[str, tuple[bytes, bool]]:
     return {str(path.relative_to(folder)): (path.read_bytes(), os.access(path, os.X_OK)) for path in paths}
 
 
-def test_every_file_of_deploy_is_listed() -> None:
+def shipped() -> dict[str, tuple[bytes, bool]]:
+    return tree(ROOT / "deploy") | {f"docs/{name}": file for name, file in tree(ROOT / "docs").items()}
+
+
+def test_every_file_of_deploy_and_every_page_is_listed() -> None:
     listed = tas().stdout.splitlines()
-    assert listed == sorted(tree(DEPLOY), key=Path)
-    assert {"crd/taspolicies.telemetry.intel.com.yaml", "policies/demo-policy.yaml"} <= set(listed)
+    assert listed == sorted(shipped(), key=Path)
+    assert {"crd/taspolicies.telemetry.intel.com.yaml", "policies/demo-policy.yaml", "docs/tls.md"} <= set(listed)
 
 
 def test_the_files_are_written_with_their_rights_and_without_links(tmp_path: Path) -> None:
     to = tmp_path / "a" / "b"
     result = tas("--to", str(to))
-    assert (result.exit_code, result.stdout) == (0, f"{len(tree(DEPLOY))} files in {to}\n")
-    assert tree(to) == tree(DEPLOY)
+    assert (result.exit_code, result.stdout) == (0, f"{len(shipped())} files in {to}\n")
+    assert tree(to) == shipped()
     assert any(executable for _, executable in tree(to).values())
     assert not any(path.is_symlink() for path in to.rglob("*"))
 

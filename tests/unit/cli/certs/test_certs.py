@@ -212,9 +212,15 @@ class TestRenew:
         done("renew", folder, "--server-name", "tas.example")
         assert code(tas("status", folder)) == 0
 
-    def test_an_authority_that_expires_soon_is_noted(self, tmp_path: Path) -> None:
+    def test_an_authority_that_expires_soon_is_noted_and_gives_no_new_certificate(self, tmp_path: Path) -> None:
         done("init", tmp_path, "--ca-days", "20")
+        before = content(tmp_path)
         result = done("renew", tmp_path)
+        assert result.stdout.count(" with its authority, see --new-ca\n") == 2
+        assert changed(tmp_path, before) == set()
+        done("renew", tmp_path, "--new-ca")
+        assert "due: " in done("renew", tmp_path).stdout
+        assert changed(tmp_path, before) == set(FILES)
         assert f"note: {tmp_path / 'ca.crt'}: 'CN=tas-ca " in result.stderr
         assert "' expires on " in result.stderr
 

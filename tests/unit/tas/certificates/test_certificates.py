@@ -13,6 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from tas.certificates.findings import (
     authority_findings,
+    can_live_longer,
     is_key_of,
     is_signed_by,
     issuer_of,
@@ -114,6 +115,8 @@ def test_lives_of_new_certificates() -> None:
 def test_a_leaf_expires_no_later_than_its_authority() -> None:
     short = Authority(days=40)
     assert short.leaf(SERVER).not_valid_after_utc == short.certificate.not_valid_after_utc
+    assert not can_live_longer(short.leaf(SERVER), short.certificate)
+    assert can_live_longer(short.leaf(SERVER), AUTHORITY.certificate)
 
 
 def test_an_authority_signs_no_other_authority() -> None:
@@ -169,9 +172,10 @@ def test_the_authority_of_a_cluster_is_found_and_signs_nothing() -> None:
     [
         (AUTHORITY.certificate, 0, None),
         (AUTHORITY.certificate, 4000, "has expired: 2036-05-29: tas certs init --force creates a new authority"),
+        (AUTHORITY.certificate, -30, "is not valid before 2026-06-01: is the clock of this machine right?"),
         (AUTHORITY.leaf(CLIENT), 0, "is not the certificate of an authority"),
     ],
-    ids=["valid", "expired", "leaf"],
+    ids=["valid", "expired", "the clock is behind", "leaf"],
 )
 def test_what_cannot_sign_is_named(certificate: x509.Certificate, days: int, problem: str | None) -> None:
     assert signer_problem(KEY, certificate, NOW + days * DAY) == problem
