@@ -182,6 +182,11 @@ def _bus(text: str) -> str:
     return text
 
 
+def _wait(text: str) -> float:
+    """A duration, or 0s."""
+    return 0.0 if text in ("0", "0s") else _duration()(text)
+
+
 def _duration(*, least: float = 0.0, most: float | None = None) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
@@ -383,7 +388,7 @@ class Settings:
         "label that was admitted before the wipe may still be on its way to its node. With 0s nobody else can have "
         "sent one.",
         commands=_LABELS,
-        parse=_duration(),
+        parse=_wait,
         default=f"{IN_FLIGHT_SECONDS:g}s",
     )
     node_resource: int = _setting(

@@ -20,7 +20,7 @@ from cli.settings import (
     settings_page,
     variable,
 )
-from tas.enforcing.limits import DefaultLimit
+from tas.enforcing.limits import IN_FLIGHT_SECONDS, DefaultLimit
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 
@@ -148,7 +148,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
     for file in ("pem", "sources.yaml"):
         (tmp_path / file).touch()
     # Policies come from a directory or from a cluster, so --kubeconfig has its own test.
-    of_labels = {"overwrite_labels", "breaker", "breaker_all", "flap_budget"}
+    of_labels = {"overwrite_labels", "breaker", "breaker_all", "flap_budget", "new_bus_wait"}
     assert set(given) | {"kubeconfig", "node_resource"} | of_labels == {field.name for field in fields(Settings)}
     settings = Settings.load("run all", {name: text for name, (text, _) in given.items()})
     assert settings.source is not None
@@ -267,6 +267,16 @@ def test_another_limit_of_a_breaker_is_refused(tmp_path: Path, text: str) -> Non
     file.write_text("{}")
     ((setting, _),) = mistakes("run labels", {"kubeconfig": str(file), "breaker_all": text})
     assert setting == "--breaker-all"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0s", 0.0), ("500ms", 0.5), ("1m", 60.0)])
+def test_the_wait_on_a_new_bus_may_be_nothing(tmp_path: Path, text: str, seconds: float) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text("{}")
+    assert Settings.load("run all", {"kubeconfig": str(file), "new_bus_wait": text}).new_bus_wait == seconds
+    assert Settings.load("run labels", {"kubeconfig": str(file)}).new_bus_wait == IN_FLIGHT_SECONDS
+    ((setting, _),) = mistakes("run labels", {"kubeconfig": str(file), "new_bus_wait": "-1s"})
+    assert setting == "--new-bus-wait"
 
 
 def test_labels_that_may_be_overwritten_are_keys_without_a_prefix(tmp_path: Path) -> None:
