@@ -15,6 +15,7 @@ from tests.bench import (
     burst,
     change,
     enforcement,
+    limit,
     load,
     machine,
     memory,
@@ -40,7 +41,21 @@ WIDTH = 160
 
 FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
     family.NAME: family.measure
-    for family in (names, stages, nodes, load, change, enforcement, burst, sources, view, verdicts, memory, start)
+    for family in (
+        names,
+        stages,
+        nodes,
+        load,
+        change,
+        enforcement,
+        limit,
+        burst,
+        sources,
+        view,
+        verdicts,
+        memory,
+        start,
+    )
 }
 
 

@@ -81,11 +81,11 @@ async def measure(stand: Stand) -> Results:
     found = binaries.find()
     if found is None:
         return Results(not_run=[NotRun(series, binaries.MISSING) for series in ROWS])
-    with _cluster(stand.subfolder("control-plane"), found) as (plane, running):
-        names = _names()
-        async with Bus.connect(running.bus, name="bench") as bus, _watching(plane.admin) as seen:
+    names = node_names(COUNT)
+    with cluster(stand.subfolder("control-plane"), found, names, NO_LIMIT) as (plane, running):
+        async with Bus.connect(running.bus, name="bench") as bus, watching(plane.admin) as seen:
             await bus.wait_connected()
-            sources = _Sources(bus, names)
+            sources = Sources(bus, names)
             await sources.report_all(GOOD)
             await seen.until(lambda: seen.known >= set(names), "every node is seen")
             async with sources.reporting():
@@ -101,29 +101,32 @@ async def measure(stand: Stand) -> Results:
 
 
 @contextmanager
-def _cluster(folder: Path, found: Mapping[str, Path]) -> Iterator[tuple[ControlPlane, Product]]:
+def cluster(
+    folder: Path, found: Mapping[str, Path], names: Sequence[str], options: Sequence[str]
+) -> Iterator[tuple[ControlPlane, Product]]:
+    """A control plane with these nodes and the policy, and `tas run all` with these options."""
     with control_plane(folder, found) as plane:
         cluster = Cluster(plane)
         cluster.apply(crd_manifest())
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{_CRD}", f"--timeout={SETTLE_SECONDS:.0f}s")
-        cluster.create_nodes(*_names())
+        cluster.create_nodes(*names)
         cluster.apply(MANIFEST)
         (folder / "product").mkdir()
-        with product(cluster, folder / "product", *NO_LIMIT, kubeconfig=plane.kubeconfig(USER, ADMIN_GROUP)) as running:
+        with product(cluster, folder / "product", *options, kubeconfig=plane.kubeconfig(USER, ADMIN_GROUP)) as running:
             yield plane, running
 
 
 _CRD = "taspolicies.telemetry.intel.com"
 
 
-def _names() -> list[str]:
-    return [f"node-{number:03}.example.com" for number in range(COUNT)]
+def node_names(count: int) -> list[str]:
+    return [f"node-{number:03}.example.com" for number in range(count)]
 
 
 # What is measured
 
 
-async def _soon(stand: Stand, sources: "_Sources", seen: "_Seen") -> list[Row]:
+async def _soon(stand: Stand, sources: "Sources", seen: "Seen") -> list[Row]:
     """From before a sample is published until a watch of the API server reports the label, or its removal."""
     chance = random.Random(0)
     names = cycle(chance.sample(sources.names, COUNT))
@@ -149,7 +152,7 @@ async def _soon(stand: Stand, sources: "_Sources", seen: "_Seen") -> list[Row]:
     ]
 
 
-async def _at_once(stand: Stand, plane: ControlPlane, sources: "_Sources", seen: "_Seen") -> list[Row]:
+async def _at_once(stand: Stand, plane: ControlPlane, sources: "Sources", seen: "Seen") -> list[Row]:
     """Every node turns: seconds until the last has its label, or has lost it, and what the API server refused."""
     mark = plane.audit.mark()
     times: dict[int, list[float]] = {BAD: [], GOOD: []}
@@ -174,7 +177,7 @@ async def _at_once(stand: Stand, plane: ControlPlane, sources: "_Sources", seen:
 
 async def _idle(stand: Stand, plane: ControlPlane) -> list[Row]:
     """Nodes go on reporting, and nothing that matters changes: calls by the API server's own log."""
-    await _quiet(plane)
+    await quiet(plane)
     seconds = stand.some(60, 20)
     mark = plane.audit.mark()
     await asyncio.sleep(seconds)
@@ -196,7 +199,7 @@ def _is_caused(call: Call) -> bool:
     return call.verb != "watch" and not call.uri.startswith(METRICS_API)
 
 
-async def _quiet(plane: ControlPlane) -> None:
+async def quiet(plane: ControlPlane) -> None:
     """Waits until what the changes before have caused is done."""
     async with asyncio.timeout(SETTLE_SECONDS):
         mark, since = plane.audit.mark(), time.monotonic()
@@ -209,7 +212,7 @@ async def _quiet(plane: ControlPlane) -> None:
 # Sources, and a watch
 
 
-class _Sources:
+class Sources:
     """What reports each node's one metric."""
 
     def __init__(self, bus: Bus, names: Sequence[str]) -> None:
@@ -248,7 +251,7 @@ class _Sources:
                 await task
 
 
-class _Seen:
+class Seen:
     """The changes of nodes that a watch of the API server has reported, and when."""
 
     def __init__(self) -> None:
@@ -260,6 +263,11 @@ class _Seen:
     def known(self) -> set[str]:
         """Every reported node."""
         return set(self._labelled)
+
+    @property
+    def labelled(self) -> set[str]:
+        """Every node with the label."""
+        return {name for name, is_labelled in self._labelled.items() if is_labelled}
 
     def take_in(self, node: Metadata) -> None:
         """Applies the reported state of a node."""
@@ -295,9 +303,9 @@ class _Seen:
 
 
 @asynccontextmanager
-async def _watching(kubeconfig: Path) -> AsyncIterator[_Seen]:
+async def watching(kubeconfig: Path) -> AsyncIterator[Seen]:
     """Follows the nodes within the body, by a connection of its own."""
-    seen = _Seen()
+    seen = Seen()
     async with KubernetesClient.connect(kubeconfig, worker="bench") as client:
         listing = await client.list(NODES)
         for each in listing.items:

@@ -76,5 +76,7 @@ def growth(rows: Sequence[Row]) -> Iterator[tuple[Row, Row, float]]:
             series.setdefault((row.series, row.statistic), {})[row.size.count] = row
     for found in series.values():
         for smaller, larger in pairwise(sorted(found)):
+            if not found[smaller].measured:
+                continue  # a count of nothing has no factor
             factor = found[larger].measured / found[smaller].measured
             yield found[smaller], found[larger], factor ** (1 / log2(larger / smaller))
