@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import aiohttp
 import click
@@ -15,11 +15,16 @@ from bus.records.codec import UNREADABLE
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
+from cli.queries.card_tables import print_cards, print_pod_cards
+from cli.queries.cards import devices_of_node, devices_of_nodes
 from cli.queries.explain_tables import print_node, print_pod, print_policy
+from cli.queries.pod_manifest import DescribedPod, pod_of_manifest
 from cli.queries.query import ask, readable
 from cli.settings import Settings, flag, variable
+from tas.devices.claim import Options
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
+from tas.explain.cards import explain_cards, explain_claim, explain_held
 from tas.explain.explain import PodExplanation, explain_node, explain_pod, explain_policy
 from tas.extender.decision import Pod
 from tas.extender.telemetry import TelemetryDecider
@@ -30,6 +35,7 @@ from tas.view.view import View
 from workers.following.placed_pods import place
 from workers.process.address import Address
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, failed_request, whole_body
+from workers.process.manifests import MAX_BYTES
 
 T = TypeVar("T")
 
@@ -49,7 +55,8 @@ def explain() -> None:
 def node(settings: Settings, *, name: str, as_json: bool) -> int:
     """Each rule for the node NAME.
 
-    Shows value, age, source and state of each rule, and the verdict of each strategy.
+    Shows value, age, source and state of each rule, and the verdict of each strategy. Also shows the GPU cards of the
+    node, and what of its labels cannot be read.
     """
     if not is_subdomain(name):
         raise click.ClickException(f"NAME = {shortened(name)}: must be a lowercase DNS subdomain (RFC 1123)")
@@ -74,20 +81,29 @@ def policy(settings: Settings, *, name: str, as_json: bool) -> int:
         click.Option(
             ["--policy"], help=f"The pod's label {POD_LABEL}, if neither the cluster nor the extender knows the pod."
         ),
+        click.Option(
+            ["--manifest"],
+            type=click.File("rb", lazy=True),
+            metavar="FILE",
+            help="The pod, or a workload with its template: also explains which GPU cards of each node it would get. "
+            "- is standard input: kubectl get pod NAME -o yaml | tas explain pod NAME --manifest -",
+        ),
         JSON_OPTION,
     ],
 )
-def pod(settings: Settings, *, name: str, policy: str | None, as_json: bool) -> int:
+def pod(settings: Settings, *, name: str, policy: str | None, manifest: BinaryIO | None, as_json: bool) -> int:
     """The extender's answer for the pod NAME now.
 
     NAME may be NAMESPACE/NAME. Also shows the samples behind the answer, and the extender's last answers for the pod.
+    Of a pod with GPU cards it shows the cards; with --manifest, for each node which card lacks what.
     """
     key = PodKey(*_pair(name))
     if policy is not None and not is_label_value(policy):
         raise click.ClickException(f"--policy = {shortened(policy)}: must be a valid value of a label")
+    described = None if manifest is None else pod_of_manifest(key, manifest.read(MAX_BYTES + 1))
     return ask(
         settings,
-        lambda bus, _: _explain_pod(bus, key, policy, settings, as_json=as_json),
+        lambda bus, _: _explain_pod(bus, key, policy, settings, described=described, as_json=as_json),
         without_bus=lambda problem: _explain_pod_by_extender(problem, key, policy, settings, as_json=as_json),
     )
 
@@ -116,13 +132,19 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
         view.set_labels(name, facts.complete_labels)
     view.advance(now)
     explanation = explain_node(view, name, now)
+    devices = await devices_of_node(bus, name)
+    cards = None if devices is None else explain_cards(name, devices)
     if as_json:
-        print_json(msgspec.to_builtins(explanation))
-    elif explanation.known:
-        print_node(explanation)
-    if not explanation.known:
+        print_json(msgspec.to_builtins(explanation) | {"cards": msgspec.to_builtins(cards)})
+    else:
+        if explanation.known:
+            print_node(explanation)
+        if cards is not None:
+            print_cards([cards], now)
+    is_known = explanation.known or cards is not None
+    if not is_known:
         echo(f"node {name}: the bus has neither samples nor labels of this node (tas get nodes)", err=True)
-    return 0 if explanation.known else 1
+    return 0 if is_known else 1
 
 
 async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, *, as_json: bool) -> int:
@@ -137,14 +159,46 @@ async def _explain_policy(bus: Bus, key: PolicyKey, default_stale_after: float, 
     return 0
 
 
-async def _explain_pod(bus: Bus, key: PodKey, policy: str | None, settings: Settings, *, as_json: bool) -> int:
+async def _explain_pod(
+    bus: Bus,
+    key: PodKey,
+    policy: str | None,
+    settings: Settings,
+    *,
+    described: DescribedPod | None,
+    as_json: bool,
+) -> int:
     answered = await _answered(key, settings.extender_health)
     now = time.time()
+    devices = await devices_of_nodes(bus)
+    cards = explain_held(key, devices) if described is None else explain_claim(described.pod, devices, Options())
+    if described is not None:
+        policy = policy or described.policy
     if policy is None:
-        policy = await _policy_of(bus, key, answered or [])
-    view = await _view(bus, settings.stale_after, now)
-    pod = Pod(namespace=key.namespace, name=key.name, uid="", labels={POD_LABEL: policy})
-    _print_pod(explain_pod(view, TelemetryDecider(view), pod, sorted(view.nodes), now), answered, now, as_json=as_json)
+        try:
+            policy = await _policy_of(bus, key, answered or [])
+        except click.ClickException:
+            # A pod with GPU cards needs no policy.
+            if described is None and not cards.nodes:
+                raise
+    explanation = None
+    if policy is not None:
+        view = await _view(bus, settings.stale_after, now)
+        pod = Pod(namespace=key.namespace, name=key.name, uid="", labels={POD_LABEL: policy})
+        explanation = explain_pod(view, TelemetryDecider(view), pod, sorted(view.nodes), now)
+    if as_json:
+        print_json(
+            {
+                "now": msgspec.to_builtins(explanation),
+                "answered": msgspec.to_builtins(answered),
+                "cards": msgspec.to_builtins(cards),
+            }
+        )
+        return 0
+    if explanation is not None:
+        print_pod(explanation, answered, now)
+    if described is not None or cards.nodes:
+        print_pod_cards(cards)
     return 0
 
 
@@ -166,15 +220,11 @@ async def _explain_pod_by_extender(
     except EXTENDER_ERRORS as error:
         raise click.ClickException(f"{problem}. The extender: {error or type(error).__name__}") from error
     echo(f"{problem}. The extender at {settings.extender_health} answers; this is from its view", err=True)
-    _print_pod(found, answered, time.time(), as_json=as_json)
-    return 0
-
-
-def _print_pod(explanation: PodExplanation, answered: list[Answer] | None, now: float, *, as_json: bool) -> None:
     if as_json:
-        print_json({"now": msgspec.to_builtins(explanation), "answered": msgspec.to_builtins(answered)})
+        print_json({"now": msgspec.to_builtins(found), "answered": msgspec.to_builtins(answered), "cards": None})
     else:
-        print_pod(explanation, answered, now)
+        print_pod(found, answered, time.time())
+    return 0
 
 
 async def _policy_of(bus: Bus, key: PodKey, answered: Sequence[Answer]) -> str:

@@ -27,6 +27,7 @@ from bus.records.policies import PolicyRecord
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import counted, echo
+from cli.queries.cards import gpus
 from cli.queries.query import age_text, ask, readable, value_text
 from cli.queries.tables import new_table, print_table
 from cli.settings import Settings
@@ -45,7 +46,7 @@ from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVe
 
 @click.group("get", no_args_is_help=True)
 def get() -> None:
-    """Show nodes, policies, verdicts or sources as stored on the bus."""
+    """Show nodes, policies, verdicts, sources or GPU cards as stored on the bus."""
 
 
 @settings_command("nodes", settings_as="get", params=[JSON_OPTION])
@@ -78,7 +79,7 @@ def sources(settings: Settings, *, as_json: bool) -> int:
     return ask(settings, lambda bus, _: _sources(bus, as_json=as_json))
 
 
-for _command in (nodes, policies, verdicts, sources):
+for _command in (nodes, policies, verdicts, sources, gpus):
     get.add_command(_command)
 
 
