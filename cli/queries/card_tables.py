@@ -9,7 +9,7 @@ from cli.queries.query import age_text
 from cli.queries.tables import new_table, print_table
 from tas.devices.hold import Phase
 from tas.devices.names import RESOURCE_PREFIX
-from tas.explain.cards import UNKNOWN_HOLD, AmountUse, CardExplanation, CardPod, NodeCards, PodCards
+from tas.explain.cards import UNKNOWN_HOLD, AmountUse, CardExplanation, CardPod, CardsExplanation, PodCards
 from tas.values.quantity import NANO, Quantity, short_text
 
 BAR = 10
@@ -25,7 +25,7 @@ USED, FREE, BLOCKED = "█", "░", "-"
 """Parts of a bar: in use; free for new pods; neither, since a policy or a full card of it prevents it."""
 
 
-def print_cards(nodes: Sequence[NodeCards], now: float, *, empty: str = "") -> None:
+def print_cards(nodes: Sequence[CardsExplanation], now: float, *, empty: str = "") -> None:
     """Prints a row for each card, and below the table what cannot be read of each node.
 
     `empty` is printed to standard error if no node has cards.

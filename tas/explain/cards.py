@@ -17,6 +17,7 @@ from tas.devices.hold import EMPTY, NOT_USED, CardUse, Held, Hold, Phase
 from tas.devices.inventory import Card, Inventory
 from tas.devices.labels import LabelProblem
 from tas.devices.names import TILES, card_name, tile_name
+from tas.devices.plugin import misread
 from tas.devices.policy_facts import PolicyFacts
 from tas.devices.refusal import Refusal
 from tas.devices.search import free_amount
@@ -123,7 +124,7 @@ class CardExplanation(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
 
-class NodeCards(msgspec.Struct, frozen=True, kw_only=True):
+class CardsExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """The cards of a node.
 
     Attributes:
@@ -141,7 +142,7 @@ class NodeCards(msgspec.Struct, frozen=True, kw_only=True):
     hold_known: bool = True
 
 
-def explain_cards(node: str, devices: NodeDevices) -> NodeCards:
+def explain_cards(node: str, devices: NodeDevices) -> CardsExplanation:
     """The cards of a node, with those that only its pods name."""
     inventory, facts, hold_or_none = devices
     hold = EMPTY if hold_or_none is None else hold_or_none
@@ -149,7 +150,7 @@ def explain_cards(node: str, devices: NodeDevices) -> NodeCards:
     known = {card.number: card for card in inventory.cards}
     named = {share.card for held in hold.pods.values() for share in held.assignment.shares()}
     pods = _pods(hold.pods)
-    return NodeCards(
+    return CardsExplanation(
         node=node,
         cards=[
             _card(number, known.get(number), facts, hold, pods, is_known=is_known)
@@ -283,8 +284,9 @@ def explain_held(pod: PodKey, nodes: Mapping[str, NodeDevices]) -> PodCards:
 def explain_claim(pod: DevicePod, nodes: Mapping[str, NodeDevices], options: Options) -> PodCards:
     """What each node answers to the claim of a pod: the same as filter and bind."""
     claim = read_claim(pod, options)
-    if isinstance(claim, Refusal):
-        return PodCards(pod=str(pod.key), refusal=str(claim), nodes=[])
+    refusal = claim if isinstance(claim, Refusal) else misread(claim)
+    if isinstance(claim, Refusal) or refusal is not None:
+        return PodCards(pod=str(pod.key), refusal=str(refusal), nodes=[])
     found = [_placement(node, devices, claim, options) for node, devices in nodes.items()]
     return PodCards(
         pod=str(pod.key),

@@ -287,6 +287,7 @@ NODE_HOLD = NodeHold(
             ),
             phase=Phase.RESERVED,
             until=YEAR + 65,
+            nanoseconds=1767225600000000042,
         ),
         "9e2b4c7d-1a5f-4b0e-8c3d-6f7a8b9c0d1e": Held(
             pod=PodKey("default", "old-1"),

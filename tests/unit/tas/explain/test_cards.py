@@ -15,7 +15,7 @@ from tas.explain.cards import (
     UNKNOWN_HOLD,
     AmountUse,
     CardExplanation,
-    NodeCards,
+    CardsExplanation,
     NodeDevices,
     Placement,
     PodCards,
@@ -30,7 +30,7 @@ I915, MILLICORES, MEMORY, TILES = f"{GPU}i915", f"{GPU}millicores", f"{GPU}memor
 OPTIONS = Options()
 
 
-def explained(text: str) -> NodeCards:
+def explained(text: str) -> CardsExplanation:
     """The cards of a node in the notation of `tests/unit/tas/devices`."""
     return of(Node(text))
 
@@ -39,16 +39,16 @@ def devices(node: Node) -> NodeDevices:
     return NodeDevices(node.inventory, node.facts, node.hold)
 
 
-def of(node: Node) -> NodeCards:
+def of(node: Node) -> CardsExplanation:
     return explain_cards("n", devices(node))
 
 
-def card(cards: NodeCards, name: str) -> CardExplanation:
+def card(cards: CardsExplanation, name: str) -> CardExplanation:
     (found,) = [each for each in cards.cards if each.card == name]
     return found
 
 
-def uses(cards: NodeCards, name: str) -> dict[str, tuple[int, int, int]]:
+def uses(cards: CardsExplanation, name: str) -> dict[str, tuple[int, int, int]]:
     """Capacity, used and free by resource."""
     return {
         resource.removeprefix(GPU): (use.capacity, use.used, use.free)
@@ -56,7 +56,7 @@ def uses(cards: NodeCards, name: str) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def tiles(cards: NodeCards, name: str) -> dict[str, list[str]]:
+def tiles(cards: CardsExplanation, name: str) -> dict[str, list[str]]:
     return {tile.tile: list(tile.pods) for tile in card(cards, name).tiles}
 
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_of_labels_amounts_and_policies_is_listed() -> None:
 
 
 def test_a_node_without_cards_has_none() -> None:
-    assert explain_cards("n", devices(Node(""))) == NodeCards(node="n", cards=[], resources={}, problems=[])
+    assert explain_cards("n", devices(Node(""))) == CardsExplanation(node="n", cards=[], resources={}, problems=[])
 
 
 def test_a_pod_whose_claim_is_not_known_is_told_what_it_has() -> None:
@@ -242,3 +242,6 @@ def test_a_claim_that_no_node_can_fulfil_is_told_once() -> None:
     cards = claimed("A{i2 mc3}", one="N(0,1) i2 mc2")
     assert cards.nodes == []
     assert cards.refusal.startswith("bad args: container A")
+    cards = claimed("A{i1} B{i1 t1}", one="N(0,1) i2 t2")
+    assert cards.nodes == []
+    assert cards.refusal.startswith("resources conflict: container A requests a card and no")
