@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import aiohttp
 import click
@@ -83,7 +83,7 @@ def policy(settings: Settings, *, name: str, as_json: bool) -> int:
         ),
         click.Option(
             ["--manifest"],
-            type=click.File("rb", lazy=True),
+            type=click.Path(allow_dash=True),
             metavar="FILE",
             help="The pod, or a workload with its template: also explains which GPU cards of each node it would get. "
             "- is standard input: kubectl get pod NAME -o yaml | tas explain pod NAME --manifest -",
@@ -91,7 +91,7 @@ def policy(settings: Settings, *, name: str, as_json: bool) -> int:
         JSON_OPTION,
     ],
 )
-def pod(settings: Settings, *, name: str, policy: str | None, manifest: BinaryIO | None, as_json: bool) -> int:
+def pod(settings: Settings, *, name: str, policy: str | None, manifest: str | None, as_json: bool) -> int:
     """The extender's answer for the pod NAME now.
 
     NAME may be NAMESPACE/NAME. Also shows the samples behind the answer, and the extender's last answers for the pod.
@@ -100,7 +100,7 @@ def pod(settings: Settings, *, name: str, policy: str | None, manifest: BinaryIO
     key = PodKey(*_pair(name))
     if policy is not None and not is_label_value(policy):
         raise click.ClickException(f"--policy = {shortened(policy)}: must be a valid value of a label")
-    described = None if manifest is None else pod_of_manifest(key, manifest.read(MAX_BYTES + 1))
+    described = None if manifest is None else pod_of_manifest(key, _read(manifest))
     return ask(
         settings,
         lambda bus, _: _explain_pod(bus, key, policy, settings, described=described, as_json=as_json),
@@ -110,6 +110,16 @@ def pod(settings: Settings, *, name: str, policy: str | None, manifest: BinaryIO
 
 for _command in (node, policy, pod):
     explain.add_command(_command)
+
+
+def _read(manifest: str) -> bytes:
+    """The file, or standard input for `-`; of a larger one so much that it is refused for its size."""
+    try:
+        with click.open_file(manifest, "rb") as file:
+            data: bytes = file.read(MAX_BYTES + 1)
+            return data
+    except OSError as error:
+        raise click.ClickException(f"--manifest: {manifest}: {error.strerror}") from error
 
 
 def _pair(name: str) -> tuple[str, str]:

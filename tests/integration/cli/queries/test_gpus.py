@@ -14,6 +14,7 @@ from bus.subjects import hold_key, node_inventory_key
 from tests.integration.cli.tas import Tas
 from tests.integration.servers import Server
 from tests.unit.tas.devices.notation import Node
+from workers.process.manifests import MAX_BYTES
 
 PACKAGE = "gpu.intel.com/"
 WORKLOAD = Path(__file__).parents[4] / "deploy" / "examples" / "gpu" / "workload.yaml"
@@ -151,6 +152,17 @@ async def test_a_manifest_that_is_no_pod_is_refused(
     done = await tas("explain", "pod", "new", "--manifest", str(file))
     assert done.code == 1
     assert problem in done.err
+
+
+async def test_a_manifest_that_is_missing_or_too_large_is_refused(tas: Tas, bus: Bus, tmp_path: Path) -> None:
+    done = await tas("explain", "pod", "new", "--manifest", str(tmp_path / "none.yaml"))
+    assert (done.code, done.err) == (1, f"Error: --manifest: {tmp_path}/none.yaml: No such file or directory\n")
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (MAX_BYTES + 1))
+    done = await tas("explain", "pod", "new", "--manifest", str(large))
+    assert done.code == 1
+    assert done.err.startswith("Error: --manifest: ")
+    assert str(MAX_BYTES) in done.err
 
 
 async def test_a_claim_that_no_node_can_fulfil_is_told_once(tas: Tas, bus: Bus, tmp_path: Path) -> None:
