@@ -111,7 +111,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in OF_EXTRA:
             raise
-        echo(f"Error: the package {error.name} is not installed: pip install 'tas-on-nats[try]'", err=True)
+        if "_TAS_COMPLETE" not in os.environ:  # else the shell would show it in the line that is being typed
+            echo(f"Error: the package {error.name} is not installed: pip install 'tas-on-nats[try]'", err=True)
         code = EXIT_FAILED
     except OSError as error:
         code = _write_failed(error)

@@ -128,6 +128,12 @@ def test_the_page_about_the_installation_names_the_wheel_of_this_version() -> No
     assert set(re.findall(r"tas_on_nats-(\S+?)-py3", page)) == {PROJECT["version"]}
 
 
+def test_the_changelog_begins_with_this_version() -> None:
+    first = re.search(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first is not None
+    assert first[1] == PROJECT["version"]
+
+
 def test_the_page_of_supported_versions_has_the_oldest_python() -> None:
     page = (ROOT / "docs" / "supported-versions.md").read_text()
     oldest = PROJECT["requires-python"].removeprefix(">=")

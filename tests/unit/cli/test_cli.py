@@ -122,9 +122,19 @@ class WithoutRich:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
+@pytest.mark.parametrize(
+    ("environment", "shown"),
+    [
+        ({}, "Error: the package rich is not installed: pip install 'tas-on-nats[try]'\n"),
+        ({"_TAS_COMPLETE": "bash_complete", "COMP_WORDS": "tas top --", "COMP_CWORD": "2"}, ""),
+    ],
+    ids=["command", "completion"],
+)
 def test_without_the_extra_a_live_view_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    environment: dict[str, str], shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     for name in [
         name for name in sys.modules if name.partition(".")[0] == "rich" or name in ("cli.console", "cli.top")
     ]:
@@ -134,7 +144,7 @@ def test_without_the_extra_a_live_view_names_what_to_install(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    assert capsys.readouterr() == ("", "Error: the package rich is not installed: pip install 'tas-on-nats[try]'\n")
+    assert capsys.readouterr() == ("", shown)
 
 
 def test_each_line_of_the_procfile_has_flags_of_its_command() -> None:
