@@ -114,10 +114,19 @@ class RemoteWrite:
         async with listening(app, self._address, purpose=purpose, certificates=self._certificates) as address:
             self.url = f"{'https' if self._certificates else 'http'}://{address}{PATH}"
             log.info("remote_write_listening", source=self.name, url=self.url)
+            if missing := self._missing_protection():
+                log.warning("remote_write_unprotected", source=self.name, url=self.url, missing=missing)
             try:
                 await asyncio.Event().wait()
             finally:
                 self.url = ""
+
+    def _missing_protection(self) -> list[str]:
+        """The flags without which another machine can write, or read a token on its way."""
+        if self._address.is_loopback:
+            return []
+        given = {"--remote-write-cert": self._certificates, "--remote-write-token": self._tokens}
+        return [flag for flag, value in given.items() if value is None]
 
     async def _answer(
         self, request: web.Request, metrics: Callable[[], frozenset[str]], publish: Publish

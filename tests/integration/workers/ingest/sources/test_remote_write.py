@@ -338,6 +338,26 @@ class TestSecurity:
             TokenFile(file)
 
 
+@pytest.mark.parametrize(
+    ("host", "has_token", "missing"),
+    [
+        ("127.0.0.1", False, []),
+        ("::1", False, []),
+        ("localhost", False, []),
+        ("0.0.0.0", False, ["--remote-write-cert", "--remote-write-token"]),
+        ("::", True, ["--remote-write-cert"]),
+        ("collect.example", True, ["--remote-write-cert"]),
+    ],
+)
+def test_what_protects_a_receiver_for_other_machines_is_named(
+    tmp_path: Path, host: str, *, has_token: bool, missing: list[str]
+) -> None:
+    (tmp_path / "tokens").write_text("first\n")
+    tokens = TokenFile(tmp_path / "tokens") if has_token else None
+    source = RemoteWrite("remote-write", Address(host, 0), ConfigFile.load(None), tokens=tokens)
+    assert source._missing_protection() == missing
+
+
 def write_pair(files: TlsFiles, pair: Pair) -> None:
     files.cert.write_bytes(pair.certificate)
     files.key.write_bytes(pair.key)
