@@ -161,6 +161,10 @@ class Cluster:
         binding = must_be_object(body)
         if binding.get("metadata", {}).get("name") != name:
             raise StatusError(400, "name in URL does not match name in Binding object")
+        uid = binding["metadata"].get("uid")
+        if uid and uid != (current := pod["metadata"]["uid"]):
+            wrong = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {current}"
+            raise conflict(PODS, name, f"StorageError: invalid object, Code: 4, AdditionalErrorMsg: {wrong}")
         if node := pod["spec"].get("nodeName"):
             message = f'pod {name} is already assigned to node "{node}"'
             error = conflict(PODS, name, message)
@@ -169,6 +173,8 @@ class Cluster:
         spec = pod["spec"] | {"nodeName": binding["target"]["name"]}
         bound = pod | {"spec": spec, "status": with_condition(pod["status"], self._condition("PodScheduled"))}
         bound["metadata"] = dict(bound["metadata"])
+        if annotations := binding["metadata"].get("annotations"):
+            bound["metadata"]["annotations"] = bound["metadata"].get("annotations", {}) | annotations
         self._sign(PODS, pod, bound, manager=manager, status=False)
         bound = self.store.put(PODS, bound)
         status = bound["status"] | {"phase": "Running", "startTime": self.time()}

@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from tas.devices.claim import ContainerRequest, DevicePod
+from tas.enforcing.pod import PodKey
 from tas.errors import shortened
 from tas.policy.policy import API_VERSION
 from workers.kubernetes.errors import RejectedError
@@ -221,6 +223,48 @@ class PlacementPod(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
 
+class GpuContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """A container with its resources."""
+
+    name: str = ""
+    resources: Requirements = Requirements()
+
+    def as_request(self) -> ContainerRequest:
+        """The container for the rules about cards. A quantity may be a number in JSON."""
+        return ContainerRequest(
+            name=self.name,
+            requests={name: str(amount) for name, amount in self.resources.requests.items()},
+            limits={name: str(amount) for name, amount in self.resources.limits.items()},
+        )
+
+
+class GpuPodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The node of a pod, and what its containers request."""
+
+    node_name: str = ""
+    containers: tuple[GpuContainer, ...] = ()
+    init_containers: tuple[GpuContainer, ...] = ()
+
+
+class GpuPod(Object, frozen=True, kw_only=True):
+    """A pod for `GPU_PODS`: what matters for GPU cards."""
+
+    spec: GpuPodSpec = GpuPodSpec()
+    status: PodStatus = PodStatus()
+
+    def as_device_pod(self) -> DevicePod:
+        """The pod for the rules about cards."""
+        return DevicePod(
+            key=PodKey(self.metadata.namespace, self.metadata.name),
+            uid=self.metadata.uid,
+            containers=tuple(each.as_request() for each in self.spec.containers),
+            init_containers=tuple(each.as_request() for each in self.spec.init_containers),
+            annotations=self.metadata.annotations,
+            node=self.spec.node_name or None,
+            phase=self.status.phase,
+        )
+
+
 class PodTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """The template of the pods of a workload."""
 
@@ -316,6 +360,7 @@ SERIES_EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", t
 CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", type=Object)
 """Read by path, in the version that the API server serves."""
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)
+GPU_PODS = Resource(group="", version="v1", plural="pods", type=GpuPod)
 PLACEMENT_PODS = Resource(group="", version="v1", plural="pods", type=PlacementPod)
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", type=DaemonSet)
 WHOLE_PODS = Resource(group="", version="v1", plural="pods", type=WholePod)

@@ -765,6 +765,25 @@ class KubernetesContract:
         async with api.watch(pods_of(namespace), resourceVersion=version, fieldSelector="spec.nodeName=") as watch:
             assert (await watch.next())["type"] == "DELETED"  # the pod has a node now
 
+    async def test_facts_g20_a_binding_adds_its_annotations_to_the_pod_with_its_uid(
+        self, api: Client, namespace: str, node: Object
+    ) -> None:
+        sent = pod("web")
+        sent["metadata"]["annotations"] = {"kept": "1", "replaced": "1"}
+        created = (await api.create(pods_of(namespace), sent)).ok()
+        path, uid = f"{pods_of(namespace)}/web", created["metadata"]["uid"]
+        binding = {
+            "metadata": {"name": "web", "uid": "other", "annotations": {"added": "1", "replaced": "2"}},
+            "target": {"kind": "Node", "name": node["metadata"]["name"]},
+        }
+        text = (await api.create(f"{path}/binding", binding)).failed(409, "Conflict")
+        assert f"Precondition failed: UID in precondition: other, UID in object meta: {uid}" in text
+        assert "nodeName" not in (await api.get(path)).ok()["spec"]
+        binding["metadata"]["uid"] = uid
+        assert (await api.create(f"{path}/binding", binding)).status == 201
+        annotations = (await api.get(path)).ok()["metadata"]["annotations"]
+        assert annotations == {"kept": "1", "replaced": "2", "added": "1"}
+
     async def test_a_binding_without_a_pod_is_not_found(self, api: Client, namespace: str) -> None:
         target = {"kind": "Node", "name": "node-1"}
         answer = await api.create(
