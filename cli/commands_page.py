@@ -62,7 +62,7 @@ def _lines(command: click.Command, context: click.Context, level: int) -> Iterat
         yield textwrap.fill(f"Settings: {', '.join(settings)}.", WIDTH, break_on_hyphens=False) + "\n"
     originals = [f"`-{each.original.name}`" for each in options if isinstance(each, OriginalOption)]
     if originals:
-        yield f"Flags of the original TAS: {', '.join(originals)}.\n"
+        yield f"Flags of the original: {', '.join(originals)}.\n"
 
 
 def _text(help_text: str) -> str:

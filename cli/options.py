@@ -66,7 +66,7 @@ class SettingsCommand(click.Command):
                 formatter.write_dl([record for _, record in records])
         originals = [record for option, record in shown if isinstance(option, OriginalOption)]
         if originals:
-            with formatter.section("Flags of the original TAS"):
+            with formatter.section("Flags of the original"):
                 formatter.write_dl(originals)
 
 
@@ -92,7 +92,7 @@ def settings_command(
                 _log_unused(settings, command, original.unused)
             sys.exit(body(settings, **values))
 
-        originals = original_flags.FLAGS if command in original_flags.COMMANDS else ()
+        originals = original_flags.flags_of(command)
         options: list[click.Option] = [SettingOption(name, setting, command) for name, setting in settings_of(command)]
         options += map(OriginalOption, originals)
         attributes.setdefault("help", body.__doc__)

@@ -1,11 +1,11 @@
-"""The flags of the original Telemetry Aware Scheduling, translated to settings.
+"""The flags of the original Telemetry Aware Scheduling and GPU Aware Scheduling, translated to settings.
 
 As in Go, a flag has one dash or two: `-port 9001` or `--port=9001`.
 """
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,8 +13,10 @@ from cli.settings import IN_CLUSTER, Mistake, flag, settings_of
 from tas.errors import shortened
 from workers.process.log_form import LogLevel
 
-COMMANDS = ("run all", "run extender")
-"""The commands that accept these flags."""
+OF_TELEMETRY = ("run all", "run extender")
+OF_CARDS = ("run gpu",)
+COMMANDS = (*OF_TELEMETRY, *OF_CARDS)
+"""The commands that accept flags of the original."""
 
 SAME = ("cert", "key", "cacert")
 """Settings with the same name in the original: their flags may also have one dash."""
@@ -38,22 +40,46 @@ def _log_level(text: str) -> str:
     return LogLevel.DEBUG if int(text) >= DEBUG_VERBOSITY else LogLevel.INFO
 
 
+def _switch(text: str) -> str:
+    """As Go reads a flag that is a boolean."""
+    if text in ("1", "t", "T", "true", "TRUE", "True"):
+        return "on"
+    if text in ("0", "f", "F", "false", "FALSE", "False"):
+        return "off"
+    raise ValueError("must be true or false")
+
+
 class OriginalFlag(NamedTuple):
-    """A flag of the original; `convert` makes its value a value of `setting`, or raises ValueError."""
+    """A flag of the original; `convert` makes its value a value of `setting`, or raises ValueError.
+
+    Without a setting, the flag has no effect here. A `switch` may be given without a value.
+    """
 
     name: str
     form: str
     setting: str
     convert: Callable[[str], str]
     help: str
+    commands: tuple[str, ...] = COMMANDS
+    switch: bool = False
 
 
 FLAGS = (
     OriginalFlag("port", "PORT", "listen", _listen, "--listen :PORT, on every address of this machine."),
-    OriginalFlag("syncPeriod", "DURATION", "period", str, "--period DURATION."),
+    OriginalFlag("syncPeriod", "DURATION", "period", str, "--period DURATION.", OF_TELEMETRY),
     OriginalFlag("kubeConfig", "FILE", "kubeconfig", str, "--kubeconfig FILE."),
     OriginalFlag("v", "NUMBER", "log_level", _log_level, "--log-level info; from 4 on, debug."),
+    OriginalFlag("enableAllowlist", "BOOL", "allowlist", _switch, "--allowlist on|off.", OF_CARDS, switch=True),
+    OriginalFlag("enableDenylist", "BOOL", "denylist", _switch, "--denylist on|off.", OF_CARDS, switch=True),
+    OriginalFlag("balancedResource", "NAME", "balanced_resource", str, "--balanced-resource NAME.", OF_CARDS),
+    OriginalFlag("qps", "NUMBER", "", str, "Accepted, without an effect.", OF_CARDS),
+    OriginalFlag("burst", "NUMBER", "", str, "Accepted, without an effect.", OF_CARDS),
 )
+
+
+def flags_of(command: str) -> tuple[OriginalFlag, ...]:
+    """The flags of the original that a command accepts."""
+    return tuple(flag for flag in FLAGS if command in flag.commands)
 
 
 def defaults_in_a_pod(command: str, given: Collection[str], flags: Collection[str]) -> Mapping[str, str]:
@@ -83,7 +109,8 @@ class OriginalOption(click.Option):
     def __init__(self, original: OriginalFlag) -> None:
         self.original = original
         names = [f"--{original.name}", f"-{original.name}", f"original_{original.name}"]
-        super().__init__(names, metavar=original.form, help=original.help, type=str)
+        optional: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if original.switch else {}
+        super().__init__(names, metavar=original.form, help=original.help, type=str, **optional)
 
 
 class Translated(NamedTuple):

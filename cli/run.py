@@ -36,6 +36,7 @@ WORKERS = {
     "notify": "Take events to where people look: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat.",
     "collect": "Poll sources, and publish samples. Only metrics that policies use are polled.",
     "extender": "Answer kube-scheduler's filter, prioritize and preempt.",
+    "gpu": "Give GPU cards to pods: answer kube-scheduler's filter, prioritize and bind.",
     "machine": "Publish the telemetry of this machine as samples of a node.",
 }
 """The commands that run the worker of their name, each with its help."""

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from tas.devices.names import RESOURCE_PREFIX
 from tas.enforcing.limits import ALL_DEFAULT, IN_FLIGHT_SECONDS, POLICY_DEFAULT, DefaultLimit
 from tas.errors import shortened, without_password
 from tas.policy.policy import MAX_BREAKER_NODES
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import MAX_SAMPLE_AGE
+from tas.scoring.cards import CardScore
 from tas.values.duration import DurationError, parse_duration
 from tas.values.names import is_label_name, is_subdomain
 from tas.values.quantity import NANO, QuantityError, parse_quantity
@@ -115,6 +117,7 @@ RUN = (
     "run evaluate",
     "run events",
     "run extender",
+    "run gpu",
     "run labels",
     "run machine",
     "run marks",
@@ -133,6 +136,7 @@ _USES_KUBERNETES = (
     "doctor",
     "run all",
     "run collect",
+    "run gpu",
     "run labels",
     "run marks",
     "run notify",
@@ -143,8 +147,10 @@ _OFFERS_RESOURCE = ("run all", "run resources")
 _RUNS_COLLECT = ("run all", "run collect")
 _RUNS_NOTIFY = ("run all", "run notify")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
+_RUNS_GPU = ("run gpu",)
+_LISTENS = ("run all", "run extender", "run gpu", "up")
 _NAMES_CLUSTER = ("run all", "run events", "run notify", "run resources", "up")
-_SERVES_HTTPS = ("run all", "run extender")
+_SERVES_HTTPS = ("run all", "run extender", "run gpu")
 _EVALUATES = ("run evaluate", "run labels", "run marks", "run watch")
 _QUERIES = ("doctor", "events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
 _LABELS = ("run all", "run labels")
@@ -254,6 +260,13 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _gpu_resource(text: str) -> str:
+    name = text.removeprefix(RESOURCE_PREFIX)
+    if not is_label_name(name):
+        raise ValueError(f"must be the name of a resource after {RESOURCE_PREFIX}, such as tiles")
+    return RESOURCE_PREFIX + name
+
+
 def _label_names(text: str) -> tuple[str, ...]:
     names = _names(text)
     if not all(map(is_label_name, names)):
@@ -339,6 +352,7 @@ class Settings:
         default_text="none",
         default_of={
             "run collect": IN_CLUSTER,
+            "run gpu": IN_CLUSTER,
             "run labels": IN_CLUSTER,
             "run marks": IN_CLUSTER,
             "run resources": IN_CLUSTER,
@@ -478,9 +492,10 @@ class Settings:
         group="The extender",
         form="HOST:PORT",
         help="The address at which the extender answers kube-scheduler.",
-        commands=("demo", "doctor", *_RUNS_EXTENDER),
+        commands=("demo", "doctor", *_LISTENS),
         parse=Address.parse,
         default="127.0.0.1:9001",
+        default_of={"run gpu": "127.0.0.1:9020"},
     )
     stale_after: float = _setting(
         group="The extender",
@@ -494,7 +509,7 @@ class Settings:
         group="The extender",
         form="BYTES",
         help="The largest request that the extender reads. 5,000 full nodes are about 35 to 50 MB.",
-        commands=_RUNS_EXTENDER,
+        commands=_LISTENS,
         parse=_bytes,
         default="64MiB",
     )
@@ -521,7 +536,7 @@ class Settings:
         help="Whether several replicas on this machine listen at the same address. The system spreads connections "
         "over the replicas that are ready. A replica that ends leaves the port to the others. All replicas "
         "need `on`.",
-        commands=("run all", "run extender"),
+        commands=_SERVES_HTTPS,
         parse=_switch,
         default="off",
     )
@@ -556,7 +571,7 @@ class Settings:
         help="How many connections may be open. If there are more, the address with most connections loses one: the "
         "oldest connection without an answer so far, also in the middle of a request, else the connection whose last "
         "answer is oldest. A complete request is dropped only for an address with fewer connections.",
-        commands=_RUNS_EXTENDER,
+        commands=_LISTENS,
         parse=_connections,
         default=str(MAX_CONNECTIONS),
     )
@@ -564,7 +579,7 @@ class Settings:
         group="The extender",
         form="DURATION",
         help="How long a connection may be idle. kube-scheduler closes its own after 90s, and should be first.",
-        commands=_RUNS_EXTENDER,
+        commands=_LISTENS,
         parse=_duration(least=1.0),
         default=f"{IDLE_SECONDS / 60:g}m",
     )
@@ -621,6 +636,49 @@ class Settings:
         parse=_duration(),
         default="1s",
     )
+    card_score: CardScore = _setting(
+        group="GPU cards",
+        form=_choices(CardScore),
+        help="By what nodes are scored for pods with GPU cards: fuller nodes first, emptier nodes first, or only "
+        "preferred cards. Preferred cards count always.",
+        commands=_RUNS_GPU,
+        parse=_choice(CardScore),
+        default=CardScore.PACK.value,
+    )
+    balanced_resource: str | None = _setting(
+        group="GPU cards",
+        form="NAME",
+        help="The resource, such as `tiles`, of which all cards of a node are to have about the same amount in use. "
+        "Without this, cards are filled one after another.",
+        commands=_RUNS_GPU,
+        parse=_gpu_resource,
+        default_text="none",
+    )
+    allowlist: bool = _setting(
+        group="GPU cards",
+        form="on|off",
+        help="Whether the annotation `gas-allow` of a pod counts: the only cards that it may use.",
+        commands=_RUNS_GPU,
+        parse=_switch,
+        default="off",
+    )
+    denylist: bool = _setting(
+        group="GPU cards",
+        form="on|off",
+        help="Whether the annotation `gas-deny` of a pod counts: the cards that it must not use.",
+        commands=_RUNS_GPU,
+        parse=_switch,
+        default="off",
+    )
+    one_start: bool = _setting(
+        group="GPU cards",
+        form="on|off",
+        help="Whether a node gets its next pod with GPU cards only when the last one has started. The device plugin "
+        "gives cards in the order of `gas-ts`, and with `off` kubelet may start the pods in another order.",
+        commands=_RUNS_GPU,
+        parse=_switch,
+        default="off",
+    )
     node: str = _setting(
         group="This machine",
         form="NAME",
@@ -648,6 +706,7 @@ class Settings:
             "run resources": "127.0.0.1:9010",
             "run evaluate": "127.0.0.1:9009",
             "run events": "127.0.0.1:9013",
+            "run gpu": "127.0.0.1:9017",
             "run notify": "127.0.0.1:9014",
             "run marks": "127.0.0.1:9015",
         },
@@ -720,7 +779,7 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
             _label("replicas"), str(values["replicas"]), "must be 1 with the embedded server, which is a single server"
         )
     listen, health = values["listen"], values["health_listen"]
-    if command in _RUNS_EXTENDER and listen is not None and listen == health and listen.port != 0:
+    if command in _LISTENS and listen is not None and listen == health and listen.port != 0:
         yield Mistake(_label("health_listen"), str(health), f"must not be the extender's address ({flag('listen')})")
     if command in _SERVES_HTTPS:
         yield from _tls_mistakes(values)

@@ -28,6 +28,7 @@ from cli.settings import (
 )
 from cli.sinks import sinks_file
 from cli.sources import Sources, sources_of
+from tas.devices.claim import Options
 from tas.errors import shortened
 from tas.events.event import source_of
 from workers.enforcing.brake import BrakeSettings
@@ -52,6 +53,7 @@ from workers.publishing.notify import Notify
 from workers.publishing.sinks.base import SinkMetrics
 from workers.serving.extender import ExtenderWorker
 from workers.serving.extensions import installed
+from workers.serving.gpu import GpuExtender
 from workers.watching.policies import PolicyDirectory
 from workers.watching.status import PolicyStatus
 from workers.watching.watch import WatchWorker
@@ -90,6 +92,26 @@ def _extender(bus: Bus, settings: Settings, registry: CollectorRegistry, tls: Tl
         extensions=installed(),
         only=settings.only,
         extension_seconds=settings.extension_timeout,
+        limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
+        certificates=_certificates(settings, tls),
+    )
+
+
+def _gpu(
+    bus: Bus, client: KubernetesClient, settings: Settings, registry: CollectorRegistry, tls: TlsMetrics
+) -> Worker:
+    return GpuExtender(
+        bus,
+        client,
+        listen=settings.listen,
+        registry=registry,
+        options=Options(
+            allowlist=settings.allowlist, denylist=settings.denylist, balanced=settings.balanced_resource or ""
+        ),
+        by=settings.card_score,
+        one_start=settings.one_start,
+        max_body_bytes=settings.max_body,
+        share_listen=settings.share_listen,
         limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
         certificates=_certificates(settings, tls),
     )
@@ -227,6 +249,9 @@ class Process:
                 self.add(await self._notify(bus))
             elif name == "extender":
                 self.add(_extender(bus, self.settings, self.registry, self._tls))
+            elif name == "gpu":
+                client = await self.connect_kubernetes(name)
+                self.add(_gpu(bus, client, self.settings, self.registry, self._tls))
             elif name in BUILD:
                 self.add(BUILD[name](bus, self.settings, self.registry))
             else:

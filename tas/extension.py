@@ -12,6 +12,7 @@ from tas.devices.claim import ContainerRequest
 from tas.extender.decision import Binding, FilterDecision, Pod, ScoreDecision, Victims
 from tas.extender.node_view import NodeView
 from tas.values.quantity import NANO, Quantity, parse_quantity
+from tas.view.cards import NodeCards
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ __all__ = [
     "ContainerRequest",
     "FilterDecision",
     "Hooks",
+    "NodeCards",
     "NodeView",
     "Pod",
     "Quantity",

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from tas.values.quantity import Quantity
+from tas.view.cards import CardView, NodeCards
 from tas.view.view import MetricKey, View
 
 
@@ -13,6 +14,7 @@ class NodeView:
         self._view = view
         self._now = 0.0
         self._metrics: dict[MetricKey, Mapping[str, Quantity]] = {}
+        self._cards: CardView | None = None
 
     @property
     def names(self) -> Collection[str]:
@@ -38,6 +40,20 @@ class NodeView:
         if key not in self._metrics:
             self._metrics[key] = self._view.metric(key, self._now)
         return self._metrics[key]
+
+    def cards(self) -> Mapping[str, NodeCards]:
+        """Each known node's GPU cards, and who has them. Keep the mapping: it is updated from now on.
+
+        The process follows the cards on the bus only if an extension calls this while it is loaded.
+        """
+        if self._cards is None:
+            self._cards = CardView()
+        return self._cards.nodes
+
+    @property
+    def followed_cards(self) -> CardView | None:
+        """The view of cards that is to be kept up to date; None if no extension needs it. For the process only."""
+        return self._cards
 
     def advance(self, now: float) -> None:
         """Moves the view to the time `now`. Only the process that serves the extension calls this."""

@@ -1,7 +1,7 @@
 """What is known of the GPU cards of each node: its inventory, its policy facts, and its hold.
 
-The inventory and the hold of a node arrive separately. A node of which one is missing or cannot be read is unknown: a
-pod that needs cards is not placed on it.
+The inventory and the hold of a node arrive separately. A node is unknown if one is missing or cannot be read, or
+if one is of another node of the same name: then no pod that needs cards is placed on it.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ class CardView:
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeCards] = {}
-        self._inventories: dict[str, tuple[Inventory, PolicyFacts]] = {}
-        self._holds: dict[str, Hold] = {}
+        self._inventories: dict[str, tuple[str, Inventory, PolicyFacts]] = {}
+        self._holds: dict[str, tuple[str, Hold]] = {}
         self.nodes: Mapping[str, NodeCards] = MappingProxyType(self._nodes)
 
-    def set_inventory(self, node: str, inventory: Inventory, facts: PolicyFacts) -> None:
-        """The cards of a node, and what policies say about them."""
-        self._inventories[node] = inventory, facts
+    def set_inventory(self, node: str, uid: str, inventory: Inventory, facts: PolicyFacts) -> None:
+        """The cards of the node with this uid, and what policies say about them."""
+        self._inventories[node] = uid, inventory, facts
         self._combine(node)
 
     def drop_inventory(self, node: str) -> None:
@@ -44,9 +44,9 @@ class CardView:
         self._inventories.pop(node, None)
         self._combine(node)
 
-    def set_hold(self, node: str, hold: Hold) -> None:
-        """Who has the cards of a node."""
-        self._holds[node] = hold
+    def set_hold(self, node: str, uid: str, hold: Hold) -> None:
+        """Who has the cards of the node with this uid."""
+        self._holds[node] = uid, hold
         self._combine(node)
 
     def drop_hold(self, node: str) -> None:
@@ -61,7 +61,7 @@ class CardView:
 
     def _combine(self, node: str) -> None:
         inventory, hold = self._inventories.get(node), self._holds.get(node)
-        if inventory is None or hold is None:
+        if inventory is None or hold is None or inventory[0] != hold[0]:
             self._nodes.pop(node, None)
         else:
-            self._nodes[node] = NodeCards(*inventory, hold)
+            self._nodes[node] = NodeCards(inventory[1], inventory[2], hold[1])

@@ -18,6 +18,7 @@ from tas.extender.decision import Outcome
 from tas.extender.node_view import NodeView
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import VERBS, Answer
+from workers.following.cards import FollowedCards
 from workers.following.followed_view import FollowedView
 from workers.process.address import Address
 from workers.process.certificates import Certificates
@@ -90,6 +91,8 @@ class ExtenderWorker:
             MountedExtension(extension, nodes, limit=extension_seconds)
             for extension in load(extensions, nodes, only=only)
         ]
+        cards = nodes.followed_cards
+        self._cards = None if cards is None else FollowedCards(bus, cards)
         self._served = {PREFIX: verb_handlers(self._decider)} if only in (None, TELEMETRY) else {}
         self._served |= {path: mounted.verbs for mounted in self._extensions if (path := mounted.extension.path)}
         self._metrics = ExtenderMetrics(registry)
@@ -112,6 +115,8 @@ class ExtenderWorker:
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._followed.run())
+            if self._cards is not None:
+                tasks.create_task(self._cards.run())
             if self._share_listen:
                 await self._followed.completed.wait()  # until then only other processes listen on the port
             async with listening(

@@ -42,6 +42,7 @@ class Extension:
         hooks: Its hooks; None if it cannot be mounted.
         instance: The object with the hooks. An async context manager is entered before its hooks are called.
         problem: Why it cannot be mounted.
+        at: The path of its verbs, if that is not its name.
     """
 
     name: str
@@ -50,10 +51,13 @@ class Extension:
     hooks: Hooks | None = None
     instance: Any = None
     problem: str | None = None
+    at: str = ""
 
     @property
     def path(self) -> str:
         """The path of its verbs; empty if the name cannot be a path."""
+        if self.at:
+            return self.at
         return f"/{self.name}" if _NAME.fullmatch(self.name) and self.name not in RESERVED else ""
 
 

@@ -34,7 +34,7 @@ def test_a_section_has_usage_help_options_and_settings(page: str) -> None:
     assert "| `--window DURATION` | The time span that each value covers. |\n" in text
     assert "Settings: `--bus`.\n" in text
     assert "--help" not in text
-    assert "Flags of the original TAS: `-port`, " in section(page, "tas run extender")
+    assert "Flags of the original: `-port`, " in section(page, "tas run extender")
 
 
 def test_a_help_text_stays_as_it_is() -> None:

@@ -209,6 +209,51 @@ def test_other_commands_refuse_flags_of_the_original() -> None:
 
 def test_help_explains_the_flags_of_the_original() -> None:
     text = " ".join(run("run all", "--help")[0].output.split())
-    assert "Flags of the original TAS:" in text
+    assert "Flags of the original:" in text
     assert "-v, --v NUMBER --log-level info; from 4 on, debug." in text
     assert "-cert, --cert FILE" in text
+
+
+CARDS = (
+    "--cert={cert} --key={key} --cacert={cacert} --kubeConfig {kubeConfig} -port 9001 --v=4 "
+    "--enableAllowlist --enableDenylist=T --balancedResource tiles"
+)
+
+
+def test_the_command_line_of_gpu_aware_scheduling(files: dict[str, str]) -> None:
+    settings = loaded("run gpu", *CARDS.format(**files).split())
+    assert settings.listen == Address("0.0.0.0", 9001)
+    assert (settings.cert, settings.kubeconfig) == (Path(files["cert"]), Path(files["kubeConfig"]))
+    assert (settings.allowlist, settings.denylist) == (True, True)
+    assert settings.balanced_resource == "gpu.intel.com/tiles"
+    assert settings.log_level == "debug"
+    assert loaded("run gpu", "--enableAllowlist=false").allowlist is False
+    plain = loaded("run gpu")
+    assert (plain.allowlist, plain.denylist, plain.balanced_resource, plain.one_start) == (False, False, None, False)
+    assert (plain.listen, plain.kubeconfig) == (Address("127.0.0.1", 9020), "in-cluster")
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_limits_of_requests_are_accepted_and_logged(files: dict[str, str]) -> None:
+    result, _ = run("run gpu", "-qps", "50", "--burst=100", "--kubeConfig", files["kubeConfig"])
+    assert json.loads(result.stderr)["flags"] == ["--qps", "--burst"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--enableAllowlist=maybe",), "--enableAllowlist = 'maybe': must be true or false"),
+        (("--enableAllowlist", "--allowlist", "on"), "--enableAllowlist = 'true': cannot be combined with --allowlist"),
+        (("--balancedResource", "a b"), "--balanced-resource (TAS_BALANCED_RESOURCE) = 'a b': must be the name of a"),
+        (("--card-score", "best"), "--card-score (TAS_CARD_SCORE) = 'best': must be pack, spread or prefer"),
+    ],
+)
+def test_an_invalid_flag_about_cards_is_an_error(files: dict[str, str], arguments: tuple[str, ...], words: str) -> None:
+    result, settings = run("run gpu", "--kubeConfig", files["kubeConfig"], *arguments)
+    assert (result.exit_code, settings) == (2, [])
+    assert f"tas run gpu: {words}" in result.stderr
+
+
+def test_flags_about_cards_are_those_of_the_other_original() -> None:
+    assert run("run gpu", "--syncPeriod", "2s")[0].exit_code == 2
+    assert run("run all", "--policies", "/", "--enableAllowlist")[0].exit_code == 2

@@ -21,6 +21,7 @@ from cli.settings import (
     variable,
 )
 from tas.enforcing.limits import IN_FLIGHT_SECONDS, DefaultLimit
+from tas.scoring.cards import CardScore
 from workers.process.address import Address
 from workers.process.log_form import LogFormat, LogLevel
 
@@ -144,6 +145,11 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "cluster_name": ("prod-1", "prod-1"),
         "only": ("telemetry", "telemetry"),
         "extension_timeout": ("500ms", 0.5),
+        "card_score": ("spread", CardScore.SPREAD),
+        "balanced_resource": ("gpu.intel.com/tiles", "gpu.intel.com/tiles"),
+        "allowlist": ("on", True),
+        "denylist": ("on", True),
+        "one_start": ("on", True),
     }
     for file in ("pem", "sources.yaml"):
         (tmp_path / file).touch()

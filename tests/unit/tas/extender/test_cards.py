@@ -36,8 +36,8 @@ def decider(nodes: Mapping[str, str], options: Options | None = None) -> CardsDe
     view = CardView()
     for name, text in nodes.items():
         node = Node(text)
-        view.set_inventory(name, node.inventory, node.facts)
-        view.set_hold(name, node.hold)
+        view.set_inventory(name, "u", node.inventory, node.facts)
+        view.set_hold(name, "u", node.hold)
     return CardsDecider(view.nodes, options=options or Options(), by=CardScore.PACK)
 
 

@@ -7,7 +7,9 @@ import pytest
 from tas.extender.node_view import NodeView
 from tas.samples.sample import Scrape
 from tas.values.quantity import Quantity
+from tas.view.cards import NodeCards
 from tas.view.view import View
+from tests.unit.tas.devices.notation import Node
 
 
 def scrape(time: float, source: str = "s", **metrics: int) -> Scrape:
@@ -74,3 +76,16 @@ def test_an_extension_cannot_change_the_view() -> None:
 
     with pytest.raises(TypeError):
         load["a"] = 1
+
+
+def test_the_cards_of_nodes_are_followed_only_if_an_extension_needs_them() -> None:
+    assert NodeView(View()).followed_cards is None
+    nodes = NodeView(View())
+    cards = nodes.cards()
+    assert nodes.cards() is cards
+    followed = nodes.followed_cards
+    assert followed is not None
+    node = Node("N(0) i1")
+    followed.set_inventory("a", "u", node.inventory, node.facts)
+    followed.set_hold("a", "u", node.hold)
+    assert dict(cards) == {"a": NodeCards(node.inventory, node.facts, node.hold)}

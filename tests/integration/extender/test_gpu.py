@@ -1,0 +1,389 @@
+"""The extender for GPU cards over a real nats-server and the sandbox: what the API objects say in the end."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.connection import Bus
+from bus.kinds import NODE_HOLDS
+from sandbox.faults import Call, Drop, Faults
+from sandbox.resources import PODS, Object
+from tas.devices.annotations import parse_cards, parse_tiles
+from tas.devices.hold import Phase
+from tests.integration.bus.limits import long_limits
+from tests.integration.extender.gpu import NAMESPACE, Extender, Gpus, gpus
+from tests.integration.servers import Server, answered, eventually
+from tests.unit.tas.devices.device_plugin import DevicePlugin, Pending
+from workers.serving.binder import Result
+
+__all__ = ["long_limits"]
+
+pytestmark = pytest.mark.usefixtures("long_limits")
+
+
+@pytest.fixture
+async def world(server: Server, bus: Bus, tmp_path: Path) -> AsyncIterator[Gpus]:
+    async with gpus(server, bus, tmp_path) as found:
+        yield found
+
+
+def annotations(pod: Object) -> dict[str, str]:
+    """The annotations that the binder writes, without the time."""
+    found = pod["metadata"].get("annotations", {})
+    return {name: found[name] for name in ("gas-container-cards", "gas-container-tiles") if name in found}
+
+
+async def test_a_pod_gets_its_cards_with_its_binding(world: Gpus) -> None:
+    await world.add_nodes(
+        full="N(0) i1 ; card0: i1", free="N(0,1) i4 t4 mc2000", preferred="N(0,1) i4 t4 prefer-gpu=card1"
+    )
+    await world.complete()
+    pod = world.add_pod("p", "A{i1 t1} B{} C{i2 t2}")
+    plain = world.add_pod("plain", "A{}")
+    never = world.add_pod("never", "A{i1} B{i1 t1}")
+    began = time.time_ns()
+    async with world.extender() as extender:
+        answer = await extender.filter(pod, "full", "free", "preferred", "unknown")
+        assert answer["NodeNames"] == ["free", "preferred"]
+        assert answer["FailedNodes"].keys() == {"full", "unknown"}
+        assert "not known yet" in answer["FailedNodes"]["unknown"]
+        _, scores = await extender.ask("prioritize", {"Pod": pod, "NodeNames": ["free", "preferred"]})
+        by_node = {each["Host"]: each["Score"] for each in scores}
+        assert by_node["preferred"] > by_node["free"]
+        answer = await extender.filter(never, "free", "unknown")
+        assert answer["FailedAndUnresolvableNodes"].keys() == {"free", "unknown"}
+        assert "device plugin" in answer["FailedAndUnresolvableNodes"]["free"]
+        assert (await extender.filter(plain, "full", "unknown"))["NodeNames"] == ["full", "unknown"]
+        assert extender.metric("tas_gpu_refused_nodes_total", why="will_not_fit") == 1
+        assert extender.metric("tas_gpu_refused_nodes_total", why="unknown_node") == 1
+        assert extender.metric("tas_gpu_refused_nodes_total", why="never") == 2
+
+        assert await extender.bind(pod, "free") == ""
+        bound = world.pod("p")
+        assert bound["spec"]["nodeName"] == "free"
+        assert annotations(bound) == {
+            "gas-container-cards": "card0||card0,card1",
+            "gas-container-tiles": "card0:gt0||card0:gt1,card1:gt0",
+        }
+        assert began <= int(bound["metadata"]["annotations"]["gas-ts"]) <= time.time_ns()
+        held = (await world.hold("free")).pods[pod["metadata"]["uid"]]
+        assert (held.phase, held.until, str(held.pod)) == (Phase.BOUND, None, "default/p")
+        assert str(held.nanoseconds) == bound["metadata"]["annotations"]["gas-ts"]
+
+        # BND-05: the same bind again has the same answer, and books nothing.
+        assert await extender.bind(pod, "free") == ""
+        assert world.pod("p") == bound
+        assert len((await world.hold("free")).pods) == 1
+        # FIT-10: a pod without GPU requests is bound without annotations, known from filter or not.
+        assert await extender.bind(plain, "full") == ""
+        assert world.pod("plain")["spec"]["nodeName"] == "full"
+        assert "gas-ts" not in world.pod("plain")["metadata"].get("annotations", {})
+        # What filter would have refused is refused by bind: nothing is sent.
+        third = world.add_pod("third", "A{i1}")
+        assert "no card has room for container A" in await extender.bind(third, "full")
+        assert "not known yet" in await extender.bind(third, "unknown")
+        assert "device plugin" in await extender.bind(never, "free")
+        assert "nodeName" not in world.pod("third")["spec"]
+        assert extender.metric("tas_gpu_binds_total", result="bound") == 3
+        assert extender.metric("tas_gpu_binds_total", result="refused") == 2
+        assert extender.metric("tas_gpu_binds_total", result="retry") == 1
+        assert extender.metric("tas_gpu_bind_seconds_count") == 6
+    creations = [call for call in world.sandbox.calls if call.verb == "create"]
+    assert [(call.subresource, call.name) for call in creations] == [("binding", "p"), ("binding", "plain")]
+    assert world.sandbox.count()["patch", "pods"] == 0
+
+
+async def test_BND_01_a_pod_that_no_filter_request_showed_is_read_and_must_have_the_uid(world: Gpus) -> None:
+    await world.add_nodes(a="N(0) i2")
+    await world.complete()
+    pod = world.add_pod("p", "A{i1}")
+    async with world.extender() as extender:
+        other = pod | {"metadata": pod["metadata"] | {"uid": "other"}}
+        assert "other was to be bound" in await extender.bind(other, "a")
+        assert "not found" in await extender.bind(pod | {"metadata": pod["metadata"] | {"name": "absent"}}, "a")
+        assert (await world.hold("a")).pods == {}
+        assert await extender.bind(pod, "a") == ""
+    assert annotations(world.pod("p")) == {"gas-container-cards": "card0"}
+
+
+async def test_LIF_04_nobody_answers_before_the_holds_of_this_epoch_are_complete(world: Gpus, server: Server) -> None:
+    await world.add_nodes(a="N(0) i2")
+    pod = world.add_pod("p", "A{i1}")
+    async with world.extender(ready=False) as extender:
+
+        async def refused(verb: str, body: Object) -> str:
+            status, answer = await extender.ask(verb, body)
+            assert status == 503
+            return str(answer["error"])
+
+        asked = {"Pod": pod, "NodeNames": ["a"]}
+        await eventually(lambda: extender.worker.unready() == "HOLDS: no complete list yet (key _synced)")
+        binding = {"PodName": "p", "PodNamespace": NAMESPACE, "PodUID": pod["metadata"]["uid"], "Node": "a"}
+        for verb, body in (("filter", asked), ("prioritize", asked), ("bind", binding)):
+            assert "no complete list yet" in await refused(verb, body)
+        await world.complete()
+        await eventually(lambda: extender.worker.unready() is None)
+        assert (await extender.filter(pod, "a"))["NodeNames"] == ["a"]
+
+        await server.restart(wiped=True)
+        await eventually(lambda: extender.worker.unready() is not None)
+        assert "HOLDS" in await refused("filter", asked)
+        assert "HOLDS" in await refused("bind", binding)
+    assert "nodeName" not in world.pod("p")["spec"]
+
+
+def of_binding(call: Call) -> bool:
+    return (call.verb, call.subresource) == ("create", "binding")
+
+
+def answers(status: int, **more: Any) -> Callable[[Faults], object]:
+    return lambda faults: faults.answer(status, which=of_binding, **more)
+
+
+def drops(when: Drop) -> Callable[[Faults], object]:
+    return lambda faults: faults.drop(when, which=of_binding)
+
+
+@pytest.mark.parametrize(
+    ("fault", "result", "is_bound"),
+    [
+        pytest.param(answers(403), Result.FAILED, False, id="403"),
+        pytest.param(answers(404), Result.FAILED, False, id="404"),
+        pytest.param(answers(409), Result.FAILED, False, id="409"),
+        pytest.param(answers(410), Result.FAILED, False, id="410"),
+        pytest.param(answers(422), Result.FAILED, False, id="422"),
+        pytest.param(answers(429, retry_after=1), Result.FAILED, False, id="429"),
+        pytest.param(answers(500), Result.UNKNOWN, False, id="500"),
+        pytest.param(answers(504), Result.UNKNOWN, False, id="504"),
+        pytest.param(drops(Drop.BEFORE), Result.UNKNOWN, False, id="connection lost before"),
+        pytest.param(drops(Drop.WITHIN), Result.UNKNOWN, True, id="half of the answer"),
+        pytest.param(drops(Drop.AFTER), Result.UNKNOWN, True, id="no answer"),
+    ],
+)
+async def test_a_failed_binding_frees_the_cards_and_an_unknown_outcome_keeps_them(
+    world: Gpus, fault: Callable[[Faults], object], result: Result, is_bound: bool
+) -> None:
+    await world.add_nodes(a="N(0,1) i2")
+    await world.complete()
+    pod = world.add_pod("p", "A{i1}")
+    uid = pod["metadata"]["uid"]
+    async with world.extender() as extender:
+        await extender.filter(pod, "a")
+        fault(world.sandbox.faults)
+        assert await extender.bind(pod, "a") != ""
+        assert world.sandbox.faults.waiting == 0
+        assert extender.metric("tas_gpu_binds_total", result=result) == 1
+        assert ("nodeName" in world.pod("p")["spec"]) is is_bound
+        held = (await world.hold("a")).pods
+        assert held.keys() == ({uid} if result is Result.UNKNOWN else set())
+        if result is Result.UNKNOWN:
+            assert held[uid].phase is Phase.RESERVED
+            # BND-04: meanwhile nobody else gets the card.
+            other = world.add_pod("other", "A{i1}")
+            assert await extender.bind(other, "a") == ""
+            assert annotations(world.pod("other")) == {"gas-container-cards": "card1"}
+
+        # The scheduler tries again, and the pod has the cards of the first time.
+        assert await extender.bind(pod, "a") == ""
+        assert annotations(world.pod("p")) == {"gas-container-cards": "card0"}
+        assert (await world.hold("a")).pods[uid].phase is Phase.BOUND
+
+
+async def test_a_binding_without_an_answer_leaves_the_reservation(world: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.kubernetes.client.CALL_SECONDS", 0.3)
+    await world.add_nodes(a="N(0) i1")
+    await world.complete()
+    pod = world.add_pod("p", "A{i1}")
+    async with world.extender() as extender:
+        world.sandbox.faults.delay(30.0, which=of_binding)
+        assert "no data" in await extender.bind(pod, "a")
+        assert extender.metric("tas_gpu_binds_total", result=Result.UNKNOWN) == 1
+        (held,) = (await world.hold("a")).pods.values()
+        assert held.phase is Phase.RESERVED
+        assert held.until is not None
+        assert held.until > time.time() + 60
+
+
+async def test_a_pod_that_is_another_one_or_elsewhere_by_now_gets_no_cards(world: Gpus) -> None:
+    await world.add_nodes(a="N(0) i1", b="N(0) i1")
+    await world.complete()
+    replaced, elsewhere, gone, ours = (world.add_pod(name, "A{i1}") for name in ("replaced", "else", "gone", "ours"))
+    async with world.extender() as extender:
+        for pod in (replaced, elsewhere, gone, ours):
+            await extender.filter(pod, "a")
+        for pod in (replaced, gone):
+            world.sandbox.cluster.delete(PODS, NAMESPACE, pod["metadata"]["name"])
+        world.add_pod("replaced", "A{i1}")
+        target: Object = {"metadata": {"name": "else"}, "target": {"kind": "Node", "name": "b"}}
+        world.sandbox.cluster.bind(NAMESPACE, "else", target, manager="test")
+        # Somebody else has bound it to our node, with other cards.
+        other: Object = {"name": "ours", "annotations": {"gas-container-cards": "card7"}}
+        target = {"metadata": other, "target": {"kind": "Node", "name": "a"}}
+        world.sandbox.cluster.bind(NAMESPACE, "ours", target, manager="test")
+        for pod, text in (
+            (replaced, "UID in precondition"),
+            (elsewhere, 'already assigned to node "b"'),
+            (gone, "not found"),
+            (ours, 'already assigned to node "a"'),
+        ):
+            assert text in await extender.bind(pod, "a")
+            assert (await world.hold("a")).pods == {}, text
+        assert extender.metric("tas_gpu_binds_total", result=Result.FAILED) == 4
+
+
+async def test_a_conflict_that_cannot_be_looked_into_keeps_the_reservation(world: Gpus) -> None:
+    await world.add_nodes(a="N(0) i1")
+    await world.complete()
+    pod = world.add_pod("p", "A{i1}")
+    async with world.extender() as extender:
+        await extender.filter(pod, "a")
+        world.sandbox.faults.answer(409, which=of_binding)
+        world.sandbox.faults.answer(500, which=lambda call: call.verb == "get")
+        assert await extender.bind(pod, "a") != ""
+        assert extender.metric("tas_gpu_binds_total", result=Result.UNKNOWN) == 1
+        assert len((await world.hold("a")).pods) == 1
+
+
+async def test_a_second_bind_of_a_pod_does_not_free_what_the_first_may_still_use(world: Gpus) -> None:
+    """The first Binding is on its way when the second one is refused: the cards stay reserved."""
+    await world.add_nodes(a="N(0) i1")
+    await world.complete()
+    pod = world.add_pod("p", "A{i1}")
+    async with world.extender() as first, world.extender() as second:
+        world.sandbox.faults.answer(500, which=of_binding)
+        assert await first.bind(pod, "a") != ""
+        world.sandbox.faults.answer(429, which=of_binding)
+        assert await second.bind(pod, "a") != ""
+        assert second.metric("tas_gpu_binds_total", result=Result.FAILED) == 1
+        assert len((await world.hold("a")).pods) == 1
+        assert [*await asyncio.gather(first.bind(pod, "a"), second.bind(pod, "a"))] == ["", ""]
+        assert len((await world.hold("a")).pods) == 1
+
+
+async def test_with_one_start_a_node_gets_its_next_pod_when_the_last_has_started(world: Gpus) -> None:
+    await world.add_nodes(a="N(0) i9")
+    await world.complete()
+    first, second = world.add_pod("first", "A{i1}"), world.add_pod("second", "A{i1}")
+    async with world.extender(one_start=True) as extender:
+        assert await extender.bind(first, "a") == ""
+        status = {"status": {"phase": "Pending"}}
+        world.sandbox.cluster.patch(PODS, NAMESPACE, "first", status, manager="kubelet", status=True)
+        assert "pod default/first with GPU cards has not started" in await extender.bind(second, "a")
+        assert "nodeName" not in world.pod("second")["spec"]
+        status = {"status": {"phase": "Running"}}
+        world.sandbox.cluster.patch(PODS, NAMESPACE, "first", status, manager="kubelet", status=True)
+        assert await extender.bind(second, "a") == ""
+        assert len((await world.hold("a")).pods) == 2
+
+
+SHAPES = ("A{i1 mc300}", "A{i1 t1}", "A{i1 t1 mc100} B{i1 t1}", "A{i2 t2 mc400}", "A{i1 mc900} B{} C{i1 mc200}")
+NODE = "N(0..3) i16 t16 mc4000"
+CAPACITY = {"i": 4, "t": 4, "mc": 1000}
+
+
+def judge(pods: list[Object]) -> None:
+    """What the annotations and the requests of all pods say: no card too full, no tile with two owners."""
+    used: Counter[tuple[str, int, str]] = Counter()
+    tiles: Counter[tuple[str, int, int]] = Counter()
+    for pod in pods:
+        node = pod["spec"].get("nodeName")
+        found = pod["metadata"].get("annotations", {})
+        assert (node is None) == ("gas-container-cards" not in found), pod["metadata"]["name"]
+        if node is None:
+            continue
+        cards, card_problems = parse_cards(found["gas-container-cards"])
+        card_tiles, tile_problems = parse_tiles(found.get("gas-container-tiles", ""))
+        assert not card_problems
+        assert not tile_problems
+        for index, container in enumerate(pod["spec"]["containers"]):
+            requests = {
+                name.removeprefix("gpu.intel.com/"): int(n) for name, n in container["resources"]["requests"].items()
+            }
+            assert len(cards[index]) == requests.get("i915", 0)
+            for card in cards[index]:
+                used[node, card, "i"] += 1
+                used[node, card, "mc"] += requests.get("millicores", 0) // len(cards[index])
+                own = card_tiles[index].get(card, ()) if index < len(card_tiles) else ()
+                assert len(own) == requests.get("tiles", 0) // len(cards[index])
+                used[node, card, "t"] += len(own)
+                tiles.update((node, card, tile) for tile in own)
+    assert used
+    assert {key: amount for key, amount in used.items() if amount > CAPACITY[key[2]]} == {}
+    assert set(tiles.values()) == {1}
+
+
+def started_in_order(pods: list[Object]) -> None:
+    """The device plugin of each node gives each container its own cards, when pods start in the order of `gas-ts`."""
+    by_node: dict[str, dict[str, Object]] = {}
+    for pod in pods:
+        if node := pod["spec"].get("nodeName"):
+            by_node.setdefault(node, {})[pod["metadata"]["name"]] = pod["metadata"]["annotations"]
+    for found in by_node.values():
+        assert len({each["gas-ts"] for each in found.values()}) == len(found)
+        waiting = {
+            name: Pending(each, sum(1 for segment in each["gas-container-cards"].split("|") if segment))
+            for name, each in found.items()
+        }
+        plugin = DevicePlugin()
+        for name in sorted(waiting, key=lambda name: found[name]["gas-ts"]):
+            for segment in filter(None, found[name]["gas-container-cards"].split("|")):
+                given = plugin.allocate(waiting)
+                assert (given.pod, given.cards) == (name, segment.split(","))
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_BND_04_many_binders_never_give_a_card_twice(world: Gpus, server: Server, seed: int) -> None:
+    """Three binders with connections of their own, whose clients leave at any line; the API server sometimes fails."""
+    chance = random.Random(seed)
+    nodes = [f"n{number}" for number in range(3)]
+    await world.add_nodes(**dict.fromkeys(nodes, NODE))
+    await world.complete()
+    pods = [world.add_pod(f"p{number}", chance.choice(SHAPES)) for number in range(60)]
+    async with AsyncExitStack() as stack:
+        extenders: list[Extender] = []
+        for number in range(3):
+            bus = await stack.enter_async_context(Bus.connect(server.url, name=f"binder-{number}"))
+            extenders.append(await stack.enter_async_context(world.extender(bus=bus)))
+        for status in (429, 500, 409):
+            world.sandbox.faults.answer(status, times=3, which=of_binding)
+        world.sandbox.faults.drop(Drop.AFTER, times=3, which=of_binding)
+
+        async def place(pod: Object) -> str:
+            """What the scheduler does with a pod: it is filtered by one replica, and bound by another."""
+            error = ""
+            for _ in range(4):
+                passed = (await chance.choice(extenders).filter(pod, *nodes))["NodeNames"]
+                if not passed:
+                    return "no node"
+                binding = asyncio.create_task(chance.choice(extenders).bind(pod, chance.choice(passed)))
+                if chance.random() < 0.1:  # the scheduler does not wait, and a process may end at any line
+                    await asyncio.sleep(chance.random() / 100)
+                    binding.cancel()
+                error = str(*await asyncio.gather(binding, return_exceptions=True))
+                if not error or "nodeName" in world.pod(pod["metadata"]["name"])["spec"]:
+                    return ""
+            return error
+
+        errors = await asyncio.gather(*map(place, pods))
+        found = [world.pod(pod["metadata"]["name"]) for pod in pods]
+        judge(found)
+        started_in_order(found)
+        conflicts = sum(each.metric("tas_gpu_bind_conflicts_total") for each in extenders)
+        assert conflicts > 0, "the binders have never met"
+        assert errors.count("no node") > 0, "there was room for all"
+        assert world.sandbox.faults.waiting == 0
+
+        # Every bound pod has exactly one claim on its node, with the cards of its annotations.
+        for node in nodes:
+            stored = (await answered(lambda node=node: NODE_HOLDS.get(world.bus, node))).readable()  # type: ignore[misc]
+            assert stored is not None
+            on_node = {each["metadata"]["uid"] for each in found if each["spec"].get("nodeName") == node}
+            assert on_node <= stored.pods.keys()
+            assert all(stored.pods[uid].verified for uid in on_node)
