@@ -1,12 +1,13 @@
 """What a server and our streams on it are like, for `tas doctor`."""
 
+import asyncio
 import time
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from bus.buckets import ALL, BREAKERS, DEAD_LETTERS, EVENTS, VERDICT_LOG, differences
+from bus.buckets import ALL, BREAKERS, DEAD_LETTERS, EVENTS, VERDICT_LOG, Bucket, Stream, differences
 from bus.connection import Bus
-from bus.errors import STREAM_NOT_FOUND, UnavailableError
+from bus.errors import STREAM_NOT_FOUND, NobodyListensError, UnavailableError
 from bus.server import MINIMUM_VERSION
 from tas.diagnosis.bus import BusFacts, WrongStream
 from tas.diagnosis.clocks import Offset
@@ -21,38 +22,102 @@ LOST = {
 """What no worker can build again, by stream."""
 
 
+ATTEMPTS = 3
+"""So often a server of a cluster is asked about a stream until it says that the stream has a leader: an election
+takes some seconds."""
+
+ELECTION_SECONDS = 1.0
+"""How long to wait before each further question."""
+
+
+class _Told(NamedTuple):
+    """What a server said about a stream; `error` is why it said nothing."""
+
+    answer: dict[str, Any]
+    clock: Offset | Missing
+    error: UnavailableError | None
+
+
 async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
     """The bus without `sync` and `embedded`, and how far the server's clock is ahead of ours. Raises BusError."""
     server = bus.link.server
-    absent: list[str] = []
-    wrong: list[WrongStream] = []
-    copies: dict[str, int] = {}
-    clock: Offset | Missing = Missing("no stream exists, and only an answer about a stream has the time")
-    for of in ALL:
-        asked = time.time()
-        try:
-            answer = await bus.api(f"STREAM.INFO.{of.stream}")
-        except UnavailableError as error:
-            if error.code != STREAM_NOT_FOUND:
-                raise
-            absent.append(of.stream)
-            continue
-        clock = _offset(answer, asked, time.time())
-        config: dict[str, Any] = answer["config"]
-        copies[of.stream] = config.get("num_replicas", 1)
-        if different := "; ".join(differences(of, config, replicas=1)):
-            wrong.append(WrongStream(of.stream, different, LOST.get(of.stream, "")))
+    attempts = ATTEMPTS if server.cluster else 1
+    told = dict(zip(ALL, await asyncio.gather(*(_told(bus, of, attempts) for of in ALL)), strict=True))
+    silent = [of.stream for of, each in told.items() if each.error is not None and each.error.code != STREAM_NOT_FOUND]
+    for each in told.values():
+        # In a cluster the servers of some streams may be lost. What a single server does not answer says nothing.
+        if each.error is not None and each.error.code != STREAM_NOT_FOUND and not server.cluster:
+            raise each.error
+    known = {of: each.answer for of, each in told.items() if each.error is None}
+    late: dict[str, list[str]] = {}
+    stuck: list[str] = []
+    for of, answer in known.items():
+        names = _late(answer)
+        if server.cluster and (not _has_leader(answer) or 2 * len(names) > _copies(answer)):
+            stuck.append(of.stream)
+            continue  # nobody knows then which copies are up to date
+        for name in names:
+            late.setdefault(name, []).append(of.stream)
     facts = BusFacts(
         address=bus.address,
         server=server.id,
         version=server.version,
         needed=MINIMUM_VERSION,
         cluster=server.cluster,
-        copies=copies,
-        wrong=wrong,
-        absent=absent,
+        copies={of.stream: _copies(answer) for of, answer in known.items()},
+        wrong=[
+            WrongStream(of.stream, different, LOST.get(of.stream, ""))
+            for of, answer in known.items()
+            if (different := "; ".join(differences(of, answer["config"], replicas=1)))
+        ],
+        absent=[
+            of.stream for of, each in told.items() if each.error is not None and each.error.code == STREAM_NOT_FOUND
+        ],
+        silent=silent,
+        stuck=stuck,
+        late=late,
     )
-    return facts, clock
+    clocks = [each.clock for each in told.values() if isinstance(each.clock, Offset)]
+    none = Missing("no server told us about a stream, and only such an answer has the time")
+    return facts, min(clocks, key=lambda clock: clock.doubt, default=none)
+
+
+async def _told(bus: Bus, of: Stream | Bucket, attempts: int) -> _Told:
+    """What a server says about a stream. Raises BusError for anything that is not a matter of time."""
+    while True:
+        attempts -= 1
+        asked = time.time()
+        try:
+            answer = await bus.api(f"STREAM.INFO.{of.stream}")
+        except NobodyListensError:
+            raise
+        except UnavailableError as error:
+            if attempts <= 0 or error.code is not None:
+                return _Told({}, Missing(str(error)), error)
+        else:
+            if attempts <= 0 or _has_leader(answer):
+                return _Told(answer, _offset(answer, asked, time.time()), None)
+            await asyncio.sleep(ELECTION_SECONDS)
+
+
+def _has_leader(answer: dict[str, Any]) -> bool:
+    return bool(_cluster(answer).get("leader"))
+
+
+def _cluster(answer: dict[str, Any]) -> dict[str, Any]:
+    cluster = answer.get("cluster")
+    return cluster if isinstance(cluster, dict) else {}
+
+
+def _copies(answer: dict[str, Any]) -> int:
+    copies = answer["config"].get("num_replicas")
+    return copies if isinstance(copies, int) else 1
+
+
+def _late(answer: dict[str, Any]) -> list[str]:
+    """The servers whose copy of a stream is offline or behind."""
+    replicas = _cluster(answer).get("replicas") or ()
+    return [str(each.get("name")) for each in replicas if each.get("offline") or not each.get("current")]
 
 
 def _offset(answer: dict[str, Any], asked: float, answered: float) -> Offset | Missing:

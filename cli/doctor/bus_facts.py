@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from bus.buckets import NODES, SYNCED
+from bus.buckets import LEASES, NODES, POLICIES, SOURCES, SYNCED
 from bus.connection import Bus
 from bus.errors import NobodyListensError, UnavailableError
 from bus.inspection import inspect
 from bus.kinds import LEASE_RECORDS, NODE_FACTS, NODE_SAMPLES, POLICY_RECORDS, SOURCE_STATES, synced_of
 from cli.doctor.probes import REQUEST_SECONDS, probed
 from cli.queries.query import readable
-from tas.diagnosis.bus import MONITOR_MEND, BusFacts
+from tas.diagnosis.bus import MONITOR_MEND, BusFacts, version_of
 from tas.diagnosis.clocks import Offset
-from tas.diagnosis.finding import Missing
+from tas.diagnosis.finding import Missing, some
 from tas.diagnosis.policies import StoredPolicy
 from tas.errors import without_password
 from tas.samples.sample import NodeSamples
@@ -28,6 +28,9 @@ from workers.process.http_body import whole_body
 T = TypeVar("T")
 
 MONITOR_PORT = 8222
+STORED_IN = frozenset(bucket.stream for bucket in (LEASES, NODES, POLICIES, SOURCES))
+"""The streams of what `Stored` has."""
+
 MAX_MONITOR_BYTES = 1 << 20
 
 
@@ -58,17 +61,20 @@ class BusRead(NamedTuple):
 
 
 async def read_bus(bus: Bus, *, monitor: str | None, embedded: bool) -> BusRead:
-    """Reads the bus. `monitor` is the URL of the server's monitoring port; None: that port of the bus's host."""
+    """Reads the bus. `monitor` has the URLs of the monitoring ports of its servers; None: such a port of each host."""
     mend = f"start nats-server with --jetstream; give this user the rights of docs/bus.md; is {bus.address} your bus?"
     inspected = await probed(_patient(partial(inspect, bus)), mend=mend)
     if isinstance(inspected, Missing):
         return BusRead(inspected, inspected, inspected)
     facts, clock = inspected
     if not embedded:
-        facts = msgspec.structs.replace(facts, sync=await _sync(bus.address, facts.server, monitor))
-    return BusRead(
-        msgspec.structs.replace(facts, embedded=embedded), clock, await probed(_patient(partial(_stored, bus)))
-    )
+        monitored = await _monitors(facts, monitor)
+        known = [version for version in (facts.version, monitored.version) if version]
+        oldest = min(known, key=lambda version: version_of(version) or ())
+        facts = msgspec.structs.replace(facts, sync=monitored.sync, version=oldest)
+    lost = STORED_IN & {*facts.silent, *facts.stuck}
+    stored = Missing(f"no server answers for {some(lost)}") if lost else await probed(_patient(partial(_stored, bus)))
+    return BusRead(msgspec.structs.replace(facts, embedded=embedded), clock, stored)
 
 
 async def _patient(read: Callable[[], Awaitable[T]]) -> T:
@@ -101,26 +107,82 @@ async def _stored(bus: Bus) -> Stored:
     )
 
 
-async def _sync(address: str, server: str, monitor: str | None) -> bool | Missing:
-    """Whether the server syncs each write, as its monitoring port says."""
-    url = monitor or f"http://{urlsplit(address.partition(',')[0]).hostname}:{MONITOR_PORT}"
+class _Monitored(NamedTuple):
+    """What monitoring ports say: `sync` of all servers, and the oldest of their versions; empty if none answers."""
+
+    sync: bool | Missing
+    version: str = ""
+
+
+async def _monitors(facts: BusFacts, monitor: str | None) -> _Monitored:
+    """Whether each server syncs each write. `monitor` has one or more URLs, separated by commas."""
+    hosts = dict.fromkeys(urlsplit(each).hostname for each in facts.address.split(","))
+    urls = monitor.split(",") if monitor is not None else [f"http://{host}:{MONITOR_PORT}" for host in hosts]
+    answers = await asyncio.gather(*(_monitored(url.strip(), facts, is_guess=monitor is None) for url in urls))
+    read = [each for each in answers if not isinstance(each, Missing)]
+    versions = [each.version for each in read if version_of(each.version) is not None]
+    oldest = min(versions, key=lambda version: version_of(version) or (), default="")
+    if not all(each.syncs for each in read):
+        return _Monitored(sync=False, version=oldest)
+    if (missing := next((each for each in answers if isinstance(each, Missing)), None)) is not None:
+        return _Monitored(sync=missing, version=oldest)
+    servers = len({each.server_id for each in read})
+    if servers < (size := max(each.jetstream.meta.cluster_size for each in read)):
+        reason = f"{servers} of {size} servers of the cluster {facts.cluster} were asked, and each may be set otherwise"
+        return _Monitored(sync=Missing(reason, MONITOR_MEND), version=oldest)
+    return _Monitored(sync=True, version=oldest)
+
+
+class _Config(msgspec.Struct):
+    sync_always: bool = False  # the server leaves it out then
+
+
+class _Meta(msgspec.Struct):
+    cluster_size: int = 1
+
+
+class _JetStream(msgspec.Struct):
+    config: _Config | None = None
+    meta: _Meta = msgspec.field(default_factory=_Meta)
+
+
+class _Cluster(msgspec.Struct):
+    name: str = ""
+
+
+class _Varz(msgspec.Struct):
+    """What a nats-server says at its monitoring port."""
+
+    server_id: str
+    version: str = ""
+    cluster: _Cluster = msgspec.field(default_factory=_Cluster)
+    jetstream: _JetStream = msgspec.field(default_factory=_JetStream)
+
+    @property
+    def syncs(self) -> bool:
+        """Whether the server syncs each write."""
+        return self.jetstream.config is not None and self.jetstream.config.sync_always
+
+
+async def _monitored(url: str, facts: BusFacts, *, is_guess: bool) -> _Varz | Missing:
+    """What a monitoring port says. A port that was not given may be that of a server of somebody else."""
     shown = without_password(url)
-    answer = await probed(_monitored(url))
+    answer = await probed(_varz(url))
     if isinstance(answer, Missing):
         reason = f"the monitoring port does not answer at {shown}: {without_password(answer.reason)}"
         return Missing(reason, MONITOR_MEND)
-    if monitor is None and answer.get("server_id") != server:
+    is_ours = answer.server_id == facts.server or (facts.cluster and answer.cluster.name == facts.cluster)
+    if is_guess and not is_ours:
         return Missing(f"the monitoring port at {shown} is that of another server", MONITOR_MEND)
-    config = answer.get("config")
-    if not isinstance(config, dict):
-        return Missing(f"{shown}/jsz has no configuration of JetStream", MONITOR_MEND)
-    return bool(config.get("sync_always"))
+    if answer.jetstream.config is None:
+        return Missing(f"{shown}/varz has no configuration of JetStream", MONITOR_MEND)
+    return answer
 
 
-async def _monitored(url: str) -> dict[str, Any]:
+async def _varz(url: str) -> _Varz:
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(f"{url.rstrip('/')}/jsz", raise_for_status=True) as response,
+        session.get(f"{url.rstrip('/')}/varz", raise_for_status=True) as response,
     ):
-        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_MONITOR_BYTES), type=dict[str, Any])
+        return msgspec.json.decode(await whole_body(response, max_bytes=MAX_MONITOR_BYTES), type=_Varz)

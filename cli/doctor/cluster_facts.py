@@ -67,12 +67,14 @@ class ClusterRead(NamedTuple):
 
     Attributes:
         is_asked: Whether there was an API server to ask.
+        address: The URL of the API server, whether it answers or not; empty if that is not known.
         minor: The minor version of the API server.
         policies: None: the API server does not serve TASPolicies.
         environment: That of a kube-scheduler.
     """
 
     is_asked: bool
+    address: str
     server: str | Missing
     minor: int | None
     clock: Offset | Missing
@@ -87,10 +89,11 @@ class ClusterRead(NamedTuple):
     rights: list[Reviewed] | Missing
 
 
-def unread(server: Missing, other: Missing, *, is_asked: bool) -> ClusterRead:
+def unread(server: Missing, other: Missing, *, is_asked: bool, address: str = "") -> ClusterRead:
     """The facts of an API server that does not answer; `other` is why all the rest is not known."""
     return ClusterRead(
         is_asked=is_asked,
+        address=address,
         server=server,
         minor=None,
         clock=other,
@@ -112,7 +115,7 @@ async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRe
     version = await probed(client.version(), mend="correct --kubeconfig", run="kubectl get --raw /readyz")
     answered = time.time()
     if isinstance(version, Missing):
-        return unread(version, Missing("the API server does not answer"), is_asked=True)
+        return unread(version, Missing("the API server does not answer"), is_asked=True, address=client.server)
     nodes, (pods, daemon_sets), environment, policies, offered, rights = await asyncio.gather(
         _listed(_nodes(client)),
         asyncio.gather(_listed(_pods(client)), _listed(_daemon_sets(client))),
@@ -134,6 +137,7 @@ async def read_cluster(client: KubernetesClient, *, namespace: str) -> ClusterRe
         )
     return ClusterRead(
         is_asked=True,
+        address=client.server,
         server=client.server,
         minor=_minor(version[0].git_version),
         clock=offset_of(version[1], asked, answered),

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,15 +15,17 @@ from bus.connection import Bus
 from cli.as_json import JSON_OPTION, print_json
 from cli.discovery import running_bus
 from cli.doctor.bus_facts import BusRead, Stored, read_bus
-from cli.doctor.cluster_facts import ClusterRead, read_cluster, unread
+from cli.doctor.cluster_facts import ADMINISTRATOR, ClusterRead, read_cluster, unread
 from cli.doctor.extender_probe import ExtenderRead, read_extender
 from cli.doctor.output import print_findings
+from cli.doctor.probes import probed
 from cli.doctor.scheduler_files import SchedulerFiles, read_scheduler
+from cli.doctor.service import address_of
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import Settings, flag
 from tas.diagnosis.checks import CHECKS
-from tas.diagnosis.clocks import ClockFacts
+from tas.diagnosis.clocks import ClockFacts, time_there
 from tas.diagnosis.descheduler import DeschedulerFacts
 from tas.diagnosis.diagnosis import ClusterFacts, Facts, diagnose
 from tas.diagnosis.extender import ExtenderFacts
@@ -31,6 +34,7 @@ from tas.diagnosis.metrics import MetricFacts
 from tas.diagnosis.policies import PolicyFacts
 from tas.diagnosis.rights import NAMESPACE
 from tas.diagnosis.scheduler import SchedulerFacts
+from tas.diagnosis.service import NoService, ServiceName
 from tas.diagnosis.url import Url, url_of
 from tas.diagnosis.workloads import requests_resource
 from workers.kubernetes.client import KubernetesClient
@@ -89,7 +93,8 @@ def _checks(_context: click.Context, _parameter: click.Parameter, values: tuple[
         click.Option(
             ["--bus-monitor"],
             metavar="URL",
-            help="The monitoring port of the nats-server, such as http://HOST:8222. [default: port 8222 of --bus]",
+            help="The monitoring port of each nats-server, such as http://HOST:8222, separated by commas. "
+            "[default: port 8222 of each host of --bus]",
         ),
         click.Option(
             ["--account-namespace"],
@@ -170,7 +175,9 @@ async def _examine(settings: Settings, options: Options, reading: Awaitable[BusR
     own = settings.listen
     url = known or Url("http", "127.0.0.1" if own.host in EVERY_ADDRESS else own.host, own.port)
     # One after the other: else the decoding of large lists uses up the time limits of the others.
-    extender = await read_extender(url, files.tls, settings.extender_health, is_guess=known is None)
+    extender = await read_extender(
+        url, files.tls, settings.extender_health, is_guess=known is None, find=partial(_service, settings)
+    )
     bus = await reading
     cluster = await _cluster(settings, options)
     facts = facts_of(
@@ -188,6 +195,20 @@ async def _examine(settings: Settings, options: Options, reading: Awaitable[BusR
     else:
         print_findings(findings, with_ok=options.with_ok)
     return exit_code(findings)
+
+
+async def _service(settings: Settings, name: ServiceName, port: int) -> str | NoService | Missing:
+    """Where a Service can be reached from outside of the DNS of the cluster."""
+    kubeconfig = settings.kubeconfig
+    if kubeconfig is None:
+        return Missing(f"{flag('kubeconfig')} is not given", f"give {flag('kubeconfig')} FILE")
+    try:
+        async with KubernetesClient.connect(
+            kubeconfig if isinstance(kubeconfig, Path) else None, worker="doctor"
+        ) as client:
+            return await probed(address_of(client, name, port), mend=ADMINISTRATOR)
+    except ConfigurationError as error:
+        return Missing(f"{flag('kubeconfig')}: {error}", "give a kubeconfig that can be read")
 
 
 async def _cluster(settings: Settings, options: Options) -> ClusterRead:
@@ -234,7 +255,7 @@ def facts_of(
             sources=stored.sources,
             held=stored.held,
             offered=cluster.offered,
-            now=now,
+            now=time_there(now, bus.clock),
             stale_after=stale_after,
             in_files=from_directory,
         ),
@@ -254,8 +275,8 @@ def facts_of(
             pods=pods if isinstance(pods, Missing) else frozenset((each.namespace, each.name) for each in pods.running),
             environment=environment,
             own_environment=own_environment,
-            api_server="" if isinstance(cluster.server, Missing) else cluster.server,
-            now=now,
+            api_server=cluster.address,
+            now=time_there(now, extender.clock),
         ),
         cluster=None if from_directory else _cluster_facts(cluster, files, stored),
     )

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from cli.doctor.scheduler_files import ELSEWHERE, Tls
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.extender import Asked, Distrust, Reach, Request
 from tas.diagnosis.finding import Missing
+from tas.diagnosis.service import NoService, ServiceName, from_elsewhere, service_of
 from tas.diagnosis.url import Url
 from tas.extender.verbs import Answer
 from workers.process.address import Address
@@ -25,6 +26,12 @@ from workers.process.http_body import MAX_OWN_BYTES, body_start, failed_request,
 
 HEALTH_MEND = "give --extender-health HOST:PORT, the --health-listen of the extender"
 PROXY_HEADERS = ("Via", "X-Cache", "X-Forwarded-For")
+SERVER = "Server"
+"""The extender does not send this header. Common proxies add it, and no header `Via`."""
+
+Find = Callable[[ServiceName, int], Awaitable[str | NoService | Missing]]
+"""Finds out where a port of a Service can be reached, without the DNS of the cluster."""
+
 _DATES = (9, 10)
 _NAMES = (62, 63, 64)
 """X509_V_ERR_… of OpenSSL: not yet valid, has expired; another host name, e-mail, address."""
@@ -46,14 +53,22 @@ class ExtenderRead(NamedTuple):
     asked: list[Asked] | Missing
 
 
-async def read_extender(url: Url, tls: Tls | None, address: Address, *, is_guess: bool) -> ExtenderRead:
+async def _unknown_service(_name: ServiceName, _port: int) -> Missing:
+    return Missing("a Service is known in the cluster only")
+
+
+async def read_extender(
+    url: Url, tls: Tls | None, address: Address, *, is_guess: bool, find: Find = _unknown_service
+) -> ExtenderRead:
     """Sends one request to `url`, with the certificates of the scheduler, and reads the health port at `address`.
 
     `is_guess`: the scheduler may ask elsewhere, so that it means nothing if nobody answers.
     """
     health = f"http://{address}"
     (request, clock), unready, asked = await asyncio.gather(
-        _request(url, tls), probed(_unready(health), mend=HEALTH_MEND), probed(_answers(health), mend=HEALTH_MEND)
+        _wherever(url, tls, find),
+        probed(_unready(health), mend=HEALTH_MEND),
+        probed(_answers(health), mend=HEALTH_MEND),
     )
     if is_guess and isinstance(request, Request) and request.reach is Reach.FAILED:
         what = f"where the scheduler asks is not known, and nobody answers at {url}: {request.reason}"
@@ -61,7 +76,51 @@ async def read_extender(url: Url, tls: Tls | None, address: Address, *, is_guess
     return ExtenderRead("" if is_guess else str(url), request, clock, health, unready, asked)
 
 
-async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset | Missing]:
+async def _wherever(url: Url, tls: Tls | None, find: Find) -> tuple[Request | Missing, Offset | Missing]:
+    """As `_request`; where this machine does not know the name of a Service, by the address that the Service has."""
+    try:
+        return await _request(url, tls, url.host)
+    except aiohttp.ClientConnectorDNSError as error:
+        reason = failed_request(error)
+    name = service_of(url.host)
+    nobody = Missing("the extender does not answer")
+    if name is None:
+        what = f"the name {url.host} is not known here ({reason})"
+        return Missing(what, "correct urlPrefix, or run tas doctor where the name is known"), nobody
+    found = await find(name, url.port)
+    return await _behind(url, tls, name, found) if isinstance(found, str) else (_nowhere(url, name, found), nobody)
+
+
+def _nowhere(url: Url, name: ServiceName, found: NoService | Missing) -> Request | Missing:
+    if isinstance(found, NoService):
+        return Request(url=str(url), reach=Reach.FAILED, reason=found.reason)
+    mend, run = from_elsewhere(name, url)
+    what = f"the name {url.host} is not known here, and not where it leads: {found.reason}"
+    return Missing(what, found.mend or mend, found.run or run)
+
+
+async def _behind(
+    url: Url, tls: Tls | None, name: ServiceName, host: str
+) -> tuple[Request | Missing, Offset | Missing]:
+    """As `_request` for a Service at `host`. If nobody answers here, others may be answered in the cluster."""
+    clock: Offset | Missing = Missing("the extender does not answer")
+    try:
+        request, clock = await _request(url, tls, host)
+    except aiohttp.ClientConnectorDNSError as error:
+        reason = failed_request(error)
+    else:
+        if not isinstance(request, Request) or request.reach is not Reach.FAILED:
+            return request, clock
+        reason = request.reason
+    what = f"the Service {name} is {host}, which cannot be reached from here: {reason}"
+    return Missing(what, *from_elsewhere(name, url)), clock
+
+
+async def _request(url: Url, tls: Tls | None, host: str) -> tuple[Request | Missing, Offset | Missing]:
+    """Sends the request to `host`, which is another name or address of the host of `url`.
+
+    Raises aiohttp.ClientConnectorDNSError if this machine does not know the name.
+    """
     request = Request(url=str(url), reach=Reach.FAILED)
     context: ssl.SSLContext | None = None
     if url.scheme == "https":
@@ -69,7 +128,7 @@ async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset
         if isinstance(made, Missing):
             return made, made
         context = made
-        request = await _with_certificates(request, url, tls)
+        request = await _with_certificates(request, url, tls, host)
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     clock: Offset | Missing = Missing("the extender does not answer")
     asked = time.time()
@@ -77,27 +136,30 @@ async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
             session.get(
-                f"{url}/version",
+                f"{url._replace(host=host)}/version",
                 ssl=True if context is None else context,
-                server_hostname=None if tls is None else tls.server_name,
+                server_hostname=(None if tls is None else tls.server_name) or (url.host if host != url.host else None),
+                headers={"Host": str(url).partition("://")[2]},
                 allow_redirects=False,
             ) as response,
         ):
             clock = offset_of(response.headers.get("Date", ""), asked, time.time())
-            via = next((f"{name}: {value}" for name in PROXY_HEADERS if (value := response.headers.get(name))), "")
             ours = _is_ours(await body_start(response))
+            names = (*PROXY_HEADERS, SERVER) if ours else PROXY_HEADERS
+            via = next((f"{name}: {value}" for name in names if (value := response.headers.get(name))), "")
+            server = response.headers.get(SERVER)
+            answer = f"code {response.status}" + (f", {SERVER}: {server}" if server else "")
             refused = context is not None and response.status == 403
             return msgspec.structs.replace(
                 request,
                 reach=Reach.REFUSED if refused else Reach.ANSWERED,
                 reason="code 403" if refused else "",
                 ours=ours,
+                answer=answer,
                 via=via,
             ), clock
-    except aiohttp.ClientConnectorDNSError as error:
-        reason = failed_request(error)
-        what = f"the name {url.host} is not known here ({reason}); a Service is known in the cluster only"
-        return Missing(what, "run tas doctor where the name is known: in a pod, or with a line in /etc/hosts"), clock
+    except aiohttp.ClientConnectorDNSError:
+        raise
     except aiohttp.ClientConnectorCertificateError as error:
         reason, distrust = _distrust(error.certificate_error)
         return msgspec.structs.replace(request, reach=Reach.UNTRUSTED, reason=reason, distrust=distrust), clock
@@ -105,14 +167,14 @@ async def _request(url: Url, tls: Tls | None) -> tuple[Request | Missing, Offset
         return msgspec.structs.replace(request, reach=_reach(error, context), reason=_reason(error)), clock
 
 
-async def _with_certificates(request: Request, url: Url, tls: Tls | None) -> Request:
+async def _with_certificates(request: Request, url: Url, tls: Tls | None, host: str) -> Request:
     """`request` with what is known of the certificates of both sides."""
     cert = None if tls is None else tls.cert
     return msgspec.structs.replace(
         request,
         verifies=tls is not None and tls.authority is not None,
         presented=cert is not None and tls is not None and tls.key is not None,
-        expires=await _expires(url, tls),
+        expires=await _expires(url, tls, host),
         client_expires=None if cert is None else await asyncio.to_thread(_end_of, cert),
     )
 
@@ -161,7 +223,7 @@ def _context(tls: Tls | None, *, verifies: bool = True) -> ssl.SSLContext | Miss
     return context
 
 
-async def _expires(url: Url, tls: Tls | None) -> float | None:
+async def _expires(url: Url, tls: Tls | None, host: str) -> float | None:
     """When the certificate of a server expires, whoever signed it; None if it is not seen.
 
     The client's certificate is presented, and the connection is closed in order: else the extender logs a refusal.
@@ -172,7 +234,7 @@ async def _expires(url: Url, tls: Tls | None) -> float | None:
     name = (None if tls is None else tls.server_name) or url.host
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
-            _, writer = await asyncio.open_connection(url.host, url.port, ssl=context, server_hostname=name)
+            _, writer = await asyncio.open_connection(host, url.port, ssl=context, server_hostname=name)
             certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             writer.close()
             with suppress(OSError):  # refused after the handshake

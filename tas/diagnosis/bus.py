@@ -11,8 +11,10 @@ from tas.diagnosis.finding import Finding, Missing, Severity, command, finding, 
 SYNC_MEND = (
     "set `sync_interval: always` in the block `jetstream` of each nats-server's configuration, and restart the server"
 )
-MONITOR_MEND = "set `http: 127.0.0.1:8222` in the nats-server's configuration, and give --bus-monitor http://HOST:8222"
-CHECKS_ONLINE = ("bus.version", "bus.sync", "bus.streams", "bus.replicas")
+MONITOR_MEND = (
+    "set `http: HOST:8222` in the configuration of each nats-server, and give --bus-monitor http://HOST:8222,http://..."
+)
+CHECKS_ONLINE = ("bus.version", "bus.sync", "bus.streams", "bus.replicas", "bus.copies")
 
 
 class WrongStream(NamedTuple):
@@ -34,13 +36,16 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         address: Without passwords.
         server: The id of the server that is connected.
-        version: Of this server.
+        version: Of this server, or of an older one of its cluster.
         needed: The oldest version that is supported.
         cluster: The name of the server's cluster; empty for a single server.
         embedded: Whether it is the embedded server of `tas run all`.
-        copies: The number of copies of each stream of ours.
+        copies: The number of copies of each stream of ours that a server told us about.
         absent: The streams that do not exist.
-        sync: Whether the server syncs each write before it acknowledges the write.
+        silent: The streams about which no server answers: the servers with their copies do not run.
+        stuck: The streams without a leader, or with most copies late: most servers with their copies do not run.
+        late: By server, the streams whose copy on this server is offline or not up to date.
+        sync: Whether each server syncs each write before it acknowledges the write.
     """
 
     address: str
@@ -52,6 +57,9 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     copies: Mapping[str, int] = {}
     wrong: Sequence[WrongStream] = ()
     absent: Sequence[str] = ()
+    silent: Sequence[str] = ()
+    stuck: Sequence[str] = ()
+    late: Mapping[str, Sequence[str]] = {}
     sync: bool | Missing = Missing("the server does not say")
 
 
@@ -67,14 +75,21 @@ def check_bus(facts: BusFacts | Missing) -> Iterator[Finding]:
     yield _sync(facts)
     yield from _streams(facts)
     yield _replicas(facts)
+    yield _copies(facts)
+
+
+def version_of(text: str) -> tuple[int, ...] | None:
+    """The numbers of a version; None if the text is none."""
+    parts = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
+    return None if parts is None else tuple(map(int, parts.groups()))
 
 
 def _version(facts: BusFacts) -> Finding:
     needed = ".".join(map(str, facts.needed))
-    parts = re.match(r"(\d+)\.(\d+)\.(\d+)", facts.version)
-    if parts is None:
+    version = version_of(facts.version)
+    if version is None:
         return unknown("bus.version", Missing(f"the server calls its version {facts.version!r}"))
-    if tuple(map(int, parts.groups())) < facts.needed:
+    if version < facts.needed:
         what = f"nats-server is {facts.version}, must be at least {needed}"
         mend = f"install nats-server {needed} or newer on each server, one after the other"
         return finding("bus.version", Severity.ERROR, what, mend)
@@ -94,9 +109,12 @@ def _sync(facts: BusFacts) -> Finding:
 
 
 def _streams(facts: BusFacts) -> Iterator[Finding]:
+    version = version_of(facts.version)
+    # An older server ignores settings that it does not know, also of a stream that is created again.
+    first = "first install a newer nats-server; then " if version is not None and version < facts.needed else ""
     for each in facts.wrong:
         # No command of ours changes or deletes a stream.
-        mend = "delete the stream: a worker creates it again within seconds, "
+        mend = f"{first}delete the stream: a worker creates it again within seconds, "
         mend += f"but {each.lost} are lost" if each.lost else "and its content is built again"
         run = command("nats", "--server", facts.address, "stream", "rm", each.name)
         yield finding("bus.streams", Severity.ERROR, f"{each.name}: {each.differences}", mend, run=run)
@@ -104,7 +122,9 @@ def _streams(facts: BusFacts) -> Iterator[Finding]:
         what = f"without {some(facts.absent)}: no worker has used this bus yet, or it was wiped"
         run = command("tas", "run", "all", "--bus", facts.address, "--kubeconfig", "FILE")
         yield finding("bus.streams", Severity.ERROR, what, run=run)
-    if not (facts.wrong or facts.absent):
+    if facts.silent:
+        yield unknown("bus.streams", Missing(f"no server answers for {some(facts.silent)}"))
+    if not (facts.wrong or facts.absent or facts.silent):
         yield ok("bus.streams", "all streams have the settings that this version needs")
 
 
@@ -112,11 +132,33 @@ def _replicas(facts: BusFacts) -> Finding:
     if not facts.cluster:
         return ok("bus.replicas", "a single server: one copy")
     if not facts.copies:
-        return unknown("bus.replicas", Missing("there is no stream"))
+        return unknown("bus.replicas", Missing("no server tells of a stream"))
     single = [name for name, copies in facts.copies.items() if copies < 3]
     if single:
         what = f"the servers are the cluster {facts.cluster}, and {some(single)} have fewer than 3 copies"
         run = command("nats", "--server", facts.address, "stream", "edit", min(single), "--replicas", "3", "--force")
-        mend = "do this for each of these streams, and start workers with --replicas 3"
+        mend = (
+            "do this for each of these streams, and start workers with --replicas 3; for a bucket (KV_...) nats warns "
+            "of other changes than this one, and asks: answer y"
+        )
         return finding("bus.replicas", Severity.WARNING, what, mend, run=run)
+    if facts.silent:
+        return unknown("bus.replicas", Missing(f"no server answers for {some(facts.silent)}"))
     return ok("bus.replicas", "each stream has at least 3 copies")
+
+
+def _copies(facts: BusFacts) -> Finding:
+    if not facts.cluster:
+        return ok("bus.copies", "a single server: no other copy can be behind")
+    nats = ("nats", "--server", facts.address, "stream")
+    if lost := {*facts.silent, *facts.stuck}:
+        what = f"without a majority: {some(lost)}: most servers of {facts.cluster} with their copies do not run"
+        mend = "start these servers, and let them reach each other; this shows the copies of a stream"
+        run = command(*nats, "info", min(facts.stuck or lost))
+        return finding("bus.copies", Severity.ERROR, what, mend, run=run)
+    if facts.late:
+        late = {stream for streams in facts.late.values() for stream in streams}
+        what = f"the copies of {some(late)} on {some(facts.late)} are offline or not up to date"
+        mend = "start the server again, and wait until it has caught up; this shows the copies of each stream"
+        return finding("bus.copies", Severity.WARNING, what, mend, run=command(*nats, "report"))
+    return ok("bus.copies", "each copy of each stream is up to date")

@@ -8,6 +8,7 @@ CHECKS: Mapping[str, str] = {
     "bus.sync": "after a loss of power, writes of up to two minutes are gone: a breaker or a pause may be lost",
     "bus.streams": "a worker does not use a stream with other settings",
     "bus.replicas": "with one copy, the loss of one server stops all workers",
+    "bus.copies": "a stream takes no write while most of its copies are lost, and the next loss may be that",
     "policies.served": "without the CRD nobody can create a policy",
     "policies.any": "without a policy nothing is filtered, scored or labelled",
     "policies.valid": "the invalid part of a policy has no effect",

@@ -1,6 +1,6 @@
 """Do the clocks differ: of this machine, the API server, the bus, the extender, and the nodes?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ RENEWAL_SECONDS = 40.0
 """The lease of a Ready node is younger than this: later the node lifecycle controller takes the node for lost."""
 
 MEND = "synchronize the clock of the machine that is wrong: timedatectl there shows its time"
+MEND_HERE = "synchronize the clock of this machine, where tas doctor runs: the other clocks agree with each other"
 RUN = "timedatectl set-ntp true"
 
 
@@ -34,6 +35,11 @@ class Offset(NamedTuple):
         return max(0.0, abs(self.ahead) - self.doubt)
 
 
+def time_there(now: float, offset: Offset | Missing) -> float:
+    """The time by another clock, by which times from there are to be judged; ours, if that clock is not known."""
+    return now + offset.ahead if isinstance(offset, Offset) else now
+
+
 class ClockFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Clocks.
 
@@ -51,20 +57,32 @@ class ClockFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_clocks(facts: ClockFacts) -> Iterator[Finding]:
     """The findings about clocks."""
-    yield _server("clocks.api_server", "the API server", facts.api_server)
-    yield _server("clocks.bus", "the nats-server", facts.bus)
-    yield _server("clocks.extender", "the extender", facts.extender)
+    mend = MEND_HERE if _is_ours_wrong([facts.api_server, facts.bus, facts.extender]) else MEND
+    yield _server("clocks.api_server", "the API server", facts.api_server, mend)
+    yield _server("clocks.bus", "the nats-server", facts.bus, mend)
+    yield _server("clocks.extender", "the extender", facts.extender, mend)
     yield _nodes(facts.nodes, facts.api_server)
     yield _samples(facts.samples)
 
 
-def _server(check: str, name: str, offset: Offset | Missing) -> Finding:
+def _is_ours_wrong(offsets: Sequence[Offset | Missing]) -> bool:
+    """Whether at least two other clocks agree with each other, and not with that of this machine."""
+    known = [each for each in offsets if isinstance(each, Offset)]
+    ahead = [each.ahead for each in known]
+    return (
+        len(known) > 1
+        and all(each.least > TOLERANCE_SECONDS for each in known)
+        and max(ahead) - min(ahead) <= TOLERANCE_SECONDS
+    )
+
+
+def _server(check: str, name: str, offset: Offset | Missing, mend: str) -> Finding:
     if isinstance(offset, Missing):
         return unknown(check, offset)
     if offset.least <= TOLERANCE_SECONDS:
         return ok(check, f"the clock of {name} agrees with the clock of this machine")
     severity = Severity.ERROR if offset.least > FUTURE_TOLERANCE else Severity.WARNING
-    return finding(check, severity, f"the clock of {name} is {_direction(offset.ahead)} this machine", MEND, run=RUN)
+    return finding(check, severity, f"the clock of {name} is {_direction(offset.ahead)} this machine", mend, run=RUN)
 
 
 def _nodes(nodes: Mapping[str, float] | Missing, api_server: Offset | Missing) -> Finding:

@@ -17,6 +17,7 @@ CONFIGURE = command("tas", "configure", "-cert", "client.crt", "-key", "client.k
 
 STATUS = command("tas", "configure", "status", "--kubeconfig", "FILE")
 RENEW = command("tas", "certs", "renew", "DIR")
+RENEW_CLIENT = "renew the certificate, then run tas configure: the scheduler reads it at its start"
 ON_CONTROL_PLANE = "run tas doctor on a control plane node"
 
 
@@ -48,6 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         reason: Why there was no answer.
         distrust: What is wrong with the extender's certificate, if that is the reason.
         ours: Whether the answer is one of this product.
+        answer: The code of the answer, and how the server calls itself.
         via: The header `Via`, or another trace of a proxy; empty without one.
         verifies: Whether the CA of the scheduler is known, so that the extender's certificate is verified.
         presented: Whether the certificate of the scheduler was presented.
@@ -60,6 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     distrust: Distrust = Distrust.ISSUER
     ours: bool = False
+    answer: str = ""
     via: str = ""
     verifies: bool = False
     presented: bool = False
@@ -121,16 +124,16 @@ def _request(facts: ExtenderFacts) -> Iterator[Finding]:
     yield _reached(request)
     if request.url.startswith("https:"):
         yield _ca(request)
-        yield _client(request)
+        yield _client(request, facts.now)
         yield from _expires(request, facts.now)
     if request.via:
         what = f"{request.url} answers through a proxy: {request.via}"
         mend = "let the scheduler reach the extender directly: NO_PROXY in its manifest, or another urlPrefix"
         yield finding("proxy.extender", Severity.WARNING, what, mend)
-    elif request.reach is Reach.ANSWERED:
+    elif request.reach is Reach.ANSWERED and request.ours:
         yield ok("proxy.extender", "the answer has no trace of a proxy")
     else:
-        yield unknown("proxy.extender", Missing(request.reason))
+        yield unknown("proxy.extender", Missing(request.reason or "the extender did not answer"))
 
 
 def _reached(request: Request) -> Finding:
@@ -139,8 +142,8 @@ def _reached(request: Request) -> Finding:
         run = command("tas", "run", "extender", "--bus", "nats://HOST:4222", "--listen", "HOST:9001")
         return finding("extender.reached", Severity.ERROR, f"{request.url}: {request.reason}", mend, run=run)
     if request.reach is Reach.ANSWERED and not request.ours:
-        what = f"{request.url} answers, but is no extender of this product"
-        mend = "correct urlPrefix by tas configure --telemetry-url; this shows who answers"
+        what = f"{request.url} answers{f' ({request.answer})' if request.answer else ''}, but not as this product does"
+        mend = "correct urlPrefix by tas configure --telemetry-url, or the proxy in between; this shows who answers"
         run = command("curl", "-s", "-i", "-k", f"{request.url}/version")
         return finding("extender.reached", Severity.ERROR, what, mend, run=run)
     return ok("extender.reached", f"{request.url} can be reached from here")
@@ -170,9 +173,13 @@ def _trusted(request: Request) -> tuple[str, str]:
             return "give the scheduler the CA that signed the extender's certificate, as ca.crt", CONFIGURE
 
 
-def _client(request: Request) -> Finding:
+def _client(request: Request, now: float) -> Finding:
     if request.reach is Reach.REFUSED:
         what = f"{request.url} refuses the client: {request.reason}"
+        if request.client_expires is not None and request.client_expires <= now:
+            # To give the scheduler the same certificate again would mend nothing.
+            what = f"{request.url} refuses the client, whose certificate has expired: {request.reason}"
+            return finding("extender.client", Severity.ERROR, what, RENEW_CLIENT, run=RENEW)
         if not request.presented:
             return unknown("extender.client", Missing(what, ON_CONTROL_PLANE))
         mend = (
@@ -180,8 +187,8 @@ def _client(request: Request) -> Finding:
             "(--cacert) and its name (--client-names), or give the scheduler another certificate"
         )
         return finding("extender.client", Severity.ERROR, what, mend, run=CONFIGURE)
-    if request.reach is not Reach.ANSWERED:
-        return unknown("extender.client", Missing(request.reason))
+    if request.reach is not Reach.ANSWERED or not request.ours:
+        return unknown("extender.client", Missing(request.reason or "the extender did not answer"))
     return ok("extender.client", "the extender accepts the certificate of the scheduler")
 
 
@@ -192,8 +199,7 @@ def _expires(request: Request, now: float) -> Iterator[Finding]:
         mend = "renew the certificate, and give the extender the files, which it reads again"
         yield _valid("the certificate of the extender", request.expires - now, mend)
     if request.client_expires is not None:
-        mend = "renew the certificate, then run tas configure: the scheduler reads it at its start"
-        yield _valid("the certificate of the scheduler", request.client_expires - now, mend)
+        yield _valid("the certificate of the scheduler", request.client_expires - now, RENEW_CLIENT)
 
 
 def _valid(whose: str, seconds: float, mend: str) -> Finding:

@@ -165,6 +165,8 @@ def _absent(use: MetricUse, policies: Collection[Policy], facts: MetricFacts) ->
     stored = {name for samples in facts.samples.values() for scrape in samples for name in scrape.metrics}
     if (other := other_name(use.metric, stored | set(offered))) is not None:
         return _to_edit(f"{what}, but there is {other}", f"set metricname: {other}", policies, facts)
+    if isinstance(facts.offered, Missing):
+        what += f"; which metrics the custom metrics API has is not known: {facts.offered.reason}"
     node = min(facts.nodes, default="NODE")
     return finding("metrics.present", Severity.ERROR, what, TRACE_MEND, run=_trace(use, node))
 

@@ -81,6 +81,8 @@ OTHER = StoredPolicy(policy=policy("demo", "deschedule", namespace="other"), cre
 BROKEN: list[list[Finding]] = [
     diagnose(msgspec.structs.replace(GOOD, bus=Missing(HOSTILE, HOSTILE))),
     changed("bus", version="2.9.0", sync=False, absent=["SAMPLES"], cluster=HOSTILE, copies={"SAMPLES": 1}),
+    changed("bus", cluster=HOSTILE, copies={"SAMPLES": 3}, stuck=["SAMPLES"], silent=[HOSTILE]),
+    changed("bus", cluster=HOSTILE, copies={"SAMPLES": 3}, late={HOSTILE: ["SAMPLES"]}),
     changed("bus", embedded=True, wrong=[WrongStream("KV_NODES", HOSTILE), WrongStream("EVENTS", "x", "the events")]),
     changed("policies", in_api=None),
     changed("policies", in_api=[], stored=[]),

@@ -301,6 +301,45 @@ class LeaseObject(Object, frozen=True, kw_only=True):
     spec: LeaseSpec = LeaseSpec()
 
 
+class ServicePort(msgspec.Struct, frozen=True, kw_only=True):
+    """A port of a Service."""
+
+    port: int = 0
+
+
+class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where a Service can be reached: `cluster_ip` is the text `None` for a headless Service."""
+
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    external_name: str = ""
+    ports: tuple[ServicePort, ...] = ()
+
+
+class ServiceObject(Object, frozen=True, kw_only=True):
+    """A Service."""
+
+    spec: ServiceSpec = ServiceSpec()
+
+
+class EndpointConditions(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an endpoint takes requests; None counts as yes."""
+
+    ready: bool | None = None
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod behind a Service."""
+
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = EndpointConditions()
+
+
+class EndpointSlice(Object, frozen=True, kw_only=True):
+    """Some endpoints of the Service in its label."""
+
+    endpoints: tuple[Endpoint, ...] | None = None
+
+
 class ReviewStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the right exists."""
 
@@ -367,6 +406,10 @@ WHOLE_PODS = Resource(group="", version="v1", plural="pods", type=WholePod)
 ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", type=Object, metadata_only=True)
 NODE_LEASES = Resource(group="coordination.k8s.io", version="v1", plural="leases", type=LeaseObject)
 """Of all namespaces."""
+SERVICES = Resource(group="", version="v1", plural="services", type=ServiceObject)
+ENDPOINT_SLICES = Resource(group="discovery.k8s.io", version="v1", plural="endpointslices", type=EndpointSlice)
+SERVICE_OF_SLICE = "kubernetes.io/service-name"
+"""The label of an EndpointSlice that names its Service."""
 OWN_REVIEWS = Resource(group="authorization.k8s.io", version="v1", plural="selfsubjectaccessreviews", type=AccessReview)
 """Created to ask whether this client has a right; the API server stores nothing."""
 REVIEWS = Resource(group="authorization.k8s.io", version="v1", plural="subjectaccessreviews", type=AccessReview)

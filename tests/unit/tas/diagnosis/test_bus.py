@@ -9,10 +9,12 @@ from tests.unit.tas.diagnosis.found import bad, one, severities
 
 GOOD = BusFacts(address="nats://h:4222", version="2.12.3", needed=(2, 12, 3), sync=True, copies={"SAMPLES": 1})
 
+THREE = {"SAMPLES": 3}
+
 
 def test_a_good_bus_has_no_finding() -> None:
     assert bad(check_bus(GOOD)) == {}
-    assert len(severities(check_bus(GOOD))) == 5
+    assert len(severities(check_bus(GOOD))) == 6
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,12 @@ def test_a_good_bus_has_no_finding() -> None:
         ({"cluster": "c", "copies": {"SAMPLES": 2}}, {"bus.replicas": Severity.WARNING}),
         ({"cluster": "c", "copies": {"SAMPLES": 3}}, {}),
         ({"cluster": "c", "copies": {}}, {"bus.replicas": Severity.UNKNOWN}),
+        ({"cluster": "c", "copies": THREE, "late": {"n2": ["SAMPLES"]}}, {"bus.copies": Severity.WARNING}),
+        ({"cluster": "c", "copies": THREE, "stuck": ["SAMPLES"]}, {"bus.copies": Severity.ERROR}),
+        (
+            {"cluster": "c", "copies": THREE, "silent": ["KV_NODES"]},
+            {"bus.copies": Severity.ERROR, "bus.streams": Severity.UNKNOWN, "bus.replicas": Severity.UNKNOWN},
+        ),
     ],
 )
 def test_each_fault_is_found(fields: dict[str, object], found: dict[str, Severity]) -> None:
@@ -59,3 +67,21 @@ def test_a_wrong_stream_is_deleted_by_a_person_who_knows_what_is_lost() -> None:
     assert nodes.run == "nats --server nats://h:4222 stream rm KV_NODES"
     assert breakers.mend.endswith("but a pause are lost")
     assert "--force" not in breakers.run
+    # An older server would create the stream again without the setting.
+    old = msgspec.structs.replace(GOOD, wrong=wrong[:1], version="2.10.25")
+    assert one(check_bus(old), "bus.streams").mend.startswith("first install a newer nats-server; then delete ")
+
+
+def test_the_servers_of_late_copies_are_named() -> None:
+    late = {"n2": ["SAMPLES", "EVENTS"], "n3": ["SAMPLES"]}
+    found = one(check_bus(msgspec.structs.replace(GOOD, cluster="c", copies=THREE, late=late)), "bus.copies")
+    assert found.what == "the copies of EVENTS, SAMPLES on n2, n3 are offline or not up to date"
+    assert found.run == "nats --server nats://h:4222 stream report"
+
+
+def test_a_stream_without_a_majority_is_shown_by_a_command_that_works_then() -> None:
+    """`nats stream report` needs a majority itself."""
+    lost = msgspec.structs.replace(GOOD, cluster="c", copies=THREE, stuck=["SAMPLES"], silent=["EVENTS"])
+    found = one(check_bus(lost), "bus.copies")
+    assert found.what.startswith("without a majority: EVENTS, SAMPLES: most servers of c ")
+    assert found.run == "nats --server nats://h:4222 stream info SAMPLES"

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tas.diagnosis.clocks import ClockFacts, Offset, check_clocks
+from tas.diagnosis.clocks import ClockFacts, Offset, check_clocks, time_there
 from tas.diagnosis.finding import Missing, Severity
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
@@ -58,3 +58,24 @@ def test_the_worst_node_is_named_with_its_direction() -> None:
     assert found.what == "the clocks of a, b differ: that of b is 61 s ahead of the API server"
     unasked = msgspec.structs.replace(facts, api_server=Missing("no answer"))
     assert one(check_clocks(unasked), "clocks.nodes").what.endswith("61 s ahead of this machine")
+
+
+def test_the_clock_of_this_machine_is_wrong_if_all_others_agree() -> None:
+    others = {"api_server": Offset(-600.4, 0.5), "bus": Offset(-600.0), "nodes": {"a": -605.0}}
+    facts = msgspec.structs.replace(GOOD, extender=Offset(-599.5, 0.5), **others)
+    here = [
+        each for each in check_clocks(facts) if each.check in ("clocks.api_server", "clocks.bus", "clocks.extender")
+    ]
+    assert len(here) == 3
+    assert all("of this machine, where tas doctor runs" in each.mend for each in here)
+    assert one(check_clocks(facts), "clocks.nodes").severity is Severity.OK
+    for other in (Offset(0.0), Offset(-590.0)):  # one agrees with ours, or with nobody
+        facts = msgspec.structs.replace(GOOD, extender=other, **others)
+        assert "of the machine that is wrong" in one(check_clocks(facts), "clocks.bus").mend
+    alone = msgspec.structs.replace(facts, api_server=Missing("no"), extender=Missing("no"))
+    assert "of the machine that is wrong" in one(check_clocks(alone), "clocks.bus").mend
+
+
+def test_times_of_another_machine_are_judged_by_its_clock() -> None:
+    assert time_there(1000.0, Offset(-600.0, 0.5)) == 400.0
+    assert time_there(1000.0, Missing("no answer")) == 1000.0

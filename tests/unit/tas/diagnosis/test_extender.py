@@ -69,7 +69,14 @@ PROXY = {"HTTPS_PROXY": "http://me:secret@proxy:3128"}
                 "proxy.extender": Severity.UNKNOWN,
             },
         ),
-        (request(ours=False), {"extender.reached": Severity.ERROR}),
+        (
+            request(ours=False),
+            {
+                "extender.reached": Severity.ERROR,
+                "extender.client": Severity.UNKNOWN,
+                "proxy.extender": Severity.UNKNOWN,
+            },
+        ),
         (
             request(reach=Reach.UNTRUSTED, reason="unable to get issuer", verifies=True),
             {
@@ -113,6 +120,21 @@ PROXY = {"HTTPS_PROXY": "http://me:secret@proxy:3128"}
 )
 def test_each_fault_is_found(fields: dict[str, Any], found: dict[str, Severity]) -> None:
     assert bad(check_extender(msgspec.structs.replace(GOOD, **fields))) == found
+
+
+def test_a_client_that_is_refused_since_its_certificate_has_expired_gets_a_new_one() -> None:
+    refused = msgspec.structs.replace(GOOD, **request(reach=Reach.REFUSED, reason="expired", client_expires=NOW))
+    found = one(check_extender(refused), "extender.client")
+    assert (found.severity, found.run) == (Severity.ERROR, "tas certs renew DIR")
+    assert "has expired" in found.what
+    valid = msgspec.structs.replace(GOOD, **request(reach=Reach.REFUSED, reason="no", client_expires=NOW + 1))
+    assert one(check_extender(valid), "extender.client").run.startswith("tas configure ")
+
+
+def test_who_answers_in_place_of_the_extender_is_named() -> None:
+    facts = msgspec.structs.replace(GOOD, **request(ours=False, answer="code 502, Server: nginx"))
+    what = one(check_extender(facts), "extender.reached").what
+    assert what == "https://tas:9001 answers (code 502, Server: nginx), but not as this product does"
 
 
 @pytest.mark.parametrize(

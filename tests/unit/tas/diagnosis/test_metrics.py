@@ -73,7 +73,7 @@ def test_a_metric_that_is_offered_and_not_collected_differs_from_one_that_does_n
     assert "the custom metrics API has the metric" in found.what
     assert "tas run collect" in found.mend
     nothing = one(check_metrics(facts("load1", stored={}, offered=Missing("403"))), "metrics.present")
-    assert nothing.what.endswith("no node has a sample")
+    assert nothing.what.endswith("no node has a sample; which metrics the custom metrics API has is not known: 403")
     assert nothing.run == "tas trace load1 a"
 
 
