@@ -19,6 +19,7 @@ from . import binaries
 from .api import ApiError
 from .cluster import NODES, Cluster
 from .controlplane import control_plane
+from .installation import Installation, installation
 from .processes import until
 
 __all__ = ["admin", "bus", "client", "node", "server", "tas"]
@@ -92,6 +93,18 @@ def _are_policies_served(cluster: Cluster) -> bool:
 def product_namespace(cluster: Cluster) -> str:
     """The namespace in `deploy/rbac`."""
     return cluster.create_namespace("telemetry-aware-scheduling")
+
+
+@pytest.fixture(scope="module")
+def site(
+    cluster: Cluster, crd: None, product_namespace: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """An installation in which nothing is wrong; each test mends what it breaks."""
+    namespace = cluster.create_namespace()
+    with installation(cluster, namespace, tmp_path_factory.mktemp("installation")) as found:
+        yield found
+    cluster.delete_policies(namespace)
+    cluster.delete_pods(namespace)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ On a control plane of kwok some parts are only objects: leases of kubelets, the 
 a control plane node shows it, and a Deployment of a descheduler.
 """
 
+import base64
 import datetime as dt
 import json
 import os
@@ -38,6 +39,12 @@ MANIFEST = KUBEADM.replace("v1.28.3", "v1.36.3")
 """The manifest of a scheduler that nobody has configured."""
 
 RULES = [{"metricname": METRIC, "operator": "Equals", "target": 2}]
+
+SERVICE = "tas-service.telemetry-aware-scheduling.svc.cluster.local"
+"""The name of a Service in the certificate of the extender, which this machine does not know."""
+
+UNREACHED = ("clocks.extender", "extender.ca", "extender.client", "proxy.extender")
+"""What is not known of an extender that does not answer."""
 
 Findings = dict[str, list[dict[str, str]]]
 """The findings of each check that are not ok."""
@@ -159,7 +166,9 @@ class Installation:
         arguments |= dict(zip(flags[::2], flags[1::2], strict=True))
         self._tas.long_limits = arguments["--bus"] == bus  # nobody waits for another
         words = [word for pair in arguments.items() for word in pair]
-        done = await self._tas("doctor", "--json", *words, **environment)
+        # A library that the environment names is loaded only by a new process.
+        run = self._tas.process if "LD_PRELOAD" in environment else self._tas
+        done = await run("doctor", "--json", *words, **environment)
         findings = done.json
         bad = [each for each in findings if each["severity"] != "ok"]
         assert done.code == int(any(each["severity"] != "hint" for each in bad)), done.err
@@ -211,6 +220,24 @@ class Installation:
         known = {"KUBECONFIG": kubeconfig, "TAS_KUBECONFIG": kubeconfig, "TAS_BUS": self.nats.url}
         home = {"HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
         return clean_environment(**known, **home, PYTHONPATH=str(ROOT), **extra)
+
+    def kubeconfig_at(self, address: str, authority: bytes = b"") -> Path:
+        """The kubeconfig of an administrator, with another address of the API server, and perhaps another CA."""
+        kubeconfig = json.loads(self.cluster.kubeconfig.read_text())
+        cluster = kubeconfig["clusters"][0]["cluster"]
+        cluster["server"] = f"https://{address}"
+        if authority:
+            cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+        file = self.folder / "other.kubeconfig"
+        file.write_text(json.dumps(kubeconfig))
+        return file
+
+    def change_entry(self, **fields: object) -> None:
+        """Changes fields of the extender in the configuration of the scheduler; None removes a field."""
+        document = yaml.safe_load(self.config.read_text())
+        (entry,) = document["extenders"]
+        entry = {key: value for key, value in (entry | fields).items() if value is not None}
+        self.config.write_text(json.dumps(document | {"extenders": [entry]}))
 
     def where(self) -> str:
         """The flags of `tas configure` for the paths of this installation, which are not those of a machine."""

@@ -1,9 +1,6 @@
 """`tas doctor` on an installation that is broken in each way: exactly that is found, its command mends it, it is gone.
 
-What cannot be broken so by real programs on one machine is tested elsewhere. With values in
-tests/unit/tas/diagnosis: an older nats-server, clocks of servers that differ, servers of a cluster with one copy. With
-real connections in tests/integration/cli: a bus without streams, a source that fails, a proxy that adds headers, a
-certificate that has expired.
+What other programs do in between is in test_doctor_between.py, and buses of other kinds in test_doctor_bus.py.
 """
 
 import datetime as dt
@@ -17,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 import yaml
 
 from bus.buckets import REFUSALS, configuration
@@ -26,26 +22,23 @@ from tests.certificates import Authority
 from tests.integration.servers import eventually
 
 from .api import Object
-from .cluster import NODES, Cluster
+from .cluster import NODES
 from .installation import (
     MANIFEST,
     METRIC,
     POLICY,
+    SERVICE,
+    UNREACHED,
     Findings,
     Installation,
     affinity,
     descheduler,
-    installation,
     policy,
     workload,
 )
 from .processes import free_ports, running, until
 from .product import TAS
 from .test_tls import USER
-
-SERVICE = "https://tas-service.telemetry-aware-scheduling.svc.cluster.local:9001/scheduler"
-UNREACHED = ("clocks.extender", "extender.ca", "extender.client", "proxy.extender")
-"""What is not known of an extender that does not answer."""
 
 WORKLOADS = {f"workloads.{name}" for name in ("affinity", "daemonset", "key", "label", "policy", "resource")}
 DESCHEDULERS = {f"descheduler.{name}" for name in ("nodes", "present", "resource", "version")}
@@ -66,7 +59,7 @@ OF_A_BUS = (
     WORKLOADS
     | DESCHEDULERS
     | {
-        *(f"bus.{name}" for name in ("replicas", "streams", "sync", "version")),
+        *(f"bus.{name}" for name in ("copies", "replicas", "streams", "sync", "version")),
         *(f"metrics.{name}" for name in ("fresh", "nodes", "present", "sources")),
         *(f"policies.{name}" for name in ("any", "label", "mirrored", "valid")),
         "clocks.bus",
@@ -76,28 +69,8 @@ OF_A_BUS = (
 """What is not known without the bus."""
 
 
-@pytest.fixture(scope="module")
-def site(
-    cluster: Cluster, crd: None, product_namespace: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installation]:
-    """An installation in which nothing is wrong; each test mends what it breaks."""
-    namespace = cluster.create_namespace()
-    with installation(cluster, namespace, tmp_path_factory.mktemp("installation")) as found:
-        yield found
-    cluster.delete_policies(namespace)
-    cluster.delete_pods(namespace)
-
-
 def severities(found: Findings) -> dict[str, set[str]]:
     return {check: {each["severity"] for each in findings} for check, findings in found.items()}
-
-
-def change_entry(config: Path, **fields: object) -> None:
-    """Changes fields of the extender in the configuration of the scheduler; None removes a field."""
-    document = yaml.safe_load(config.read_text())
-    (entry,) = document["extenders"]
-    entry = {key: value for key, value in (entry | fields).items() if value is not None}
-    config.write_text(json.dumps(document | {"extenders": [entry]}))
 
 
 def change_environment(manifest: Path, *variables: Object) -> None:
@@ -173,12 +146,12 @@ async def test_fields_of_the_configuration(site: Installation) -> None:
     await site.has()
     text = site.config.read_text()
     for check, (fields, unknown) in FIELDS.items():
-        change_entry(site.config, **fields)
+        site.change_entry(**fields)
         found = await site.has(check, *unknown)
         site.config.write_text(text)
     # All together: the commands of the four findings are the same but for the weight.
     for fields, _ in FIELDS.values():
-        change_entry(site.config, **fields)
+        site.change_entry(**fields)
     site.configure(found[check][0]["run"])
     assert yaml.safe_load(site.config.read_text()) == yaml.safe_load(text)
     await site.has()
@@ -189,9 +162,8 @@ async def test_fields_of_the_configuration(site: Installation) -> None:
     await site.has()
 
 
-async def test_certificates(site: Installation) -> None:
+async def test_certificates_that_do_not_match(site: Installation) -> None:
     await site.has()
-    folder = site.files.folder
     # The scheduler trusts another authority.
     (site.certificates / "ca.crt").write_bytes(Authority("another").certificate)
     found = await site.has("extender.ca", *UNREACHED)
@@ -204,6 +176,11 @@ async def test_certificates(site: Installation) -> None:
     found = await site.has("extender.client", "extender.expires", "clocks.extender", "proxy.extender")
     site.configure(found["extender.client"][0]["run"])
     await site.has()
+
+
+async def test_certificates_that_are_to_be_renewed(site: Installation) -> None:
+    await site.has()
+    folder = site.files.folder
     # Both certificates expire soon.
     site.run(f"tas certs renew {folder} --force --days 9")
     site.configure("tas configure -cert client.crt -key client.key --cacert ca.crt")
@@ -248,7 +225,7 @@ async def test_proxies(site: Installation) -> None:
     await site.has()
     config, manifest = site.config.read_text(), site.manifest.read_text()
     # No proxy is used for loopback, so the scheduler asks a Service, which this machine does not know.
-    change_entry(site.config, urlPrefix=SERVICE)
+    site.change_entry(urlPrefix=f"https://{SERVICE}:9001/scheduler")
     unknown = ("extender.expires", "extender.reached", *UNREACHED)
     await site.has(*unknown)
     proxy = {"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}
@@ -261,7 +238,7 @@ async def test_proxies(site: Installation) -> None:
     site.manifest.write_text(manifest)
     # This machine reaches the API server through a proxy.
     port = site.cluster.url.rpartition(":")[2]
-    elsewhere = kubeconfig_at(site, f"kubernetes.default.svc:{port}")
+    elsewhere = site.kubeconfig_at(f"kubernetes.default.svc:{port}")
     with connecting_proxy() as url:
         found = await site.has("proxy.here", flags=("--kubeconfig", str(elsewhere)), HTTPS_PROXY=url)
     assert found["proxy.here"][0]["run"].endswith("kubernetes.default.svc")
@@ -407,17 +384,20 @@ async def test_a_descheduler(site: Installation) -> None:
     site.offer(NODES[2], amount=None)
     await site.has("descheduler.resource")
     # Where the resource counts for the scheduler, too, its pods wait.
-    change_entry(site.config, managedResources=[{"name": "telemetry/scheduling"}])
+    site.change_entry(managedResources=[{"name": "telemetry/scheduling"}])
     found = await site.has("descheduler.resource", "scheduler.resource")
     site.configure(found["scheduler.resource"][0]["run"])
     site.offer(NODES[2])
+    await site.has()
+
+
+async def test_no_descheduler_and_a_cluster_in_which_it_gives_up(site: Installation) -> None:
     await site.has()
     site.delete("deployment", "descheduler")
     found = await site.has("descheduler.present")
     assert found["descheduler.present"][0]["severity"] == "hint"
     site.create(descheduler())
     await site.has()
-    # A cluster in which a descheduler gives up.
     site.cluster.delete_nodes(*NODES[1:])
     await site.has("descheduler.nodes")
     site.cluster.create_nodes(*NODES[1:])
@@ -457,7 +437,7 @@ async def test_rights_and_clocks(site: Installation) -> None:
 async def test_nothing_is_ok_by_mistake_and_nothing_is_changed(site: Installation) -> None:
     await site.has()
     (unused,) = free_ports(1)
-    found = await site.doctor("--kubeconfig", str(kubeconfig_at(site, f"127.0.0.1:{unused}")))
+    found = await site.doctor("--kubeconfig", str(site.kubeconfig_at(f"127.0.0.1:{unused}")))
     unknown = {key: {"unknown"} for key in OF_A_USER | {"clocks.api_server"}}
     assert severities(found) == {"cluster.reached": {"error"}} | unknown
     found = await site.doctor("--bus", f"nats://127.0.0.1:{unused}")
@@ -475,12 +455,3 @@ async def test_nothing_is_ok_by_mistake_and_nothing_is_changed(site: Installatio
     assert {call.uri.rpartition("/")[2] for call in questions} == {"subjectaccessreviews"}
     assert {call.verb for call in calls} == {"create", "get", "list"}
     assert len(calls) - len(questions) <= 10
-
-
-def kubeconfig_at(site: Installation, address: str) -> Path:
-    """The kubeconfig of an administrator, with another address of the API server."""
-    kubeconfig = json.loads(site.cluster.kubeconfig.read_text())
-    kubeconfig["clusters"][0]["cluster"]["server"] = f"https://{address}"
-    file = site.folder / "other.kubeconfig"
-    file.write_text(json.dumps(kubeconfig))
-    return file
