@@ -50,6 +50,11 @@ def pause_seconds() -> float:
     return float(os.environ.get("TAS_REMOVAL_PAUSE", DEFAULT_PAUSE))
 
 
+def is_limited(seed: int, *, as_processes: bool) -> bool:
+    """Whether policies have limits, and users pause and reset: in every second history of each way."""
+    return seed // PROCESS_EVERY % 2 == 1 if as_processes else seed % 2 == 0
+
+
 def batches(every: Sequence[int], at_once: int) -> list[tuple[int, ...]]:
     """The seeds in groups of histories that are played at the same time."""
     return [tuple(every[start : start + at_once]) for start in range(0, len(every), at_once)]
@@ -71,7 +76,7 @@ async def play_all(
                     folder,
                     again=f"TAS_REMOVAL_SEEDS={seed}-{seed} python -m pytest tests/integration/test_law_of_removal.py",
                     as_processes=as_processes,
-                    limited=not as_processes and seed % 2 == 0,
+                    limited=is_limited(seed, as_processes=as_processes),
                     pause_seconds=pause if number == 0 else 0.0,
                 )
                 for number, seed in enumerate(batch)

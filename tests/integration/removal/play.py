@@ -14,7 +14,7 @@ from bus.connection import Bus
 from sandbox import Sandbox
 from tests.integration.lateness import Lateness
 from tests.integration.removal.api import Api, SandboxApi
-from tests.integration.removal.brake import LIMITED, OFF, LimitJudge, Operators
+from tests.integration.removal.brake import DEFAULT_NODES, LIMITED, OFF, LimitJudge, Operators
 from tests.integration.removal.cases import added
 from tests.integration.removal.clocks import some_errors
 from tests.integration.removal.history import History
@@ -76,10 +76,22 @@ async def tasks(
 
 
 @asynccontextmanager
-async def processes(url: str, kubeconfig: Path, folder: Path) -> AsyncIterator[list[One]]:
+async def processes(url: str, kubeconfig: Path, folder: Path, *, limited: bool) -> AsyncIterator[list[One]]:
     """Two replicas of every worker, each a process."""
     halting = "tests.integration.workers.halting_labels"
-    labels = ["-m", halting, url, str(kubeconfig), "STOP", "later", "--stale-after", f"{STALE_AFTER:g}", "--name"]
+    limit = ["--limit", str(DEFAULT_NODES)] if limited else []
+    labels = [
+        "-m",
+        halting,
+        url,
+        str(kubeconfig),
+        "STOP",
+        "later",
+        "--stale-after",
+        f"{STALE_AFTER:g}",
+        *limit,
+        "--name",
+    ]
     commands: dict[str, Callable[[str], list[str]]] = {
         "watch": lambda _: tas("watch", "--kubeconfig", str(kubeconfig), bus=url),
         "materialize": lambda _: tas("materialize", bus=url),
@@ -150,7 +162,7 @@ async def play(
         ):
             await stack.enter_async_context(meanwhile(work))
         running = (
-            processes(server.url, kubeconfig, folder)
+            processes(server.url, kubeconfig, folder, limited=limited)
             if as_processes
             else tasks(server.url, kubeconfig, judge.clocks, LIMITED if limited else OFF)
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 import workers.kubernetes.client
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus, RawEntry
+from tas.enforcing.limits import DefaultLimit
 from tests.kubernetes.world import STALE_SECONDS
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.labels import Labels
@@ -81,7 +82,9 @@ def halt_bodies(halt: Halt) -> None:
     workers.kubernetes.client._Body = HaltingBody  # type: ignore[misc]
 
 
-async def main(url: str, kubeconfig: Path, halt: Halt, *, worker: str, name: str, stale_after: float) -> int:
+async def main(
+    url: str, kubeconfig: Path, halt: Halt, *, worker: str, name: str, stale_after: float, limit: int | None
+) -> int:
     registry = new_registry()
     async with (
         stop_signals() as stop,
@@ -91,7 +94,8 @@ async def main(url: str, kubeconfig: Path, halt: Halt, *, worker: str, name: str
         assert isinstance(bus, HaltingBus)
         bus.halt = halt
         halt_bodies(halt)
-        brake = BrakeSettings(policy=None, over_all=None, flap_budget=0)  # a history may use this replica
+        policy = None if limit is None else DefaultLimit(0, limit)
+        brake = BrakeSettings(policy=policy, over_all=None, flap_budget=0)  # a history may use this replica
         replica: Labels | Marks
         if worker == "labels":
             replica = Labels(bus, client, registry=registry, default_stale_after=stale_after, brake=brake)
@@ -109,11 +113,12 @@ if __name__ == "__main__":
     parser.add_argument("--worker", choices=("labels", "marks"), default="labels")
     parser.add_argument("--name", default="labels", help="its name in the user agent")
     parser.add_argument("--stale-after", type=float, default=STALE_SECONDS)
+    parser.add_argument("--limit", type=int, help="how many nodes may have labels of a policy without its own limit")
     given = parser.parse_args()
     halting = Halt(signal.Signals[f"SIG{given.signal}"], given.line)
     # Not with the event loop: the handlers must run before the next line of the program.
     for named, number in SIGNALS.items():
         signal.signal(number, partial(halting.handle, named))
     configure_logging(LogFormat.JSON, LogLevel.INFO)
-    options = {"worker": given.worker, "name": given.name, "stale_after": given.stale_after}
+    options = {"worker": given.worker, "name": given.name, "stale_after": given.stale_after, "limit": given.limit}
     sys.exit(asyncio.run(main(given.bus, given.kubeconfig, halting, **options)))
