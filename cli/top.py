@@ -13,6 +13,7 @@ from cli.console import new_console
 from cli.options import settings_command
 from cli.queries.query import ask
 from cli.settings import Settings
+from cli.up.cards import Cards
 from cli.up.live import LiveView, cluster_rows
 from tas.enforcing.pod import PodKey
 from workers.following.followed_view import FollowedView
@@ -37,6 +38,7 @@ async def _top(bus: Bus, url: str, settings: Settings) -> int:
     followed = FollowedView(bus, default_stale_after=settings.stale_after)
     pods = _Pods(bus)
     freezes = Freezes(bus)
+    cards = Cards(bus)
     live = LiveView(
         followed,
         answers_url=f"http://{settings.extender_health}/answers",
@@ -45,10 +47,11 @@ async def _top(bus: Bus, url: str, settings: Settings) -> int:
         cluster=lambda: pods.rows(followed),
         file_problems=lambda: followed.file_problems,
         freezes=freezes,
+        cards=cards.rows,
         no_events="no warning of tas top itself; the workers have logs of their own",
     )
     async with stop_signals() as stop:
-        tasks = [asyncio.create_task(part.run()) for part in (followed, pods, freezes, live)]
+        tasks = [asyncio.create_task(part.run()) for part in (followed, pods, freezes, cards, live)]
         stopped = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)

@@ -57,6 +57,21 @@ def print_cards(nodes: Sequence[CardsExplanation], now: float, *, empty: str = "
             echo(f"{node.node}: {problem}")
 
 
+def card_rows(nodes: Iterable[CardsExplanation]) -> dict[str, str]:
+    """Each card in one line, by node and name: what is in use of each resource, the state, and the pods."""
+    rows = {}
+    for node in nodes:
+        for card in node.cards:
+            uses = []
+            for resource, use in card.resources.items():
+                name = resource.removeprefix(RESOURCE_PREFIX)
+                uses.append(f"{name} {amount_text(use.used)}/{amount_text(use.capacity)} {bar(use)}")
+            pods = ", ".join(dict.fromkeys(each.pod.removeprefix("default/") for each in card.pods))
+            state = [*state_texts(card), *([] if node.hold_known else [UNKNOWN_HOLD])]
+            rows[f"{node.node} {card.card}"] = "; ".join(["  ".join(uses), *state, f"pods: {pods or '–'}"])
+    return rows
+
+
 def print_pod_cards(cards: PodCards) -> None:
     """Prints which cards of each node a pod has or would get, and why the others do not serve."""
     if cards.refusal:

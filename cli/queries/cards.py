@@ -44,17 +44,18 @@ async def devices_of_nodes(bus: Bus) -> dict[str, NodeDevices]:
     return {
         node: devices
         for node in inventories.keys() | holds.keys()
-        if (devices := _devices(inventories.get(node), holds.get(node))) is not None
+        if (devices := node_devices(inventories.get(node), holds.get(node))) is not None
     }
 
 
 async def devices_of_node(bus: Bus, node: str) -> NodeDevices | None:
     """The cards of one node; None if neither it nor its pods have any."""
     inventory, hold = (await NODE_INVENTORY.get(bus, node)).readable(), (await NODE_HOLDS.get(bus, node)).readable()
-    return _devices(inventory, hold)
+    return node_devices(inventory, hold)
 
 
-def _devices(inventory: NodeInventory | None, hold: NodeHold | None) -> NodeDevices | None:
+def node_devices(inventory: NodeInventory | None, hold: NodeHold | None) -> NodeDevices | None:
+    """The cards of a node by its records; None if neither it nor its pods have any."""
     if inventory is None:
         return NodeDevices(Inventory(), NO_FACTS, hold.hold()) if hold is not None and hold.pods else None
     # The hold of an earlier node of this name says nothing about this one.

@@ -64,7 +64,8 @@ class LiveView:
     Another worker keeps `followed` up to date. `answers_url` is `/answers` of the extender's health port. `hints` are
     commands that the user can try; the last one is always shown. `cluster` returns the rows of the section `cluster`:
     text by name. `file_problems` returns what is wrong with the files of policies. `freezes` follows why labels are
-    frozen; another worker runs it. `no_events` is shown without events.
+    frozen; another worker runs it. `cards` returns the rows of the section `cards`; without rows it is not
+    shown. `no_events` is shown without events.
     """
 
     name = "live"
@@ -79,6 +80,7 @@ class LiveView:
         cluster: Callable[[], Mapping[str, str]],
         file_problems: Callable[[], FileProblems],
         freezes: Freezes,
+        cards: Callable[[], Mapping[str, str]],
         no_events: str = "none yet",
     ) -> None:
         self._answers_url = answers_url
@@ -87,6 +89,7 @@ class LiveView:
         self._cluster = cluster
         self._file_problems = file_problems
         self._freezes = freezes
+        self._cards = cards
         self._no_events = no_events
         self._history: deque[Text] = deque(maxlen=KEPT_EVENTS)
         self._followed = followed
@@ -126,6 +129,7 @@ class LiveView:
             self._nodes(now, width),
             self._cluster_lines(width),
             self._policy_lines(now, width),
+            *self._card_sections(width),
             self._answer_lines(width),
             self._event_lines(height),
         ]
@@ -204,6 +208,11 @@ class LiveView:
         rows = [(Text(name), Text(text)) for name, text in self._cluster().items()]
         rows = rows or [(Text("none", style="dim"), Text())]
         return aligned([(Text("cluster"), Text()), *rows], width, flexible=1)
+
+    def _card_sections(self, width: int) -> list[list[Text]]:
+        """The section `cards`, unless there are none."""
+        rows = [(Text(name), Text(text)) for name, text in self._cards().items()]
+        return [aligned([(Text("cards"), Text()), *rows], width, flexible=1)] if rows else []
 
     def _policy_lines(self, now: float, width: int) -> list[Text]:
         if not self._view.policies:
@@ -297,6 +306,8 @@ class LiveView:
             yield "others", f"policies: {counted(others, 'more problem')} of files", ""
         for name, text in self._cluster().items():
             yield f"cluster {name}", f"cluster: {name}: {text}", ""
+        for name, text in self._cards().items():
+            yield f"cards {name}", f"cards: {name}: {text}", ""
 
     def _print_event(self, line: str) -> None:
         self._line(event_line(line).plain)  # with local time, as in all other lines

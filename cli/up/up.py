@@ -15,6 +15,7 @@ from cli.discovery import bus_url, running_bus
 from cli.options import settings_command
 from cli.settings import EMBEDDED, Settings
 from cli.up.applied import AppliedPolicies, StoredProblems
+from cli.up.cards import Cards
 from cli.up.live import LiveView, cluster_rows
 from cli.up.simulated import SimulatedNodes, SimulatedPods
 from cli.wiring import all_workers, process, run_process
@@ -59,6 +60,7 @@ async def _up(settings: Settings) -> int:
         request = _write_request(folder / "filter", f"http://{settings.listen}{PREFIX}")
         applied = AppliedPolicies(sandbox.cluster, directory)
         freezes = Freezes(bus)
+        cards = Cards(bus)
         live = LiveView(
             followed,
             answers_url=f"http://{settings.health_listen}/answers",
@@ -67,6 +69,7 @@ async def _up(settings: Settings) -> int:
             cluster=lambda: _cluster(sandbox.cluster),
             file_problems=lambda: applied.file_problems,
             freezes=freezes,
+            cards=cards.rows,
         )
         simulated = SimulatedNodes(await parts.connect(url, "simulated"), followed, SIMULATED_NODES)
         for part in (
@@ -74,6 +77,7 @@ async def _up(settings: Settings) -> int:
             StoredProblems(bus, applied),
             followed,
             freezes,
+            cards,
             simulated,
             SimulatedPods(sandbox.cluster),
             live,

@@ -1,5 +1,6 @@
 """GPU cards as `tas get gpus` and `tas explain` print them, from records on a real bus."""
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -8,11 +9,13 @@ import pytest
 
 from bus.buckets import HOLDS, NODES
 from bus.connection import Bus
+from bus.kinds import NODE_HOLDS
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory
 from bus.subjects import hold_key, node_inventory_key
+from cli.up.cards import Cards
 from tests.integration.cli.tas import Tas
-from tests.integration.servers import Server
+from tests.integration.servers import Server, eventually
 from tests.unit.tas.devices.notation import Node
 from workers.process.manifests import MAX_BYTES
 
@@ -83,6 +86,15 @@ async def test_get_gpus_as_json_has_every_fact(tas: Tas, bus: Bus) -> None:
     assert [problem["field"] for problem in one["problems"]] == [f"{PACKAGE}xe-links"]
 
 
+async def test_pods_of_a_node_without_inventory_are_shown_and_an_empty_hold_is_not(tas: Tas, bus: Bus) -> None:
+    for name, described in (("gone", "; card0: i1"), ("empty", "")):
+        hold = NodeHold(uid="uid", pods=Node(described).hold.pods)
+        await bus.put(HOLDS, hold_key(name), encode(hold), revision=0, read_at=time.monotonic())
+    (node,) = (await tas("get", "gpus", "--json")).json
+    assert (node["node"], node["hold_known"]) == ("gone", True)
+    assert [(each["card"], each["exists"]) for each in node["cards"]] == [("card0", False)]
+
+
 async def test_a_hold_that_cannot_be_read_is_reported_and_hides_no_other_node(tas: Tas, bus: Bus) -> None:
     await put_gpu_nodes(bus)
     await put_node(bus, "gpu-4", "N(0) i1", hold_uid=None)
@@ -122,6 +134,25 @@ async def test_explain_pod_says_for_each_node_which_card_lacks_what(tas: Tas, bu
     assert lines[at + 1] == "card0: gpu.intel.com/millicores: needs 600, 500 free"
     assert lines[at + 2] == "card1: disabled by bad, hot"
     assert (await tas("explain", "pod", "new", "--manifest", str(file), "--json")).json["now"] is None
+
+
+async def test_the_live_view_follows_the_cards(bus: Bus) -> None:
+    cards = Cards(bus)
+    task = asyncio.create_task(cards.run())
+    try:
+        assert cards.rows() == {}
+        await put_node(bus, "gpu-1", "N(0) i10 ; card0: i1")
+        await eventually(lambda: cards.rows() == {"gpu-1 card0": "i915 1/10 █░░░░░░░░░; pods: used"})
+        entry = await NODE_HOLDS.get(bus, "gpu-1")
+        await NODE_HOLDS.delete(bus, "gpu-1", revision=entry.revision, read_at=time.monotonic())
+        unknown = "i915 0/10 ----------; nobody knows yet who has the cards of the node; pods: –"
+        await eventually(lambda: cards.rows() == {"gpu-1 card0": unknown})
+        await put_node(bus, "gpu-2", "N(0) i1")
+        await eventually(lambda: "gpu-2 card0" in cards.rows())
+        await bus.api(f"STREAM.DELETE.{HOLDS.stream}")
+        await eventually(lambda: cards.rows()["gpu-2 card0"].startswith("i915 0/1 ----------; nobody knows yet"))
+    finally:
+        task.cancel()
 
 
 LIMITS = {f"{PACKAGE}i915": 1, f"{PACKAGE}millicores": 600}

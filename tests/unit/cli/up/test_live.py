@@ -56,7 +56,12 @@ METRICS = ("cpu_percent", "disk_used_percent", "health_metric", "load1", "memory
 
 
 def live(
-    width: int, height: int, *events: str, file_problems: FileProblems | None = None, frozen: Sequence[str] = ()
+    width: int,
+    height: int,
+    *events: str,
+    file_problems: FileProblems | None = None,
+    frozen: Sequence[str] = (),
+    cards: dict[str, str] | None = None,
 ) -> LiveView:
     now = time.time()
     view = View()
@@ -79,6 +84,7 @@ def live(
         cluster=lambda: {f"node-{n}": "labels: –; pods: –" for n in range(1, 5)},
         file_problems=lambda: file_problems or FileProblems(listed=(PROBLEM,)),
         freezes=cast("Freezes", SimpleNamespace(texts=lambda _: frozen)),
+        cards=lambda: cards or {},
     )
     for line in events:
         shown.add_event(line)
@@ -100,6 +106,18 @@ def test_every_section_is_visible_and_no_line_is_too_long(width: int, height: in
     for section in ("tas publish", "nodes", "cluster", "policies", "answers", "events"):
         assert any(line.startswith(section) for line in lines), section
     assert sum(line.startswith("node-") and "health_metric 1 0s" in line for line in lines) == 4
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (160, 50)])
+def test_cards_have_a_section_if_there_are_any(width: int, height: int) -> None:
+    cards = {f"gpu-{number} card0": "i915 1/10 █░░░░░░░░░" for number in range(1, 9)}
+    lines = rendered(live(width, height, BROKEN, cards=cards))
+    assert len(lines) <= height
+    at = next(index for index, line in enumerate(lines) if line.startswith("cards"))
+    assert lines[at + 1].split() == ["gpu-1", "card0", "i915", "1/10", "█░░░░░░░░░"]
+    for section in ("nodes", "cluster", "policies", "answers", "events"):
+        assert any(line.startswith(section) for line in lines), section
+    assert not any(line.startswith("cards") for line in rendered(live(width, height, BROKEN)))
 
 
 def test_metrics_are_not_cut_but_counted() -> None:

@@ -99,10 +99,10 @@ def test_a_disabled_tile_is_not_free_and_other_tiles_are() -> None:
 
 
 def test_a_card_and_a_tile_that_only_a_pod_names_are_shown_as_a_problem() -> None:
-    cards = explained("N(0) i1 t1 ; card0: gt5 ; card7: i1 gt0")
+    cards = explained("N(0) i1 t1 ; card0: gt1 ; card7: i1 gt0")
     assert uses(cards, "card7") == {"i915": (0, 1, 0), "tiles": (0, 1, 0)}
     assert card(cards, "card7").problem == "the node has no such card"
-    assert [(tile.tile, tile.exists) for tile in card(cards, "card0").tiles] == [("gt0", True), ("gt5", False)]
+    assert [(tile.tile, tile.exists) for tile in card(cards, "card0").tiles] == [("gt0", True), ("gt1", False)]
 
 
 def test_more_in_use_than_there_is_is_a_problem_and_leaves_nothing() -> None:
