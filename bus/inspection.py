@@ -52,11 +52,10 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
     late: dict[str, list[str]] = {}
     stuck: list[str] = []
     for of, answer in known.items():
-        names = _late(answer)
-        if server.cluster and (not _has_leader(answer) or 2 * len(names) > _copies(answer)):
+        if server.cluster and not has_majority(answer):
             stuck.append(of.stream)
             continue  # nobody knows then which copies are up to date
-        for name in names:
+        for name in late_copies(answer):
             late.setdefault(name, []).append(of.stream)
     facts = BusFacts(
         address=bus.address,
@@ -114,7 +113,15 @@ def _copies(answer: dict[str, Any]) -> int:
     return copies if isinstance(copies, int) else 1
 
 
-def _late(answer: dict[str, Any]) -> list[str]:
+def has_majority(answer: dict[str, Any]) -> bool:
+    """Whether a stream in a cluster has a leader that most copies follow.
+
+    For some seconds a server that has lost all others still calls itself the leader.
+    """
+    return _has_leader(answer) and 2 * len(late_copies(answer)) <= _copies(answer)
+
+
+def late_copies(answer: dict[str, Any]) -> list[str]:
     """The servers whose copy of a stream is offline or behind."""
     replicas = _cluster(answer).get("replicas") or ()
     return [str(each.get("name")) for each in replicas if each.get("offline") or not each.get("current")]

@@ -122,13 +122,30 @@ async def _request(url: Url, tls: Tls | None, host: str) -> tuple[Request | Miss
     Raises aiohttp.ClientConnectorDNSError if this machine does not know the name.
     """
     request = Request(url=str(url), reach=Reach.FAILED)
-    context: ssl.SSLContext | None = None
-    if url.scheme == "https":
-        made = await asyncio.to_thread(_context, tls)
-        if isinstance(made, Missing):
-            return made, made
-        context = made
-        request = await _with_certificates(request, url, tls, host)
+    if url.scheme != "https":
+        return await _answered(request, url, tls, host, None)
+    context = await asyncio.to_thread(_context, tls)
+    if isinstance(context, Missing):
+        return context, context
+    # At the same time: each waits for an extender that hangs.
+    seen = asyncio.create_task(_with_certificates(request, url, tls, host))
+    try:
+        answered, clock = await _answered(request, url, tls, host, context)
+    finally:
+        certified = await seen
+    return msgspec.structs.replace(
+        answered,
+        verifies=certified.verifies,
+        presented=certified.presented,
+        expires=certified.expires,
+        client_expires=certified.client_expires,
+    ), clock
+
+
+async def _answered(
+    request: Request, url: Url, tls: Tls | None, host: str, context: ssl.SSLContext | None
+) -> tuple[Request, Offset | Missing]:
+    """`request` with how it ended, and the clock of who answers. Raises aiohttp.ClientConnectorDNSError."""
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     clock: Offset | Missing = Missing("the extender does not answer")
     asked = time.time()
@@ -149,7 +166,8 @@ async def _request(url: Url, tls: Tls | None, host: str) -> tuple[Request | Miss
             via = next((f"{name}: {value}" for name in names if (value := response.headers.get(name))), "")
             server = response.headers.get(SERVER)
             answer = f"code {response.status}" + (f", {SERVER}: {server}" if server else "")
-            refused = context is not None and response.status == 403
+            # The extender forbids without the header; whoever else forbids has not asked it.
+            refused = context is not None and response.status == 403 and not server
             return msgspec.structs.replace(
                 request,
                 reach=Reach.REFUSED if refused else Reach.ANSWERED,

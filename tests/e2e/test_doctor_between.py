@@ -91,6 +91,10 @@ async def test_a_proxy_in_front_of_the_extender(site: Installation, tmp_path: Pa
         assert "(code 502, Server: nginx/1.22.1)" in found["extender.reached"][0]["what"]
         assert "502 Bad Gateway" in await asyncio.to_thread(site.run, found["extender.reached"][0]["run"])
         assert {found[check][0]["severity"] for check in ("extender.client", "proxy.extender")} == {"unknown"}
+        # The proxy forbids, not the extender: the certificate of the scheduler is not to blame.
+        proxy.status = HTTPStatus.FORBIDDEN
+        found = await site.has("extender.reached", "extender.client", "proxy.extender")
+        assert found["extender.client"][0]["severity"] == "unknown"
     await site.has()
 
 
@@ -216,19 +220,26 @@ async def test_certificates_that_have_expired(site: Installation) -> None:
 
 
 class Prometheus:
-    """Answers instant queries as its `mode` says: well, by an error, never, or without a series."""
+    """Answers instant queries well, by an error, never, or without a series ("dry")."""
 
     def __init__(self) -> None:
-        self.mode = "well"
         self.url = ""
+        self._mode = "well"
+        self._changed = asyncio.Event()
+
+    def answers(self, mode: str) -> None:
+        """From now on; requests without an answer get one."""
+        self._mode = mode
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def answer(self, _request: web.Request) -> web.Response:
-        if self.mode == "never":
-            await asyncio.Event().wait()
-        if self.mode == "error":
+        while self._mode == "never":
+            await self._changed.wait()
+        if self._mode == "error":
             return web.Response(status=500, text="storage is broken")
         series = [{"metric": {"node": node}, "value": [time.time(), "0"]} for node in NODES]
-        result = [] if self.mode == "dry" else series
+        result = [] if self._mode == "dry" else series
         return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
 
 
@@ -277,7 +288,7 @@ async def test_a_prometheus_that_fails_hangs_or_is_dry(site: Installation) -> No
                 ("error", "with status 500"),
                 ("never", "no answer within"),
             ):
-                prometheus.mode = mode
+                prometheus.answers(mode)
 
                 async def is_said(reason: str = reason) -> bool:
                     (found,) = (await site.has("metrics.sources"))["metrics.sources"]
@@ -286,7 +297,7 @@ async def test_a_prometheus_that_fails_hangs_or_is_dry(site: Installation) -> No
 
                 await eventually(is_said)
             assert "failing" in await asyncio.to_thread(site.run, "tas get sources")
-            prometheus.mode = "well"
+            prometheus.answers("well")
             await site.has()
     await forget(site, "prometheus")
 
