@@ -164,6 +164,10 @@ async def _answered(
             ours = _is_ours(await body_start(response))
             names = (*PROXY_HEADERS, SERVER) if ours else PROXY_HEADERS
             via = next((f"{name}: {value}" for name in names if (value := response.headers.get(name))), "")
+            if via or not ours:
+                clock = Missing(
+                    f"the time is perhaps that of a proxy ({via})" if via else "the extender did not answer"
+                )
             server = response.headers.get(SERVER)
             answer = f"code {response.status}" + (f", {SERVER}: {server}" if server else "")
             # The extender forbids without the header; whoever else forbids has not asked it.

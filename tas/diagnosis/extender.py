@@ -128,8 +128,9 @@ def _request(facts: ExtenderFacts) -> Iterator[Finding]:
         yield from _expires(request, facts.now)
     if request.via:
         what = f"{request.url} answers through a proxy: {request.via}"
-        mend = "let the scheduler reach the extender directly: NO_PROXY in its manifest, or another urlPrefix"
-        yield finding("proxy.extender", Severity.WARNING, what, mend)
+        mend = "let the scheduler reach the extender directly: NO_PROXY in its manifest, or another urlPrefix by this"
+        run = f"{CONFIGURE} --telemetry-url https://HOST:9001"
+        yield finding("proxy.extender", Severity.WARNING, what, mend, run=run)
     elif request.reach is Reach.ANSWERED and request.ours:
         yield ok("proxy.extender", "the answer has no trace of a proxy")
     else:

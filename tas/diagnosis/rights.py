@@ -57,6 +57,7 @@ ACCOUNTS: Mapping[str, tuple[Right, ...]] = {
         *_rights("get list", "taspolicies", group=_POLICIES),
     ),
     "tas-notify": _rights("create patch", "events", group="events.k8s.io"),
+    "tas-gpu": (*_rights("get", "pods"), *_rights("create", "pods/binding")),
 }
 """The rights of each account in deploy/rbac."""
 

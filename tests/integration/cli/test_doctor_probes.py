@@ -58,6 +58,7 @@ def extender(**headers: str) -> web.Application:
     app.add_routes([version_route()])
 
     async def add(_request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.pop("Server", None)  # as the extender does
         response.headers.update(headers)
 
     app.on_response_prepare.append(add)
@@ -171,6 +172,12 @@ async def test_a_proxy_and_another_program_are_seen(tmp_path: Path) -> None:
     async with serving(extender(Via="1.1 squid"), None, None, tmp_path) as url:
         found = await request_of(url, None)
         assert (found.ours, found.via) == (True, "Via: 1.1 squid")
+    # Common proxies name only themselves, and put their own time into the answer.
+    async with serving(extender(Server="nginx/1.22.1"), None, None, tmp_path) as url:
+        read = await asked(url, None)
+        assert isinstance(read.request, Request)
+        assert (read.request.ours, read.request.via) == (True, "Server: nginx/1.22.1")
+        assert isinstance(read.clock, Missing)
     async with serving(web.Application(), None, None, tmp_path) as url:
         found = await request_of(url, None)
         assert (found.reach, found.ours) == (Reach.ANSWERED, False)
