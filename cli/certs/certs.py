@@ -135,10 +135,9 @@ class _Run:
             self.say(f"{'created' if step.before is None else 'replaced'}: {step.path}")
 
     def end(self) -> int:
-        """Prints the Secret, if it is wanted. Raises TlsError."""
+        """Prints the Secret, if it is wanted."""
         if self.secret:
             files = {name: self.directory / name for name in ("tls.crt", "tls.key", AUTHORITIES)}
-            _check_pair(files["tls.crt"], files["tls.key"])
             echo(secret_manifest({name: path.read_bytes() for name, path in files.items()}, self.namespace), nl=False)
         return 0
 
@@ -189,6 +188,8 @@ def _renew(*, force: bool, before: int, new_ca: bool, drop_old_ca: bool, **given
         raise click.UsageError("--force, --new-ca and --drop-old-ca are separate steps")
     run = _run_of(**given)
     signer = signer_of(run.authorities, run.key_file, run.now)
+    if run.secret and (new_ca or drop_old_ca):  # these steps do not mend a pair, and must fail before they write
+        _check_pair(run.directory / "tls.crt", run.directory / "tls.key")
     if new_ca:
         _add_authority(run, signer)
     elif drop_old_ca:

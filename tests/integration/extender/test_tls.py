@@ -100,9 +100,16 @@ class Served:
 
 
 def client_context(
-    folder: Path, client: Pair | None, *, version: ssl.TLSVersion | None = None, trusts: Authority = AUTHORITY
+    folder: Path,
+    client: Pair | None,
+    *,
+    version: ssl.TLSVersion | None = None,
+    trusts: Authority = AUTHORITY,
+    ciphers: str | None = None,
 ) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=trusts.certificate.decode())
+    if ciphers is not None:
+        context.set_ciphers(ciphers)
     if version is not None:
         if version < ssl.TLSVersion.TLSv1_2:
             context.set_ciphers("DEFAULT:@SECLEVEL=0")
@@ -171,6 +178,19 @@ async def test_facts_H6_no_client_certificate_and_tls_1_1_fail_the_handshake(ser
 
     await served.count("no_certificate")
     await served.count("protocol")
+
+
+async def test_a_cipher_without_authenticated_encryption_is_refused(served: Served) -> None:
+    """The client offers no other one, and the key of the server fits to it."""
+    await served.refuses(SCHEDULER, version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES128-SHA256")
+    await served.count("protocol")
+
+
+async def test_each_certificate_of_the_file_is_trusted_also_one_that_is_no_root(folder: Folder) -> None:
+    folder.swap(authorities=SCHEDULER.certificate)
+    async with serving(folder) as served:
+        assert (await served.ask()).status == 200
+        await served.refuses(AUTHORITY.client("system:kube-scheduler"))
 
 
 async def test_plain_http_on_the_tls_port_is_refused_counted_and_logged_once_for_each_peer(served: Served) -> None:
@@ -271,8 +291,9 @@ async def test_an_added_authority_keeps_connections_and_a_removed_authority_is_n
         assert await asyncio.wait_for(busy.reader.read(), PATIENCE) == b""
 
 
-async def test_a_session_is_not_resumed_after_its_authority_was_removed(served: Served, folder: Folder) -> None:
-    context = client_context(folder.path.parent, SCHEDULER, version=ssl.TLSVersion.TLSv1_2)
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_session_is_not_resumed(served: Served, folder: Folder, version: ssl.TLSVersion) -> None:
+    context = client_context(folder.path.parent, SCHEDULER, version=version)
 
     def visit(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool]:
         with (
@@ -280,10 +301,14 @@ async def test_a_session_is_not_resumed_after_its_authority_was_removed(served: 
             context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as tls,
         ):
             tls.sendall(request())
-            assert b" 200 " in tls.recv(4096)
+            if not (answer := tls.recv(4096)):
+                raise ConnectionError
+            assert b" 200 " in answer
             return tls.session, bool(tls.session_reused)
 
     session, _ = await asyncio.to_thread(visit, None)
+    _, reused = await asyncio.to_thread(visit, session)
+    assert not reused
     folder.swap(authorities=STRANGER.certificate)
     await eventually(lambda: served.metric("tas_tls_reloads_total", result="loaded") == 1)
     with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -426,6 +451,20 @@ def test_invalid_files_are_an_error_with_file_and_reason(tmp_path: Path, files: 
     folder.swap(**{"authorities": AUTHORITY.certificate, **files})  # type: ignore[arg-type]
     with pytest.raises(TlsError, match=words):
         Certificates(folder.files)
+
+
+def test_files_that_change_while_they_are_read_are_not_used(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, times = TlsFiles.read, []
+
+    def replaced_between(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
+        times.append(1)
+        if len(times) == 2:
+            folder.swap(authorities=STRANGER.certificate)
+        return read(files)
+
+    monkeypatch.setattr(TlsFiles, "read", replaced_between)
+    with pytest.raises(TlsError, match="the files changed while they were read"):
+        load_credentials(folder.files)
 
 
 def test_an_encrypted_key_is_refused_without_a_password_prompt(folder: Folder) -> None:

@@ -158,6 +158,18 @@ class TestSecret:
         assert base64.b64decode(secret["data"]["tls.key"]) == before["tls.key"]
         assert changed(folder, before) == set()
 
+    @pytest.mark.parametrize("step", ["--new-ca", "--drop-old-ca"])
+    def test_a_key_of_another_certificate_gives_no_secret_and_changes_nothing(self, folder: Path, step: str) -> None:
+        if step == "--drop-old-ca":
+            done("renew", folder, "--new-ca")
+            done("renew", folder, "--force")
+        (folder / "tls.key").write_bytes((folder / "client.key").read_bytes())
+        before = content(folder)
+        result = tas("renew", folder, step, "--secret")
+        assert (code(result), result.stdout) == (1, "")
+        assert "tls.crt: tls.key is not its key" in message(result)
+        assert changed(folder, before) == set()
+
 
 class TestRenew:
     def test_what_is_not_due_stays(self, folder: Path) -> None:

@@ -131,6 +131,7 @@ def test_an_authority_signs_no_other_authority() -> None:
         (-1, ["is not valid before 2026-06-01"]),
         (0, []),
         (334, []),
+        (335, []),
         (336, ["expires on 2027-06-01, in 29 days"]),
         (365, ["has expired: 2027-06-01"]),
     ],
