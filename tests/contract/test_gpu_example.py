@@ -9,7 +9,7 @@ from tas.devices.assignment import Assignment
 from tas.devices.claim import Claim, ContainerRequest, DevicePod, Options, read_claim
 from tas.devices.hold import EMPTY, Held, Hold, Phase, add
 from tas.devices.inventory import Inventory, read_inventory
-from tas.devices.names import EVICTION_LABEL, EVICTION_VALUE, TILES
+from tas.devices.names import EVICTION_LABEL, EVICTION_VALUE, I915, TILES, XE
 from tas.devices.policy_facts import PolicyFacts, read_policy_facts
 from tas.devices.refusal import Cause, Refusal
 from tas.enforcing.pod import PodKey
@@ -95,6 +95,14 @@ def test_a_card_has_room_for_two_pods_of_the_workload_and_policies_say_which() -
     assert found == [0, 0, 1, 1]
     assert isinstance(refused, Refusal)
     assert refused.cause is Cause.WILL_NOT_FIT
+
+
+def test_the_scheduler_asks_for_pods_with_cards_and_binds_none_that_was_refused() -> None:
+    (configuration,) = documents("scheduler.yaml", "KubeSchedulerConfiguration")
+    (gpu,) = [each for each in configuration["extenders"] if "bindVerb" in each]
+    assert {each["name"] for each in gpu["managedResources"]} == {I915, XE}
+    assert (gpu["ignorable"], gpu["nodeCacheCapable"]) == (False, True)
+    assert not any(each["ignoredByScheduler"] for each in gpu["managedResources"])
 
 
 def test_the_descheduler_selects_the_label_of_the_product() -> None:
