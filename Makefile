@@ -52,10 +52,11 @@ e2e: $(VENV)/.ready     ## a real kube-scheduler asks the extender (needs Go onc
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/pytest tests/e2e $(FEW) 4
 
-nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of the chaos test, 1,000 examples of each property, half an hour under fire, the worked examples
+nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60 of each chaos test, 1,000 examples of each property, half an hour under fire, the worked examples
 	TAS_EXAMPLES=1000 $(BIN)/pytest tests/unit tests/contract $(SPREAD)
 	TAS_REMOVAL_SEEDS=1000 TAS_REMOVAL_PAUSE=60 $(BIN)/pytest tests/integration/test_law_of_removal.py $(FEW) 3
 	TAS_CHAOS_SEEDS=60 $(BIN)/pytest tests/integration/test_chaos.py $(FEW) 3
+	TAS_GPU_SEEDS=60 $(BIN)/pytest tests/integration/test_gpu_chaos.py $(FEW) 3
 	$(BIN)/python -m tests.e2e.binaries
 	TAS_REMOVAL_E2E_SEEDS=40 $(BIN)/pytest tests/e2e/test_law_of_removal.py $(FEW) 3
 	$(MAKE) fire

@@ -1,7 +1,7 @@
 """Extenders for GPU cards over a sandbox and a real nats-server, and what `inventory` would write for them."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from sandbox import Sandbox
 from sandbox.resources import PODS, Object
 from tas.devices.claim import Options
 from tas.devices.hold import Hold
+from tas.extension import NodeView, Pod
 from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
@@ -76,20 +77,18 @@ class Gpus:
         self._kubeconfig = kubeconfig
 
     async def add_nodes(self, **nodes: str) -> None:
-        """Nodes by name in the notation of tests of cards, with their records; then the holds are complete."""
+        """Nodes by name in the notation of tests of cards, with their records."""
         for name, text in nodes.items():
-            node = notation.Node(text)
-            inventory = NodeInventory(uid=f"uid-{name}", inventory=node.inventory, facts=node.facts)
-            hold = NodeHold(uid=f"uid-{name}", pods=node.hold.pods)
             self.sandbox.add_node(name)
-            read_at = time.monotonic()
-            await NODE_INVENTORY.put(self.bus, name, inventory, revision=0, read_at=read_at)
-            await NODE_HOLDS.put(self.bus, name, hold, revision=0, read_at=read_at)
+            await self.add_records(name, text, notation.Node(text).hold)
+
+    async def add_records(self, name: str, text: str, hold: Hold, *, uid: str = "") -> None:
+        """The inventory and the hold of a node; the hold is of a node with this uid, if one is given."""
+        await add_records(self.bus, name, text, hold, uid=uid)
 
     async def complete(self) -> None:
         """All holds of this epoch are stored."""
-        epoch = await answered(partial(self.bus.epoch, HOLDS))
-        await write_synced(self.bus, HOLDS, epoch, count=1, writer="test", cluster=True)
+        await complete(self.bus)
 
     def add_pod(self, name: str, text: str) -> Object:
         """A pod as the scheduler sends it, in the notation of tests of cards."""
@@ -140,6 +139,31 @@ class Gpus:
                 if ready:
                     await eventually(lambda: worker.unready() is None)
                 yield extender
+
+
+async def add_records(bus: Bus, name: str, text: str, hold: Hold, *, uid: str = "") -> None:
+    """As `Gpus.add_records`."""
+    node = notation.Node(text)
+    inventory = NodeInventory(uid=f"uid-{name}", inventory=node.inventory, facts=node.facts)
+    read_at = time.monotonic()
+    await NODE_INVENTORY.put(bus, name, inventory, revision=0, read_at=read_at)
+    await NODE_HOLDS.put(bus, name, NodeHold(uid=uid or inventory.uid, pods=hold.pods), revision=0, read_at=read_at)
+
+
+async def complete(bus: Bus) -> None:
+    """As `Gpus.complete`."""
+    epoch = await answered(partial(bus.epoch, HOLDS))
+    await write_synced(bus, HOLDS, epoch, count=1, writer="test", cluster=True)
+
+
+class UnusedCards:
+    """An extension: only nodes of which nobody uses a card."""
+
+    def __init__(self, nodes: NodeView) -> None:
+        self._cards = nodes.cards()
+
+    def filter(self, _pod: Pod, candidates: Collection[str], _now: float) -> dict[str, str]:
+        return {node: "in use" for node in candidates if (found := self._cards.get(node)) is None or found.hold.pods}
 
 
 @asynccontextmanager

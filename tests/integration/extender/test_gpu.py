@@ -6,22 +6,40 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
+from bus.buckets import HOLDS, NODES, POLICIES, SYNCED
 from bus.connection import Bus
-from bus.kinds import NODE_HOLDS
+from bus.kinds import NODE_HOLDS, synced_of
+from bus.records.synced import Synced
 from sandbox.faults import Call, Drop, Faults
 from sandbox.resources import PODS, Object
 from tas.devices.annotations import parse_cards, parse_tiles
-from tas.devices.hold import Phase
+from tas.devices.claim import Options
+from tas.devices.hold import EMPTY, Phase
+from tas.extender.cards import CardsDecider
+from tas.extender.decision import Binding
+from tas.scoring.cards import CardScore
+from tests.e2e.processes import free_ports
 from tests.integration.bus.limits import long_limits
 from tests.integration.extender.gpu import NAMESPACE, Extender, Gpus, gpus
 from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.running import running
 from tests.unit.tas.devices.device_plugin import DevicePlugin, Pending
-from workers.serving.binder import Result
+from workers.following.synced import write_synced
+from workers.kubernetes.client import KubernetesClient
+from workers.process.address import Address
+from workers.serving.binder import CardBinder, Result
+from workers.serving.extender import ExtenderWorker
 
 __all__ = ["long_limits"]
 
@@ -108,9 +126,54 @@ async def test_BND_01_a_pod_that_no_filter_request_showed_is_read_and_must_have_
         other = pod | {"metadata": pod["metadata"] | {"uid": "other"}}
         assert "other was to be bound" in await extender.bind(other, "a")
         assert "not found" in await extender.bind(pod | {"metadata": pod["metadata"] | {"name": "absent"}}, "a")
+        await extender.filter(pod, "a")
+        renamed = world.add_pod("renamed", "A{i1}")
+        with_its_name = pod | {"metadata": pod["metadata"] | {"name": "renamed"}}
+        text = await extender.bind(with_its_name, "a")
+        assert f"has the uid {renamed['metadata']['uid']}" in text
         assert (await world.hold("a")).pods == {}
         assert await extender.bind(pod, "a") == ""
     assert annotations(world.pod("p")) == {"gas-container-cards": "card0"}
+
+
+async def test_the_hold_of_another_node_of_the_name_gives_no_cards(world: Gpus) -> None:
+    world.sandbox.add_node("a")
+    await world.add_records("a", "N(0) i2", EMPTY, uid="of the node before")
+    await world.complete()
+    pod = world.add_pod("p", "A{i1}")
+    async with world.extender() as extender:
+        assert (await extender.filter(pod, "a"))["FailedNodes"].keys() == {"a"}
+        assert "not known yet" in await extender.bind(pod, "a")
+    assert "nodeName" not in world.pod("p")["spec"]
+
+
+async def test_a_binder_that_has_not_noticed_a_wipe_gives_no_cards(world: Gpus, tmp_path: Path) -> None:
+    """The hold of the new epoch may lack pods that a binder of the old epoch has just bound."""
+    await world.add_nodes(a="N(0) i2")
+    pod = world.add_pod("p", "A{i1}")
+    known = Synced(epoch="of the epoch before", count=1, time=datetime.now(UTC), writer="test", cluster=True)
+    metadata = pod["metadata"]
+    asked = Binding(namespace=NAMESPACE, name="p", uid=metadata["uid"], node="a")
+    async with KubernetesClient.connect(world.sandbox.kubeconfig(tmp_path / "config"), worker="gpu") as client:
+        synced: list[Synced | None] = [known]
+        binder = CardBinder(
+            world.bus,
+            client,
+            CardsDecider({}, options=Options(), by=CardScore.PACK),
+            options=Options(),
+            synced=lambda: synced[0],
+            registry=CollectorRegistry(),
+        )
+        assert "after a wipe of the bus the holds are not complete" in str(await binder.bind(asked, 0.0))
+        await world.complete()
+        assert "after a wipe of the bus the holds are not complete" in str(await binder.bind(asked, 0.0))
+        synced[0] = (await answered(lambda: synced_of(HOLDS).get(world.bus, SYNCED))).readable()
+        assert await binder.bind(asked, 0.0) is None
+        synced[0] = None
+        assert "after a wipe of the bus the holds are not complete" in str(
+            await binder.bind(msgspec.structs.replace(asked, node="b"), 0.0)
+        )
+    assert world.pod("p")["spec"]["nodeName"] == "a"
 
 
 async def test_LIF_04_nobody_answers_before_the_holds_of_this_epoch_are_complete(world: Gpus, server: Server) -> None:
@@ -136,6 +199,12 @@ async def test_LIF_04_nobody_answers_before_the_holds_of_this_epoch_are_complete
         await eventually(lambda: extender.worker.unready() is not None)
         assert "HOLDS" in await refused("filter", asked)
         assert "HOLDS" in await refused("bind", binding)
+        await world.bus.wait_connected()
+        await answered(lambda: world.add_records("b", "N(0) i2", EMPTY))
+        await world.complete()
+        await eventually(lambda: extender.worker.unready() is None)
+        # Nothing of the old epoch counts: node a has no hold yet.
+        assert (await extender.filter(pod, "a", "b"))["NodeNames"] == ["b"]
     assert "nodeName" not in world.pod("p")["spec"]
 
 
@@ -211,6 +280,48 @@ async def test_a_binding_without_an_answer_leaves_the_reservation(world: Gpus, m
         assert held.until > time.time() + 60
 
 
+async def test_a_binding_is_not_sent_when_its_reads_are_old(world: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A binder may be stopped at any line: the reservation must not end, or be lost in a wipe, before its Binding."""
+    monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", -1.0)
+    await world.add_nodes(a="N(0) i1")
+    await world.complete()
+    pod = world.add_pod("p", "A{i1}")
+    async with world.extender() as extender:
+        await extender.filter(pod, "a")
+        assert "read 0.0 s ago" in await extender.bind(pod, "a")
+        assert (await world.hold("a")).pods == {}
+    assert "nodeName" not in world.pod("p")["spec"]
+
+
+async def test_an_installed_extension_has_the_cards_of_nodes(world: Gpus) -> None:
+    for bucket in (NODES, POLICIES):
+        epoch = await answered(partial(world.bus.epoch, bucket))
+        await write_synced(world.bus, bucket, epoch, count=0, writer="test", cluster=False)
+    await world.add_nodes(full="N(0) i1 ; card0: i1", free="N(0) i1")
+    await world.complete()
+    own = EntryPoint("own", "tests.integration.extender.gpu:UnusedCards", "tas.extenders")
+    listen = Address("127.0.0.1", *free_ports(1))
+    worker = ExtenderWorker(
+        world.bus,
+        listen=listen,
+        registry=CollectorRegistry(),
+        default_stale_after=60.0,
+        max_body_bytes=1 << 20,
+        extensions=[own],
+    )
+    asked = {"Pod": world.add_pod("p", "A{i1}"), "Nodes": None, "NodeNames": ["full", "free", "unknown"]}
+    async with running(worker), aiohttp.ClientSession() as session:
+
+        async def knows_the_cards() -> bool:
+            try:
+                async with session.post(f"http://{listen}/own/filter", json=asked) as answer:
+                    return answer.status == 200 and (await answer.json())["NodeNames"] == ["free"]
+            except aiohttp.ClientError:
+                return False
+
+        await eventually(knows_the_cards)
+
+
 async def test_a_pod_that_is_another_one_or_elsewhere_by_now_gets_no_cards(world: Gpus) -> None:
     await world.add_nodes(a="N(0) i1", b="N(0) i1")
     await world.complete()
@@ -221,7 +332,8 @@ async def test_a_pod_that_is_another_one_or_elsewhere_by_now_gets_no_cards(world
         for pod in (replaced, gone):
             world.sandbox.cluster.delete(PODS, NAMESPACE, pod["metadata"]["name"])
         world.add_pod("replaced", "A{i1}")
-        target: Object = {"metadata": {"name": "else"}, "target": {"kind": "Node", "name": "b"}}
+        same = {"name": "else", "annotations": {"gas-container-cards": "card0"}}
+        target: Object = {"metadata": same, "target": {"kind": "Node", "name": "b"}}
         world.sandbox.cluster.bind(NAMESPACE, "else", target, manager="test")
         # Somebody else has bound it to our node, with other cards.
         other: Object = {"name": "ours", "annotations": {"gas-container-cards": "card7"}}

@@ -115,6 +115,7 @@ def test_a_pod_with_many_containers_takes_steps_also_without_a_search() -> None:
     many = " ".join(f"c{number}{{i1 mc1}}" for number in range(100))
     assert decider(nodes, Options(steps=5 * 32 + 1)).filter(asked(many), [*nodes]).refused == {}
     assert decider(nodes, Options(steps=3 * 32 + 1)).filter(asked(many), [*nodes]).refused == {Why.GIVEN_UP: 2}
+    assert decider(nodes, Options(steps=32)).filter(asked(many), ["n1"]).refused == {Why.GIVEN_UP: 1}
     few = "A{i1 mc1} B{i1 mc1} C{i1 mc1}"
     assert decider(nodes, Options(steps=1)).filter(asked(few), [*nodes]).refused == {}
 
@@ -131,6 +132,21 @@ def test_a_pod_is_remembered_for_bind_until_many_others_came(monkeypatch: pytest
     assert isinstance(never.claim, Refusal)
     found.filter(asked("A{}", uid=""), ["a"])
     assert found.known("") is None, "a pod without a uid could be any pod"
+
+
+def test_a_pod_that_is_asked_about_again_is_remembered_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "MAX_KNOWN_PODS", 2)
+    found = decider({"a": "N(0) i9"})
+    for uid in ("1", "2", "1", "3"):
+        found.filter(asked("A{i1}", uid=uid), ["a"])
+    assert found.known("1") is not None
+    assert found.known("2") is None
+
+
+def test_FIT_13_a_pod_that_needs_only_an_amount_of_the_node_is_asked_about() -> None:
+    found = decider({"free": "N(0) i1 mon1", "without": "N(0) i1"}).filter(asked("A{mon1}"), ["free", "without"])
+    assert found.refused == {Why.WILL_NOT_FIT: 1}
+    assert list(found.decision.rejected) == ["without"]
 
 
 def test_a_pod_with_changed_annotations_is_read_anew() -> None:

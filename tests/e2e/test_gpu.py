@@ -1,0 +1,100 @@
+"""`tas run gpu` with a real kube-scheduler, with exactly the rights of its account."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.connection import Bus
+from tas.devices.hold import EMPTY
+from tests.integration.extender.gpu import add_records, complete
+from tests.integration.replicas import replica, tas
+from tests.integration.servers import Server
+
+from .cluster import NODES, Cluster
+from .processes import until
+from .test_rights import NAMESPACE, RBAC, account, is_allowed
+
+ACCOUNT = "tas-gpu"
+AMOUNTS = {"gpu.intel.com/i915": "4", "gpu.intel.com/millicores": "2000"}
+NODE = "N(0,1) i4 mc2000"
+USED = NODES[:2]
+PODS = [f"p{number}" for number in range(6)]
+"""Each needs 600 of a card's 1000 millicores: by the totals of the nodes all have room, by cards only four."""
+
+
+def entry(url: str) -> dict[str, Any]:
+    """The extender in the configuration of the scheduler, as one of the original's users has it."""
+    return {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "weight": 1,
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "httpTimeout": "10s",
+        "managedResources": [{"name": "gpu.intel.com/i915", "ignoredByScheduler": False}],
+    }
+
+
+def set_amounts(cluster: Cluster, amounts: dict[str, str] | dict[str, None]) -> None:
+    for node in USED:
+        cluster.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+
+
+def place(cluster: Cluster, namespace: str, url: str) -> None:
+    requests = {"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "600"}
+    container = {"name": "main", "image": "pause", "resources": {"limits": requests}}
+    mark = cluster.audit.mark()
+    with cluster.scheduler(entry(url)):
+        for name in PODS:
+            cluster.create_pod(namespace, name, containers=[container])
+        cluster.create_pod(namespace, "plain", managed=False)
+
+        def four_are_placed_and_two_are_refused() -> bool:
+            placed = [name for name in PODS if cluster.node_of(namespace, name)]
+            refused = [name for name in PODS if "Not enough GPU-resources" in cluster.why_pending(namespace, name)]
+            return (len(placed), len(refused)) == (4, 2)
+
+        until(four_are_placed_and_two_are_refused, "four pods have cards, and two are refused")
+        cluster.placed(namespace, "plain")
+    cards = set()
+    for name in PODS:
+        pod = cluster.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        if node := pod["spec"].get("nodeName"):
+            cards.add((node, pod["metadata"]["annotations"]["gas-container-cards"]))
+            assert pod["metadata"]["annotations"]["gas-ts"].isdigit()
+            calls = until(partial(cluster.bindings, mark, namespace, name), "the audit log has the binding")
+            assert [(call.user, call.status) for call in calls] == [
+                (f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}", 201)
+            ]
+        else:
+            assert "annotations" not in pod["metadata"]
+    assert cards == {(node, card) for node in USED for card in ("card0", "card1")}
+    plain = until(partial(cluster.bindings, mark, namespace, "plain"), "the audit log has the binding")
+    assert [call.user for call in plain] == ["system:kube-scheduler"]
+
+
+@pytest.mark.usefixtures("product_namespace")
+async def test_facts_c30_a_real_scheduler_places_pods_by_their_cards(
+    cluster: Cluster, namespace: str, server: Server, bus: Bus, tmp_path: Path
+) -> None:
+    cluster.apply(RBAC / "gpu.yaml")
+    until(partial(is_allowed, cluster, ACCOUNT, "create", "pods", "binding"), "the account may bind")
+    assert is_allowed(cluster, ACCOUNT, "get", "pods", "")
+    for verb, resource in (("list", "pods"), ("patch", "pods"), ("update", "pods"), ("get", "nodes")):
+        assert not is_allowed(cluster, ACCOUNT, verb, resource, "")
+    for node in USED:
+        await add_records(bus, node, NODE, EMPTY)
+    await complete(bus)
+    command = tas("gpu", "--kubeconfig", str(account(cluster, ACCOUNT)), "--listen", "127.0.0.1:0", bus=server.url)
+    set_amounts(cluster, AMOUNTS)
+    try:
+        with replica("gpu", command, folder=tmp_path) as gpu:
+            await gpu.ready()
+            await asyncio.to_thread(place, cluster, namespace, await gpu.address("extender"))
+    finally:
+        set_amounts(cluster, dict.fromkeys(AMOUNTS))
