@@ -24,7 +24,7 @@ COMMANDS = {
     "up": _Command("up.up", "Run everything here, with simulated nodes and a live view."),
     "demo": _Command("demo.demo", "Run a worked example on a simulated cluster."),
     "publish": _Command("publish", "Publish samples of NODE."),
-    "get": _Command("queries.get", "Show nodes, policies, verdicts or sources as stored on the bus."),
+    "get": _Command("queries.get", "Show nodes, policies, verdicts, sources or GPU cards as stored on the bus."),
     "events": _Command(
         "queries.events", "Show what happened: violations, labels, sources, policies, breakers, pauses."
     ),
