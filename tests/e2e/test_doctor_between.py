@@ -23,13 +23,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from bus.buckets import SOURCES
 from bus.connection import Bus
+from cli.doctor.service import address_of
+from tas.diagnosis.service import NoService, ServiceName
 from tests.certificates import Authority
 from tests.integration.servers import eventually
 from tests.kubernetes.admin import Admin
+from workers.kubernetes.client import KubernetesClient
 
 from .adapter import AggregatedAdapter
 from .between import ReverseProxy, other_clock, refusing_proxy, reverse_proxy
-from .cluster import NODES
+from .cluster import NODES, Cluster
 from .installation import METRIC, SERVICE, UNREACHED, Findings, Installation
 from .processes import running
 from .product import TAS
@@ -141,6 +144,25 @@ async def test_a_service_whose_name_only_the_cluster_knows(site: Installation) -
     assert "forbidden" in found["extender.reached"][0]["what"]
     site.config.write_text(text)
     await site.has()
+
+
+async def test_the_address_of_a_service(cluster: Cluster, namespace: str, client: KubernetesClient) -> None:
+    """Only read: nothing on this machine has such an address."""
+    name = ServiceName(namespace, "extender")
+    for address, ports in (("10.96.7.7", [9001]), ("None", [])):
+        spec = {"clusterIP": address, "ports": [{"port": port} for port in ports]}
+        cluster.api.create(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": "extender"}, "spec": spec})
+        assert await address_of(client, name, 9001) == NoService(f"the Service {name} has no ready endpoint")
+        endpoints = [{"addresses": [f"192.0.2.{number}"], "conditions": {"ready": number == 2}} for number in (1, 2)]
+        labels = {"kubernetes.io/service-name": "extender"}
+        slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        metadata = {"name": "extender-1", "labels": labels}
+        cluster.api.create(slices, {"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints})
+        assert await address_of(client, name, 9001) == (address if ports else "192.0.2.2")
+        if ports:
+            assert await address_of(client, name, 443) == NoService(f"the Service {name} has no port 443, but 9001")
+        cluster.api.delete(f"{slices}/extender-1")
+        cluster.api.delete(f"/api/v1/namespaces/{namespace}/services/extender")
 
 
 async def test_other_clocks(site: Installation, tmp_path: Path) -> None:
