@@ -64,7 +64,7 @@ from workers.ingest.sources import custom_metrics, metrics_server, prometheus, r
 from workers.kubernetes import client as kubernetes
 from workers.kubernetes.credentials import Credentials
 from workers.kubernetes.errors import ConfigurationError, UnavailableError, error_of
-from workers.kubernetes.resources import NODES, PODS, POLICIES, Resource
+from workers.kubernetes.resources import LABELLED_NODES, PODS, POLICIES, Resource
 from workers.process.manifests import MAX_BYTES as MAX_MANIFEST_BYTES
 from workers.process.manifests import ManifestError, read_yaml
 from workers.serving.extender_http import MAX_BODY_BYTES
@@ -385,7 +385,7 @@ DECODERS: tuple[Decoder, ...] = (
         )
         for name, resource, record in cast(
             "tuple[tuple[str, Resource[Any], Callable[[Any], object]], ...]",
-            (("policy", POLICIES, policy_record), ("node", NODES, node_facts), ("pod", PODS, pod_record)),
+            (("policy", POLICIES, policy_record), ("node", LABELLED_NODES, node_facts), ("pod", PODS, pod_record)),
         )
     ),
     Decoder(

@@ -15,7 +15,7 @@ from tests.kubernetes.admin import Admin
 from workers.kubernetes.client import WRITE_SECONDS, Change, ChangeType, KubernetesClient, Listing
 from workers.kubernetes.errors import ConflictError, ExpiredError, InvalidError, NotFoundError
 from workers.kubernetes.reflector import Reflector
-from workers.kubernetes.resources import EVENTS, FULL_NODES, NODES, PODS, POLICIES, Object, Resource
+from workers.kubernetes.resources import EVENTS, FULL_NODES, LABELLED_NODES, NODES, PODS, POLICIES, Object, Resource
 
 RULES = {"rules": [{"metricname": "health_metric", "operator": "Equals", "target": 1}]}
 
@@ -148,10 +148,14 @@ class ClientScenarios:
         removed = await client.merge_patch(NODES, node, gone, field_manager="tas-test")
         assert "colour" not in removed.metadata.labels
 
-    async def test_a_patch_has_the_field_manager(self, admin: Admin, client: KubernetesClient, namespace: str) -> None:
-        await admin.create_policy(namespace, "owned", strategies={"dontschedule": RULES})
-        patch = {"metadata": {"labels": {"colour": "red"}}}
-        patched = await client.merge_patch(POLICIES, "owned", patch, namespace=namespace, field_manager="tas-test")
+    async def test_a_patch_has_the_field_manager(self, admin: Admin, client: KubernetesClient) -> None:
+        # The API server tracks no field managers of a node created without any label.
+        await admin.create_node("owned.example.com", zone="a")
+        patch = {"metadata": {"labels": {"colour": "violating"}}}
+        try:
+            patched = await client.merge_patch(LABELLED_NODES, "owned.example.com", patch, field_manager="tas-test")
+        finally:
+            await admin.delete_node("owned.example.com")
         (managed,) = [each for each in patched.metadata.managed_fields if each.manager == "tas-test"]
         assert managed.operation == "Update"
         assert "f:colour" in managed.fields_v1["f:metadata"]["f:labels"]

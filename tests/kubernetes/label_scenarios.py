@@ -24,7 +24,7 @@ from tests.kubernetes.world import HOSTNAME, STALE_SECONDS, World, deschedule, l
 from workers.enforcing.node_patches import send_patch
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import InvalidError, RejectedError
-from workers.kubernetes.resources import NODES as NODE_OBJECTS
+from workers.kubernetes.resources import LABELLED_NODES
 
 VIOLATING = "violating"
 PREFIX = "telemetry.aware.scheduling."
@@ -294,7 +294,7 @@ class LabelScenarios:
         node = await world.node("node", **{"example.com/old": "1"})
         bad = {"example.com/bad": "-1", "example.com/worse": "with space", "a/b/c": "1"}
         good = {f"example.com/good-{number}": "1" for number in range(5)} | {"example.com/old": None}
-        metadata = (await client.get(NODE_OBJECTS, node)).metadata
+        metadata = (await client.get(LABELLED_NODES, node)).metadata
         wanted = bad | good
         refused: dict[str, InvalidError | RejectedError] = {}
         patches = 0

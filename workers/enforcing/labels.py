@@ -52,7 +52,7 @@ from workers.kubernetes.errors import (
     ThrottledError,
 )
 from workers.kubernetes.reflector import Reflector
-from workers.kubernetes.resources import NODES, Metadata, Object
+from workers.kubernetes.resources import LABELLED_NODES, LabelledNode, NodeMetadata
 
 log = structlog.get_logger("labels")
 
@@ -94,7 +94,7 @@ class Labels:
             client, registry, pending=lambda: len(self._queue), failing=lambda: self._queue.failing
         )
         self._confirmation = Confirmation(bus, client, default_stale_after=default_stale_after)
-        self._reflector = Reflector(client, NODES, on_list=self._take_in_list, on_change=self._take_in_change)
+        self._reflector = Reflector(client, LABELLED_NODES, on_list=self._take_in_list, on_change=self._take_in_change)
         self._inputs = Inputs(
             bus,
             on_verdict=self._take_in_verdict,
@@ -219,7 +219,7 @@ class Labels:
         self._reports.attempted("conflict")
         known_now, read_at = self._nodes.get(name), time.monotonic()
         try:
-            found = await self._client.get(NODES, name)
+            found = await self._client.get(LABELLED_NODES, name)
         except NotFoundError as error:
             if not is_outdated(error, name):
                 raise
@@ -281,7 +281,7 @@ class Labels:
 
         Returns whether all were sent. Raises KubernetesError.
         """
-        metadata = Metadata(name=name, uid=node.uid, resource_version=node.resource_version)
+        metadata = NodeMetadata(name=name, uid=node.uid, resource_version=node.resource_version)
         known = self._nodes.get(name)
         patched = await send_patch(self._client, metadata, dict(values), read_at=read_at)
         # Not if the watch has delivered this or a later state, or if everything was refused.
@@ -343,7 +343,7 @@ class Labels:
                 self._unchecked = set(self._nodes)
         self._started = ready
 
-    def _take_in_list(self, listing: Listing[Object]) -> None:
+    def _take_in_list(self, listing: Listing[LabelledNode]) -> None:
         self._brake.begin_list(listing.resource_version)
         for name in self._nodes.keys() - {each.metadata.name for each in listing.items}:
             self._drop_node(name, listing.resource_version)
@@ -351,13 +351,13 @@ class Labels:
             self._take_in_node(each.metadata)
         self._start_if_ready()
 
-    def _take_in_change(self, change: Change[Object]) -> None:
+    def _take_in_change(self, change: Change[LabelledNode]) -> None:
         if change.type is ChangeType.DELETED:
             self._drop_node(change.object.metadata.name, change.resource_version)
         else:
             self._take_in_node(change.object.metadata)
 
-    def _take_in_node(self, metadata: Metadata) -> None:
+    def _take_in_node(self, metadata: NodeMetadata) -> None:
         node = NodeLabels.of(metadata)
         known = self._nodes.get(metadata.name)
         self._know(metadata.name, node)

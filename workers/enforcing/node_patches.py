@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.refusals import reason_of
-from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ConflictError, InvalidError, KubernetesError, NotFoundError, RejectedError
-from workers.kubernetes.resources import NODES, Metadata
+from workers.kubernetes.resources import LABELLED_NODES, NodeMetadata, labels_of
 
 PATCHES, PATCHES_SECONDS = 50, 5.0
 """After so many patches in so many seconds a node must wait: somebody else probably reverts the patches."""
@@ -38,13 +37,12 @@ class NodeLabels:
     resource_version: str = field(compare=False)
 
     @classmethod
-    def of(cls, metadata: Metadata) -> "NodeLabels":
+    def of(cls, metadata: NodeMetadata) -> "NodeLabels":
         """The parts of a node's metadata."""
-        bare = {key for key, value in metadata.labels.items() if value == VIOLATING and "/" not in key}
         return cls(
             uid=metadata.uid,
             labels=metadata.labels,
-            managers=_label_managers(metadata, bare),
+            managers=_label_managers(metadata, metadata.unprefixed),
             resource_version=metadata.resource_version,
         )
 
@@ -60,13 +58,13 @@ class Patched(NamedTuple):
     not sent for the version of the node: the breaker admits a node at one version, so the next one needs a new permit.
     """
 
-    node: Metadata
+    node: NodeMetadata
     refused: Refused
     left: frozenset[str] = frozenset()
 
 
 async def send_patch(
-    client: KubernetesClient, metadata: Metadata, labels: Mapping[str, str | None], *, read_at: float
+    client: KubernetesClient, metadata: NodeMetadata, labels: Mapping[str, str | None], *, read_at: float
 ) -> Patched:
     """Patches a node with new values of labels (None: removal): all of them, or a part if some are refused.
 
@@ -81,7 +79,9 @@ async def send_patch(
         values = {label: labels[label] for label in part}
         patch = {"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version, "labels": values}}
         try:
-            answer = await client.merge_patch(NODES, metadata.name, patch, field_manager=FIELD_MANAGER, read_at=read_at)
+            answer = await client.merge_patch(
+                LABELLED_NODES, metadata.name, patch, field_manager=FIELD_MANAGER, read_at=read_at
+            )
         except (InvalidError, RejectedError) as error:
             if _is_successor(error):
                 raise
@@ -107,15 +107,9 @@ def refusal_reason(error: KubernetesError, name: str) -> str:
     return sys.intern(reason_of(error.status.message or str(error), name))
 
 
-def _label_managers(metadata: Metadata, labels: Collection[str]) -> dict[str, tuple[str, ...]]:
-    setters = [(fields.manager, _labels_of(fields.fields_v1)) for fields in metadata.managed_fields] if labels else []
+def _label_managers(metadata: NodeMetadata, labels: Collection[str]) -> dict[str, tuple[str, ...]]:
+    setters = [(fields.manager, labels_of(fields.fields_v1)) for fields in metadata.managed_fields] if labels else []
     return {label: tuple(manager for manager, owned in setters if f"f:{label}" in owned) for label in labels}
-
-
-def _labels_of(fields: Mapping[str, Any]) -> Collection[str]:
-    of_metadata = fields.get("f:metadata")
-    of_labels = of_metadata.get("f:labels") if isinstance(of_metadata, dict) else None
-    return of_labels if isinstance(of_labels, dict) else ()
 
 
 def _is_successor(error: KubernetesError) -> bool:

@@ -42,8 +42,6 @@ CONNECT_SECONDS = 5.0
 WRITE_SECONDS = READ_AGE_SECONDS
 """Maximum age of the reads of a conditional patch when it is sent (monotonic seconds)."""
 
-PAGE_OBJECTS = 500
-
 SMALLER_PAGES = 16
 """The pages of a list are smaller by this factor if one had too many bytes: 31 of the largest objects, 47 MiB."""
 
@@ -210,12 +208,13 @@ class KubernetesClient:
         resource: Resource[T],
         *,
         label_selector: str = "",
-        page_objects: int = PAGE_OBJECTS,
+        page_objects: int | None = None,
     ) -> Listing[T]:
         """All objects of all namespaces, as of the time of the request, not of an older copy.
 
         Raises KubernetesError after `LIST_SECONDS` at the latest.
         """
+        page_objects = page_objects or resource.page_objects
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 try:
@@ -255,6 +254,7 @@ class KubernetesClient:
             if not page.metadata.continue_:
                 return Listing(items=tuple(items), resource_version=page.metadata.resource_version)
             query["continue"] = page.metadata.continue_
+            del body, page  # else the bytes of two pages are in memory
 
     async def watch(
         self,

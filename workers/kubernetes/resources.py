@@ -1,16 +1,20 @@
 """The resources of the API server that the product uses, and the fields of their objects that it reads."""
 
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from tas.devices.claim import ContainerRequest, DevicePod
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
 from tas.policy.policy import API_VERSION
+from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.errors import RejectedError
 
 _GROUP, _, _VERSION = API_VERSION.partition("/")
@@ -39,7 +43,44 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     deletion_timestamp: Time | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+
+
+class NodeMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
+    """The metadata of a node with what workers read of it: a list of all nodes must take little memory.
+
+    The annotations are dropped. Of `managed_fields` there is what tells who set `unprefixed`. Each node has the same
+    keys and many of the same values of labels: each text is stored once.
+    """
+
     managed_fields: tuple[ManagedFields, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Here and not after the list: then only the nodes of one page are in memory as they were sent.
+        labels = {sys.intern(key): sys.intern(value) for key, value in self.labels.items()}
+        force_setattr(self, "labels", labels)
+        force_setattr(self, "annotations", {})
+        if self.managed_fields:
+            force_setattr(self, "managed_fields", tuple(_setters(self.managed_fields, self.unprefixed)))
+
+    @property
+    def unprefixed(self) -> frozenset[str]:
+        """The labels without a prefix whose value is `violating`."""
+        return frozenset(key for key, value in self.labels.items() if value == VIOLATING and "/" not in key)
+
+
+def labels_of(fields: Mapping[str, Any]) -> Collection[str]:
+    """The labels `f:<label>` among the fields of a manager."""
+    of_metadata = fields.get("f:metadata")
+    of_labels = of_metadata.get("f:labels") if isinstance(of_metadata, dict) else None
+    return of_labels if isinstance(of_labels, dict) else ()
+
+
+def _setters(managed: Iterable[ManagedFields], labels: Collection[str]) -> Iterator[ManagedFields]:
+    for each in managed if labels else ():
+        owned = labels_of(each.fields_v1)
+        if found := [f"f:{label}" for label in labels if f"f:{label}" in owned]:
+            fields: dict[str, Any] = {"f:metadata": {"f:labels": {label: {} for label in found}}}
+            yield msgspec.structs.replace(each, fields_v1=fields)
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,9 +152,16 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
 
 
-class NodeObject(Object, frozen=True, kw_only=True):
-    """A whole node, for `FULL_NODES`; `NODES` has the metadata only."""
+class LabelledNode(Object, frozen=True, kw_only=True):
+    """A node without spec and status, for `LABELLED_NODES`."""
 
+    metadata: NodeMetadata
+
+
+class NodeObject(Object, frozen=True, kw_only=True):
+    """A whole node, for `FULL_NODES`; `LABELLED_NODES` has the metadata only."""
+
+    metadata: NodeMetadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
@@ -133,6 +181,7 @@ class MarkedStatus(msgspec.Struct, frozen=True, kw_only=True):
 class MarkedNode(Object, frozen=True, kw_only=True):
     """A node with what `marks` reads and writes, for `MARKED_NODES`."""
 
+    metadata: NodeMetadata
     spec: MarkedSpec = MarkedSpec()
     status: MarkedStatus = MarkedStatus()
 
@@ -357,13 +406,17 @@ T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource(Generic[T_co]):
-    """A resource and the type of its objects. With `metadata_only` the API server sends nothing else."""
+    """A resource and the type of its objects. With `metadata_only` the API server sends nothing else.
+
+    `page_objects` is the size of a page of a list: a worker has all bytes of one page in memory.
+    """
 
     group: str
     version: str
     plural: str
     type: type[T_co]
     metadata_only: bool = False
+    page_objects: int = 500
 
     def __str__(self) -> str:
         """The name in RBAC rules and in messages of the API server: `taspolicies.telemetry.intel.com`."""
@@ -389,8 +442,11 @@ class Resource(Generic[T_co]):
 
 POLICIES = Resource(group=_GROUP, version=_VERSION, plural="taspolicies", type=PolicyObject)
 NODES = Resource(group="", version="v1", plural="nodes", type=Object, metadata_only=True)
-FULL_NODES = Resource(group="", version="v1", plural="nodes", type=NodeObject)
-MARKED_NODES = Resource(group="", version="v1", plural="nodes", type=MarkedNode)
+"""With annotations."""
+LABELLED_NODES = Resource(group="", version="v1", plural="nodes", type=LabelledNode, metadata_only=True)
+FULL_NODES = Resource(group="", version="v1", plural="nodes", type=NodeObject, page_objects=100)
+"""The list of its images makes a node ten times as large as its metadata."""
+MARKED_NODES = Resource(group="", version="v1", plural="nodes", type=MarkedNode, page_objects=100)
 PODS = Resource(group="", version="v1", plural="pods", type=PodObject)
 NAMESPACES = Resource(group="", version="v1", plural="namespaces", type=Object, metadata_only=True)
 EVENTS = Resource(group="", version="v1", plural="events", type=Object, metadata_only=True)

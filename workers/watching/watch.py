@@ -26,7 +26,7 @@ from tas.enforcing.pod import PodKey, Refusal, bound_since, waiting_since
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.resources import NODES, PODS, POLICIES, Object, PodObject, PolicyObject
+from workers.kubernetes.resources import LABELLED_NODES, PODS, POLICIES, Object, PodObject, PolicyObject
 from workers.process.runtime import json_response
 from workers.watching.mirror import Mirror
 from workers.watching.policy_log import PolicyLog
@@ -161,7 +161,7 @@ class WatchWorker:
         self._nodes = Mirror(
             bus,
             client,
-            NODES,
+            LABELLED_NODES,
             NODE_FACTS,
             record_of=node_facts,
             on_written=self._node_written,

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
@@ -33,7 +34,7 @@ from workers.kubernetes.errors import (
     UnavailableError,
 )
 from workers.kubernetes.reflector import Reflector
-from workers.kubernetes.resources import NODES, PODS
+from workers.kubernetes.resources import FULL_NODES, LABELLED_NODES, NODES, PODS, Object, Resource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 NODE = {"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}}
@@ -190,6 +191,35 @@ async def test_a_list_of_large_objects_is_read_in_smaller_pages(
         listing = await client.list(NODES, page_objects=50)
     assert [each.metadata.name for each in listing.items] == [each["metadata"]["name"] for each in found]
     assert asked == pages
+
+
+@pytest.mark.parametrize("resource", [LABELLED_NODES, FULL_NODES], ids=["metadata", "whole"])
+async def test_a_list_takes_the_memory_of_a_few_pages_and_not_of_the_cluster(
+    tmp_path: Path, resource: Resource[Object]
+) -> None:
+    pages, objects, annotation = 20, 50, "x" * 10_000
+    asked: list[int] = []
+
+    async def page(request: web.Request) -> web.Response:
+        number = int(request.query.get("continue", "0"))
+        asked.append(number)
+        metadata = {"resourceVersion": "1", "continue": str(number + 1) if number + 1 < pages else ""}
+        items = [
+            {"metadata": {"name": f"n-{number}-{each}", "annotations": {"a": annotation}}} for each in range(objects)
+        ]
+        return web.json_response({"kind": "NodeList", "metadata": metadata, "items": items})
+
+    async with served(page, tmp_path) as client:
+        tracemalloc.start()
+        try:
+            listing = await client.list(resource, page_objects=objects)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert asked == list(range(pages))
+    assert len(listing.items) == pages * objects
+    # The server of this test encodes a page, and the client joins and decodes it: each step has a copy.
+    assert peak < 10 * objects * len(annotation), "half of the cluster"
 
 
 @pytest.mark.parametrize(
