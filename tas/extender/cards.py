@@ -22,6 +22,9 @@ from tas.view.cards import NodeCards
 MAX_KNOWN_PODS = 10_000
 """The most pods whose claims are remembered between filter and bind."""
 
+MAX_ASKED = 50
+"""For how many different claims it is remembered on which nodes they fit."""
+
 PREFIX = "Not enough GPU-resources for deployment: "
 """The first words of every reason, as in the original."""
 
@@ -77,6 +80,7 @@ class CardsDecider:
         self._options = options
         self._by = by
         self._known: OrderedDict[str, KnownPod] = OrderedDict()
+        self._fits: OrderedDict[object, dict[str, int]] = OrderedDict()
 
     def filter(self, pod: Pod, candidates: Collection[str]) -> CardsFilter:
         """The candidates without room for the pod. A pod without GPU requests passes everywhere.
@@ -93,13 +97,20 @@ class CardsDecider:
         rejected: dict[str, str] = {}
         refused: Counter[Why] = Counter()
         steps = self._options.steps
+        found = self._found(claim)
         for node in candidates:
             cards = self._nodes.get(node)
             if cards is None:
                 why = Why.UNKNOWN_NODE
+            elif found.get(node) == cards.version:
+                continue
+            elif found.get(node) == -cards.version and claim.uid not in cards.hold.pods:
+                why = Why.WILL_NOT_FIT
             else:
                 fit = fits_within(cards.hold, cards.inventory, cards.facts, claim, self._options, steps=steps)
                 steps = fit.steps
+                if claim.uid not in cards.hold.pods and not fit.exhausted:
+                    found[node] = cards.version if fit.fits else -cards.version
                 if fit.fits:
                     continue
                 why = Why.GIVEN_UP if fit.exhausted else Why.WILL_NOT_FIT
@@ -133,6 +144,22 @@ class CardsDecider:
             if len(self._known) > MAX_KNOWN_PODS:
                 self._known.popitem(last=False)
         return known
+
+    def _found(self, claim: Claim) -> dict[str, int]:
+        """On which nodes claims that ask for the same fit: the version of the node's cards, negative if not.
+
+        Most pods come from templates, so another pod has asked for the same before.
+        """
+        units = tuple((unit.slots, unit.cards, unit.needs) for unit in claim.units)
+        wishes = claim.linked, claim.single_numa, claim.allow, claim.deny
+        asked = claim.resources, units, tuple(claim.node_amounts.items()), wishes
+        found = self._fits.setdefault(asked, {})
+        self._fits.move_to_end(asked)
+        if len(self._fits) > MAX_ASKED:
+            self._fits.popitem(last=False)
+        if len(found) > 2 * len(self._nodes) + 100:  # names of nodes that are gone
+            found.clear()
+        return found
 
     def _of(self, pod: Pod) -> KnownPod:
         """The pod of a request. It is read anew each time: somebody may have changed its annotations."""

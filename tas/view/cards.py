@@ -5,6 +5,7 @@ if one is of another node of the same name: then no pod that needs cards is plac
 """
 
 from collections.abc import Mapping
+from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,11 +15,15 @@ from tas.devices.policy_facts import PolicyFacts
 
 
 class NodeCards(NamedTuple):
-    """The cards of a node: what there is, what policies say about it, and who has it."""
+    """The cards of a node: what there is, what policies say about it, and who has it.
+
+    `version` is another one after each change, so that what follows from the cards can be remembered.
+    """
 
     inventory: Inventory
     facts: PolicyFacts
     hold: Hold
+    version: int = 0
 
 
 class CardView:
@@ -32,6 +37,7 @@ class CardView:
         self._nodes: dict[str, NodeCards] = {}
         self._inventories: dict[str, tuple[str, Inventory, PolicyFacts]] = {}
         self._holds: dict[str, tuple[str, Hold]] = {}
+        self._versions = count(1)
         self.nodes: Mapping[str, NodeCards] = MappingProxyType(self._nodes)
 
     def set_inventory(self, node: str, uid: str, inventory: Inventory, facts: PolicyFacts) -> None:
@@ -64,4 +70,4 @@ class CardView:
         if inventory is None or hold is None or inventory[0] != hold[0]:
             self._nodes.pop(node, None)
         else:
-            self._nodes[node] = NodeCards(inventory[1], inventory[2], hold[1])
+            self._nodes[node] = NodeCards(inventory[1], inventory[2], hold[1], next(self._versions))

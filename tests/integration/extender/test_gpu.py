@@ -282,7 +282,7 @@ async def test_a_binding_without_an_answer_leaves_the_reservation(world: Gpus, m
 
 async def test_a_binding_is_not_sent_when_its_reads_are_old(world: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """A binder may be stopped at any line: the reservation must not end, or be lost in a wipe, before its Binding."""
-    monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", -1.0)
+    monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.0)
     await world.add_nodes(a="N(0) i1")
     await world.complete()
     pod = world.add_pod("p", "A{i1}")

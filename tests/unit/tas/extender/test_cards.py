@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tas.devices.claim import DevicePod, Options
 from tas.devices.refusal import Refusal
@@ -102,10 +104,12 @@ def test_all_candidates_of_a_request_share_the_steps_of_the_search() -> None:
     assert set(decision.rejected.values()) == {TEXTS[Why.GIVEN_UP]}
     assert not decision.unresolvable
 
-    three = decider({"a": "N(0..2) i3 mem30 ; card2: mem9", "b": "N(0..2) i3 mem30 ; card2: mem9"}, Options(steps=3))
+    two_nodes = dict.fromkeys("ab", "N(0..2) i3 mem30 ; card2: mem9")
     two_taken_back = "A{i2 mem2} B{i1 mem2}"
-    assert three.filter(asked(two_taken_back), ["a"]).refused == {}
+    assert decider(two_nodes, Options(steps=3)).filter(asked(two_taken_back), ["a"]).refused == {}
+    three = decider(two_nodes, Options(steps=3))
     assert three.filter(asked(two_taken_back), ["a", "b"]).refused == {Why.GIVEN_UP: 1}
+    assert three.filter(asked(two_taken_back), ["a", "b"]).refused == {}, "what is known of a takes no steps"
     assert found.filter(asked("A{i1}"), [*nodes]).refused == {}, "a pod with one container needs no search"
 
 
@@ -158,3 +162,91 @@ def test_a_pod_with_changed_annotations_is_read_anew() -> None:
 def test_annotations_that_are_no_text_are_an_error() -> None:
     with pytest.raises(InvalidInputError, match="annotations"):
         decider({"a": "N(0) i1"}).filter(asked("A{i1}", annotations={"gas-allow": 7}), ["a"])
+
+
+SHAPES = (
+    "A{i1}",
+    "A{i1 mc300}",
+    "A{i1 mc600}",
+    "A{i1} B{i1 mc600}",
+    "A{i1 mc600} B{i1}",
+    "A{i2 mc600}",
+    "A{i1 t1}",
+    "A{mon1}",
+    "A{i2 t2} xelink",
+    "A{i2 t2}",
+    "A{i1} allow=card1",
+    "A{i1} deny=card1",
+    "A{i1} B{i1} numa=true",
+    "A{i1} B{i1} numa=pod",
+    "A{i1 mc600} B{i1 mc600} same=A,B",
+    "A{i1 mc600} B{i1 mc600}",
+)
+LABELS = "links=0.0-1.0 numa=0-0_1-1"
+CARDS = (
+    f"N(0,1) i4 mc2000 t2 mon1 {LABELS}",
+    f"N(0,1) i4 mc2000 t2 {LABELS} ; card0: i1 mc500",
+    f"N(0,1) i4 mc2000 t2 mon1 {LABELS} ; card0: i2 mc900",
+    f"N(0,1) i4 mc2000 t2 {LABELS} ; card0: gt0 i1 ; card1: i2",
+    f"N(0,1) i4 mc2000 t2 {LABELS} disable-card1",
+    "N(0) i1 mc100",
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(CARDS), st.sampled_from(SHAPES)), max_size=12))
+def test_what_is_remembered_is_what_a_new_decider_finds(history: list[tuple[str, str, str]]) -> None:
+    """Pods ask again and again while the cards of nodes change."""
+    view, options = CardView(), Options(allowlist=True, denylist=True)
+    old = CardsDecider(view.nodes, options=options, by=CardScore.PACK)
+    for number, (node, text, shape) in enumerate(history):
+        if number % 3 == 0:
+            described = Node(text)
+            view.set_inventory(node, "u", described.inventory, described.facts)
+            view.set_hold(node, "u", described.hold)
+        new = CardsDecider(view.nodes, options=options, by=CardScore.PACK)
+        for each in (shape, history[0][2]):
+            pod = asked(each, uid=f"{number}")
+            assert old.filter(pod, ["a", "b"]) == new.filter(pod, ["a", "b"]) == old.filter(pod, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("node", "fits", "does_not"),
+    [
+        ("N(0) i1", "A{i1}", "A{i1} deny=card0"),
+        ("N(0) i1", "A{i1}", "A{i1} allow=card7"),
+        ("N(0,1) i2 numa=0-0_1-1", "A{i2}", "A{i2} numa=true"),
+        ("N(0,1) i2 numa=0-0_1-1", "A{i1} B{i1} numa=true", "A{i1} B{i1} numa=pod"),
+        ("N(0,1) i2 t2", "A{i2 t2}", "A{i2 t2} xelink"),
+        ("N(0) i1 mc50", "A{i1 mc50}", "A{i1 foo50}"),
+        ("N(0) i9", "A{i1}", "A{i2}"),
+        ("N(0) i1", "A{i1}", "A{i1 mon1}"),
+        ("N(0,1) i2 mc2000", "A{i1 mc600} B{i1 mc600}", "A{i1 mc600} B{i1 mc600} same=A,B"),
+    ],
+)
+def test_claims_that_differ_in_anything_are_told_apart(node: str, fits: str, does_not: str) -> None:
+    options = Options(allowlist=True, denylist=True)
+    for order in ((fits, does_not), (does_not, fits)):
+        found = decider({"a": node}, options)
+        for each in order:
+            assert found.filter(asked(each), ["a"]).refused == ({Why.WILL_NOT_FIT: 1} if each == does_not else {})
+
+
+def test_a_pod_that_has_cards_passes_its_node_whatever_is_remembered() -> None:
+    node = "N(0) i1 ; card0: i1"
+    found = decider({"a": node})
+    assert found.filter(asked("A{i1}", uid="other"), ["a"]).refused == {Why.WILL_NOT_FIT: 1}
+    assert found.filter(asked("A{i1}", uid="used-0"), ["a"]).refused == {}
+    assert found.filter(asked("A{i1}", uid="another"), ["a"]).refused == {Why.WILL_NOT_FIT: 1}
+
+
+def test_names_of_nodes_that_are_gone_and_claims_that_nobody_asks_for_are_forgotten() -> None:
+    view, node = CardView(), Node("N(0) i9")
+    found = CardsDecider(view.nodes, options=Options(), by=CardScore.PACK)
+    for number in range(1000):
+        view.set_inventory(f"n{number}", "u", node.inventory, node.facts)
+        view.set_hold(f"n{number}", "u", node.hold)
+        found.filter(asked(f"A{{i1 mc{number % 100}}}"), [f"n{number}"])
+        found.filter(asked("A{i1}"), [f"n{number}"])
+        view.drop_hold(f"n{number}")
+    assert len(found._fits) == cards.MAX_ASKED
+    assert max(map(len, found._fits.values())) <= 102

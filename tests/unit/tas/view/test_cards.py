@@ -13,9 +13,9 @@ def test_a_node_is_known_while_inventory_and_hold_are_known() -> None:
     assert dict(nodes) == {}
 
     view.set_hold("a", "1", EMPTY)
-    assert dict(nodes) == {"a": NodeCards(node.inventory, node.facts, EMPTY)}
+    assert dict(nodes) == {"a": NodeCards(node.inventory, node.facts, EMPTY, 1)}
     view.set_hold("a", "1", used)
-    assert nodes["a"].hold == used
+    assert (nodes["a"].hold, nodes["a"].version) == (used, 2)
 
     view.drop_inventory("a")
     assert dict(nodes) == {}
