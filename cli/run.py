@@ -36,6 +36,7 @@ WORKERS = {
     "notify": "Take events to where people look: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat.",
     "collect": "Poll sources, and publish samples. Only metrics that policies use are polled.",
     "extender": "Answer kube-scheduler's filter, prioritize and preempt.",
+    "inventory": "Store the GPU cards of nodes on the bus, and who has them.",
     "gpu": "Give GPU cards to pods: answer kube-scheduler's filter, prioritize and bind.",
     "machine": "Publish the telemetry of this machine as samples of a node.",
 }

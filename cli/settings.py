@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tas.devices.names import RESOURCE_PREFIX
+from tas.devices.reserving import RESERVED_SECONDS
 from tas.enforcing.limits import ALL_DEFAULT, IN_FLIGHT_SECONDS, POLICY_DEFAULT, DefaultLimit
 from tas.errors import shortened, without_password
 from tas.policy.policy import MAX_BREAKER_NODES
@@ -118,6 +119,7 @@ RUN = (
     "run events",
     "run extender",
     "run gpu",
+    "run inventory",
     "run labels",
     "run machine",
     "run marks",
@@ -137,6 +139,7 @@ _USES_KUBERNETES = (
     "run all",
     "run collect",
     "run gpu",
+    "run inventory",
     "run labels",
     "run marks",
     "run notify",
@@ -353,6 +356,7 @@ class Settings:
         default_of={
             "run collect": IN_CLUSTER,
             "run gpu": IN_CLUSTER,
+            "run inventory": IN_CLUSTER,
             "run labels": IN_CLUSTER,
             "run marks": IN_CLUSTER,
             "run resources": IN_CLUSTER,
@@ -398,12 +402,13 @@ class Settings:
     new_bus_wait: float = _setting(
         group="The cluster",
         form="DURATION",
-        help="While the bus is younger than this, no node gets its first label. The bus may have been wiped, and a "
-        "label that was admitted before the wipe may still be on its way to its node. With 0s nobody else can have "
-        "sent one.",
-        commands=_LABELS,
+        help="While the bus is younger than this, no node gets its first label, and no pod a GPU card. The bus may "
+        "have been wiped, and what was decided before the wipe may still be on its way to the API server. With 0s "
+        "nobody else can have sent anything.",
+        commands=(*_LABELS, "run inventory"),
         parse=_wait,
         default=f"{IN_FLIGHT_SECONDS:g}s",
+        default_of={"run inventory": f"{RESERVED_SECONDS:g}s"},
     )
     node_resource: int = _setting(
         group="The cluster",
@@ -707,6 +712,7 @@ class Settings:
             "run evaluate": "127.0.0.1:9009",
             "run events": "127.0.0.1:9013",
             "run gpu": "127.0.0.1:9017",
+            "run inventory": "127.0.0.1:9018",
             "run notify": "127.0.0.1:9014",
             "run marks": "127.0.0.1:9015",
         },

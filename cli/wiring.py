@@ -31,6 +31,7 @@ from cli.sources import Sources, sources_of
 from tas.devices.claim import Options
 from tas.errors import shortened
 from tas.events.event import source_of
+from workers.devices.inventory import Inventory
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
@@ -153,6 +154,9 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
         brake=BrakeSettings(
             settings.breaker, settings.breaker_all, settings.flap_budget, new_bus_wait=settings.new_bus_wait
         ),
+    ),
+    "inventory": lambda bus, client, settings, registry: Inventory(
+        bus, client, registry=registry, new_bus_wait=settings.new_bus_wait
     ),
     "marks": lambda bus, client, settings, registry: Marks(
         bus, client, registry=registry, default_stale_after=settings.stale_after

@@ -1,0 +1,127 @@
+"""What the answers of the API server about pods make of a hold."""
+
+from collections.abc import Collection
+
+import msgspec
+import pytest
+
+from tas.devices.annotations import annotations
+from tas.devices.claim import DevicePod
+from tas.devices.hold import EMPTY, Held, Hold, Phase, add
+from tas.devices.keeping import Ending, adopted, answered, drifting, requests_cards, to_ask_for
+from tas.devices.names import CONTAINER_CARDS
+from tests.unit.tas.devices.notation import Node, bound, pod
+
+NODE = "a"
+NOT_THERE = "the pod is not there"
+
+
+def hold_with(phase: Phase) -> tuple[Hold, Held]:
+    """A hold in which the pod `u` has a card."""
+    (held,) = Node("N(0,1) i2; card1: i1").hold.pods.values()
+    until = None if phase is Phase.BOUND else 1.0
+    held = msgspec.structs.replace(held, phase=phase, until=until, nanoseconds=7)
+    return add(EMPTY, "u", held), held
+
+
+def answer(held: Held, text: str) -> DevicePod | None:
+    """The pod that the API server reports: where it is, with which uid, cards and phase."""
+    if text == NOT_THERE:
+        return None
+    words = dict(word.partition("=")[::2] for word in text.split())
+    cards = annotations(held.assignment, held.nanoseconds) if words.get("cards") == "own" else {}
+    if words.get("cards") == "other":
+        cards = {CONTAINER_CARDS: "card0"}
+    found = pod("c{i1}", uid=words.get("uid", "u"))
+    return msgspec.structs.replace(
+        found, node=words.get("node"), phase=words.get("phase", "Running"), annotations=cards
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "found", "ending"),
+    [
+        (Phase.BOUND, NOT_THERE, Ending.GONE),
+        (Phase.BOUND, "node=a uid=later", Ending.GONE),
+        (Phase.BOUND, "node=a phase=Succeeded", Ending.GONE),
+        (Phase.BOUND, "node=a phase=Failed", Ending.GONE),
+        (Phase.BOUND, "node=b", Ending.ELSEWHERE),
+        (Phase.RESERVED, NOT_THERE, Ending.GONE),
+        (Phase.RESERVED, "uid=later", Ending.GONE),
+        (Phase.RESERVED, "phase=Pending", Ending.EXPIRED),
+        (Phase.RESERVED, "node=b cards=own", Ending.ELSEWHERE),
+        (Phase.RESERVED, "node=a cards=other", Ending.ELSEWHERE),
+        (Phase.RESERVED, "node=a", Ending.ELSEWHERE),
+    ],
+)
+def test_a_pod_loses_its_cards(phase: Phase, found: str, ending: Ending) -> None:
+    hold, held = hold_with(phase)
+    assert answered(hold, "u", held, answer(held, found), NODE) == (EMPTY, ending)
+
+
+@pytest.mark.parametrize("found", ["phase=Pending", "node=a", "node=a cards=own", "node=a cards=other"])
+def test_a_bound_pod_keeps_its_cards(found: str) -> None:
+    hold, held = hold_with(Phase.BOUND)
+    assert answered(hold, "u", held, answer(held, found), NODE) is None
+
+
+def test_a_reservation_whose_pod_is_bound_with_its_cards_is_confirmed() -> None:
+    hold, held = hold_with(Phase.RESERVED)
+    step = answered(hold, "u", held, answer(held, "node=a cards=own"), NODE)
+    assert step is not None
+    assert step[1] is None
+    assert step[0].pods["u"].phase is Phase.BOUND
+    assert step[0].cards == hold.cards
+
+
+def test_a_reservation_that_was_renewed_meanwhile_stays() -> None:
+    hold, held = hold_with(Phase.RESERVED)
+    earlier = msgspec.structs.replace(held, until=0.5)
+    assert answered(hold, "u", earlier, None, NODE) is None
+    assert answered(EMPTY, "u", held, None, NODE) is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "seen", "expired", "asked"),
+    [
+        (Phase.BOUND, "Running", (), False),
+        (Phase.BOUND, "Succeeded", (), True),
+        (Phase.BOUND, None, (), True),
+        (Phase.RESERVED, None, (), False),
+        (Phase.RESERVED, "Pending", ("u",), True),
+        (Phase.RESERVED, None, ("u",), True),
+    ],
+)
+def test_for_which_pods_the_api_server_is_asked(
+    phase: Phase, seen: str | None, expired: Collection[str], *, asked: bool
+) -> None:
+    hold, held = hold_with(phase)
+    found = answer(held, f"node=a phase={seen}")
+    assert found is not None
+    pods = {} if seen is None else {"u": found}
+    assert to_ask_for(hold, pods, expired) == (["u"] if asked else [])
+
+
+def test_a_pod_with_cards_is_adopted_and_displaces_nobody() -> None:
+    hold, _ = hold_with(Phase.BOUND)
+    found, problems = adopted(hold, [bound("A{i1}", "card1", uid="v"), bound("c{i1}", "card0", uid="u")])
+    assert problems == {}
+    assert found.pods["u"] == hold.pods["u"]
+    assert (found.pods["v"].verified, found.pods["v"].phase) == (False, Phase.BOUND)
+
+
+def test_a_pod_on_the_node_without_known_cards_drifts() -> None:
+    hold, _ = hold_with(Phase.BOUND)
+    stray = msgspec.structs.replace(pod("A{i1}", uid="stray"), node=NODE, phase="Running")
+    claimed = msgspec.structs.replace(stray, uid="u")
+    ended = msgspec.structs.replace(stray, uid="ended", phase="Succeeded")
+    waiting = msgspec.structs.replace(stray, uid="waiting", node=None)
+    with_cards = bound("A{i1}", "card0", uid="adopted")
+    assert drifting(hold, [with_cards, waiting, ended, claimed, stray]) == [stray]
+
+
+@pytest.mark.parametrize(("text", "requests"), [("A{i1}", True), ("A{} init{i1}", True), ("A{}", False)])
+def test_which_pods_concern_cards(text: str, *, requests: bool) -> None:
+    assert requests_cards(pod(text)) is requests
+    cards = msgspec.structs.replace(pod("A{}"), annotations={CONTAINER_CARDS: "card0"})
+    assert requests_cards(cards)

@@ -1,0 +1,1 @@
+"""GPU cards of nodes: what there is, and who has it."""
