@@ -31,7 +31,6 @@ from cli.sources import Sources, sources_of
 from tas.devices.claim import Options
 from tas.errors import shortened
 from tas.events.event import source_of
-from workers.devices.inventory import Inventory
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.labels import Labels
@@ -55,6 +54,7 @@ from workers.publishing.sinks.base import SinkMetrics
 from workers.serving.extender import ExtenderWorker
 from workers.serving.extensions import installed
 from workers.serving.gpu import GpuExtender
+from workers.watching.inventory import Inventory
 from workers.watching.policies import PolicyDirectory
 from workers.watching.status import PolicyStatus
 from workers.watching.watch import WatchWorker

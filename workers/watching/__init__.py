@@ -1,1 +1,1 @@
-"""Policies, nodes and pods in: from the API server or a directory; the status of a policy out."""
+"""Policies, nodes, GPU cards and pods in: from the API server or a directory; the status of a policy out."""

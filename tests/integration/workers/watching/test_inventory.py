@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from bus.buckets import HOLDS, SYNCED
 from bus.connection import Bus
@@ -24,8 +25,8 @@ from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.unit.tas.devices import notation
-from workers.devices.inventory import Inventory
 from workers.kubernetes.client import KubernetesClient
+from workers.watching.inventory import Inventory
 
 CARDS = "gas-container-cards"
 LONG = 600.0
@@ -126,18 +127,19 @@ async def test_after_a_wipe_pods_keep_the_cards_of_their_annotations(
 
 async def test_holds_are_not_complete_while_a_binding_may_be_on_its_way(world: Gpus, tmp_path: Path) -> None:
     add_node(world, "a", "N(0) i1")
-    read = partial(NODE_INVENTORY.get, world.bus, "a")
-    async with inventory(world, tmp_path, new_bus_wait=LONG), world.extender(ready=False) as extender:
+    pod = world.add_pod("p", "A{i1}")
+    with capture_logs() as logs:
 
-        async def is_described() -> bool:
-            return (await answered(read)).present
+        def decided() -> bool:
+            return any(each["event"] in ("holds_wait", "holds_complete") for each in logs)
 
-        await eventually(is_described)
-        assert not await is_complete(world)
-        assert await pods_of(world, "a") == {}
-        pod = world.add_pod("p", "A{i1}")
-        status, _ = await extender.ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": ["a"]})
-        assert status == 503
+        async with inventory(world, tmp_path, new_bus_wait=LONG), world.extender(ready=False) as extender:
+            await eventually(decided)
+            assert not await is_complete(world)
+            assert await pods_of(world, "a") == {}
+            assert (await answered(partial(NODE_INVENTORY.get, world.bus, "a"))).present
+            status, _ = await extender.ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": ["a"]})
+            assert status == 503
     async with inventory(world, tmp_path):
         await eventually(partial(is_complete, world))
 

@@ -105,6 +105,7 @@ class Inventory:
         self._listing_at = -inf
         self._pods_listed_at = -inf  # when the request of the last complete list of pods was sent
         self._complete = ""  # the epoch whose holds are complete
+        self._waits_in = ""  # the epoch in which this was logged
         self._throttled = ThrottledLog(log)
         self._node_list = Reflector(client, GPU_NODES, on_list=self._list_nodes, on_change=self._change_node)
         self._pod_list = Reflector(
@@ -227,8 +228,11 @@ class Inventory:
             return False
         synced = (await synced_of(HOLDS).get(self._bus, SYNCED)).readable()
         if synced is None or synced.epoch != epoch.created:
-            if epoch.age < self._new_bus_wait:
-                return False  # a Binding for a lost reservation may still arrive
+            if epoch.age < self._new_bus_wait:  # a Binding for a lost reservation may still arrive
+                if self._waits_in != epoch.created:
+                    self._waits_in = epoch.created
+                    log.info("holds_wait", seconds=round(self._new_bus_wait - epoch.age, 1))
+                return False
             over_at = time.monotonic() - (epoch.age - self._new_bus_wait)
             if self._pods_listed_at < over_at:
                 self._pod_list.relist()
@@ -337,7 +341,10 @@ class Inventory:
         return found
 
     async def _change_hold(self, name: str, step: Callable[[Hold], Hold]) -> None:
-        """Writes what `step` makes of a hold if it differs; a node with cards also gets an empty one. Raises BusError."""
+        """Writes what `step` makes of a hold, if anything; a node with cards has at least an empty one.
+
+        Raises BusError.
+        """
         read_at, stored = time.monotonic(), self._holds.get(name)
         if stored.present and stored.record is None:
             return

@@ -1,1 +1,0 @@
-"""GPU cards of nodes: what there is, and who has it."""
