@@ -1,4 +1,4 @@
-"""`tas run gpu` with a real kube-scheduler, with exactly the rights of its account."""
+"""`tas run gpu` and `tas run inventory` with a real kube-scheduler, with exactly the rights of their accounts."""
 
 import asyncio
 from functools import partial
@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from bus.connection import Bus
-from tas.devices.hold import EMPTY
-from tests.integration.extender.gpu import add_records, complete
 from tests.integration.replicas import replica, tas
 from tests.integration.servers import Server
 
@@ -18,8 +15,9 @@ from .processes import until
 from .test_rights import NAMESPACE, RBAC, account, is_allowed
 
 ACCOUNT = "tas-gpu"
+INVENTORY = "tas-inventory"
+LABEL = "gpu.intel.com/gpu-numbers"
 AMOUNTS = {"gpu.intel.com/i915": "4", "gpu.intel.com/millicores": "2000"}
-NODE = "N(0,1) i4 mc2000"
 USED = NODES[:2]
 PODS = [f"p{number}" for number in range(6)]
 """Each needs 600 of a card's 1000 millicores: by the totals of the nodes all have room, by cards only four."""
@@ -40,8 +38,10 @@ def entry(url: str) -> dict[str, Any]:
     }
 
 
-def set_amounts(cluster: Cluster, amounts: dict[str, str] | dict[str, None]) -> None:
+def set_cards(cluster: Cluster, numbers: str | None, amounts: dict[str, str] | dict[str, None]) -> None:
+    """What node feature discovery and the device plugin write."""
     for node in USED:
+        cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: numbers}}})
         cluster.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
 
 
@@ -80,21 +80,24 @@ def place(cluster: Cluster, namespace: str, url: str) -> None:
 
 @pytest.mark.usefixtures("product_namespace")
 async def test_facts_c30_a_real_scheduler_places_pods_by_their_cards(
-    cluster: Cluster, namespace: str, server: Server, bus: Bus, tmp_path: Path
+    cluster: Cluster, namespace: str, server: Server, tmp_path: Path
 ) -> None:
-    cluster.apply(RBAC / "gpu.yaml")
+    for name in ("gpu", "inventory"):
+        cluster.apply(RBAC / f"{name}.yaml")
     until(partial(is_allowed, cluster, ACCOUNT, "create", "pods", "binding"), "the account may bind")
     assert is_allowed(cluster, ACCOUNT, "get", "pods", "")
     for verb, resource in (("list", "pods"), ("patch", "pods"), ("update", "pods"), ("get", "nodes")):
         assert not is_allowed(cluster, ACCOUNT, verb, resource, "")
-    for node in USED:
-        await add_records(bus, node, NODE, EMPTY)
-    await complete(bus)
-    command = tas("gpu", "--kubeconfig", str(account(cluster, ACCOUNT)), "--listen", "127.0.0.1:0", bus=server.url)
-    set_amounts(cluster, AMOUNTS)
+    until(partial(is_allowed, cluster, INVENTORY, "list", "pods", ""), "the account may list pods")
+    books = ("inventory", "--kubeconfig", str(account(cluster, INVENTORY)), "--new-bus-wait", "1s")
+    binder = ("gpu", "--kubeconfig", str(account(cluster, ACCOUNT)), "--listen", "127.0.0.1:0")
+    set_cards(cluster, "0.1", AMOUNTS)
     try:
-        with replica("gpu", command, folder=tmp_path) as gpu:
+        with (
+            replica("inventory", tas(*books, bus=server.url), folder=tmp_path),
+            replica("gpu", tas(*binder, bus=server.url), folder=tmp_path) as gpu,
+        ):
             await gpu.ready()
             await asyncio.to_thread(place, cluster, namespace, await gpu.address("extender"))
     finally:
-        set_amounts(cluster, dict.fromkeys(AMOUNTS))
+        set_cards(cluster, None, dict.fromkeys(AMOUNTS))
