@@ -4,6 +4,7 @@ Such pods are adopted when the holds are built again, so that nobody gets their 
 what they may use: amounts are rounded up.
 """
 
+import re
 from collections.abc import Iterable
 
 from tas.devices.amounts import AmountError, parse_amount
@@ -12,8 +13,11 @@ from tas.devices.assignment import Assignment, Share, SlotAssignment
 from tas.devices.claim import ContainerRequest, DevicePod
 from tas.devices.hold import Held, Hold, HoldError, Phase, add
 from tas.devices.labels import LabelProblem, Problems
-from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES, I915, MONITORING, XE
+from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES, I915, MONITORING, TIMESTAMP, XE
 from tas.enforcing.pod import ENDED
+
+_NANOSECONDS = re.compile(r"[1-8][0-9]{18}")
+"""Times from 2001 to 2255: with as many digits as all later times, since the device plugin compares them as texts."""
 
 
 def uses_cards(pod: DevicePod) -> bool:
@@ -36,7 +40,13 @@ def adopt(hold: Hold, pods: Iterable[DevicePod], *, verified: bool) -> tuple[Hol
     for pod in sorted((each for each in pods if uses_cards(each)), key=lambda each: each.uid):
         assignment, problems = read_assignment(pod)
         for trusted in (True, False) if verified else (False,):
-            held = Held(pod=pod.key, assignment=assignment, phase=Phase.BOUND, verified=trusted)
+            held = Held(
+                pod=pod.key,
+                assignment=assignment,
+                phase=Phase.BOUND,
+                verified=trusted,
+                nanoseconds=_assigned(pod.annotations.get(TIMESTAMP, "")),
+            )
             try:
                 hold = add(hold, pod.uid, held)
                 break
@@ -45,6 +55,11 @@ def adopt(hold: Hold, pods: Iterable[DevicePod], *, verified: bool) -> tuple[Hol
         if problems:
             found[pod.uid] = problems
     return hold, found
+
+
+def _assigned(text: str) -> int:
+    """The time of the annotation `gas-ts`, so that later pods of the node get later ones; 0 if it is no such time."""
+    return int(text) if _NANOSECONDS.fullmatch(text) else 0
 
 
 def read_assignment(pod: DevicePod) -> tuple[Assignment, tuple[LabelProblem, ...]]:

@@ -281,6 +281,7 @@ class GpuNodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 class GpuNode(Object, frozen=True, kw_only=True):
     """A node for `GPU_NODES`: what matters for GPU cards."""
 
+    metadata: NodeMetadata
     status: GpuNodeStatus = GpuNodeStatus()
 
 
@@ -467,7 +468,7 @@ SERIES_EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", t
 CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nodes", type=Object)
 """Read by path, in the version that the API server serves."""
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)
-GPU_NODES = Resource(group="", version="v1", plural="nodes", type=GpuNode)
+GPU_NODES = Resource(group="", version="v1", plural="nodes", type=GpuNode, page_objects=100)
 GPU_PODS = Resource(group="", version="v1", plural="pods", type=GpuPod)
 PLACEMENT_PODS = Resource(group="", version="v1", plural="pods", type=PlacementPod)
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", type=DaemonSet)

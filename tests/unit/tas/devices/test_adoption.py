@@ -46,6 +46,26 @@ class TestLife:
         assert not uses_cards(waiting)
         assert adopt(EMPTY, [waiting], verified=False) == (EMPTY, {})
 
+    @pytest.mark.parametrize(
+        ("text", "nanoseconds"),
+        [
+            ("1700000000000000000", 1_700_000_000_000_000_000),
+            ("", 0),
+            ("17", 0),
+            ("-1700000000000000000", 0),
+            ("9223372036854775807", 0),
+            ("17000000000000000000", 0),
+            ("1700000000000000000\n", 0),
+            ("\uff11\uff1700000000000000000", 0),
+        ],
+    )
+    def test_an_adopted_pod_keeps_its_time(self, text: str, nanoseconds: int) -> None:
+        """A later pod of the node then gets a later one."""
+        found = bound("A{i1}", "card0")
+        found = msgspec.structs.replace(found, annotations={**found.annotations, "gas-ts": text})
+        hold, _ = adopt(EMPTY, [found], verified=False)
+        assert hold.pods["u"].nanoseconds == nanoseconds
+
     def test_a_pod_without_the_annotation_has_no_known_cards(self) -> None:
         assert not uses_cards(msgspec.structs.replace(bound("A{i1}", "card0"), annotations={}))
 
