@@ -456,7 +456,9 @@ class Resource(Generic[T_co]):
 POLICIES = Resource(group=_GROUP, version=_VERSION, plural="taspolicies", type=PolicyObject)
 NODES = Resource(group="", version="v1", plural="nodes", type=Object, metadata_only=True)
 """With annotations."""
-LABELLED_NODES = Resource(group="", version="v1", plural="nodes", type=LabelledNode, metadata_only=True)
+LABELLED_NODES = Resource(
+    group="", version="v1", plural="nodes", type=LabelledNode, metadata_only=True, page_objects=100
+)
 FULL_NODES = Resource(group="", version="v1", plural="nodes", type=NodeObject, page_objects=100)
 """The list of its images makes a node ten times as large as its metadata."""
 MARKED_NODES = Resource(group="", version="v1", plural="nodes", type=MarkedNode, page_objects=100)
