@@ -3,6 +3,7 @@
 The processes, the bus and HTTP are real, and so are the scrapes; promtool stretches them to the minutes of the rules.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -333,8 +334,7 @@ async def samples_are_late(cluster: Cluster) -> None:
         before = await late()
         os.kill(cluster.product.process.pid, signal.SIGSTOP)
         try:
-            for node in NAMES[:4]:
-                await cluster.said("publish", node, "another=1")
+            await asyncio.gather(*(cluster.said("publish", node, "another=1") for node in NAMES[:4]))
             published = time.time()
             await eventually(lambda: time.time() > published + 1.5)  # also the last message waits for so long
         finally:
@@ -344,6 +344,7 @@ async def samples_are_late(cluster: Cluster) -> None:
             return await late() >= before + 4
 
         await eventually(are_stored)
+        await stage.is_at("tas_worker_ready", lambda ready: ready == 1)  # not at once after such a stop
         during.extend(await stage.scrapes())
 
 
