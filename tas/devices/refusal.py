@@ -34,3 +34,27 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.reason}"
+
+
+PREFIX = "Not enough GPU-resources for deployment: "
+"""The first words of every reason, as in the original."""
+
+
+class Why(StrEnum):
+    """Why filter or bind refuses a node: a label of metrics."""
+
+    WILL_NOT_FIT = "will_not_fit"
+    NEVER = "never"
+    """The claim of the pod can be fulfilled by no node."""
+    UNKNOWN_NODE = "unknown_node"
+    """The inventory or the hold of the node is not known."""
+    GIVEN_UP = "given_up"
+    """Other candidates of the request have used up all steps of the search."""
+
+
+TEXTS = {
+    Why.WILL_NOT_FIT: f"{PREFIX}will not fit",
+    Why.UNKNOWN_NODE: f"{PREFIX}the cards of the node are not known yet",
+    Why.GIVEN_UP: f"{PREFIX}the search took too many steps on other nodes",
+}
+"""The reasons of refusals that are not for ever. The scheduler groups equal reasons, so they have no details."""

@@ -81,6 +81,50 @@ class Wake(NamedTuple):
     uid: str
 
 
+class WakeTimes:
+    """When the next wake is due. Times are monotonic seconds; it holds three numbers.
+
+    Attributes:
+        due: When the next wake is due; None: not before something changes.
+    """
+
+    def __init__(self) -> None:
+        self.due: float | None = None
+        self._number = 0  # of the wake that is due
+        self._not_before = 0.0
+
+    def at_once(self, at: float) -> None:
+        """Has a wake due now, or `SPACING` after the last one."""
+        self._begin(max(at, self._not_before), 0)
+
+    def soon(self, at: float) -> None:
+        """Has a wake due within `SOON`, and its repetitions begin again."""
+        self._begin(at + SOON, len(QUICK))
+
+    def is_due(self, at: float) -> bool:
+        """Whether it is time for a wake."""
+        return self.due is not None and self.due <= at
+
+    def go_on(self, at: float, nodes: int) -> None:
+        """Has the next wake due after the pause that follows this one, in a cluster of so many nodes."""
+        self.due = at + pause(self._number, nodes)
+        self._number += 1
+
+    def woken(self, at: float) -> None:
+        """Notes that a node is annotated now."""
+        self._not_before = at + SPACING
+
+    def end(self) -> None:
+        """Nobody waits: no wake is due."""
+        self.due = None
+
+    def _begin(self, due: float, number: int) -> None:
+        """Begins the schedule with this number, unless it is not as far, and never postpones a wake."""
+        if self.due is None:
+            self.due, self._number = due, number
+        self.due, self._number = min(self.due, due), min(self._number, number)
+
+
 class Wakes:
     """The pods that wait, the nodes, and when the next wake is due. Times are monotonic seconds.
 
@@ -93,9 +137,7 @@ class Wakes:
         self._awaited: Counter[PolicyKey] = Counter()
         self._nodes: OrderedDict[str, Node] = OrderedDict()  # the next one to be annotated first
         self._recovered: dict[PolicyKey, float] = {}
-        self._due: float | None = None
-        self._number = 0  # of the wake that is due
-        self._not_before = 0.0
+        self._times = WakeTimes()
 
     @property
     def waiting(self) -> int:
@@ -105,7 +147,7 @@ class Wakes:
     @property
     def due(self) -> float | None:
         """When `take` must be called; None: not before something changes."""
-        return self._due
+        return self._times.due
 
     def set_pod(self, pod: PodKey, policy: PolicyKey, since: float, *, at: float) -> None:
         """Notes that a pod waits for its policy, `since` seconds since 1970."""
@@ -116,7 +158,7 @@ class Wakes:
         self._awaited[policy] += 1
         # The recovery may have come between the rejection of the pod and the news of the rejection.
         if at - self._recovered.get(policy, -inf) <= sum(QUICK):
-            self._at_once(at)
+            self._times.at_once(at)
         else:
             self.soon(at)
 
@@ -148,7 +190,7 @@ class Wakes:
         self._recovered |= dict.fromkeys(recovered, at)
         self._nodes.move_to_end(name, last=False)
         if not self._awaited.keys().isdisjoint(recovered):
-            self._at_once(at)
+            self._times.at_once(at)
 
     def drop_node(self, name: str) -> None:
         """Forgets a deleted node."""
@@ -156,32 +198,22 @@ class Wakes:
 
     def soon(self, at: float) -> None:
         """Has a wake due within `SOON`, and its repetitions begin again: something changed that may help a pod."""
-        self._begin(at + SOON, len(QUICK))
+        self._times.soon(at)
 
     def take(self, at: float) -> Wake | None:
         """The node to annotate now, if a wake is due, a pod waits and a node passes the policy of such a pod."""
-        if self._due is None or self._due > at:
+        if not self._times.is_due(at):
             return None
         if not self._pods:
-            self._due = None
+            self._times.end()
             return None
-        self._due = at + pause(self._number, len(self._nodes))
-        self._number += 1
+        self._times.go_on(at, len(self._nodes))
         for name, node in self._nodes.items():
             if self._passes_an_awaited(node):
-                self._not_before = at + SPACING
+                self._times.woken(at)
                 self._nodes.move_to_end(name)
                 return Wake(name, node.uid)
         return None
-
-    def _at_once(self, at: float) -> None:
-        self._begin(max(at, self._not_before), 0)
-
-    def _begin(self, due: float, number: int) -> None:
-        """Begins the schedule with this number, unless it is not as far, and never postpones a wake."""
-        if self._due is None:
-            self._due, self._number = due, number
-        self._due, self._number = min(self._due, due), min(self._number, number)
 
     def _passes_an_awaited(self, node: Node) -> bool:
         return not self._awaited.keys() <= node.rejecting

@@ -5,7 +5,6 @@ Filter is advice from a view that may be behind. Who gets which card is decided 
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
-from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from tas.devices.assigning import fits_within
 from tas.devices.claim import Claim, DevicePod, Options, read_claim
 from tas.devices.plugin import misread
-from tas.devices.refusal import Refusal
+from tas.devices.refusal import PREFIX, TEXTS, Refusal, Why
 from tas.enforcing.pod import PodKey
 from tas.extender.decision import FilterDecision, Pod
 from tas.scoring.cards import CardScore, card_score
@@ -24,29 +23,6 @@ MAX_KNOWN_PODS = 10_000
 
 MAX_ASKED = 50
 """For how many different claims it is remembered on which nodes they fit."""
-
-PREFIX = "Not enough GPU-resources for deployment: "
-"""The first words of every reason, as in the original."""
-
-
-class Why(StrEnum):
-    """Why a node is refused: a label of metrics."""
-
-    WILL_NOT_FIT = "will_not_fit"
-    NEVER = "never"
-    """The claim of the pod can be fulfilled by no node."""
-    UNKNOWN_NODE = "unknown_node"
-    """The inventory or the hold of the node is not known."""
-    GIVEN_UP = "given_up"
-    """Other candidates of the request have used up all steps of the search."""
-
-
-TEXTS = {
-    Why.WILL_NOT_FIT: f"{PREFIX}will not fit",
-    Why.UNKNOWN_NODE: f"{PREFIX}the cards of the node are not known yet",
-    Why.GIVEN_UP: f"{PREFIX}the search took too many steps on other nodes",
-}
-"""The reasons of refusals that are not for ever. The scheduler groups equal reasons, so they have no details."""
 
 
 class KnownPod(NamedTuple):

@@ -35,7 +35,6 @@ from workers.enforcing.node_patches import (
     PATCHES,
     PATCHES_SECONDS,
     NodeLabels,
-    is_outdated,
     refusal_reason,
     send_patch,
 )
@@ -50,6 +49,7 @@ from workers.kubernetes.errors import (
     KubernetesError,
     NotFoundError,
     ThrottledError,
+    is_outdated,
 )
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import LABELLED_NODES, LabelledNode, NodeMetadata

@@ -47,7 +47,7 @@ from workers.enforcing.confirmation import Confirmation
 from workers.enforcing.inputs import Inputs
 from workers.enforcing.lease_first import LeaseFirst
 from workers.enforcing.mark_reports import MarkReports
-from workers.enforcing.node_patches import PATCHES, PATCHES_SECONDS, is_outdated, refusal_reason
+from workers.enforcing.node_patches import PATCHES, PATCHES_SECONDS, refusal_reason
 from workers.enforcing.refusal_records import RefusalRecords
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.freezes import Freezes
@@ -61,6 +61,7 @@ from workers.kubernetes.errors import (
     NotFoundError,
     RejectedError,
     ThrottledError,
+    is_outdated,
 )
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import MARKED_NODES, MarkedNode

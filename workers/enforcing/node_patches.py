@@ -6,14 +6,14 @@ set without it.
 """
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tas.enforcing.managers import FIELD_MANAGER
 from tas.enforcing.refusals import reason_of
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.errors import ConflictError, InvalidError, KubernetesError, NotFoundError, RejectedError
+from workers.kubernetes.errors import InvalidError, KubernetesError, RejectedError, is_successor
 from workers.kubernetes.resources import LABELLED_NODES, NodeMetadata, labels_of
 
 PATCHES, PATCHES_SECONDS = 50, 5.0
@@ -83,7 +83,7 @@ async def send_patch(
                 LABELLED_NODES, metadata.name, patch, field_manager=FIELD_MANAGER, read_at=read_at
             )
         except (InvalidError, RejectedError) as error:
-            if _is_successor(error):
+            if is_successor(error):
                 raise
             if len(part) == 1:
                 refused[part[0]] = error
@@ -95,13 +95,6 @@ async def send_patch(
     return Patched(metadata, refused)
 
 
-def is_outdated(error: KubernetesError, name: str) -> bool:
-    """Whether a patch was refused because the node has changed, was replaced or deleted since it was read."""
-    if isinstance(error, NotFoundError):
-        return error.confirms_missing(group="", plural="nodes", name=name)
-    return isinstance(error, ConflictError) or _is_successor(error)
-
-
 def refusal_reason(error: KubernetesError, name: str) -> str:
     """Why the API server refused a change of a node. The same text is stored once for all nodes."""
     return sys.intern(reason_of(error.status.message or str(error), name))
@@ -110,9 +103,3 @@ def refusal_reason(error: KubernetesError, name: str) -> str:
 def _label_managers(metadata: NodeMetadata, labels: Collection[str]) -> dict[str, tuple[str, ...]]:
     setters = [(fields.manager, labels_of(fields.fields_v1)) for fields in metadata.managed_fields] if labels else []
     return {label: tuple(manager for manager, owned in setters if f"f:{label}" in owned) for label in labels}
-
-
-def _is_successor(error: KubernetesError) -> bool:
-    """Whether a patch was refused because the name belongs to another node now."""
-    causes: Iterable[Any] = error.status.details.causes if error.status.details is not None else ()
-    return any(cause.field == "metadata.uid" for cause in causes)

@@ -156,6 +156,19 @@ def error_of(what: str, *, code: int, body: bytes, retry_after: str | None = Non
     return kind(message, code=code, status=status)
 
 
+def is_outdated(error: KubernetesError, node: str) -> bool:
+    """Whether a patch of a node was refused because the node has changed, was replaced or deleted since it was read."""
+    if isinstance(error, NotFoundError):
+        return error.confirms_missing(group="", plural="nodes", name=node)
+    return isinstance(error, ConflictError) or is_successor(error)
+
+
+def is_successor(error: KubernetesError) -> bool:
+    """Whether a patch was refused because the name belongs to another node now."""
+    details = error.status.details
+    return details is not None and any(cause.field == "metadata.uid" for cause in details.causes)
+
+
 def _seconds(text: str | None) -> float:
     """The seconds in a header; 0 for any other value, as a date."""
     return float(text) if text and text.isascii() and text.isdigit() and len(text) < 6 else 0.0

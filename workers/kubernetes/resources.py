@@ -314,6 +314,13 @@ class GpuPod(Object, frozen=True, kw_only=True):
     spec: GpuPodSpec = GpuPodSpec()
     status: PodStatus = PodStatus()
 
+    def refusal(self) -> Condition | None:
+        """Why the scheduler has not placed the pod; None if the scheduler has placed the pod or not tried it."""
+        for condition in self.status.conditions:
+            if (condition.type, condition.status) == ("PodScheduled", "False"):
+                return condition
+        return None
+
     def as_device_pod(self) -> DevicePod:
         """The pod for the rules about cards."""
         return DevicePod(

@@ -25,11 +25,11 @@ from tas.devices.annotations import annotations
 from tas.devices.claim import Claim, Options
 from tas.devices.hold import Held, Hold, HoldError, Phase
 from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES
-from tas.devices.refusal import Refusal
+from tas.devices.refusal import PREFIX, TEXTS, Refusal, Why
 from tas.devices.reserving import bound, released, reserve
 from tas.enforcing.pod import PodKey
 from tas.errors import line_of
-from tas.extender.cards import PREFIX, TEXTS, CardsDecider, Why
+from tas.extender.cards import CardsDecider
 from tas.extender.decision import Binding
 from tas.values.backoff import Backoff
 from workers.kubernetes.client import KubernetesClient

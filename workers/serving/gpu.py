@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
 from tas.devices.claim import Options
-from tas.extender.cards import CardsDecider, Why
+from tas.devices.refusal import Why
+from tas.extender.cards import CardsDecider
 from tas.extender.decision import FilterDecision, Pod
 from tas.extender.verbs import Answer
 from tas.extension import Hooks, NodeView

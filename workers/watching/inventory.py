@@ -39,6 +39,7 @@ from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import GPU_NODES, GPU_PODS, GpuNode, GpuPod
 from workers.process.logs import ThrottledLog
 from workers.process.runtime import json_response
+from workers.watching.card_waking import CardWaking
 
 log = structlog.get_logger("inventory")
 
@@ -111,8 +112,23 @@ class Inventory:
         self._pod_list = Reflector(
             client, GPU_PODS, on_list=self._list_pods, on_change=self._change_pod, before_list=self._before_pods
         )
-        self._inventories = Records(bus, NODE_INVENTORY, on_entry=self._touch, on_batch=self._wake.set)
-        self._holds = Records(bus, NODE_HOLDS, on_entry=self._touch, on_batch=self._wake.set)
+        self._waking = CardWaking(client, registry, is_active=lambda: self._lease.held)
+        self._inventories = Records(
+            bus,
+            NODE_INVENTORY,
+            on_epoch=self._waking.drop_nodes,
+            on_entry=self._take_in_record,
+            on_batch=self._wake.set,
+            on_written=lambda name, _record, _before: self._note_cards(name),
+        )
+        self._holds = Records(
+            bus,
+            NODE_HOLDS,
+            on_epoch=self._waking.drop_nodes,
+            on_entry=self._take_in_record,
+            on_batch=self._wake.set,
+            on_written=lambda name, _record, _before: self._note_cards(name),
+        )
         self._metrics(registry)
 
     def _metrics(self, registry: CollectorRegistry) -> None:
@@ -164,7 +180,7 @@ class Inventory:
     async def run(self) -> None:
         """Follows until cancelled, and writes while this replica holds the lease."""
         async with asyncio.TaskGroup() as tasks:
-            for part in (self._node_list, self._pod_list, self._inventories, self._holds):
+            for part in (self._node_list, self._pod_list, self._inventories, self._holds, self._waking):
                 tasks.create_task(part.run())
             tasks.create_task(self._write_with_lease())
 
@@ -396,6 +412,13 @@ class Inventory:
         self._dirty.add(name)
         self._wake.set()
 
+    def _take_in_record(self, name: str) -> None:
+        self._touch(name)
+        self._note_cards(name)
+
+    def _note_cards(self, name: str) -> None:
+        self._waking.set_node(name, self._inventories.get(name).record, self._holds.get(name).record)
+
     def _list_nodes(self, listing: Listing[GpuNode]) -> None:
         found = {each.metadata.name: record for each in listing.items if (record := node_inventory(each)) is not None}
         self._dirty.update(self._nodes, found)
@@ -431,6 +454,7 @@ class Inventory:
         self._of_node.clear()
         for each in listing.items:
             self._take_in_pod(each.as_device_pod())
+        self._waking.set_pods(listing.items)
         self._pods_listed_at = self._listing_at
         self._dirty.update(before, self._of_node)
         self._wake.set()
@@ -443,8 +467,11 @@ class Inventory:
             if not self._of_node[known.node]:
                 del self._of_node[known.node]
             self._touch(known.node)
-        if change.type is not ChangeType.DELETED:
+        if change.type is ChangeType.DELETED:
+            self._waking.drop_pod(pod.uid)
+        else:
             self._take_in_pod(pod)
+            self._waking.set_pod(change.object)
 
     def _take_in_pod(self, pod: DevicePod) -> None:
         if not requests_cards(pod):

@@ -21,6 +21,7 @@ from tas.devices.annotations import annotations
 from tas.devices.assignment import Assignment, Share, SlotAssignment
 from tas.devices.hold import Held, Phase
 from tas.enforcing.pod import PodKey
+from tas.enforcing.waking import ANNOTATION
 from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
@@ -104,6 +105,30 @@ async def test_pods_get_cards_and_lose_them_when_they_are_gone_or_have_ended(wor
         await eventually(has(world, "a"))  # type: ignore[arg-type]
         assert worker.metric("tas_inventory_released_total", reason="gone") == 2
         assert await extender.bind(third, "a") == ""
+
+
+async def test_a_pod_that_waits_for_cards_is_woken_when_cards_are_free(world: Gpus, tmp_path: Path) -> None:
+    node = add_node(world, "a", "N(0) i1")
+    async with inventory(world, tmp_path) as worker, world.extender() as extender:
+        first, second = (world.add_pod(name, "A{i1}") for name in ("first", "second"))
+        assert await extender.bind(first, "a") == ""
+        (reason,) = (await extender.filter(second, "a"))["FailedNodes"].values()
+        message = f"0/1 nodes are available: 1 {reason}. no new claims to deallocate."
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        world.sandbox.cluster.patch(
+            PODS, NAMESPACE, "second", {"status": {"conditions": [condition]}}, manager="scheduler", status=True
+        )
+        await eventually(lambda: worker.metric("tas_pods_waiting_for_cards") == 1)
+        before = worker.metric("tas_card_wakes_total")
+        world.sandbox.cluster.delete(PODS, NAMESPACE, "first")
+        await eventually(has(world, "a"))  # type: ignore[arg-type]
+        await eventually(lambda: worker.metric("tas_card_wakes_total") > before)
+        assert worker.metric("tas_card_wakes_failed_total") == 0
+        annotated = world.sandbox.cluster.get(NODES, "", "a")
+        assert annotated["metadata"]["uid"] == node["metadata"]["uid"]
+        assert ANNOTATION in annotated["metadata"]["annotations"]
+        assert await extender.bind(second, "a") == ""
+        await eventually(lambda: worker.metric("tas_pods_waiting_for_cards") == 0)
 
 
 async def test_after_a_wipe_pods_keep_the_cards_of_their_annotations(

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.devices.claim import DevicePod, Options
-from tas.devices.refusal import Refusal
+from tas.devices.refusal import PREFIX, TEXTS, Refusal, Why
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
 from tas.extender import cards
-from tas.extender.cards import PREFIX, TEXTS, CardsDecider, Why
+from tas.extender.cards import CardsDecider
 from tas.extender.decision import Pod
 from tas.extender.wire import decode_args
 from tas.scoring.cards import CardScore

@@ -1,0 +1,77 @@
+"""Part of `inventory`: has the scheduler try the pods again that wait for cards (`tas.devices.waking`)."""
+
+import time
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from bus.records.devices import NodeHold, NodeInventory
+from tas.devices.waking import CardWakes, waits_for_cards
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.resources import GpuPod
+from workers.kubernetes.waking import NodeWaker
+
+
+class CardWaking:
+    """Gets the pods and the records of nodes that `Inventory` follows."""
+
+    def __init__(self, client: KubernetesClient, registry: CollectorRegistry, *, is_active: Callable[[], bool]) -> None:
+        """Only the replica that `is_active` annotates nodes."""
+        self._wakes = CardWakes()
+        self._waker = NodeWaker(
+            client,
+            self._wakes,
+            logger="inventory",
+            sent=Counter(
+                "tas_card_wakes", "Annotations of nodes that wake pods which wait for cards.", registry=registry
+            ),
+            failed=Counter(
+                "tas_card_wakes_failed", "Attempts to annotate a node with cards that failed.", registry=registry
+            ),
+            is_active=is_active,
+        )
+        waiting = Gauge(
+            "tas_pods_waiting_for_cards", "Pods that wait for a node with room on its cards.", registry=registry
+        )
+        waiting.set_function(lambda: self._wakes.waiting)
+
+    async def run(self) -> None:
+        """Annotates nodes until cancelled."""
+        await self._waker.run()
+
+    def set_pods(self, pods: Iterable[GpuPod]) -> None:
+        """Applies a list of all pods."""
+        self._wakes.set_pods({pod.metadata.uid for pod in pods if _waits(pod)}, at=time.monotonic())
+        self._waker.note_change()
+
+    def set_pod(self, pod: GpuPod) -> None:
+        """Applies a new or changed pod."""
+        if not _waits(pod):
+            self._wakes.drop_pod(pod.metadata.uid)
+            return
+        self._wakes.set_pod(pod.metadata.uid, at=time.monotonic())
+        self._waker.note_change()
+
+    def drop_pod(self, uid: str) -> None:
+        """Applies the deletion of a pod."""
+        self._wakes.drop_pod(uid)
+
+    def set_node(self, name: str, inventory: NodeInventory | None, hold: NodeHold | None) -> None:
+        """Applies what the bus has of a node; without both nobody can get its cards."""
+        if inventory is None or hold is None:
+            self._wakes.drop_node(name)
+            return
+        holders, at = hold.pods.keys(), time.monotonic()
+        self._wakes.set_node(name, inventory.uid, inventory.inventory, inventory.facts, holders, at=at)
+        self._waker.note_change()
+
+    def drop_nodes(self) -> None:
+        """Forgets the nodes, because a new epoch of the bus begins."""
+        self._wakes.drop_nodes()
+
+
+def _waits(pod: GpuPod) -> bool:
+    refused = pod.refusal()
+    if refused is None or pod.spec.node_name or pod.metadata.deletion_timestamp is not None:
+        return False
+    return waits_for_cards(reason=refused.reason, message=refused.message)
