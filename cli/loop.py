@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Coroutine
 from typing import Any
@@ -22,7 +23,27 @@ def run_to_end(body: Coroutine[Any, Any, int]) -> int:
     so tasks are cancelled several times. If a task swallows all of them, for example in an extension, the process exits
     at once.
     """
-    return uvloop.run(_run_and_cancel_rest(body))
+    return uvloop.run(_run_and_cancel_rest(body), loop_factory=Loop)
+
+
+class Loop(uvloop.Loop):
+    """A uvloop on which a connection over a given socket closes the socket's file descriptor only once.
+
+    aiohttp connects a socket and gives it to the loop. If the other side resets the connection at once, uvloop closes
+    the descriptor, but the socket keeps its number and closes this number later. By then it may belong to another
+    connection. libuv then ends the process by `abort()` without a word (https://github.com/libuv/libuv/issues/5130).
+    This happened when an API server was restarted. uvloop 0.23 mends only a connection that is cancelled
+    (https://github.com/MagicStack/uvloop/issues/738).
+    """
+
+    async def create_connection(self, *args: Any, sock: socket.socket | None = None, **options: Any) -> Any:
+        """As in asyncio. Given `sock`, the loop owns its descriptor from now on, also if this fails."""
+        if sock is None:
+            return await super().create_connection(*args, **options)
+        try:
+            return await super().create_connection(*args, sock=sock, **options)
+        finally:
+            sock.detach()
 
 
 async def _run_and_cancel_rest(body: Coroutine[Any, Any, int]) -> int:
