@@ -23,7 +23,7 @@ from .cluster import Cluster, extender
 from .conftest import find_binaries
 from .controlplane import ControlPlane, control_plane
 from .fire.faults import Faults
-from .fire.figures import GROWTH, LIVED_SECONDS, SERVER_HEAP, Report, events, requests
+from .fire.figures import LIVED_SECONDS, SERVER_HEAP, Report, events, grown, requests
 from .fire.observer import Observer
 from .fire.size import SIZES
 from .fire.stage import Stage, stage
@@ -96,7 +96,7 @@ async def test_after_faults_of_every_kind_each_label_is_right_and_no_process_has
     assert observer.statuses[200] > lasted
     assert not observer.errors
     assert not {name for name in LAST_PODS if placed[name] in users.rejected(policy_of[name])}
-    assert {process: part for process, part in report.growth.items() if part > GROWTH} == {}
+    assert grown(report.growth) == {}
     assert SERVER_HEAP in {life.name for life in observer.memory.sizes}, "nats-server has logged no collection"
     if lasted > 3 * LIVED_SECONDS:
         assert len(report.growth) > len(scene.replicas) / 2, "too few processes have lived long enough"
