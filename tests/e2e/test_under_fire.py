@@ -23,7 +23,7 @@ from .cluster import Cluster, extender
 from .conftest import find_binaries
 from .controlplane import ControlPlane, control_plane
 from .fire.faults import Faults
-from .fire.figures import LIVED_SECONDS, SERVER_HEAP, Report, events, grown, requests
+from .fire.figures import LIVED_SECONDS, SERVER_HEAP, Report, events, grown, leases, requests
 from .fire.observer import Observer
 from .fire.size import SIZES
 from .fire.stage import Stage, stage
@@ -120,7 +120,8 @@ def reporting(scene: Stage, users: Users, faults: Faults, observer: Observer) ->
         report.statuses = observer.statuses
         report.memory = {str(life): sizes for life, sizes in observer.memory.sizes.items()}
         restarted = [at for at, kind in faults.noted if kind.startswith("rolling")]
-        report.growth = observer.memory.growth(after=restarted[0] if restarted else time.time())
+        after = restarted[0] if restarted else time.time()
+        report.growth = observer.memory.growth(after=after, leases=leases(scene.replicas))
         report.requests = requests(scene.plane.folder.glob("audit*.log"))
         report.events = events(scene.replicas)
         if path := os.environ.get("TAS_FIRE_REPORT"):

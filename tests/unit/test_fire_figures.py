@@ -49,3 +49,20 @@ def test_a_worker_may_grow_by_two_percent(leak: float, grows: bool) -> None:
 
 def test_a_process_that_has_not_lived_long_is_not_judged() -> None:
     assert worker(leak=0.5).growth(after=0.0, lived=MEASURED * EVERY) == {}
+
+
+def test_a_process_that_gets_its_first_lease_starts_up_again() -> None:
+    memory = Memory()
+    standby = MEASURED * EVERY / 2
+    for number in range(MEASURED):
+        at = number * EVERY
+        memory.sizes[Life("collect-2", 3)].append((at, int(106e6 if at < standby else 127e6)))
+    assert grown(memory.growth(after=0.0))
+    judged = memory.growth(after=0.0, leases={"collect-2": [standby, standby + 500.0], "collect-1": [0.0]})
+    assert judged.keys() == {"collect-2 (3)"}
+    assert not grown(judged)
+
+
+def test_a_lease_before_the_process_started_is_that_of_an_earlier_one() -> None:
+    memory = worker(leak=0.04)
+    assert grown(memory.growth(after=0.0, leases={"labels-1": [-1.0, MEASURED * EVERY + 1.0]}))

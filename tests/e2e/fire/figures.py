@@ -6,8 +6,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import mean, quantiles
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
@@ -111,17 +113,28 @@ class Memory:
         if collections:
             self.sizes[Life(SERVER_HEAP, pid)].append((time.time(), int(collections[-1]) << 20))
 
-    def growth(self, *, after: float, lived: float = LIVED_SECONDS) -> dict[str, float]:
+    def growth(
+        self,
+        *,
+        after: float,
+        leases: Mapping[str, Iterable[float]] = MappingProxyType({}),
+        lived: float = LIVED_SECONDS,
+    ) -> dict[str, float]:
         """For each process that has lived so long: by which part its memory is larger in the last third than before.
 
         Compared with the middle third of its life after `WARM_UP_SECONDS`. Only measurements `after` this time count:
         until then a new bus fills up, since SAMPLES keeps ten minutes. Of nats-server it is the live heap.
+
+        `leases`: when each replica has got a lease, by its name. A process on standby starts up again when it gets its
+        first lease: until then it has not worked.
         """
         found = {}
         for life, measured in self.sizes.items():
             if life.name == SERVER:
                 continue
-            first = max(after, measured[0][0] + WARM_UP_SECONDS)
+            began, ended = measured[0][0], measured[-1][0]
+            began = min((at for at in leases.get(life.name, ()) if began <= at <= ended), default=began)
+            first = max(after, began + WARM_UP_SECONDS)
             sizes = [(at, size) for at, size in measured if at >= first]
             if sizes and sizes[-1][0] - sizes[0][0] >= lived:
                 third = len(sizes) // 3
@@ -164,6 +177,18 @@ def requests(logs: Iterable[Path]) -> Counter[str]:
                     status = entry.get("responseStatus", {}).get("code", 0)
                     found[f"{user.rpartition(':')[2]} {entry['verb']} {resource} {status}"] += 1
     return found
+
+
+def leases(replicas: Iterable[Replica]) -> dict[str, list[float]]:
+    """When each replica has got a lease, in Unix seconds."""
+    return {
+        each.name: [
+            datetime.fromisoformat(event["time"]).timestamp()
+            for event in each.events()
+            if event["event"] == "lease_acquired"
+        ]
+        for each in replicas
+    }
 
 
 def events(replicas: Iterable[Replica]) -> Counter[str]:
