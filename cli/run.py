@@ -37,6 +37,7 @@ WORKERS = {
     "collect": "Poll sources, and publish samples. Only metrics that policies use are polled.",
     "extender": "Answer kube-scheduler's filter, prioritize and preempt.",
     "inventory": "Store the GPU cards of nodes on the bus, and who has them.",
+    "evictions": "Label the pods that are to leave a GPU card, so that a descheduler evicts them.",
     "gpu": "Give GPU cards to pods: answer kube-scheduler's filter, prioritize and bind.",
     "machine": "Publish the telemetry of this machine as samples of a node.",
 }

@@ -33,6 +33,7 @@ from tas.errors import shortened
 from tas.events.event import source_of
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
+from workers.enforcing.evictions import Evictions
 from workers.enforcing.labels import Labels
 from workers.enforcing.marks import Marks
 from workers.enforcing.resources import Resources
@@ -158,6 +159,7 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
     "inventory": lambda bus, client, settings, registry: Inventory(
         bus, client, registry=registry, new_bus_wait=settings.new_bus_wait
     ),
+    "evictions": lambda bus, client, _, registry: Evictions(bus, client, registry=registry),
     "marks": lambda bus, client, settings, registry: Marks(
         bus, client, registry=registry, default_stale_after=settings.stale_after
     ),

@@ -74,6 +74,14 @@ def read_policy_facts(labels: Mapping[str, str], pci_groups: Iterable[Sequence[i
     return reader.facts()
 
 
+def empties_a_group(labels: Mapping[str, str]) -> bool:
+    """Whether a label of the node empties a card with the other cards of its PCI groups."""
+    return any(
+        key.startswith(LABEL_PREFIX) and key.rpartition("/")[2].startswith(_EVICT) and value == PCI_GROUP
+        for key, value in labels.items()
+    )
+
+
 class _Reader:
     """Collects facts from labels, in any order."""
 

@@ -59,6 +59,7 @@ ACCOUNTS: Mapping[str, tuple[Right, ...]] = {
     "tas-notify": _rights("create patch", "events", group="events.k8s.io"),
     "tas-gpu": (*_rights("get", "pods"), *_rights("create", "pods/binding")),
     "tas-inventory": (*_rights("list watch patch", "nodes"), *_rights("get list watch", "pods")),
+    "tas-evictions": (*_rights("get", "nodes"), *_rights("get list watch patch", "pods")),
 }
 """The rights of each account in deploy/rbac."""
 

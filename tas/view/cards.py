@@ -17,13 +17,15 @@ from tas.devices.policy_facts import PolicyFacts
 class NodeCards(NamedTuple):
     """The cards of a node: what there is, what policies say about it, and who has it.
 
-    `version` is another one after each change, so that what follows from the cards can be remembered.
+    `version` is another one after each change, so that what follows from the cards can be remembered. `uid` is that of
+    the node.
     """
 
     inventory: Inventory
     facts: PolicyFacts
     hold: Hold
     version: int = 0
+    uid: str = ""
 
 
 class CardView:
@@ -70,4 +72,4 @@ class CardView:
         if inventory is None or hold is None or inventory[0] != hold[0]:
             self._nodes.pop(node, None)
         else:
-            self._nodes[node] = NodeCards(inventory[1], inventory[2], hold[1], next(self._versions))
+            self._nodes[node] = NodeCards(inventory[1], inventory[2], hold[1], next(self._versions), hold[0])

@@ -17,7 +17,7 @@ from .cluster import Cluster
 from .processes import until
 
 FILE = Path(__file__).parents[2] / "deploy" / "admission" / "gpu.yaml"
-ACCOUNT = "system:serviceaccount:telemetry-aware-scheduling:tas-gpu"
+ACCOUNT = "system:serviceaccount:telemetry-aware-scheduling:tas-"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 NODE = "node-1"
 CARDS = {CONTAINER_CARDS: "card0", CONTAINER_TILES: "card0:gt1", TIMESTAMP: "1795432100000000001"}
@@ -62,8 +62,15 @@ async def refusal(admin: Admin, method: str, path: str, body: Object) -> str:
 @pytest.fixture
 async def binder(cluster: Cluster) -> AsyncIterator[Admin]:
     """The account of `tas run gpu`. RBAC would allow this one everything, as it does the administrator."""
-    async with Admin.connect(cluster.kubeconfig_for(ACCOUNT, "system:masters")) as binder:
+    async with Admin.connect(cluster.kubeconfig_for(f"{ACCOUNT}gpu", "system:masters")) as binder:
         yield binder
+
+
+@pytest.fixture
+async def evictions(cluster: Cluster) -> AsyncIterator[Admin]:
+    """The account of `tas run evictions`, also with all rights."""
+    async with Admin.connect(cluster.kubeconfig_for(f"{ACCOUNT}evictions", "system:masters")) as evictions:
+        yield evictions
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +178,8 @@ async def test_others_may_bind_a_pod_without_cards(admin: Admin, namespace: str)
     assert (await admin.get(pods(namespace, "plain")))["spec"]["nodeName"] == NODE
 
 
-async def test_only_the_product_adds_the_eviction_label_and_anybody_removes_it(
-    admin: Admin, binder: Admin, namespace: str
+async def test_only_evictions_adds_its_label_and_anybody_removes_it(
+    admin: Admin, binder: Admin, evictions: Admin, namespace: str
 ) -> None:
     path = pods(namespace, "web")
     await admin.create(pods(namespace), pod("web", labels={"a": "b"}))
@@ -180,7 +187,8 @@ async def test_only_the_product_adds_the_eviction_label_and_anybody_removes_it(
     assert EVICTION_LABEL in await refusal(admin, "PATCH", path, {"metadata": {"labels": EVICTION}})
     assert EVICTION_LABEL in await refusal(admin, "PATCH", f"{path}/status", {"metadata": {"labels": EVICTION}})
     assert EVICTION_LABEL in await refusal(admin, "POST", f"{path}/binding", binding("web", labels=EVICTION))
-    await binder.patch(path, {"metadata": {"labels": EVICTION}})
+    assert EVICTION_LABEL in await refusal(binder, "PATCH", path, {"metadata": {"labels": EVICTION}})
+    await evictions.patch(path, {"metadata": {"labels": EVICTION}})
     assert EVICTION_LABEL in await refusal(admin, "PATCH", path, {"metadata": {"labels": {EVICTION_LABEL: "other"}}})
     await admin.patch(path, {"metadata": {"labels": {"a": "c"}}})
     assert (await admin.get(path))["metadata"]["labels"] == {"a": "c"} | EVICTION
@@ -189,7 +197,7 @@ async def test_only_the_product_adds_the_eviction_label_and_anybody_removes_it(
 
 
 async def test_a_deployment_replaces_its_pod_that_has_cards_and_the_label(
-    admin: Admin, binder: Admin, namespace: str
+    admin: Admin, binder: Admin, evictions: Admin, namespace: str
 ) -> None:
     async def names() -> list[str]:
         found = await admin.get(pods(namespace))
@@ -202,7 +210,7 @@ async def test_a_deployment_replaces_its_pod_that_has_cards_and_the_label(
     await eventually(has_one)
     (first,) = await names()
     await binder.create(pods(namespace, first, "binding"), binding(first, annotations=CARDS))
-    await binder.patch(pods(namespace, first), {"metadata": {"labels": EVICTION}})
+    await evictions.patch(pods(namespace, first), {"metadata": {"labels": EVICTION}})
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": first}}
     await admin.create(pods(namespace, first, "eviction"), eviction)
 

@@ -26,6 +26,7 @@ EXAMPLE = ROOT / "deploy" / "examples" / "gpu"
 NAMESPACE = "gpu-demo"
 GPU_NODES = ("gpu-1", "gpu-2")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+ACCOUNT = "system:serviceaccount:telemetry-aware-scheduling:tas-"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,14 +77,35 @@ def running(cluster: Cluster) -> dict[str, Object]:
     }
 
 
-def test_the_descheduler_evicts_the_pods_with_the_label_alone(cluster: Cluster) -> None:
-    with cluster.scheduler():
-        cluster.apply(EXAMPLE / "workload.yaml")
-        until(lambda: len(running(cluster)) == 2, "both pods run")
-        leaves, stays = running(cluster)
-        # Only the two nodes of the example offer the resources.
-        assert {pod["spec"]["nodeName"] for pod in running(cluster).values()} <= {"gpu-1", "gpu-2"}
+async def test_a_pod_leaves_a_card_that_is_too_hot_and_its_replacement_gets_another(
+    cluster: Cluster, bus: Bus, server: Server, tmp_path: Path
+) -> None:
+    for file in ("rbac/gpu.yaml", "rbac/inventory.yaml", "rbac/evictions.yaml", "admission/gpu.yaml"):
+        cluster.apply(ROOT / "deploy" / file)
+    (folder := tmp_path / "tas").mkdir()
+    with (
+        product(cluster, folder, kubeconfig=cluster.kubeconfig, bus=server.url) as tas,
+        worker(cluster, server, tmp_path, "inventory", "--new-bus-wait", "0s"),
+        worker(cluster, server, tmp_path, "evictions"),
+        worker(cluster, server, tmp_path, "gpu", "--listen", f"127.0.0.1:{(port := free_ports(1)[0])}"),
+        cluster.scheduler(*extenders(f"http://127.0.0.1:{port}/scheduler")),
+    ):
+        tas.publish({node: {"gpu_card0_temperature": 60, "gpu_card1_temperature": 60} for node in GPU_NODES})
+        cluster.apply(one_on_each_card())
+        await eventually(lambda: len(running(cluster)) == 2)
+        (leaves, pod), (stays, _) = running(cluster).items()
+        node, card = place(pod)
         mark = cluster.audit.mark()
+        tas.publish({node: {f"gpu_{card}_temperature": 99}})
+        await eventually(lambda: labelled(cluster) == {leaves})
+        tas.publish({node: {f"gpu_{card}_temperature": 60}})
+        await eventually(lambda: not labelled(cluster))
+        assert set(running(cluster)) == {leaves, stays}
+        account = f"{ACCOUNT}evictions"
+        calls = Counter((call.verb, call.status) for call in cluster.audit.calls(mark, user=account))
+        # The node and the pod are read once for each of the two changes.
+        assert calls == {("get", 200): 4, ("patch", 200): 2}
+
         with descheduler(cluster, EXAMPLE / "descheduler.yaml") as evicting:
 
             def cycles() -> int:
@@ -92,12 +114,15 @@ def test_the_descheduler_evicts_the_pods_with_the_label_alone(cluster: Cluster) 
             before = until(cycles, "a cycle has ended")
             until(lambda: cycles() > before + 1, "two more cycles have ended")
             assert set(running(cluster)) == {leaves, stays}
-            cluster.api.patch(f"{PODS}/{leaves}", {"metadata": {"labels": {EVICTION_LABEL: EVICTION_VALUE}}})
-            until(lambda: len(running(cluster)) == 2 and leaves not in running(cluster), "the pod is replaced")
+            tas.publish({node: {f"gpu_{card}_temperature": 99}})
+            await eventually(lambda: len(running(cluster)) == 2 and leaves not in running(cluster))
             before = cycles()
             until(lambda: cycles() > before + 1, "two more cycles have ended")
             assert evictions(cluster, mark) == {f"{PODS}/{leaves}/eviction"}
-            assert stays in running(cluster)
+        assert stays in running(cluster)
+        assert (node, card) not in cards(cluster)
+        assert len(cards(cluster)) == 2
+        assert not labelled(cluster)
 
 
 async def test_a_hot_card_gets_no_new_pod_and_nobody_else_gives_cards(
@@ -115,9 +140,7 @@ async def test_a_hot_card_gets_no_new_pod_and_nobody_else_gives_cards(
     ):
         tas.publish({node: {"gpu_card0_temperature": 60, "gpu_card1_temperature": 60} for node in GPU_NODES})
         # By the totals of the nodes, each has room for three such pods. But none fits beside another on a card.
-        workload = (EXAMPLE / "workload.yaml").read_text()
-        assert "millicores: 500" in workload
-        cluster.apply(workload.replace("millicores: 500", "millicores: 600"))
+        cluster.apply(one_on_each_card())
         cluster.kubectl("scale", "-n", NAMESPACE, "deployment/gpu-app", "--replicas=5")
         await eventually(lambda: len(running(cluster)) == 4)
         await eventually(lambda: "Not enough GPU-resources" in "".join(why_pending(cluster)))
@@ -156,15 +179,38 @@ async def test_a_hot_card_gets_no_new_pod_and_nobody_else_gives_cards(
     assert shown.count("gpu-demo/gpu-app-") == 4
 
 
+def one_on_each_card() -> str:
+    """The workload with pods of which none fits beside another on a card."""
+    workload = (EXAMPLE / "workload.yaml").read_text()
+    assert "millicores: 500" in workload
+    return workload.replace("millicores: 500", "millicores: 600")
+
+
+def labelled(cluster: Cluster) -> set[str]:
+    """The pods with the eviction label."""
+    found = {
+        each["metadata"]["name"]: each["metadata"]["labels"].get(EVICTION_LABEL)
+        for each in cluster.api.get(PODS)["items"]
+        if "deletionTimestamp" not in each["metadata"]
+    }
+    assert set(found.values()) <= {None, EVICTION_VALUE}
+    return {name for name, value in found.items() if value is not None}
+
+
+def place(pod: Object) -> tuple[str, str]:
+    """The node of a pod, and its card."""
+    return pod["spec"]["nodeName"], annotations(pod)[CONTAINER_CARDS]
+
+
 def cards(cluster: Cluster) -> Counter[tuple[str, str]]:
     """How many running pods have each card, by node and name."""
-    return Counter((pod["spec"]["nodeName"], annotations(pod)[CONTAINER_CARDS]) for pod in running(cluster).values())
+    return Counter(map(place, running(cluster).values()))
 
 
 @contextmanager
 def worker(cluster: Cluster, server: Server, folder: Path, name: str, *flags: str) -> Iterator[None]:
     """Runs a worker with exactly the rights of its account."""
-    account = f"system:serviceaccount:telemetry-aware-scheduling:tas-{name}"
+    account = f"{ACCOUNT}{name}"
     kubeconfig = cluster.kubeconfig_for(account, "system:serviceaccounts", "system:authenticated")
     (health,) = free_ports(1)
     flags = ("--kubeconfig", str(kubeconfig), "--health-listen", f"127.0.0.1:{health}", *flags)

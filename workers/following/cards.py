@@ -1,10 +1,11 @@
-"""The GPU cards of all nodes, kept up to date from the bus: for filter and prioritize, and for extensions.
+"""The GPU cards of all nodes, kept up to date from the bus: for filter and prioritize, extensions and `evictions`.
 
 Inventories are kept through a wipe of the bus: they change seldom, and bind reads them again. Holds are not: until they
 are complete again, nobody knows who has which card.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from bus.buckets import NODES
 from bus.connection import Bus, Epoch
@@ -18,13 +19,30 @@ from workers.following.synced import SyncedWatch
 
 
 class FollowedCards:
-    """Keeps a view of cards up to date from HOLDS and NODES."""
+    """Keeps a view of cards up to date from HOLDS and NODES.
 
-    def __init__(self, bus: Bus, view: CardView) -> None:
+    `on_node` is called with the name of each node of which something has changed, `on_batch` after a burst of changes
+    and when all holds are known.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        view: CardView,
+        *,
+        on_node: Callable[[str], None] = lambda _: None,
+        on_batch: Callable[[], None] = lambda: None,
+    ) -> None:
         self._view = view
-        self._inventories = Watch(bus, NODE_INVENTORY.to(self._apply_inventory), on_epoch=lambda _: None)
+        self._on_node = on_node
+        self._inventories = Watch(
+            bus, NODE_INVENTORY.to(self._apply_inventory), on_epoch=lambda _: None, on_batch=on_batch
+        )
         self._holds = SyncedWatch(
-            bus, NODE_HOLDS.to(self._apply_hold), on_epoch=self._begin_epoch, on_complete=lambda _: None
+            bus,
+            NODE_HOLDS.to(self._apply_hold),
+            on_epoch=self._begin_epoch,
+            on_complete=lambda _: on_batch(),
         )
 
     @property
@@ -58,6 +76,7 @@ class FollowedCards:
             self._view.drop_inventory(entry.key)
         else:
             self._view.set_inventory(entry.key, record.uid, record.inventory, record.facts)
+        self._on_node(entry.key)
 
     def _apply_hold(self, entry: Entry[str, NodeHold]) -> None:
         record = entry.readable()
@@ -65,3 +84,4 @@ class FollowedCards:
             self._view.drop_hold(entry.key)
         else:
             self._view.set_hold(entry.key, record.uid, record.hold())
+        self._on_node(entry.key)

@@ -156,15 +156,15 @@ def error_of(what: str, *, code: int, body: bytes, retry_after: str | None = Non
     return kind(message, code=code, status=status)
 
 
-def is_outdated(error: KubernetesError, node: str) -> bool:
-    """Whether a patch of a node was refused because the node has changed, was replaced or deleted since it was read."""
+def is_outdated(error: KubernetesError, name: str, *, plural: str = "nodes") -> bool:
+    """Whether a patch was refused because the object has changed, was replaced or deleted since it was read."""
     if isinstance(error, NotFoundError):
-        return error.confirms_missing(group="", plural="nodes", name=node)
+        return error.confirms_missing(group="", plural=plural, name=name)
     return isinstance(error, ConflictError) or is_successor(error)
 
 
 def is_successor(error: KubernetesError) -> bool:
-    """Whether a patch was refused because the name belongs to another node now."""
+    """Whether a patch was refused because the name belongs to another object now."""
     details = error.status.details
     return details is not None and any(cause.field == "metadata.uid" for cause in details.causes)
 

@@ -11,6 +11,8 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from tas.devices.claim import ContainerRequest, DevicePod
+from tas.devices.eviction import EvictionLabel
+from tas.devices.names import EVICTION_LABEL
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
 from tas.policy.policy import API_VERSION
@@ -334,6 +336,30 @@ class GpuPod(Object, frozen=True, kw_only=True):
         )
 
 
+class LabelledPodMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
+    """The metadata of a pod with the field managers that have set the eviction label. The rest is dropped."""
+
+    managed_fields: tuple[ManagedFields, ...] = ()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "annotations", {})
+        force_setattr(self, "managed_fields", tuple(_setters(self.managed_fields, (EVICTION_LABEL,))))
+
+
+class LabelledPod(Object, frozen=True, kw_only=True):
+    """A pod without spec and status, for `LABELLED_PODS`."""
+
+    metadata: LabelledPodMetadata
+
+    @property
+    def eviction(self) -> EvictionLabel | None:
+        """The eviction label; None without it."""
+        value = self.metadata.labels.get(EVICTION_LABEL)
+        if value is None:
+            return None
+        return EvictionLabel(value, tuple(each.manager for each in self.metadata.managed_fields))
+
+
 class PodTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """The template of the pods of a workload."""
 
@@ -479,6 +505,7 @@ CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nod
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)
 GPU_NODES = Resource(group="", version="v1", plural="nodes", type=GpuNode, page_objects=100)
 GPU_PODS = Resource(group="", version="v1", plural="pods", type=GpuPod)
+LABELLED_PODS = Resource(group="", version="v1", plural="pods", type=LabelledPod, metadata_only=True)
 PLACEMENT_PODS = Resource(group="", version="v1", plural="pods", type=PlacementPod)
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", type=DaemonSet)
 WHOLE_PODS = Resource(group="", version="v1", plural="pods", type=WholePod)

@@ -88,4 +88,4 @@ def test_the_cards_of_nodes_are_followed_only_if_an_extension_needs_them() -> No
     node = Node("N(0) i1")
     followed.set_inventory("a", "u", node.inventory, node.facts)
     followed.set_hold("a", "u", node.hold)
-    assert dict(cards) == {"a": NodeCards(node.inventory, node.facts, node.hold, 1)}
+    assert dict(cards) == {"a": NodeCards(node.inventory, node.facts, node.hold, 1, "u")}

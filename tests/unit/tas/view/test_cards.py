@@ -13,7 +13,7 @@ def test_a_node_is_known_while_inventory_and_hold_are_known() -> None:
     assert dict(nodes) == {}
 
     view.set_hold("a", "1", EMPTY)
-    assert dict(nodes) == {"a": NodeCards(node.inventory, node.facts, EMPTY, 1)}
+    assert dict(nodes) == {"a": NodeCards(node.inventory, node.facts, EMPTY, 1, "1")}
     view.set_hold("a", "1", used)
     assert (nodes["a"].hold, nodes["a"].version) == (used, 2)
 
