@@ -1,6 +1,7 @@
 """The command `tas`: starts the workers, and answers questions about the bus."""
 
 import errno
+import faulthandler
 import importlib
 import io
 import os
@@ -99,6 +100,8 @@ def cli() -> None:
 
 def main() -> None:
     """Runs the command line and exits."""
+    if sys.stderr is not None and not faulthandler.is_enabled():  # it is None if its file is closed
+        faulthandler.enable()  # a fatal signal, such as an abort in a library, leaves the Python stack on stderr
     try:
         code = cli.main(prog_name="tas", standalone_mode=False)
     except click.ClickException as error:

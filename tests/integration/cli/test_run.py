@@ -280,6 +280,14 @@ async def test_a_worker_ends_while_the_bus_hangs(tas: Tas, server: Server) -> No
         server.resume()
 
 
+async def test_a_fatal_signal_leaves_the_python_stack_on_stderr(tas: Tas) -> None:
+    async with tas.running("run", "materialize", "--bus", "nats://127.0.0.1:1", *HEALTH) as running:
+        await running.logged("health_listening")
+        assert await running.end(signal.SIGABRT) == -signal.SIGABRT
+        assert "Fatal Python error: Aborted\n" in running.noise
+        assert any('cli/loop.py"' in line and "in run_to_end" in line for line in running.noise)
+
+
 async def test_settings_come_from_the_environment_and_a_flag_overrides_it(tas: Tas, policies: Path) -> None:
     environment = {
         "TAS_POLICIES": str(policies),
