@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from tas.devices.claim import Options
 from tas.devices.names import RESOURCE_PREFIX
 from tas.devices.reserving import RESERVED_SECONDS
 from tas.enforcing.limits import ALL_DEFAULT, IN_FLIGHT_SECONDS, POLICY_DEFAULT, DefaultLimit
@@ -153,6 +154,7 @@ _RUNS_COLLECT = ("run all", "run collect")
 _RUNS_NOTIFY = ("run all", "run notify")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
 _RUNS_GPU = ("run gpu",)
+_CHOOSES_CARDS = ("explain", "run gpu")
 _LISTENS = ("run all", "run extender", "run gpu", "up")
 _NAMES_CLUSTER = ("run all", "run events", "run notify", "run resources", "up")
 _SERVES_HTTPS = ("run all", "run extender", "run gpu")
@@ -658,7 +660,7 @@ class Settings:
         form="NAME",
         help="The resource, such as `tiles`, of which all cards of a node are to have about the same amount in use. "
         "Without this, cards are filled one after another.",
-        commands=_RUNS_GPU,
+        commands=_CHOOSES_CARDS,
         parse=_gpu_resource,
         default_text="none",
     )
@@ -666,7 +668,7 @@ class Settings:
         group="GPU cards",
         form="on|off",
         help="Whether the annotation `gas-allow` of a pod counts: the only cards that it may use.",
-        commands=_RUNS_GPU,
+        commands=_CHOOSES_CARDS,
         parse=_switch,
         default="off",
     )
@@ -674,7 +676,7 @@ class Settings:
         group="GPU cards",
         form="on|off",
         help="Whether the annotation `gas-deny` of a pod counts: the cards that it must not use.",
-        commands=_RUNS_GPU,
+        commands=_CHOOSES_CARDS,
         parse=_switch,
         default="off",
     )
@@ -758,6 +760,11 @@ class Settings:
         if mistakes:
             raise SettingsError(mistakes)
         return cls(**values)
+
+    @property
+    def card_options(self) -> Options:
+        """What counts when cards are chosen."""
+        return Options(allowlist=self.allowlist, denylist=self.denylist, balanced=self.balanced_resource or "")
 
 
 def every_setting() -> Iterator[tuple[str, Setting]]:

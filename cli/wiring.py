@@ -28,7 +28,6 @@ from cli.settings import (
 )
 from cli.sinks import sinks_file
 from cli.sources import Sources, sources_of
-from tas.devices.claim import Options
 from tas.errors import shortened
 from tas.events.event import source_of
 from workers.enforcing.brake import BrakeSettings
@@ -107,9 +106,7 @@ def _gpu(
         client,
         listen=settings.listen,
         registry=registry,
-        options=Options(
-            allowlist=settings.allowlist, denylist=settings.denylist, balanced=settings.balanced_resource or ""
-        ),
+        options=settings.card_options,
         by=settings.card_score,
         one_start=settings.one_start,
         max_body_bytes=settings.max_body,

@@ -7,8 +7,9 @@ from rich.text import Text
 from cli.output import counted, echo
 from cli.queries.query import age_text
 from cli.queries.tables import new_table, print_table
+from cli.settings import flag
 from tas.devices.hold import Phase
-from tas.devices.names import RESOURCE_PREFIX
+from tas.devices.names import ALLOW, RESOURCE_PREFIX
 from tas.explain.cards import UNKNOWN_HOLD, AmountUse, CardExplanation, CardPod, CardsExplanation, PodCards
 from tas.values.quantity import NANO, Quantity, short_text
 
@@ -74,6 +75,12 @@ def card_rows(nodes: Iterable[CardsExplanation]) -> dict[str, str]:
 
 def print_pod_cards(cards: PodCards) -> None:
     """Prints which cards of each node a pod has or would get, and why the others do not serve."""
+    if cards.asks is False:
+        echo("GPU cards: the pod requests none")
+        return
+    for name in cards.ignored:
+        setting = "allowlist" if name == ALLOW else "denylist"
+        echo(f"the annotation {name} does not count: {flag(setting)} is off, as by default in tas run gpu")
     if cards.refusal:
         echo(f"GPU cards: no node can ever fulfil what the pod asks: {cards.refusal}")
         return

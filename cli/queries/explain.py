@@ -17,11 +17,10 @@ from cli.options import settings_command
 from cli.output import echo
 from cli.queries.card_tables import print_cards, print_pod_cards
 from cli.queries.cards import devices_of_node, devices_of_nodes
-from cli.queries.explain_tables import print_node, print_pod, print_policy
+from cli.queries.explain_tables import print_answers, print_node, print_pod, print_policy
 from cli.queries.pod_manifest import DescribedPod, pod_of_manifest
 from cli.queries.query import ask, readable
 from cli.settings import Settings, flag, variable
-from tas.devices.claim import Options
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
 from tas.explain.cards import explain_cards, explain_claim, explain_held
@@ -95,7 +94,8 @@ def pod(settings: Settings, *, name: str, policy: str | None, manifest: str | No
     """The extender's answer for the pod NAME now.
 
     NAME may be NAMESPACE/NAME. Also shows the samples behind the answer, and the extender's last answers for the pod.
-    Of a pod with GPU cards it shows the cards; with --manifest, for each node which card lacks what.
+    Of a pod with GPU cards it shows the cards; with --manifest, for each node which card lacks what. Give --allowlist,
+    --denylist and --balanced-resource as tas run gpu has them; --extender-health of tas run gpu shows its last answers.
     """
     key = PodKey(*_pair(name))
     if policy is not None and not is_label_value(policy):
@@ -181,15 +181,19 @@ async def _explain_pod(
     answered = await _answered(key, settings.extender_health)
     now = time.time()
     devices = await devices_of_nodes(bus)
-    cards = explain_held(key, devices) if described is None else explain_claim(described.pod, devices, Options())
+    cards = (
+        explain_held(key, devices)
+        if described is None
+        else explain_claim(described.pod, devices, settings.card_options)
+    )
     if described is not None:
         policy = policy or described.policy
     if policy is None:
         try:
             policy = await _policy_of(bus, key, answered or [])
         except click.ClickException:
-            # A pod with GPU cards needs no policy.
-            if described is None and not cards.nodes:
+            # A pod with GPU cards needs no policy, nor does one about which the extender has answered.
+            if described is None and not cards.nodes and not answered:
                 raise
     explanation = None
     if policy is not None:
@@ -206,7 +210,9 @@ async def _explain_pod(
         )
         return 0
     if explanation is not None:
-        print_pod(explanation, answered, now)
+        print_pod(explanation, now)
+    if answered is not None and (answered or explanation is not None):
+        print_answers(answered, now)
     if described is not None or cards.nodes:
         print_pod_cards(cards)
     return 0
@@ -233,7 +239,9 @@ async def _explain_pod_by_extender(
     if as_json:
         print_json({"now": msgspec.to_builtins(found), "answered": msgspec.to_builtins(answered), "cards": None})
     else:
-        print_pod(found, answered, time.time())
+        now = time.time()
+        print_pod(found, now)
+        print_answers(answered, now)
     return 0
 
 

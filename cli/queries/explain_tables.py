@@ -112,8 +112,8 @@ def _rank(explanation: PolicyExplanation) -> int:
     return min((_state_rank(each.state) for each in explanation.strategies if each.state is not None), default=0)
 
 
-def print_pod(explanation: PodExplanation, answered: Sequence[Answer] | None, now: float) -> None:
-    """Prints the answer for a pod now, best node first; then the last answers, newest first."""
+def print_pod(explanation: PodExplanation, now: float) -> None:
+    """Prints the answer for a pod now, best node first."""
     echo(f"pod {explanation.namespace}/{explanation.pod}, policy {explanation.policy}: {explanation.outcome}")
     if explanation.error:
         echo(f"filter would answer the error: {explanation.error}")
@@ -131,11 +131,10 @@ def print_pod(explanation: PodExplanation, answered: Sequence[Answer] | None, no
     print_table(table)
     if len(best_first) > SHOWN:
         echo(f"{counted(len(best_first) - SHOWN, 'more node')}: --json has them all")
-    if answered is not None:
-        _print_answers(answered, now)
 
 
-def _print_answers(answered: Sequence[Answer], now: float) -> None:
+def print_answers(answered: Sequence[Answer], now: float) -> None:
+    """Prints the last answers for a pod, newest first."""
     if not answered:
         echo("the extender's last answers contain none for this pod")
         return

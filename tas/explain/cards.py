@@ -11,13 +11,13 @@ import msgspec
 
 from tas.devices.amounts import Amounts
 from tas.devices.annotations import cards_text, tiles_text
+from tas.devices.asked import asked_of_cards, ignored_wishes
 from tas.devices.assigning import assign
-from tas.devices.claim import Claim, DevicePod, Options, read_claim
+from tas.devices.claim import Claim, DevicePod, Options
 from tas.devices.hold import EMPTY, NOT_USED, CardUse, Held, Hold, Phase
 from tas.devices.inventory import Card, Inventory
 from tas.devices.labels import LabelProblem
 from tas.devices.names import TILES, card_name, tile_name
-from tas.devices.plugin import misread
 from tas.devices.policy_facts import PolicyFacts
 from tas.devices.refusal import Refusal
 from tas.devices.search import free_amount
@@ -263,11 +263,15 @@ class PodCards(msgspec.Struct, frozen=True, kw_only=True):
         pod: Namespace and name.
         refusal: Why no node can ever fulfil the pod's claim; empty if one might.
         nodes: The nodes that have the pod, then those on which it fits, then the others; each by name.
+        asks: Whether the pod requests GPU resources; None if nobody knows what it requests.
+        ignored: The annotations of the pod that would choose its cards, and do not count by the settings.
     """
 
     pod: str
     refusal: str
     nodes: Sequence[Placement]
+    asks: bool | None = None
+    ignored: Sequence[str] = ()
 
 
 def explain_held(pod: PodKey, nodes: Mapping[str, NodeDevices]) -> PodCards:
@@ -283,16 +287,15 @@ def explain_held(pod: PodKey, nodes: Mapping[str, NodeDevices]) -> PodCards:
 
 def explain_claim(pod: DevicePod, nodes: Mapping[str, NodeDevices], options: Options) -> PodCards:
     """What each node answers to the claim of a pod: the same as filter and bind."""
-    claim = read_claim(pod, options)
-    refusal = claim if isinstance(claim, Refusal) else misread(claim)
-    if isinstance(claim, Refusal) or refusal is not None:
-        return PodCards(pod=str(pod.key), refusal=str(refusal), nodes=[])
+    name, ignored = str(pod.key), ignored_wishes(pod, options)
+    claim = asked_of_cards(pod, options)
+    if claim is None:
+        return PodCards(pod=name, refusal="", nodes=[], asks=False)
+    if isinstance(claim, Refusal):
+        return PodCards(pod=name, refusal=str(claim), nodes=[], asks=True, ignored=ignored)
     found = [_placement(node, devices, claim, options) for node, devices in nodes.items()]
-    return PodCards(
-        pod=str(pod.key),
-        refusal="",
-        nodes=sorted(found, key=lambda each: (not each.held, bool(each.reason), each.node)),
-    )
+    nodes_by_rank = sorted(found, key=lambda each: (not each.held, bool(each.reason), each.node))
+    return PodCards(pod=name, refusal="", nodes=nodes_by_rank, asks=True, ignored=ignored)
 
 
 def _placement(node: str, devices: NodeDevices, claim: Claim, options: Options) -> Placement:

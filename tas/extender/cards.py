@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from tas.devices.asked import asked_of_cards
 from tas.devices.assigning import fits_within
-from tas.devices.claim import Claim, DevicePod, Options, read_claim
-from tas.devices.plugin import misread
+from tas.devices.claim import Claim, DevicePod, Options
 from tas.devices.refusal import PREFIX, TEXTS, Refusal, Why
 from tas.enforcing.pod import PodKey
 from tas.extender.decision import FilterDecision, Pod
@@ -113,7 +113,7 @@ class CardsDecider:
 
     def remember(self, pod: DevicePod) -> KnownPod:
         """The claim of a pod, from now on remembered by its uid."""
-        known = KnownPod(pod.key, _claim(pod, self._options))
+        known = KnownPod(pod.key, asked_of_cards(pod, self._options))
         if pod.uid:
             self._known[pod.uid] = known
             self._known.move_to_end(pod.uid)
@@ -147,14 +147,3 @@ class CardsDecider:
                 key=key, uid=pod.uid, containers=containers, init_containers=init_containers, annotations=annotations
             )
         )
-
-
-def _claim(pod: DevicePod, options: Options) -> Claim | Refusal | None:
-    if not any(each.amounts() for each in (*pod.containers, *pod.init_containers)):
-        return None
-    claim = read_claim(pod, options)
-    if isinstance(claim, Refusal):
-        return claim
-    if not claim.units and not claim.node_amounts:
-        return None
-    return misread(claim) or claim

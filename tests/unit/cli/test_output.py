@@ -11,7 +11,7 @@ from rich.text import Text
 from cli.as_json import print_json
 from cli.console import new_console
 from cli.output import echo
-from cli.queries.explain_tables import print_pod
+from cli.queries.explain_tables import print_answers, print_pod
 from cli.queries.tables import new_table, print_table
 from tas.explain.explain import PodExplanation
 from tas.extender.decision import Outcome, RejectingValue
@@ -76,7 +76,8 @@ def test_an_explained_pod_is_escaped(capsys: pytest.CaptureFixture[str]) -> None
         Answer(time=1.0, verb="prioritize", best=((HOSTILE, 1),)),
         Answer(time=1.0, verb="x", values=(RejectingValue(node=HOSTILE, rule=HOSTILE, value=HOSTILE, source=HOSTILE),)),
     ]
-    print_pod(explanation, answers, 2.0)
+    print_pod(explanation, 2.0)
+    print_answers(answers, 2.0)
     text = capsys.readouterr().out
     assert is_safe(text)
     assert text.count("owned") == 10

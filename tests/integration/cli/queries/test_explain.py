@@ -130,6 +130,16 @@ async def test_a_pod_without_requests_of_the_scheduler_has_no_answers(tas: Tas, 
     assert "pod default/q: not known" in done.err
 
 
+async def test_a_pod_without_a_policy_has_its_answers(tas: Tas, everything: Running) -> None:
+    without = filter_request(*NODES)["Pod"] | {"metadata": {"namespace": "default", "name": "q"}}
+    assert len((await answer(everything, "filter", Pod=without))["NodeNames"]) == 3
+    health = (await everything.logged("health_listening"))["url"].removeprefix("http://")
+    done = await tas("explain", "pod", "q", "--extender-health", health)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("last answers:")
+    assert re.search(r"filter +200 +[a-z_]+ +3 +3 ", done.out)
+
+
 async def test_without_an_extender_the_rest_is_explained(tas: Tas, everything: Running) -> None:
     done = await tas("explain", "pod", "p", "--policy", "demo-policy", "--extender-health", "127.0.0.1:1")
     assert done.code == 0

@@ -125,7 +125,8 @@ async def test_explain_pod_says_for_each_node_which_card_lacks_what(tas: Tas, bu
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
     assert lines[:3] == ["NODE GPU CARDS TILES WHY NOT", "gpu-1.example.com card0 - -", "gpu-4 card0 - -"]
     assert "gpu-2 - - nobody knows yet who has the cards of the node" in lines
-    pod = {"metadata": {"name": "n"}, "spec": {"containers": [{"name": "c", "resources": {"limits": LIMITS}}]}}
+    wishes = {"name": "n", "annotations": {"gas-allow": "card1"}}
+    pod = {"metadata": wishes, "spec": {"containers": [{"name": "c", "resources": {"limits": LIMITS}}]}}
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(pod))
     done = await tas("explain", "pod", "new", "--manifest", str(file))
@@ -133,7 +134,13 @@ async def test_explain_pod_says_for_each_node_which_card_lacks_what(tas: Tas, bu
     at = lines.index("gpu-1.example.com - - will not fit: no card has room for container c")
     assert lines[at + 1] == "card0: gpu.intel.com/millicores: needs 600, 500 free"
     assert lines[at + 2] == "card1: disabled by bad, hot"
-    assert (await tas("explain", "pod", "new", "--manifest", str(file), "--json")).json["now"] is None
+    assert lines[0] == "the annotation gas-allow does not count: --allowlist is off, as by default in tas run gpu"
+    assert "gpu-4 card0 - -" in lines
+    found = (await tas("explain", "pod", "new", "--manifest", str(file), "--allowlist", "on", "--json")).json
+    assert (found["now"], found["cards"]["ignored"]) == (None, [])
+    by_node = {each["node"]: each for each in found["cards"]["nodes"]}
+    assert by_node["gpu-1.example.com"]["refused"]["card0"] == "not in gas-allow"
+    assert by_node["gpu-4"]["cards"] == "card1"
 
 
 async def test_the_live_view_follows_the_cards(bus: Bus) -> None:

@@ -245,3 +245,35 @@ def test_a_claim_that_no_node_can_fulfil_is_told_once() -> None:
     cards = claimed("A{i1} B{i1 t1}", one="N(0,1) i2 t2")
     assert cards.nodes == []
     assert cards.refusal.startswith("resources conflict: container A requests a card and no")
+
+
+def test_wishes_about_cards_count_as_they_count_for_the_binder() -> None:
+    wishes = "A{i1} allow=card1,card2 deny=card2"
+    free = "N(0..2) i3"
+    cards = claimed(wishes, one=free)
+    assert (cards.asks, cards.ignored) == (True, ["gas-allow", "gas-deny"])
+    assert [each.cards for each in cards.nodes] == ["card0"]
+    cards = claimed(wishes, Options(denylist=True), one=free)
+    assert (cards.ignored, cards.nodes[0].cards) == (["gas-allow"], "card0")
+    both = Options(allowlist=True, denylist=True)
+    cards = claimed(wishes, both, one=free)
+    assert (cards.ignored, cards.nodes[0].cards) == ([], "card1")
+    (full,) = claimed(wishes, both, one=f"{free} ; card1: i1").nodes
+    assert full.refused == {
+        "card0": "not in gas-allow",
+        "card1": f"{I915}: needs 1, 0 free",
+        "card2": "in gas-deny",
+    }
+    malformed = claimed("A{i1} allow=x", both, one=free)
+    assert (malformed.asks, malformed.nodes) == (True, [])
+    assert malformed.refusal.startswith("malformed annotation: pod: annotation gas-allow = ")
+
+
+def test_the_annotations_of_a_pod_without_gpu_requests_mean_nothing() -> None:
+    """Filter lets such a pod pass everywhere, however malformed they are."""
+    lists = Options(allowlist=True, denylist=True)
+    for text in ("A{} allow=x", "A{} deny=x xelink same=A"):
+        asked = pod(text, uid="new")
+        assert "gas-allow" in asked.annotations or "gas-deny" in asked.annotations
+        cards = explain_claim(asked, {"n": devices(Node("N(0) i1"))}, lists)
+        assert cards == PodCards(pod="default/new", refusal="", nodes=[], asks=False)
