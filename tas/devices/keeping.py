@@ -6,14 +6,20 @@ server was asked for the pod, and this is its answer.
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
 
 from tas.devices.adoption import adopt, uses_cards
 from tas.devices.annotations import annotations
 from tas.devices.claim import DevicePod
 from tas.devices.hold import Held, Hold, Phase, confirm, remove
 from tas.devices.labels import LabelProblem
-from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES
+from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP
 from tas.enforcing.pod import ENDED
+
+_OUTPUT = (CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP)
+"""The annotations that say which cards a pod has."""
 
 
 class Ending(StrEnum):
@@ -32,26 +38,69 @@ def requests_cards(pod: DevicePod) -> bool:
     return CONTAINER_CARDS in pod.annotations or any(each.amounts() for each in (*pod.containers, *pod.init_containers))
 
 
-def is_on_node(pod: DevicePod) -> bool:
-    """Whether a pod is bound and has not ended."""
-    return pod.node is not None and pod.phase not in ENDED
+def remembered(pod: DevicePod) -> DevicePod | None:
+    """What is to be remembered of a pod, without annotations that say nothing about its cards.
+
+    None if nothing is: the pod does not concern cards, or has ended.
+    """
+    if pod.phase in ENDED or not requests_cards(pod):
+        return None
+    kept = {name: pod.annotations[name] for name in _OUTPUT if name in pod.annotations}
+    return msgspec.structs.replace(pod, annotations=kept)
 
 
-def to_ask_for(hold: Hold, pods: Mapping[str, DevicePod], expired: Collection[str]) -> list[str]:
+def to_ask_for(
+    pods: Mapping[str, Held], known: Mapping[str, DevicePod], expired: Collection[str], node: str
+) -> list[str]:
     """The uids of the pods of a hold for which the API server is to be asked, sorted.
 
     Args:
-        hold: Of a node.
-        pods: The pods with GPU requests that the API server has shown, by uid.
+        pods: What each pod has, in the hold of `node`.
+        known: The remembered pods that the API server has shown, by uid.
         expired: The uids of reservations whose time is over.
+        node: The name of the node.
     """
-    found = []
-    for uid, held in hold.pods.items():
-        pod = pods.get(uid)
-        has_ended = pod is None or pod.phase in ENDED
-        if uid in expired or (held.phase is Phase.BOUND and has_ended):
-            found.append(uid)
-    return sorted(found)
+    return sorted(
+        uid
+        for uid, held in pods.items()
+        if uid in expired or (held.phase is Phase.BOUND and _seems_to_have_left(known.get(uid), node))
+    )
+
+
+def _seems_to_have_left(pod: DevicePod | None, node: str) -> bool:
+    return pod is None or pod.node not in (None, node)
+
+
+class Reservations:
+    """Since when each reservation has not changed, by the clock of the reader: that of the binder may be wrong."""
+
+    def __init__(self, seconds: float) -> None:
+        """A reservation is over when it was seen unchanged for so many seconds: no Binding is on its way any more."""
+        self._seconds = seconds
+        self._of_node: dict[str, dict[str, tuple[float | None, float]]] = {}  # `until`, and since when it is known
+
+    def set_node(self, node: str, pods: Mapping[str, Held], *, at: float) -> None:
+        """Applies what the hold of a node has at the monotonic time `at`."""
+        before = self._of_node.pop(node, {})
+        found = {}
+        for uid, held in pods.items():
+            if held.phase is Phase.RESERVED:
+                known = before.get(uid)
+                found[uid] = known if known is not None and known[0] == held.until else (held.until, at)
+        if found:
+            self._of_node[node] = found
+
+    def clear(self) -> None:
+        """Forgets all nodes."""
+        self._of_node.clear()
+
+    def expired(self, now: float) -> dict[str, set[str]]:
+        """The uids of the reservations that are over, by node."""
+        found = {
+            node: {uid for uid, (_, since) in each.items() if now - since >= self._seconds}
+            for node, each in self._of_node.items()
+        }
+        return {node: uids for node, uids in found.items() if uids}
 
 
 def answered(hold: Hold, uid: str, held: Held, pod: DevicePod | None, node: str) -> tuple[Hold, Ending | None] | None:
@@ -78,18 +127,37 @@ def _ending(uid: str, held: Held, pod: DevicePod | None, node: str) -> Ending | 
     return None
 
 
-def adopted(hold: Hold, pods: Iterable[DevicePod]) -> tuple[Hold, dict[str, tuple[LabelProblem, ...]]]:
-    """The hold with the pods of the node that use cards by their annotations, and what cannot be read of them by uid.
+class Adopted(NamedTuple):
+    """A hold with pods of which only annotations say what they have, and what is wrong with these pods.
+
+    Attributes:
+        hold: The hold.
+        problems: What cannot be read of a pod, by uid.
+        missing: The pods that the hold cannot have: their amounts would be above all bounds.
+    """
+
+    hold: Hold
+    problems: dict[str, tuple[LabelProblem, ...]]
+    missing: list[DevicePod]
+
+
+def to_adopt(pods: Mapping[str, Held], on_node: Iterable[DevicePod]) -> list[DevicePod]:
+    """The pods on a node that use cards by their annotations, while its hold has only `pods`."""
+    return [pod for pod in on_node if pod.uid not in pods and uses_cards(pod)]
+
+
+def adopted(hold: Hold, pods: Collection[DevicePod]) -> Adopted:
+    """The hold with the pods of `to_adopt`.
 
     They displace nobody: anybody who can create a pod may have written the annotations.
     """
-    return adopt(hold, (pod for pod in pods if pod.uid not in hold.pods), verified=False)
+    following, problems = adopt(hold, pods, verified=False)
+    return Adopted(following, problems, [pod for pod in pods if pod.uid not in following.pods])
 
 
-def drifting(hold: Hold, pods: Iterable[DevicePod]) -> list[DevicePod]:
-    """The pods of the node that request GPU resources, while nothing says which cards they use; sorted by key."""
-    found = (pod for pod in pods if is_on_node(pod) and pod.uid not in hold.pods and not uses_cards(pod))
-    return sorted(found, key=lambda pod: pod.key)
+def drifting(pods: Mapping[str, Held], on_node: Iterable[DevicePod]) -> list[DevicePod]:
+    """The pods on a node that request GPU resources, while nothing says which cards they use; sorted by key."""
+    return sorted((pod for pod in on_node if pod.uid not in pods and not uses_cards(pod)), key=lambda pod: pod.key)
 
 
 def _has_these_cards(pod: DevicePod, held: Held) -> bool:

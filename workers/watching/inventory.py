@@ -9,7 +9,7 @@ A pod loses its cards only after the API server was asked for the pod. Lists and
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -18,26 +18,26 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from bus.buckets import HOLDS, SYNCED
+from bus.buckets import FORGET_SECONDS, HOLDS, NODES, SYNCED
 from bus.connection import Bus
-from bus.errors import BusError, ConflictError
+from bus.errors import BusError, ConflictError, ExpiredError
 from bus.kinds import NODE_HOLDS, NODE_INVENTORY, synced_of
 from bus.lease import Lease
 from bus.records.devices import NodeHold, NodeInventory
 from tas.devices.claim import DevicePod
-from tas.devices.hold import EMPTY, Held, Hold, HoldError, Phase
+from tas.devices.hold import EMPTY, Held, Hold
 from tas.devices.inventory import read_inventory
-from tas.devices.keeping import Ending, adopted, answered, drifting, is_on_node, requests_cards, to_ask_for
+from tas.devices.keeping import Ending, Reservations, adopted, answered, drifting, remembered, to_adopt, to_ask_for
 from tas.devices.names import RESOURCE_PREFIX
 from tas.devices.policy_facts import read_policy_facts
 from tas.devices.reserving import RESERVED_SECONDS
 from workers.following.records import Records, Stored, Write
 from workers.following.synced import write_synced
 from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
-from workers.kubernetes.errors import KubernetesError, NotFoundError
+from workers.kubernetes.errors import KubernetesError, NotFoundError, ThrottledError
 from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import GPU_NODES, GPU_PODS, GpuNode, GpuPod
-from workers.process.logs import ThrottledLog
+from workers.process.logs import MAX_NAMES, ThrottledLog
 from workers.process.runtime import json_response
 from workers.watching.card_waking import CardWaking
 
@@ -47,7 +47,7 @@ LEASE_KEY = "inventory"
 WRITER = "inventory"
 
 CHECK_SECONDS = 0.5
-"""How often reservations are checked."""
+"""How often reservations are checked, and nodes that are to be tried again."""
 
 CHECK_ALL_SECONDS = 30.0
 """How often every node is compared."""
@@ -85,25 +85,28 @@ class Inventory:
         registry: CollectorRegistry,
         new_bus_wait: float = RESERVED_SECONDS,
         reserved_seconds: float = RESERVED_SECONDS,
+        forget_seconds: float = FORGET_SECONDS,
     ) -> None:
         """Holds are complete no sooner than `new_bus_wait` seconds after the creation of HOLDS.
 
-        A reservation that this process has seen unchanged for `reserved_seconds` is over.
+        A reservation that this process has seen unchanged for `reserved_seconds` is over. Tombstones are purged after
+        `forget_seconds`.
         """
         self._bus = bus
         self._client = client
         self._new_bus_wait = new_bus_wait
-        self._reserved_seconds = reserved_seconds
+        self._forget_seconds = forget_seconds
         self._lease = Lease(bus, LEASE_KEY)
         self._nodes: dict[str, NodeInventory] = {}
-        self._pods: dict[str, DevicePod] = {}  # those with GPU requests, by uid
-        self._of_node: dict[str, set[str]] = {}
-        self._reserved: dict[tuple[str, str], tuple[float | None, float]] = {}  # `until`, and since when it is known
+        self._pods: dict[str, DevicePod] = {}  # those with GPU requests that have not ended, by uid
+        self._of_node: dict[str, set[str]] = {}  # the uids of those that are bound
+        self._reservations = Reservations(reserved_seconds)
         self._gone: dict[str, float] = {}
         self._drift: dict[str, tuple[str, ...]] = {}
         self._dirty: set[str] = set()
+        self._retry_at: dict[str, float] = {}  # until when nothing is tried for the hold of a node that has failed
         self._wake = asyncio.Event()
-        self._listing_at = -inf
+        self._listing_at = -inf  # when the request of the last list of pods was sent, complete or not
         self._pods_listed_at = -inf  # when the request of the last complete list of pods was sent
         self._complete = ""  # the epoch whose holds are complete
         self._waits_in = ""  # the epoch in which this was logged
@@ -116,7 +119,7 @@ class Inventory:
         self._inventories = Records(
             bus,
             NODE_INVENTORY,
-            on_epoch=self._waking.drop_nodes,
+            on_epoch=self._begin_epoch,
             on_entry=self._take_in_record,
             on_batch=self._wake.set,
             on_written=lambda name, _record, _before: self._note_cards(name),
@@ -124,10 +127,10 @@ class Inventory:
         self._holds = Records(
             bus,
             NODE_HOLDS,
-            on_epoch=self._waking.drop_nodes,
-            on_entry=self._take_in_record,
+            on_epoch=self._begin_epoch_of_holds,
+            on_entry=self._take_in_hold,
             on_batch=self._wake.set,
-            on_written=lambda name, _record, _before: self._note_cards(name),
+            on_written=lambda name, _record, _before: self._note_hold(name),
         )
         self._metrics(registry)
 
@@ -135,7 +138,7 @@ class Inventory:
         gauge = partial(Gauge, registry=registry)
         for name, text, function in (
             ("tas_inventory_nodes", "Nodes with GPU cards.", lambda: len(self._nodes)),
-            ("tas_inventory_pods", "Pods with GPU requests.", lambda: len(self._pods)),
+            ("tas_inventory_pods", "Pods with GPU requests that have not ended.", lambda: len(self._pods)),
             ("tas_inventory_problems", "Labels and amounts of nodes that cannot be read.", self._count_problems),
             (
                 "tas_inventory_drifting_pods",
@@ -182,6 +185,8 @@ class Inventory:
         async with asyncio.TaskGroup() as tasks:
             for part in (self._node_list, self._pod_list, self._inventories, self._holds, self._waking):
                 tasks.create_task(part.run())
+            for records, bucket in ((self._inventories, NODES), (self._holds, HOLDS)):
+                tasks.create_task(records.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=bucket.name)))
             tasks.create_task(self._write_with_lease())
 
     async def _write_with_lease(self) -> None:
@@ -193,6 +198,8 @@ class Inventory:
             except BusError as error:
                 log.info("inventory_lease_lost", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
+            finally:
+                self._drift.clear()  # another replica reports it
 
     async def _keep(self) -> None:
         """Writes all differences, again and again. Raises BusError."""
@@ -206,31 +213,29 @@ class Inventory:
                 continue
             if (now := time.monotonic()) - all_at >= CHECK_ALL_SECONDS:
                 all_at = now
-                self._dirty.update(self._nodes, self._inventories.stored, self._holds.stored, self._of_node)
-            await self._write_inventories()
-            with suppress(ConflictError):  # another replica was faster
+                self._touch_all()
+            # What changes from here on is for the next pass: it may be too late for this one.
+            changed, self._dirty = self._dirty, set()
+            await self._write_inventories(changed)
+            with suppress(ConflictError, ExpiredError):  # another replica was faster, or this one was stopped
                 if await self._are_holds_complete():
-                    await self._keep_holds()
+                    await self._keep_holds(changed)
 
     # Inventories
 
-    async def _write_inventories(self) -> None:
+    async def _write_inventories(self, names: Iterable[str]) -> None:
         read_at = time.monotonic()
         writes: dict[str, Write[NodeInventory]] = {}
-        for name in self._dirty:
+        for name in names:
             stored, wanted = self._inventories.get(name), self._nodes.get(name)
             if wanted is None and stored.present:
                 writes[name] = Write(record=None, revision=stored.revision, read_at=read_at)
             elif wanted is not None and stored.record != wanted:
                 writes[name] = Write(record=wanted, revision=stored.revision, read_at=read_at)
-        if writes:
-            self._raise_first(await self._inventories.write(writes))
-
-    def _raise_first(self, failures: Mapping[str, BusError]) -> None:
-        """Raises the first failure that no later pass mends by itself."""
-        for error in failures.values():
-            if not isinstance(error, ConflictError):
+        for name, error in (await self._inventories.write(writes)).items():
+            if not isinstance(error, (ConflictError, ExpiredError)):
                 raise error
+            self._dirty.add(name)
 
     # Holds
 
@@ -251,90 +256,78 @@ class Inventory:
                 return False
             over_at = time.monotonic() - (epoch.age - self._new_bus_wait)
             if self._pods_listed_at < over_at:
-                self._pod_list.relist()
+                if self._listing_at < over_at:  # else this list is on its way
+                    self._pod_list.relist()
                 return False
-            for name in {*self._nodes, *self._of_node}:
-                await self._change_hold(name, lambda hold, name=name: self._with_adopted(name, hold))  # type: ignore[misc]
+            if not await self._build_holds():
+                return False
             count = len(self._holds.stored)
             await write_synced(self._bus, HOLDS, epoch, count=count, writer=WRITER, cluster=True)
             log.info("holds_complete", nodes=count, pods=len(self._pods))
         self._complete = epoch.created
-        self._dirty.update(self._nodes, self._of_node, self._holds.stored)
+        self._touch_all()
         return True
 
-    async def _keep_holds(self) -> None:
-        """Compares the holds of changed nodes, and of those with a reservation that is over. Raises as its parts."""
+    async def _build_holds(self) -> bool:
+        """Writes the holds of all nodes. Returns whether each hold that is stored is right. Raises BusError."""
+        are_right = [await self._adopt(name) for name in {*self._nodes, *self._of_node}]
+        return all(are_right)
+
+    async def _keep_holds(self, names: set[str]) -> None:
+        """Compares the holds of these nodes, of those with a reservation that is over, and of those that had failed.
+
+        Raises BusError.
+        """
         now = time.monotonic()
-        expired = self._expired(now)
-        for name in sorted(self._dirty | expired.keys()):
-            try:
-                await self._keep_hold(name, expired.get(name, set()), now)
-            except ConflictError as error:  # a binder was faster: the watch brings its hold
-                log.debug("hold_not_written", node=name, error=str(error))
-            except KubernetesError as error:
-                self._throttled.warning("hold_not_checked", name, node=name, error=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
-                return
-            else:
-                self._dirty.discard(name)
-
-    def _expired(self, now: float) -> dict[str, set[str]]:
-        """The reservations by node that have not changed for so long that no Binding can be on its way."""
-        found: dict[str, set[str]] = {}
-        reserved: dict[tuple[str, str], tuple[float | None, float]] = {}
-        for name, stored in self._holds.stored.items():
-            if (record := stored.record) is None:
+        expired = self._reservations.expired(now)
+        for name in sorted({*names, *expired, *self._retry_at}):
+            if self._retry_at.get(name, now) > now:
                 continue
-            for uid, held in record.pods.items():
-                if held.phase is not Phase.RESERVED:
-                    continue
-                until, since = self._reserved.get((name, uid), (None, now))
-                if until != held.until:  # new or renewed; by our own clock, since that of the binder may be wrong
-                    since = now
-                reserved[name, uid] = (held.until, since)
-                if now - since >= self._reserved_seconds:
-                    found.setdefault(name, set()).add(uid)
-        self._reserved = reserved
-        return found
+            self._retry_at.pop(name, None)
+            try:
+                await self._keep_hold(name, expired.get(name, set()))
+            except (ConflictError, ExpiredError) as error:  # a binder was faster: the watch brings its hold
+                self._dirty.add(name)
+                log.debug("hold_not_written", node=name, error=str(error))
 
-    async def _keep_hold(self, name: str, expired: set[str], now: float) -> None:
+    async def _keep_hold(self, name: str, expired: set[str]) -> None:
         stored = self._holds.get(name)
         if stored.present and stored.record is None:
             self._throttled.warning("hold_unreadable", name, node=name)
             return  # it may have what nobody else knows
-        hold = EMPTY if stored.record is None else stored.record.hold()
-        if asked := to_ask_for(hold, self._pods, expired):
-            await self._ask(name, hold, asked)
-        await self._change_hold(name, lambda hold: self._with_adopted(name, hold))
-        await self._drop_gone(name, now)
+        pods = self._held(name)
+        for uid in to_ask_for(pods, self._pods, expired, name):
+            await self._ask(name, uid, pods[uid])
+        await self._adopt(name)
+        await self._drop_gone(name)
         self._note_drift(name)
 
-    async def _ask(self, name: str, hold: Hold, uids: Iterable[str]) -> None:
-        """Asks the API server for pods, and applies the answers. Raises KubernetesError, BusError."""
-        for uid in uids:
-            held = hold.pods[uid]
+    async def _ask(self, name: str, uid: str, held: Held) -> None:
+        """Asks the API server for a pod, and applies its answer; without one, this is tried again. Raises BusError."""
+        try:
             pod = await self._pod(held)
-            endings: list[Ending | None] = []
-
-            def step(
-                current: Hold,
-                uid: str = uid,
-                held: Held = held,
-                pod: DevicePod | None = pod,
-                endings: list[Ending | None] = endings,
-            ) -> Hold:
-                if (found := answered(current, uid, held, pod, name)) is None:
-                    return current
-                endings.append(found[1])
-                return found[0]
-
-            await self._change_hold(name, step)
-            for ending in endings:
-                if ending is None:
-                    self._confirmed.inc()
-                else:
-                    self._ended.labels(ending).inc()
-                log.info("hold_changed", node=name, pod=str(held.pod), ending=None if ending is None else ending.value)
+        except KubernetesError as error:
+            self._throttled.warning("hold_not_checked", error.code, node=name, pod=str(held.pod), error=str(error))
+            wait = error.retry_after if isinstance(error, ThrottledError) else 0.0
+            self._retry_at[name] = time.monotonic() + max(wait, RETRY_SECONDS)
+            return
+        stored = self._holds.get(name)
+        if stored.record is None:
+            return
+        found = answered(stored.record.hold(), uid, held, pod, name)
+        if found is None:
+            return
+        hold, ending = found
+        await self._write_hold(name, stored.record.uid, hold)
+        if ending is None:
+            self._confirmed.inc()
+        else:
+            self._ended.labels(ending).inc()
+        fields = {"node": name, "pod": str(held.pod), "ending": None if ending is None else ending.value}
+        if ending is Ending.GONE:  # as every pod, some day
+            log.debug("hold_changed", **fields)
+        else:
+            log.info("hold_changed", **fields)
 
     async def _pod(self, held: Held) -> DevicePod | None:
         """The pod of this name as the API server has it now; None if there is none. Raises KubernetesError."""
@@ -346,38 +339,59 @@ class Inventory:
             return None
         return found.as_device_pod()
 
-    def _with_adopted(self, name: str, hold: Hold) -> Hold:
-        pods = [self._pods[uid] for uid in self._of_node.get(name, ())]
-        found, problems = adopted(hold, pods)
-        for uid, each in problems.items():
-            pod = self._pods[uid].key
-            self._throttled.warning(
-                "cards_of_pod_unreadable", uid, node=name, pod=str(pod), problems=[str(problem) for problem in each[:3]]
-            )
-        return found
+    async def _adopt(self, name: str) -> bool:
+        """Writes the hold of a node with all pods that use its cards; a node with cards has at least an empty hold.
 
-    async def _change_hold(self, name: str, step: Callable[[Hold], Hold]) -> None:
-        """Writes what `step` makes of a hold, if anything; a node with cards has at least an empty one.
-
-        Raises BusError.
+        Returns whether the hold is right. Without a hold, or with an unreadable one, nobody gets cards of the node:
+        that is right, too. Raises BusError.
         """
-        read_at, stored = time.monotonic(), self._holds.get(name)
-        if stored.present and stored.record is None:
-            return
+        stored = self._holds.get(name)
         record = stored.record
         uid = self._uid(name, record)
-        if uid is None:
-            return  # neither cards nor pods with cards
-        try:
-            hold = EMPTY if record is None else record.hold()
-            following = NodeHold(uid=uid, pods=step(hold).pods)
-        except HoldError as error:
-            self._throttled.warning("hold_not_changed", name, node=name, error=str(error))
-            return
-        if record == following:
-            return
-        self._adopted.inc(len(following.pods.keys() - hold.pods.keys()))
-        await self._holds.write_one(name, Write(record=following, revision=stored.revision, read_at=read_at))
+        if (stored.present and record is None) or uid is None or self._was_just_deleted(name, stored):
+            return True
+        held = self._held(name)
+        pods = to_adopt(held, self._on_node(name))
+        if record is not None and record.uid == uid and not pods:
+            return True
+        found = adopted(EMPTY if record is None else record.hold(), pods)
+        for pod in pods:
+            if problems := found.problems.get(pod.uid):
+                texts = [str(each) for each in problems[:3]]
+                self._throttled.warning("cards_of_pod_unreadable", pod.uid, node=name, pod=str(pod.key), problems=texts)
+        if found.missing:
+            missing = [str(pod.key) for pod in found.missing]
+            self._throttled.warning("hold_not_changed", name, node=name, pods=missing[:MAX_NAMES], count=len(missing))
+            if record is None:
+                return True
+        await self._write_hold(name, uid, found.hold)
+        self._adopted.inc(len(pods) - len(found.missing))
+        return not found.missing
+
+    def _was_just_deleted(self, name: str, stored: Stored[NodeHold]) -> bool:
+        """Whether somebody has deleted the hold, and a Binding for a lost reservation may still be on its way."""
+        if stored.present:
+            return False
+        left = self._new_bus_wait - (time.time() - stored.known_since)  # known since 1970 if there never was one
+        if left > 0:
+            self._retry_at[name] = time.monotonic() + min(left, self._new_bus_wait)
+        return left > 0
+
+    async def _write_hold(self, name: str, uid: str, hold: Hold) -> None:
+        """Writes a hold that was computed from the known one, if it differs. Raises BusError."""
+        stored = self._holds.get(name)
+        record = NodeHold(uid=uid, pods=hold.pods)
+        if record != stored.record:
+            write = Write(record=record, revision=stored.revision, read_at=time.monotonic())
+            for error in (await self._holds.write({name: write})).values():
+                raise error
+
+    def _held(self, name: str) -> Mapping[str, Held]:
+        record = self._holds.get(name).record
+        return {} if record is None else record.pods
+
+    def _on_node(self, name: str) -> list[DevicePod]:
+        return [self._pods[uid] for uid in self._of_node.get(name, ())]
 
     def _uid(self, name: str, record: NodeHold | None) -> str | None:
         """The uid of the node whose hold it is: pods stay on a node that was created again under its name."""
@@ -385,26 +399,23 @@ class Inventory:
             return node.uid
         return None if record is None else record.uid
 
-    async def _drop_gone(self, name: str, now: float) -> None:
-        """Deletes the hold of a node without cards that nobody uses, after a while."""
-        stored = self._holds.get(name)
+    async def _drop_gone(self, name: str) -> None:
+        """Deletes the hold of a node without cards that nobody uses, after a while. Raises BusError."""
+        stored, now = self._holds.get(name), time.monotonic()
         if name in self._nodes or stored.record is None or stored.record.pods:
             self._gone.pop(name, None)
             return
         if now - self._gone.setdefault(name, now) >= GONE_SECONDS:
-            await self._holds.write_one(name, _deletion(stored, now))
+            await self._holds.write_one(name, Write(record=None, revision=stored.revision, read_at=now))
             self._gone.pop(name, None)
 
     def _note_drift(self, name: str) -> None:
-        stored = self._holds.get(name)
-        hold = EMPTY if stored.record is None else stored.record.hold()
-        pods = [self._pods[uid] for uid in self._of_node.get(name, ())]
-        found = tuple(str(pod.key) for pod in drifting(hold, pods))
+        found = tuple(str(pod.key) for pod in drifting(self._held(name), self._on_node(name)))
         before = self._drift.pop(name, ())
         if found:
             self._drift[name] = found
         if found and found != before:
-            self._throttled.warning("pods_without_claim", name, node=name, pods=found[:10], count=len(found))
+            self._throttled.warning("pods_without_claim", name, node=name, pods=found[:MAX_NAMES], count=len(found))
 
     # What the worker follows
 
@@ -412,8 +423,29 @@ class Inventory:
         self._dirty.add(name)
         self._wake.set()
 
+    def _touch_all(self) -> None:
+        self._dirty.update(self._nodes, self._inventories.stored, self._holds.stored, self._of_node)
+        self._wake.set()
+
+    def _begin_epoch(self) -> None:
+        self._waking.drop_nodes()
+        self._touch_all()
+
+    def _begin_epoch_of_holds(self) -> None:
+        self._reservations.clear()
+        self._gone.clear()
+        self._begin_epoch()
+
     def _take_in_record(self, name: str) -> None:
         self._touch(name)
+        self._note_cards(name)
+
+    def _take_in_hold(self, name: str) -> None:
+        self._touch(name)
+        self._note_hold(name)
+
+    def _note_hold(self, name: str) -> None:
+        self._reservations.set_node(name, self._held(name), at=time.monotonic())
         self._note_cards(name)
 
     def _note_cards(self, name: str) -> None:
@@ -449,38 +481,36 @@ class Inventory:
         self._listing_at = time.monotonic()
 
     def _list_pods(self, listing: Listing[GpuPod]) -> None:
-        before = set(self._of_node)
+        self._dirty.update(self._of_node)
         self._pods.clear()
         self._of_node.clear()
         for each in listing.items:
-            self._take_in_pod(each.as_device_pod())
+            self._set_pod(each.metadata.uid, remembered(each.as_device_pod()))
         self._waking.set_pods(listing.items)
         self._pods_listed_at = self._listing_at
-        self._dirty.update(before, self._of_node)
-        self._wake.set()
+        self._touch_all()  # also the holds of pods that were bound and deleted unseen
 
     def _change_pod(self, change: Change[GpuPod]) -> None:
-        pod = change.object.as_device_pod()
-        known = self._pods.pop(pod.uid, None)
+        uid = change.object.metadata.uid
+        if change.type is ChangeType.DELETED:
+            self._set_pod(uid, None)
+            self._waking.drop_pod(uid)
+        else:
+            self._set_pod(uid, remembered(change.object.as_device_pod()))
+            self._waking.set_pod(change.object)
+
+    def _set_pod(self, uid: str, pod: DevicePod | None) -> None:
+        """Remembers a pod, or with None forgets it."""
+        known = self._pods.pop(uid, None)
+        if pod is not None:
+            self._pods[uid] = pod
+        if known == pod:
+            return  # the status of a pod changes often
         if known is not None and known.node is not None:
-            self._of_node[known.node].discard(pod.uid)
+            self._of_node[known.node].discard(uid)
             if not self._of_node[known.node]:
                 del self._of_node[known.node]
             self._touch(known.node)
-        if change.type is ChangeType.DELETED:
-            self._waking.drop_pod(pod.uid)
-        else:
-            self._take_in_pod(pod)
-            self._waking.set_pod(change.object)
-
-    def _take_in_pod(self, pod: DevicePod) -> None:
-        if not requests_cards(pod):
-            return
-        self._pods[pod.uid] = pod
-        if is_on_node(pod) and pod.node is not None:
-            self._of_node.setdefault(pod.node, set()).add(pod.uid)
+        if pod is not None and pod.node is not None:
+            self._of_node.setdefault(pod.node, set()).add(uid)
             self._touch(pod.node)
-
-
-def _deletion(stored: Stored[NodeHold], now: float) -> Write[NodeHold]:
-    return Write(record=None, revision=stored.revision, read_at=now)

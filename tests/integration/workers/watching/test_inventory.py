@@ -24,13 +24,16 @@ from tas.enforcing.pod import PodKey
 from tas.enforcing.waking import ANNOTATION
 from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus
 from tests.integration.servers import Server, answered, eventually
-from tests.integration.workers.running import running
+from tests.integration.workers.halting_inventory import InterruptedBus
+from tests.integration.workers.running import put, running
 from tests.unit.tas.devices import notation
 from workers.kubernetes.client import KubernetesClient
-from workers.watching.inventory import Inventory
+from workers.watching.inventory import RETRY_SECONDS, Inventory
 
 CARDS = "gas-container-cards"
 LONG = 600.0
+SOON = 15.0
+"""Less than the time after which every node is compared."""
 
 
 @pytest.fixture
@@ -51,12 +54,23 @@ class Running:
 
 @asynccontextmanager
 async def inventory(
-    world: Gpus, tmp_path: Path, *, new_bus_wait: float = 0.0, reserved_seconds: float = LONG
+    world: Gpus,
+    tmp_path: Path,
+    *,
+    new_bus_wait: float = 0.0,
+    reserved_seconds: float = LONG,
+    forget_seconds: float = LONG,
+    bus: Bus | None = None,
 ) -> AsyncIterator[Running]:
     registry = CollectorRegistry()
     async with KubernetesClient.connect(tmp_path / "kubeconfig", worker="inventory") as client:
         worker = Inventory(
-            world.bus, client, registry=registry, new_bus_wait=new_bus_wait, reserved_seconds=reserved_seconds
+            bus or world.bus,
+            client,
+            registry=registry,
+            new_bus_wait=new_bus_wait,
+            reserved_seconds=reserved_seconds,
+            forget_seconds=forget_seconds,
         )
         async with running(worker):
             yield Running(registry)
@@ -93,18 +107,25 @@ async def is_complete(world: Gpus) -> bool:
 async def test_pods_get_cards_and_lose_them_when_they_are_gone_or_have_ended(world: Gpus, tmp_path: Path) -> None:
     add_node(world, "a", "N(0,1) i2 t2")
     async with inventory(world, tmp_path) as worker, world.extender() as extender:
-        first, second, third = (world.add_pod(name, "A{i1 t1}") for name in ("first", "second", "third"))
-        assert await extender.bind(first, "a") == ""
-        assert await extender.bind(second, "a") == ""
-        assert "Not enough GPU-resources" in await extender.bind(third, "a")
-        world.sandbox.cluster.delete(PODS, NAMESPACE, "first")
-        await eventually(has(world, "a", second=Phase.BOUND))  # type: ignore[arg-type]
-        world.sandbox.cluster.patch(
-            PODS, NAMESPACE, "second", {"status": {"phase": "Succeeded"}}, manager="kubelet", status=True
-        )
-        await eventually(has(world, "a"))  # type: ignore[arg-type]
-        assert worker.metric("tas_inventory_released_total", reason="gone") == 2
-        assert await extender.bind(third, "a") == ""
+        with capture_logs() as logs:
+            first, second, third = (world.add_pod(name, "A{i1 t1}") for name in ("first", "second", "third"))
+            assert await extender.bind(first, "a") == ""
+            assert await extender.bind(second, "a") == ""
+            assert "Not enough GPU-resources" in await extender.bind(third, "a")
+            world.sandbox.cluster.delete(PODS, NAMESPACE, "first")
+            await eventually(has(world, "a", second=Phase.BOUND))  # type: ignore[arg-type]
+            world.sandbox.cluster.patch(
+                PODS, NAMESPACE, "second", {"status": {"phase": "Succeeded"}}, manager="kubelet", status=True
+            )
+            await eventually(has(world, "a"))  # type: ignore[arg-type]
+            assert worker.metric("tas_inventory_released_total", reason="gone") == 2
+            assert worker.metric("tas_inventory_pods") == 1
+            world.sandbox.cluster.delete(PODS, NAMESPACE, "second")  # the last pod that was on the node
+            assert await extender.bind(third, "a") == ""
+            world.sandbox.cluster.delete(PODS, NAMESPACE, "third")
+            await eventually(has(world, "a"))  # type: ignore[arg-type]
+        # What happens to every pod some day is no news.
+        assert {each["log_level"] for each in logs if each["event"] == "hold_changed"} == {"debug"}
 
 
 async def test_a_pod_that_waits_for_cards_is_woken_when_cards_are_free(world: Gpus, tmp_path: Path) -> None:
@@ -169,8 +190,9 @@ async def test_holds_are_not_complete_while_a_binding_may_be_on_its_way(world: G
         await eventually(partial(is_complete, world))
 
 
-def held(name: str, card: int, phase: Phase) -> Held:
-    share = Share(card=card, amounts={f"{notation.GPU}i915": 1})
+def held(name: str, card: int, phase: Phase, **amounts: int) -> Held:
+    named = {f"{notation.GPU}{resource}": amount for resource, amount in {"i915": 1, **amounts}.items()}
+    share = Share(card=card, amounts=named)
     slots = (SlotAssignment(container="A", shares=(share,)),)
     until = None if phase is Phase.BOUND else time.time() + 1
     return Held(
@@ -197,8 +219,7 @@ async def test_a_reservation_ends_as_the_api_server_says(world: Gpus, tmp_path: 
     bind(world, "bound", "a", annotations(reserved["bound"].assignment, reserved["bound"].nanoseconds))
     bind(world, "others", "a", {CARDS: "card4", "gas-ts": "9"})
     bind(world, "elsewhere", "b", {CARDS: "card0", "gas-ts": "9"})
-    hold = NodeHold(uid=node["metadata"]["uid"], pods={uids[name]: each for name, each in reserved.items()})
-    await NODE_HOLDS.put(world.bus, "a", hold, revision=0, read_at=time.monotonic())
+    await add_hold(world, node, **{uids[name]: each for name, each in reserved.items()})
     await world.complete()
     async with inventory(world, tmp_path, reserved_seconds=LONG):
         # The pods of other binders are adopted at once; no reservation has ended.
@@ -214,11 +235,17 @@ async def test_a_reservation_ends_as_the_api_server_says(world: Gpus, tmp_path: 
             assert worker.metric("tas_inventory_released_total", reason=reason) == count
 
 
+async def add_hold(world: Gpus, node: Object, **pods: Held) -> None:
+    """The hold of a node, by the uids of pods."""
+    record = NodeHold(uid=node["metadata"]["uid"], pods=pods)
+    await NODE_HOLDS.put(world.bus, node["metadata"]["name"], record, revision=0, read_at=time.monotonic())
+
+
 async def test_a_pod_that_the_api_server_cannot_be_asked_for_keeps_its_cards(world: Gpus, tmp_path: Path) -> None:
-    """As after a restart of an API server whose first list is empty."""
-    node = add_node(world, "a", "N(0,1) i2")
-    hold = NodeHold(uid=node["metadata"]["uid"], pods={"x": held("ghost", 0, Phase.BOUND)})
-    await NODE_HOLDS.put(world.bus, "a", hold, revision=0, read_at=time.monotonic())
+    """As after a restart of an API server whose first list is empty. It holds up no other pod."""
+    node, other = add_node(world, "a", "N(0,1) i2"), add_node(world, "b", "N(0) i1")
+    await add_hold(world, node, x=held("ghost", 0, Phase.BOUND), y=held("gone", 1, Phase.BOUND))
+    await add_hold(world, other, z=held("late", 0, Phase.BOUND))
     await world.complete()
 
     def asks(call: Call) -> bool:
@@ -228,18 +255,152 @@ async def test_a_pod_that_the_api_server_cannot_be_asked_for_keeps_its_cards(wor
         return sum(asks(call) for call in world.sandbox.calls)
 
     world.sandbox.faults.answer(500, times=10**6, which=asks)
+    began = time.monotonic()
     async with inventory(world, tmp_path):
         await eventually(lambda: asked() >= 2)
-        assert set(await pods_of(world, "a")) == {"ghost"}
+        assert time.monotonic() - began >= RETRY_SECONDS
+        await eventually(has(world, "a", ghost=Phase.BOUND))  # type: ignore[arg-type]
+        await eventually(has(world, "b"))  # type: ignore[arg-type]
         world.sandbox.faults.clear()
         await eventually(has(world, "a"))  # type: ignore[arg-type]
+
+
+async def test_what_a_binder_has_written_meanwhile_stays(world: Gpus, server: Server, tmp_path: Path) -> None:
+    """Between the answer about a pod that is gone, and the write that takes its cards."""
+    await add_hold(world, add_node(world, "a", "N(0,1) i2"), x=held("ghost", 0, Phase.BOUND))
+    await world.complete()
+    pod = world.add_pod("p", "A{i1}")
+    answers = []
+    async with InterruptedBus.connect(server.url, name="inventory") as bus, world.extender() as extender:
+        assert isinstance(bus, InterruptedBus)
+
+        async def bind_first() -> None:
+            answers.append(await extender.bind(pod, "a"))
+
+        bus.interruption = bind_first
+        async with inventory(world, tmp_path, bus=bus) as worker:
+            await eventually(lambda: worker.metric("tas_inventory_released_total", reason="gone") == 1)
+            (found,) = (await pods_of(world, "a")).values()
+    assert answers == [""]
+    assert (found.pod.name, found.verified) == ("p", True)
+
+
+async def is_disabled(world: Gpus, node: str, card: int) -> bool:
+    found = (await answered(partial(NODE_INVENTORY.get, world.bus, node))).readable()
+    return found is not None and card in found.facts.disabled
+
+
+async def disable(world: Gpus, node: str, card: int) -> None:
+    """Sets the label of a policy, and waits until the bus has it."""
+    label = f"telemetry.aware.scheduling.p/gas-disable-card{card}"
+    world.sandbox.cluster.patch(NODES, "", node, {"metadata": {"labels": {label: "true"}}}, manager="tas")
+    await eventually(partial(is_disabled, world, node, card), within=SOON)
+
+
+async def test_what_changes_while_a_pass_waits_is_not_forgotten(world: Gpus, tmp_path: Path) -> None:
+    node = add_node(world, "a", "N(0,1) i2")
+    stays = world.add_pod("stays", "A{i1}")
+    bind(world, "stays", "a", {CARDS: "card1", "gas-ts": "9"})
+    uid = stays["metadata"]["uid"]
+    await add_hold(world, node, x=held("ghost", 0, Phase.BOUND), **{uid: held("stays", 1, Phase.BOUND)})
+    await world.complete()
+    released = world.sandbox.faults.hold(which=lambda call: call.verb == "get" and call.name == "ghost")
+    async with inventory(world, tmp_path) as worker:
+        await eventually(lambda: any(call.name == "ghost" for call in world.sandbox.calls))
+        assert not await is_disabled(world, "a", 0)
+        labels = {f"telemetry.aware.scheduling.p/gas-disable-{each}": "true" for each in ("card0", "x")}
+        world.sandbox.cluster.patch(NODES, "", "a", {"metadata": {"labels": labels}}, manager="tas")
+        world.sandbox.cluster.delete(PODS, NAMESPACE, "stays")
+        # The worker has seen both: the second label is a problem.
+        await eventually(lambda: worker.metric("tas_inventory_pods") == 0)
+        await eventually(lambda: worker.metric("tas_inventory_problems") == 1)
+        released.set()
+        await eventually(has(world, "a"), within=SOON)  # type: ignore[arg-type]
+        await eventually(partial(is_disabled, world, "a", 0), within=SOON)
+
+
+async def test_a_list_that_is_on_its_way_is_not_requested_again(world: Gpus, tmp_path: Path) -> None:
+    """After a wipe: a list that began when no earlier Binding can take effect any more."""
+    add_node(world, "a", "N(0,1,2) i3")
+
+    def lists(call: Call) -> bool:
+        return call.verb == "list" and call.resource == "pods"
+
+    def listed() -> int:
+        return sum(map(lists, world.sandbox.calls))
+
+    released = world.sandbox.faults.hold(which=lambda call: lists(call) and listed() == 2)
+    wait = (await answered(partial(world.bus.epoch, HOLDS))).age + 1.2
+    async with inventory(world, tmp_path, new_bus_wait=wait):
+        await eventually(lambda: listed() == 2)
+        for card in range(3):  # so many passes, of which two are complete
+            await disable(world, "a", card)
+        assert not await is_complete(world)
+        released.set()
+        await eventually(partial(is_complete, world))
+        world.add_pod("stray", "A{i1}")
+        bind(world, "stray", "a", {CARDS: "card0"})
+        await eventually(has(world, "a", stray=Phase.BOUND))  # type: ignore[arg-type]
+        assert listed() == 2
+
+
+async def test_holds_are_complete_only_when_each_is_right(world: Gpus, tmp_path: Path) -> None:
+    """The amounts of two pods on a card are above all bounds: a hold cannot have both."""
+    huge = "A{i1 mc9223372036854775807}"
+    nodes = {name: add_node(world, name, "N(0) i1") for name in ("begun", "other", "unreadable", "without")}
+    for name in ("begun", "without"):
+        for number in (1, 2):
+            world.add_pod(f"{name}-{number}", huge)
+            bind(world, f"{name}-{number}", name, {CARDS: "card0", "gas-ts": "9"})
+    begun = held("begun-1", 0, Phase.BOUND, millicores=2**63 - 1)
+    await add_hold(world, nodes["begun"], **{world.pod("begun-1")["metadata"]["uid"]: begun})
+    await put(world.bus, HOLDS, "unreadable", b"{}")
+    with capture_logs() as logs:
+        async with inventory(world, tmp_path), world.extender(ready=False) as extender:
+            await eventually(lambda: any(each["event"] == "hold_not_changed" for each in logs))
+            await eventually(partial(has_hold, world, "other"))
+            assert not await is_complete(world)
+            world.sandbox.cluster.delete(PODS, NAMESPACE, "begun-2")
+            await eventually(partial(is_complete, world))
+            # Nobody gets cards of the nodes whose hold is not known.
+            assert not await has_hold(world, "without")
+            assert not await has_hold(world, "unreadable")
+            pod = world.add_pod("p", "A{i1}")
+            await eventually(lambda: extender.worker.unready() is None)
+            for name in ("without", "unreadable"):
+                assert "not known yet" in await extender.bind(pod, name)
+            assert await extender.bind(pod, "other") == ""
+    assert {each["node"] for each in logs if each["event"] == "hold_not_changed"} == {"begun", "without"}
+
+
+async def has_hold(world: Gpus, node: str) -> bool:
+    return (await answered(partial(NODE_HOLDS.get, world.bus, node))).readable() is not None
+
+
+async def test_a_hold_that_somebody_deletes_is_built_again_when_no_binding_is_on_its_way(
+    world: Gpus, tmp_path: Path
+) -> None:
+    node = add_node(world, "a", "N(0,1) i2")
+    world.add_pod("bound", "A{i1}")
+    bind(world, "bound", "a", {CARDS: "card1", "gas-ts": "9"})
+    await add_hold(world, node, x=held("reserved", 0, Phase.RESERVED))
+    await world.complete()
+    await put(world.bus, HOLDS, "a", None)
+    async with inventory(world, tmp_path, new_bus_wait=LONG):
+        add_node(world, "b", "N(0) i1")  # a node that never had a hold gets it at once
+        await eventually(partial(has_hold, world, "b"))
+        for card in range(2):
+            await disable(world, "a", card)
+        assert not await has_hold(world, "a")
+    async with inventory(world, tmp_path):
+        await eventually(has(world, "a", bound=Phase.BOUND))  # type: ignore[arg-type]
 
 
 async def test_what_cannot_be_read_or_has_no_claim_is_reported(world: Gpus, tmp_path: Path) -> None:
     add_node(world, "a", "N(0,1) i2 numa=0-0.1_1")
     world.add_pod("stray", "A{i1}")
     bind(world, "stray", "a", {})
-    async with inventory(world, tmp_path) as worker:
+    async with inventory(world, tmp_path, forget_seconds=0.2) as worker:
         await eventually(lambda: worker.metric("tas_inventory_drifting_pods") == 1)
         assert worker.metric("tas_inventory_problems") == 1
         assert worker.metric("tas_inventory_nodes") == 1
@@ -247,20 +408,16 @@ async def test_what_cannot_be_read_or_has_no_claim_is_reported(world: Gpus, tmp_
         assert record is not None
         assert [each.field for each in record.inventory.problems] == ["gpu.intel.com/numa-gpu-map"]
         # A policy disables a card, and the node loses its cards.
-        label = "telemetry.aware.scheduling.p/gas-disable-card0"
-        world.sandbox.cluster.patch(NODES, "", "a", {"metadata": {"labels": {label: "true"}}}, manager="tas")
-
-        async def is_disabled() -> bool:
-            found = (await answered(partial(NODE_INVENTORY.get, world.bus, "a"))).readable()
-            return found is not None and set(found.facts.disabled) == {0}
-
-        await eventually(is_disabled)
+        await disable(world, "a", 0)
         world.sandbox.cluster.delete(NODES, "", "a")
 
         async def is_forgotten() -> bool:
-            return not (await answered(partial(NODE_INVENTORY.get, world.bus, "a"))).present
+            """Without a tombstone."""
+            return (await answered(partial(NODE_INVENTORY.get, world.bus, "a"))).revision == 0
 
         await eventually(is_forgotten)
+        assert worker.metric("tas_inventory_drifting_pods") == 1
+    assert worker.metric("tas_inventory_drifting_pods") == 0  # without the lease: another replica reports the pod
 
 
 async def test_a_node_that_is_created_again_keeps_its_pods(world: Gpus, tmp_path: Path) -> None:

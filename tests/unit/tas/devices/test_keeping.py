@@ -8,8 +8,18 @@ import pytest
 from tas.devices.annotations import annotations
 from tas.devices.claim import DevicePod
 from tas.devices.hold import EMPTY, Held, Hold, Phase, add
-from tas.devices.keeping import Ending, adopted, answered, drifting, requests_cards, to_ask_for
-from tas.devices.names import CONTAINER_CARDS
+from tas.devices.keeping import (
+    Ending,
+    Reservations,
+    adopted,
+    answered,
+    drifting,
+    remembered,
+    requests_cards,
+    to_adopt,
+    to_ask_for,
+)
+from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP
 from tests.unit.tas.devices.notation import Node, bound, pod
 
 NODE = "a"
@@ -84,40 +94,80 @@ def test_a_reservation_that_was_renewed_meanwhile_stays() -> None:
 @pytest.mark.parametrize(
     ("phase", "seen", "expired", "asked"),
     [
-        (Phase.BOUND, "Running", (), False),
-        (Phase.BOUND, "Succeeded", (), True),
-        (Phase.BOUND, None, (), True),
-        (Phase.RESERVED, None, (), False),
-        (Phase.RESERVED, "Pending", ("u",), True),
-        (Phase.RESERVED, None, ("u",), True),
+        (Phase.BOUND, "node=a", (), False),
+        (Phase.BOUND, "phase=Pending", (), False),
+        (Phase.BOUND, "node=b", (), True),
+        (Phase.BOUND, NOT_THERE, (), True),
+        (Phase.RESERVED, NOT_THERE, (), False),
+        (Phase.RESERVED, "node=b", (), False),
+        (Phase.RESERVED, "phase=Pending", ("u",), True),
+        (Phase.RESERVED, NOT_THERE, ("u",), True),
     ],
 )
 def test_for_which_pods_the_api_server_is_asked(
-    phase: Phase, seen: str | None, expired: Collection[str], *, asked: bool
+    phase: Phase, seen: str, expired: Collection[str], *, asked: bool
 ) -> None:
     hold, held = hold_with(phase)
-    found = answer(held, f"node=a phase={seen}")
-    assert found is not None
-    pods = {} if seen is None else {"u": found}
-    assert to_ask_for(hold, pods, expired) == (["u"] if asked else [])
+    found = answer(held, seen)
+    known = {} if found is None else {"u": found}
+    assert to_ask_for(hold.pods, known, expired, NODE) == (["u"] if asked else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "phase", "kept"),
+    [("A{i1}", "Running", True), ("A{i1}", "Succeeded", False), ("A{i1}", "Failed", False), ("A{}", "Running", False)],
+)
+def test_only_pods_that_concern_cards_and_have_not_ended_are_remembered(text: str, phase: str, *, kept: bool) -> None:
+    own = {CONTAINER_CARDS: "card0", CONTAINER_TILES: "card0:gt0", TIMESTAMP: "7"} if kept else {}
+    found = msgspec.structs.replace(pod(text), phase=phase, annotations=own | {"large": "x" * 1000})
+    assert remembered(found) == (msgspec.structs.replace(found, annotations=own) if kept else None)
+
+
+def test_a_reservation_is_over_when_it_has_not_changed_for_its_time() -> None:
+    reservations = Reservations(65.0)
+    hold, held = hold_with(Phase.RESERVED)
+    renewed = {"u": msgspec.structs.replace(held, until=2.0)}
+    reservations.set_node("a", hold.pods, at=0.0)
+    reservations.set_node("b", hold_with(Phase.BOUND)[0].pods, at=0.0)
+    reservations.set_node("c", renewed, at=10.0)
+    reservations.set_node("a", {**hold.pods, "v": held}, at=64.0)  # another pod changes nothing for this one
+    assert reservations.expired(64.9) == {}
+    assert reservations.expired(65.0) == {"a": {"u"}}
+    assert reservations.expired(75.0) == {"a": {"u"}, "c": {"u"}}
+    reservations.set_node("a", renewed, at=75.0)  # and without the other pod
+    assert reservations.expired(139.9) == {"c": {"u"}}
+    reservations.set_node("c", {}, at=76.0)
+    reservations.set_node("c", renewed, at=77.0)  # reserved anew
+    assert reservations.expired(141.0) == {"a": {"u"}}
+    reservations.clear()
+    assert reservations.expired(1e9) == {}
 
 
 def test_a_pod_with_cards_is_adopted_and_displaces_nobody() -> None:
     hold, _ = hold_with(Phase.BOUND)
-    found, problems = adopted(hold, [bound("A{i1}", "card1", uid="v"), bound("c{i1}", "card0", uid="u")])
-    assert problems == {}
-    assert found.pods["u"] == hold.pods["u"]
-    assert (found.pods["v"].verified, found.pods["v"].phase) == (False, Phase.BOUND)
+    pods = [bound("A{i1}", "card1", uid="v"), bound("c{i1}", "card0", uid="u")]
+    assert to_adopt(hold.pods, pods) == pods[:1]
+    assert to_adopt({}, [pod("A{i1}")]) == []
+    found = adopted(hold, pods[:1])
+    assert (found.problems, found.missing) == ({}, [])
+    assert found.hold.pods["u"] == hold.pods["u"]
+    assert (found.hold.pods["v"].verified, found.hold.pods["v"].phase) == (False, Phase.BOUND)
+
+
+def test_a_pod_that_the_hold_cannot_have_is_missing() -> None:
+    pods = [bound(f"A{{i1 mc{2**63 - 1}}}", "card0", uid=uid) for uid in "ab"]
+    found = adopted(EMPTY, pods)
+    assert found.hold.pods.keys() == {"a"}
+    assert found.missing == pods[1:]
+    assert found.problems.keys() == {"b"}
 
 
 def test_a_pod_on_the_node_without_known_cards_drifts() -> None:
     hold, _ = hold_with(Phase.BOUND)
     stray = msgspec.structs.replace(pod("A{i1}", uid="stray"), node=NODE, phase="Running")
     claimed = msgspec.structs.replace(stray, uid="u")
-    ended = msgspec.structs.replace(stray, uid="ended", phase="Succeeded")
-    waiting = msgspec.structs.replace(stray, uid="waiting", node=None)
     with_cards = bound("A{i1}", "card0", uid="adopted")
-    assert drifting(hold, [with_cards, waiting, ended, claimed, stray]) == [stray]
+    assert drifting(hold.pods, [with_cards, claimed, stray]) == [stray]
 
 
 @pytest.mark.parametrize(("text", "requests"), [("A{i1}", True), ("A{} init{i1}", True), ("A{}", False)])
