@@ -24,6 +24,7 @@ from tas.policy.policy import PolicyKey
 from tas.verdict.knowledge import Known, is_outdated
 from tas.verdict.pending import PendingNodes
 from workers.enforcing.node_evaluation import BEHIND_RETRY_SECONDS, Metrics, NodeEvaluation
+from workers.enforcing.turns import Turns
 from workers.enforcing.work_queue import RequeueError, WorkQueue
 from workers.following.followed_view import FollowedView
 from workers.following.records import Records
@@ -33,9 +34,6 @@ log = structlog.get_logger("evaluate")
 
 MAX_CONCURRENT = 32
 """Nodes that are evaluated at the same time."""
-
-MAX_QUEUED = 100
-"""While all nodes are evaluated, at most so many wait in the queue: changed nodes are added behind these."""
 
 EPOCH_CHECK_SECONDS = 0.2
 """The wait between checks whether every watch has reached the current epoch of its bucket."""
@@ -78,7 +76,7 @@ class Evaluate:
         self._purge_after = float("-inf")
         self._wake = asyncio.Event()
         self._all_requested = asyncio.Event()
-        self._handled = asyncio.Event()
+        self._turns = Turns(lambda: len(self._pending) if self._ready else 0)
         self._unqueued = 0
         self._throttled = ThrottledLog(log)
         self._queue = WorkQueue(self._handle, max_concurrent=MAX_CONCURRENT)
@@ -169,21 +167,16 @@ class Evaluate:
             nodes = self._verdicts.stored.keys() | self._followed.view.nodes
             for queued, node in enumerate(nodes):
                 self._unqueued = len(nodes) - queued
+                before = len(self._pending)
                 self._add_by_all(node)
                 for key in self._followed.records:
                     self._nodes.note_unmet(node, key, missed=True)
-                await self._wait_for_queue()
+                await (self._turns.wait() if len(self._pending) > before else asyncio.sleep(0))
                 if not self._ready:
                     break  # `_note_touched` starts this again
+            else:
+                log.info("nodes_evaluated", nodes=len(nodes), seconds=round(time.monotonic() - started, 3))
             self._unqueued = 0
-            log.info("nodes_evaluated", nodes=len(nodes), seconds=round(time.monotonic() - started, 3))
-
-    async def _wait_for_queue(self) -> None:
-        """Lets other tasks run, and waits until few nodes are queued."""
-        await asyncio.sleep(0)
-        while self._ready and len(self._pending) > MAX_QUEUED:
-            self._handled.clear()
-            await self._handled.wait()
 
     async def _is_current_epoch(self) -> bool:
         """Whether the watches are in the current epochs of their buckets: a watch notices a wipe with a delay."""
@@ -198,7 +191,7 @@ class Evaluate:
 
     def _end_readiness(self) -> None:
         self._ready = False
-        self._handled.set()
+        self._turns.note_handled()
 
     def _add(self, node: str, policies: Collection[PolicyKey]) -> None:
         self._pending.add(node, policies, at=time.monotonic())
@@ -223,7 +216,7 @@ class Evaluate:
         if not self._ready or self.unready() is not None:
             return None  # all nodes are queued when the lists are complete
         touched = self._pending.take(node, at=time.monotonic(), now=time.time())
-        self._handled.set()
+        self._turns.note_handled()
         try:
             due = await self._nodes.update(node, touched, self._pending.due(node))
         except BusError as error:
