@@ -109,15 +109,17 @@ def extender_options() -> list[click.Option]:
         ),
         click.Option(
             ["--weight"], type=int, default=DEFAULT_WEIGHT, show_default=True,
-            help="Of the scores of the telemetry extender: one step of a score is 10 times this many points.",
+            help="Of the scores of each extender: one step of a score is 10 times this many points.",
         ),
         click.Option(
-            ["--http-timeout"], metavar="DURATION", default="1s", show_default=True,
-            help="How long the scheduler waits for an answer.",
+            ["--http-timeout"], metavar="DURATION",
+            help="How long the scheduler waits for an answer. [default: 1s for telemetry; 5s for gpu, whose bind waits "
+            "for the API server]",
         ),
         click.Option(
-            ["--ignorable/--not-ignorable"], default=True, show_default=True,
-            help="Whether pods are placed without an extender that does not answer.",
+            ["--ignorable/--not-ignorable"], default=None,
+            help="Whether pods are placed without an extender that does not answer. [default: ignorable for telemetry; "
+            "not for gpu: such pods would run without cards]",
         ),
         click.Option(
             ["--names-only/--whole-nodes"], default=True, show_default=True,
@@ -134,8 +136,8 @@ def extenders_of(
     gpu_url: str,
     gpu_resources: tuple[str, ...],
     weight: int,
-    http_timeout: str,
-    ignorable: bool,
+    http_timeout: str | None,
+    ignorable: bool | None,
     names_only: bool,
     certificates: str = "/host/certs",
 ) -> tuple[Extender, ...]:

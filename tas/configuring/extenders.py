@@ -29,6 +29,12 @@ URLS = {
 }
 """The default URL of each kind."""
 
+HTTP_TIMEOUTS = {ExtenderKind.TELEMETRY: "1s", ExtenderKind.GPU: "5s"}
+"""How long the scheduler waits by default. A bind for GPU cards includes a request to the API server."""
+
+IGNORABLE = {ExtenderKind.TELEMETRY: True, ExtenderKind.GPU: False}
+"""By default pods wait for GPU cards: else the scheduler binds a pod itself that `bind` refused, without cards."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extender:
@@ -36,8 +42,10 @@ class Extender:
 
     Attributes:
         url: `http://` or `https://`, a host and a port. Without a path, the path is `/scheduler`.
-        weight: Only a telemetry extender gives scores.
+        weight: Of its scores.
         resources: The scheduler asks only for pods that request one of them.
+        http_timeout: None: as in `HTTP_TIMEOUTS`.
+        ignorable: None: as in `IGNORABLE`.
         certificates: Where the scheduler finds `client.crt`, `client.key` and `ca.crt`, if the URL is `https://`.
     """
 
@@ -45,8 +53,8 @@ class Extender:
     url: str
     resources: tuple[str, ...]
     weight: int = DEFAULT_WEIGHT
-    http_timeout: str = "1s"
-    ignorable: bool = True
+    http_timeout: str | None = None
+    ignorable: bool | None = None
     names_only: bool = True
     certificates: str = "/host/certs"
 
@@ -55,7 +63,7 @@ class Extender:
             raise InvalidInputError("options", f"--{self.kind}-url", self.url, "must be http(s)://HOST:PORT")
         if self.weight < 1:
             raise InvalidInputError("options", "--weight", self.weight, "must be at least 1 (facts.md c7)")
-        if parse_duration(self.http_timeout) <= 0:
+        if self.http_timeout is not None and parse_duration(self.http_timeout) <= 0:
             raise InvalidInputError("options", "--http-timeout", self.http_timeout, "must be more than 0")
 
     @property
@@ -68,17 +76,18 @@ class Extender:
         parts = _URL.fullmatch(self.url)
         assert parts is not None
         path = (parts["path"] or "").rstrip("/") or "/scheduler"
-        entry: Object = {"urlPrefix": f"{parts['server']}{path}", "filterVerb": "filter"}
-        if self.kind is ExtenderKind.TELEMETRY:
-            entry |= {"prioritizeVerb": "prioritize", "preemptVerb": "preempt", "weight": self.weight}
-        else:
-            entry["bindVerb"] = "bind"
         ignored = self.kind is ExtenderKind.TELEMETRY
-        entry |= {
+        last = {"preemptVerb": "preempt"} if self.kind is ExtenderKind.TELEMETRY else {"bindVerb": "bind"}
+        entry: Object = {
+            "urlPrefix": f"{parts['server']}{path}",
+            "filterVerb": "filter",
+            "prioritizeVerb": "prioritize",
+            **last,
+            "weight": self.weight,
             "enableHTTPS": self.is_https,
             "nodeCacheCapable": self.names_only,
-            "httpTimeout": self.http_timeout,
-            "ignorable": self.ignorable,
+            "httpTimeout": self.http_timeout or HTTP_TIMEOUTS[self.kind],
+            "ignorable": IGNORABLE[self.kind] if self.ignorable is None else self.ignorable,
             "managedResources": [{"name": name, "ignoredByScheduler": ignored} for name in self.resources],
         }
         if self.is_https:

@@ -95,7 +95,7 @@ def test_the_extenders_are_those_of_the_flags(node: Node, extenders: list[str]) 
     assert code(node.configure(*(word for each in extenders for word in ("--extender", each)))) == 0
     document = read_yaml_tree(node.config.read_text()).value
     assert isinstance(document, dict)
-    verbs = {"telemetry": "prioritizeVerb", "gpu": "bindVerb"}
+    verbs = {"telemetry": "preemptVerb", "gpu": "bindVerb"}
     assert [verbs[each] in entry for each, entry in zip(extenders, document["extenders"], strict=True)] == [
         True for _ in extenders
     ]

@@ -337,7 +337,11 @@ class TestConfiguration:
         first, second = value_of(planned(KUBEADM, chosen=options(telemetry(), gpu())).config)["extenders"]
         assert ".telemetry-aware-scheduling." in first["urlPrefix"]
         assert second["urlPrefix"] == "https://gas-service.default.svc.cluster.local:9001/scheduler"
-        assert (second["filterVerb"], second["bindVerb"]) == ("filter", "bind")
+        verbs = {verb: second[verb] for verb in second if verb.endswith("Verb")}
+        assert verbs == {"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"}
+        assert [(each["ignorable"], each["httpTimeout"]) for each in (first, second)] == [(True, "1s"), (False, "5s")]
+        assert second["nodeCacheCapable"] is True
+        assert second["weight"] >= 1
         assert [(each["name"], each["ignoredByScheduler"]) for each in second["managedResources"]] == [
             ("gpu.intel.com/i915", False),
             ("gpu.intel.com/xe", False),
@@ -353,6 +357,12 @@ class TestConfiguration:
         assert again.config == made.config
         assert value_of(made.config)["extenders"][0]["urlPrefix"] == "http://other"
         assert len(value_of(made.config)["extenders"]) == 2
+
+    @pytest.mark.parametrize("ignorable", [True, False])
+    def test_what_the_operator_says_is_for_both_extenders(self, ignorable: bool) -> None:
+        chosen = options(*(each(ignorable=ignorable, http_timeout="7s") for each in (telemetry, gpu)))
+        entries = value_of(planned(KUBEADM, chosen=chosen).config)["extenders"]
+        assert [(each["ignorable"], each["httpTimeout"]) for each in entries] == [(ignorable, "7s")] * 2
 
     def test_facts_K30_a_second_binder_is_refused(self) -> None:
         config = f"{HEAD}extenders: [{{urlPrefix: http://o, bindVerb: b}}]\n"
