@@ -36,6 +36,7 @@ class Extender:
     url_prefix: str
     filter_verb: str
     prioritize_verb: str
+    bind_verb: str
     weight: int
     timeout_seconds: float
     ignorable: bool
@@ -54,6 +55,7 @@ class Extender:
             url_prefix=str(entry["urlPrefix"]).rstrip("/"),
             filter_verb=str(entry.get("filterVerb", "")),
             prioritize_verb=str(entry.get("prioritizeVerb", "")),
+            bind_verb=str(entry.get("bindVerb", "")),
             weight=int(entry.get("weight", 1)),
             timeout_seconds=float(timeout.removesuffix("s")),
             ignorable=bool(entry.get("ignorable")),
@@ -103,10 +105,21 @@ class Extender:
             return {}
         return scores
 
+    async def bind(self, session: aiohttp.ClientSession, pod: Object, node: str) -> None:
+        """Has the extender bind a pod; ExtenderError if the extender has not done it, or the call fails."""
+        metadata = pod["metadata"]
+        head = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+        answer = _lower(await self._post(session, self.bind_verb, head | {"Node": node}))
+        if message := answer.get("error"):
+            raise ExtenderError(message)
+
     async def _send(self, session: aiohttp.ClientSession, verb: str, pod: Object, names: Sequence[str]) -> Any:
-        url = f"{self.url_prefix}/{verb}"
         metadata = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
         request = {"Pod": pod | {"metadata": metadata}, "Nodes": None, "NodeNames": list(names)}
+        return await self._post(session, verb, request)
+
+    async def _post(self, session: aiohttp.ClientSession, verb: str, request: Object) -> Any:
+        url = f"{self.url_prefix}/{verb}"
         timeout = aiohttp.ClientTimeout(total=self.timeout_seconds)
         try:
             async with session.post(url, json=request, timeout=timeout) as response:

@@ -1,8 +1,10 @@
 """A small scheduler: places pods as kube-scheduler does, by labels, taints, cordons and extenders.
 
 It places one pod at a time: cordons, taints, required node affinity and node selector, then the extenders' filter and
-prioritize. The node with the highest total gets the pod; of nodes with equal totals, the node with the fewest pods. A
-pod that fits no node waits for a change that may help (a node's label, annotation, taint, condition or allocatable, a
+prioritize. The node with the highest total gets the pod; of nodes with equal totals, the node with the fewest pods. An
+extender with a bind verb binds the pods that it is interested in.
+
+A pod that fits no node waits for a change that may help (a node's label, annotation, taint, condition or allocatable, a
 new node, a deleted pod), or for the flush every five minutes. After a failed attempt the scheduler tries again after 1
 to 10 s.
 """
@@ -137,8 +139,7 @@ class Scheduler:
                 best = feasible[0] if len(feasible) == 1 else await self._best(pod, feasible)
                 if not self._is_current(pod):
                     return  # deleted meanwhile; a new pod of the same name is another attempt
-                binding = {"metadata": {"name": key[1]}, "target": {"kind": "Node", "name": best}}
-                self._cluster.bind(*key, binding, manager=MANAGER)
+                await self._bind(pod, best)
                 self._write_event(pod, "Normal", "Scheduled", f"Successfully assigned {key[0]}/{key[1]} to {best}")
                 self._forget(key)
                 return
@@ -183,6 +184,22 @@ class Scheduler:
             return -sum(scores.get(name, 0) for scores in answers), pods[name], name
 
         return min(feasible, key=rank)
+
+    async def _bind(self, pod: Object, node: str) -> None:
+        """Binds a pod, or has the extender do it that wants to (facts.md c30)."""
+        for extender in self._extenders:
+            if not extender.bind_verb or not extender.is_interested(pod):
+                continue
+            try:
+                await extender.bind(self._session, pod, node)
+            except ExtenderError:
+                if not extender.ignorable:
+                    raise
+            else:
+                return
+        namespace, name = key_of(pod)
+        binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}}
+        self._cluster.bind(namespace, name, binding, manager=MANAGER)
 
     def _reject(self, key: Key, pod: Object, reason: str, message: str) -> None:
         if not self._is_current(pod):

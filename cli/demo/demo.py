@@ -21,10 +21,10 @@ from cli.console import new_console
 from cli.demo.cluster import ClusterChecks, UnfitError, probe
 from cli.demo.narration import Narration, Observed, StepFailedError
 from cli.demo.stage import Node, Stage
-from cli.demo.stories import STORIES, Story
+from cli.demo.stories import ON_A_CLUSTER, STORIES, Story
 from cli.options import settings_command
 from cli.queries.query import ask
-from cli.settings import EMBEDDED, Settings
+from cli.settings import EMBEDDED, Settings, flag
 from cli.wiring import all_workers, kubeconfig_problem, process, run_process
 from sandbox import Sandbox, extender_entry
 from tas.errors import shortened
@@ -97,7 +97,7 @@ async def run_story(
         extender = f"http://{settings.listen}"
         parts, stop = await stack.enter_async_context(process(settings))
         url = await parts.start_bus(announce=False)
-        await parts.build(url, all_workers(settings) if workers is None else workers)
+        await parts.build(url, workers or story.workers or all_workers(settings))
 
         async def ready() -> Observed:
             unready = parts.unready()
@@ -115,7 +115,7 @@ async def run_story(
         )
         worker = StoryWorker(stage, story, stop)
         parts.add(worker)
-        await stack.enter_async_context(sandbox.scheduler(extender_entry(extender)))
+        await stack.enter_async_context(sandbox.scheduler(extender_entry(extender, **story.entry)))
         code = await parts.run(stop)
     return code or (0 if worker.succeeded else EXIT_FAILED)
 
@@ -252,10 +252,15 @@ def _add(name: str, story: Story) -> None:
 
 
 def _command_on_cluster(name: str, settings: Settings, console: Console, *, within: float, may_probe: bool) -> int:
-    async def on(bus: Bus, _url: str) -> int:
-        return await run_story_on_cluster(
-            settings, STORIES[name], bus, console=console, within=within, may_probe=may_probe
+    story = STORIES[name]
+    if name not in ON_A_CLUSTER:
+        text = (
+            f"{name} runs only on a simulated cluster, without {flag('kubeconfig')}. On yours, see {story.on_a_cluster}"
         )
+        raise click.ClickException(text)
+
+    async def on(bus: Bus, _url: str) -> int:
+        return await run_story_on_cluster(settings, story, bus, console=console, within=within, may_probe=may_probe)
 
     try:
         code = ask(settings, on)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -14,6 +14,7 @@ from bus.errors import BusError
 from bus.records.codec import UNREADABLE
 from bus.scrapes import publish_scrape
 from cli.demo.narration import CHECK_INTERVAL_SECONDS, Check, Narration, Observed
+from tas.devices.names import CONTAINER_CARDS
 from tas.enforcing.node_resource import RESOURCE
 from tas.enforcing.waking import ANNOTATION
 from tas.policy.policy import API_VERSION, LABEL_PREFIX, POD_LABEL
@@ -49,6 +50,16 @@ class Node(NamedTuple):
 
     name: str
     hostname: str
+
+
+class CardPlace(NamedTuple):
+    """A GPU card of a node."""
+
+    node: str
+    card: str
+
+    def __str__(self) -> str:
+        return f"{self.card or 'no card'} of {self.node}"
 
 
 class Stage:
@@ -137,6 +148,23 @@ class Stage:
         body = {"metadata": {"name": name, "labels": {POD_LABEL: policy}}, "spec": spec}
         await self._done(self._create_pod(body))
 
+    async def cards(self, node: str, labels: Mapping[str, str], amounts: Mapping[str, str]) -> None:
+        """Describes the GPU cards of a node: its labels, and the amounts of its resources."""
+        self._narration.step(f"{node} gets two GPU cards, as node feature discovery and the device plugin write them")
+        manager = "tas-demo"
+        await self._done(self._client.merge_patch(NODES, node, {"metadata": {"labels": labels}}, field_manager=manager))
+        status = {"status": {"capacity": amounts, "allocatable": amounts}}
+        await self._done(self._client.merge_patch(NODES, node, status, field_manager=manager, subresource="status"))
+
+    async def pod_with_card(self, name: str, amounts: Mapping[str, str]) -> None:
+        """Creates a pod that requests these amounts of a GPU card."""
+        wishes = ", ".join(f"{key.partition('/')[2]} {amount}" for key, amount in amounts.items())
+        self._narration.step(f"pod {name} is created, which requests {wishes}")
+        resources = {"limits": amounts, "requests": amounts}
+        container = {"name": "main", "image": IMAGE, "resources": resources}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+        await self._done(self._create_pod({"metadata": {"name": name}, "spec": spec}))
+
     async def evict(self, name: str, *, what: str = "evicted, as a descheduler does") -> None:
         """Evicts a pod, as a descheduler does for a violated node affinity. `what` is the word for it."""
         self._narration.step(f"pod {name} is {what}")
@@ -193,6 +221,21 @@ class Stage:
             return Observed(found in nodes, f"{name} is on {found}" if found else _waiting(pod))
 
         await self._narration.expect(f"{name} is placed on {' or '.join(nodes)}", check)
+        return found
+
+    async def expect_card(self, name: str, places: Collection[CardPlace]) -> CardPlace:
+        """Expects a pod to be bound with one of these cards, and returns its card."""
+        found = CardPlace("", "")
+
+        async def check() -> Observed:
+            nonlocal found
+            pod = await self._client.get(PODS, name, namespace=self._namespace)
+            if not pod.spec.node_name:
+                return Observed(expected=False, state=_waiting(pod))
+            found = CardPlace(pod.spec.node_name, pod.metadata.annotations.get(CONTAINER_CARDS, ""))
+            return Observed(found in places, f"{name} has {found}")
+
+        await self._narration.expect(f"{name} gets {' or '.join(map(str, sorted(places)))}", check)
         return found
 
     async def expect_waiting(self, name: str, *, reason: str) -> None:

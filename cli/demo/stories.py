@@ -1,9 +1,9 @@
-"""The demos of `tas demo`: the worked examples of the original, and a policy for free memory."""
+"""The demos of `tas demo`: the worked examples of the original, a policy for free memory, and GPU cards."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from cli.demo.stage import SOURCE, Stage
+from cli.demo.stage import SOURCE, CardPlace, Stage
 from tas.policy.policy import LABEL_PREFIX
 from tas.verdict.verdict import VIOLATING
 
@@ -11,6 +11,11 @@ THREE_NODES = ("node-1", "node-2", "node-3")
 HEALTH_POLICY, HEALTH = "demo-policy", "health_metric"
 LABELING_POLICY, CARD0, CARD1 = "labeling-policy", "metric_card0", "metric_card1"
 MEMORY_POLICY, MEMORY = "memory-policy", "memory_MemFree_bytes"
+GPU_POLICY = "gpu-health"
+TEMPERATURES = {"card0": "gpu_card0_temperature", "card1": "gpu_card1_temperature"}
+TWO_CARDS = {"gpu.intel.com/i915": "20", "gpu.intel.com/millicores": "2000"}
+"""What the device plugin says of a node with two cards, each of which ten containers may share."""
+PART_OF_A_CARD = {"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "600"}
 NO_AFFINITY = "didn't match Pod's node affinity"
 """The scheduler's message for a node with a label that the pod's affinity excludes."""
 
@@ -139,11 +144,54 @@ async def memory(stage: Stage) -> None:
     await stage.expect_placed("demo-app-3", three)
 
 
+async def gpu(stage: Stage) -> None:
+    """A hot GPU card gets no new pod.
+
+    Kubernetes counts the cards of a node together. tas run gpu counts each card: here a pod uses more than half a card,
+    so each card has room for one. While a card is hot, its node has room by its totals, but the pod waits.
+    """
+    for node in stage.nodes:
+        await stage.cards(node, {"gpu.intel.com/gpu-numbers": "0.1"}, TWO_CARDS)
+    await stage.policy(
+        GPU_POLICY,
+        {
+            "labeling": {
+                "rules": [
+                    _rule(metric, "GreaterThan", 85, labels=[f"gas-disable-{card}=true"])
+                    for card, metric in TEMPERATURES.items()
+                ]
+            }
+        },
+    )
+    for metric in TEMPERATURES.values():
+        await stage.report(metric, dict.fromkeys(stage.nodes, "60"))
+    free = {CardPlace(node, card) for node in stage.nodes for card in TEMPERATURES}
+    for name in ("demo-app-1", "demo-app-2"):
+        await stage.pod_with_card(name, PART_OF_A_CARD)
+        free.remove(await stage.expect_card(name, free))
+
+    hot, cool = sorted(free)
+    disabled = {hot.node: {f"{LABEL_PREFIX}{GPU_POLICY}/gas-disable-{hot.card}": "true"}}
+    await stage.report(TEMPERATURES[hot.card], {hot.node: "95"})
+    await stage.expect_labels(disabled)
+    await stage.pod_with_card("demo-app-3", PART_OF_A_CARD)
+    await stage.expect_card("demo-app-3", {cool})
+    await stage.pod_with_card("demo-app-4", PART_OF_A_CARD)
+    await stage.expect_waiting("demo-app-4", reason="Not enough GPU-resources")
+
+    await stage.report(TEMPERATURES[hot.card], {hot.node: "60"})
+    await stage.expect_labels({})
+    await stage.expect_card("demo-app-4", {hot})
+
+
 class Story(NamedTuple):
     """One demo: its steps, and the names that it uses.
 
     `nodes` are those of the simulated cluster: on the user's cluster the demo takes as many nodes, with other names.
     The name `policy` is also in the keys of the labels. `metrics` are those that the demo publishes.
+
+    A demo with `workers` runs only on the simulated cluster, with these in place of those of `tas run all`, and with
+    these fields in the `entry` of the scheduler's configuration; `on_a_cluster` says what else there is.
     """
 
     run: Callable[[Stage], Awaitable[None]]
@@ -151,11 +199,30 @@ class Story(NamedTuple):
     namespace: str
     policy: str
     metrics: Collection[str]
+    workers: Sequence[str] | None = None
+    entry: Mapping[str, object] = {}
+    on_a_cluster: str = ""
 
 
 STORIES: Mapping[str, Story] = {
     "health-metric": Story(health_metric, THREE_NODES, "health-metric-demo", HEALTH_POLICY, {HEALTH}),
     "labeling": Story(labeling, THREE_NODES[:2], "labeling-demo", LABELING_POLICY, {CARD0, CARD1}),
+    "gpu": Story(
+        gpu,
+        ("gpu-1", "gpu-2"),
+        "gpu-demo",
+        GPU_POLICY,
+        set(TEMPERATURES.values()),
+        workers=("materialize", "watch", "evaluate", "status", "labels", "inventory", "gpu"),
+        entry={
+            "bindVerb": "bind",
+            "managedResources": [{"name": "gpu.intel.com/i915", "ignoredByScheduler": False}],
+        },
+        on_a_cluster="deploy/examples/gpu",
+    ),
     "memory": Story(memory, THREE_NODES, "memory-demo", MEMORY_POLICY, {MEMORY}),
 }
 """The demos by name."""
+
+ON_A_CLUSTER: Mapping[str, Story] = {name: story for name, story in STORIES.items() if story.workers is None}
+"""Those that also run on the user's cluster."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo.stories import STORIES
+from cli.demo.stories import ON_A_CLUSTER
 
 from .cluster import NODES, Cluster, extender
 from .controlplane import ADMIN_GROUP, Call
@@ -69,13 +69,13 @@ def test_every_story_runs_and_leaves_the_cluster_as_before(
         cluster.create_pod(namespace, "app")
         cluster.placed(namespace, "app")
         before = state_of(cluster)
-        for story in STORIES:
+        for story in ON_A_CLUSTER:
             done = demo(story)
             assert done.returncode == 0, done.stdout + done.stderr
             assert f"about pod {namespace}/app\n" in done.stdout
             assert f"{story}: all steps succeeded\n" in done.stdout
             written = {call.uri.partition("?")[0] for call in demo.acts()}
-            own = STORIES[story].namespace
+            own = ON_A_CLUSTER[story].namespace
             assert {uri for uri in written if not re.search(rf"/namespaces(/{own}(/|$)|$)", uri)} == set()
             assert state_of(cluster) == before
 

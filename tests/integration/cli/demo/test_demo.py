@@ -48,6 +48,17 @@ STEPS = {
         "node-2 reports metric_card1=50",
         "observed  no node has a label of the demo",
     ],
+    "gpu": [
+        "gpu-1 gets two GPU cards",
+        "pod demo-app-1 is created, which requests i915 1, millicores 600",
+        "observed  demo-app-2 has card",
+        "observed  gpu-",
+        "has telemetry.aware.scheduling.gpu-health/gas-disable-card",
+        "observed  demo-app-3 has card",
+        "observed  demo-app-4 is Pending: 0/2 nodes are available: 2 Not enough GPU-resources",
+        "observed  no node has a label of the demo",
+        "observed  demo-app-4 has card",
+    ],
     "memory": [
         "node-1 reports memory_MemFree_bytes=4Gi, node-2 reports memory_MemFree_bytes=8Gi",
         "observed  node-1 9, node-2 10, node-3 8",
