@@ -59,6 +59,7 @@ nightly: $(VENV)/.ready ## hours: 1,000 histories, 40 with a real API server, 60
 	TAS_GPU_SEEDS=60 $(BIN)/pytest tests/integration/test_gpu_chaos.py $(FEW) 3
 	$(BIN)/python -m tests.e2e.binaries
 	TAS_REMOVAL_E2E_SEEDS=40 $(BIN)/pytest tests/e2e/test_law_of_removal.py $(FEW) 3
+	TAS_GPU_CLUSTER_SEEDS=10 $(BIN)/pytest tests/e2e/test_gpu_chaos.py
 	$(MAKE) fire
 	$(BIN)/pytest tests/e2e/examples $(FEW) 2
 

@@ -416,7 +416,8 @@ def judge(pods: list[Object]) -> None:
         assert not tile_problems
         for index, container in enumerate(pod["spec"]["containers"]):
             requests = {
-                name.removeprefix("gpu.intel.com/"): int(n) for name, n in container["resources"]["requests"].items()
+                name.removeprefix("gpu.intel.com/"): int(n)
+                for name, n in container["resources"].get("requests", {}).items()
             }
             assert len(cards[index]) == requests.get("i915", 0)
             for card in cards[index]:
