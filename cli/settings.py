@@ -689,6 +689,15 @@ class Settings:
         parse=_switch,
         default="off",
     )
+    card_metrics: int = _setting(
+        group="GPU cards",
+        form="NUMBER",
+        help="For at most so many nodes with GPU cards there are metrics of each card. For more nodes there are only "
+        "the totals.",
+        commands=("run inventory",),
+        parse=_count,
+        default="100",
+    )
     node: str = _setting(
         group="This machine",
         form="NAME",

@@ -70,6 +70,11 @@ def free_amount(resource: str, card: Card, use: CardUse, facts: PolicyFacts) -> 
     return min(free - disabled.bit_count(), free_tiles(card, use, facts).bit_count())
 
 
+def room(resource: str, card: Card, use: CardUse, facts: PolicyFacts) -> int:
+    """How much of a resource of a card new pods can get: nothing of a disabled card."""
+    return 0 if card.number in facts.disabled else max(free_amount(resource, card, use, facts), 0)
+
+
 def _tiles(card: Card) -> int:
     return (1 << card.capacity.get(TILES, 0)) - 1
 

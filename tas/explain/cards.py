@@ -1,4 +1,4 @@
-"""What the cards of a node have, who has it, and why a card is given to nobody: for people and for metrics.
+"""What the cards of a node have, who has it, and why a card is given to nobody: for people.
 
 A hold may name cards and tiles that the inventory does not have, for example after a card was taken out. They are shown
 too: a pod still uses them. So does a card of which more is in use than it has.
@@ -20,7 +20,7 @@ from tas.devices.labels import LabelProblem
 from tas.devices.names import TILES, card_name, tile_name
 from tas.devices.policy_facts import PolicyFacts
 from tas.devices.refusal import Refusal
-from tas.devices.search import free_amount
+from tas.devices.search import room
 from tas.enforcing.pod import PodKey
 
 UNKNOWN_HOLD = "nobody knows yet who has the cards of the node"
@@ -196,10 +196,9 @@ def _card(
 ) -> CardExplanation:
     use = hold.cards.get(number, NOT_USED)
     capacity: Amounts = {} if card is None else card.capacity
-    is_given = is_known and number not in facts.disabled
     resources = {}
     for resource in sorted(capacity.keys() | use.amounts.keys()):
-        free = max(free_amount(resource, card, use, facts), 0) if card is not None and is_given else 0
+        free = room(resource, card, use, facts) if card is not None and is_known else 0
         resources[resource] = AmountUse(
             capacity=capacity.get(resource, 0), used=use.amounts.get(resource, 0), free=free
         )

@@ -39,6 +39,7 @@ from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import GPU_NODES, GPU_PODS, GpuNode, GpuPod
 from workers.process.logs import MAX_NAMES, ThrottledLog
 from workers.process.runtime import json_response
+from workers.watching.card_metrics import CardMetrics
 from workers.watching.card_waking import CardWaking
 
 log = structlog.get_logger("inventory")
@@ -83,6 +84,7 @@ class Inventory:
         client: KubernetesClient,
         *,
         registry: CollectorRegistry,
+        card_metrics: int,
         new_bus_wait: float = RESERVED_SECONDS,
         reserved_seconds: float = RESERVED_SECONDS,
         forget_seconds: float = FORGET_SECONDS,
@@ -90,7 +92,7 @@ class Inventory:
         """Holds are complete no sooner than `new_bus_wait` seconds after the creation of HOLDS.
 
         A reservation that this process has seen unchanged for `reserved_seconds` is over. Tombstones are purged after
-        `forget_seconds`.
+        `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card.
         """
         self._bus = bus
         self._client = client
@@ -115,6 +117,7 @@ class Inventory:
         self._pod_list = Reflector(
             client, GPU_PODS, on_list=self._list_pods, on_change=self._change_pod, before_list=self._before_pods
         )
+        self._card_metrics = CardMetrics(registry, most_nodes=card_metrics)
         self._waking = CardWaking(client, registry, is_active=lambda: self._lease.held)
         self._inventories = Records(
             bus,
@@ -428,7 +431,7 @@ class Inventory:
         self._wake.set()
 
     def _begin_epoch(self) -> None:
-        self._waking.drop_nodes()
+        self._forget_cards()
         self._touch_all()
 
     def _begin_epoch_of_holds(self) -> None:
@@ -449,7 +452,13 @@ class Inventory:
         self._note_cards(name)
 
     def _note_cards(self, name: str) -> None:
-        self._waking.set_node(name, self._inventories.get(name).record, self._holds.get(name).record)
+        inventory, hold = self._inventories.get(name).record, self._holds.get(name).record
+        for each in (self._waking, self._card_metrics):
+            each.set_node(name, inventory, hold)
+
+    def _forget_cards(self) -> None:
+        for each in (self._waking, self._card_metrics):
+            each.drop_nodes()
 
     def _list_nodes(self, listing: Listing[GpuNode]) -> None:
         found = {each.metadata.name: record for each in listing.items if (record := node_inventory(each)) is not None}

@@ -68,6 +68,7 @@ async def inventory(
             bus or world.bus,
             client,
             registry=registry,
+            card_metrics=10,
             new_bus_wait=new_bus_wait,
             reserved_seconds=reserved_seconds,
             forget_seconds=forget_seconds,
@@ -140,6 +141,8 @@ async def test_a_pod_that_waits_for_cards_is_woken_when_cards_are_free(world: Gp
             PODS, NAMESPACE, "second", {"status": {"conditions": [condition]}}, manager="scheduler", status=True
         )
         await eventually(lambda: worker.metric("tas_pods_waiting_for_cards") == 1)
+        assert worker.metric("tas_card_capacity", node="a", card="card0", resource="i915") == 1
+        assert worker.metric("tas_card_free", node="a", card="card0", resource="i915") == 0
         before = worker.metric("tas_card_wakes_total")
         world.sandbox.cluster.delete(PODS, NAMESPACE, "first")
         await eventually(has(world, "a"))  # type: ignore[arg-type]
@@ -148,6 +151,7 @@ async def test_a_pod_that_waits_for_cards_is_woken_when_cards_are_free(world: Gp
         annotated = world.sandbox.cluster.get(NODES, "", "a")
         assert annotated["metadata"]["uid"] == node["metadata"]["uid"]
         assert ANNOTATION in annotated["metadata"]["annotations"]
+        assert worker.metric("tas_cards_free", resource="i915") == 1
         assert await extender.bind(second, "a") == ""
         await eventually(lambda: worker.metric("tas_pods_waiting_for_cards") == 0)
 
