@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.bench import (
     burst,
+    cards,
     change,
     enforcement,
     limit,
@@ -50,6 +51,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
         enforcement,
         limit,
         burst,
+        cards,
         sources,
         view,
         verdicts,

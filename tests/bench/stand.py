@@ -74,7 +74,7 @@ class Stand:
     @contextmanager
     def extender(self, url: str, *, wait: bool = True) -> Iterator["Server"]:
         """The product's extender on the bus at `url`; `wait`: until it answers."""
-        with self._serving("extender", product("extender", url), FILTER) as server:
+        with self.serving("extender", product("extender", url), FILTER) as server:
             if wait:
                 server.wait_ready()
             yield server
@@ -82,7 +82,7 @@ class Stand:
     @contextmanager
     def echo(self) -> Iterator["Server"]:
         """The floor."""
-        with self._serving("echo", module("tests.bench.echo"), "/") as server:
+        with self.serving("echo", module("tests.bench.echo"), "/") as server:
             server.wait_ready()
             yield server
 
@@ -100,7 +100,8 @@ class Stand:
         return Path(mkdtemp(prefix=f"{name}-", dir=self.folder))
 
     @contextmanager
-    def _serving(self, name: str, command: Sequence[str], path: str) -> Iterator["Server"]:
+    def serving(self, name: str, command: Sequence[str], path: str) -> Iterator["Server"]:
+        """A process that listens on a port of its own; `path` is where its requests go by default."""
         (port,) = free_ports(1)
         began = time.perf_counter()
         with self.process(name, [*command, "--listen", f"127.0.0.1:{port}"]) as process:

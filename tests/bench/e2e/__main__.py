@@ -47,6 +47,13 @@ COMPARISONS = (
         ),
     ),
     Comparison(
+        name="cards",
+        floor=Variant(name="fixed answer, the scheduler binds", cards=True),
+        ours=(Variant(name="gpu binds", ours=True, cards=True),),
+        goals={"gpu binds": 0.7},
+        most_nodes=500,
+    ),
+    Comparison(
         name="full-nodes",
         floor=Variant(name="fixed answer", names_only=False),
         ours=(Variant(name=ONE, ours=True, names_only=False),),

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
 from tests.bench.e2e.bindings import Bindings
-from tests.bench.e2e.world import WITHIN, World, scheduler_metrics
+from tests.bench.e2e.world import WITHIN, Served, World, scheduler_metrics
 from tests.bench.stand import cpu_seconds
 from tests.e2e.processes import free_ports
 from tests.integration.servers import eventually
@@ -30,6 +31,8 @@ class Variant:
         apart: Whether each worker is a process of its own.
         names_only: The scheduler's `nodeCacheCapable`.
         same: Whether the fixed answer has the form and the size of the product's answers.
+        cards: Whether the pods request GPU cards. Then the product is `gpu` and `inventory`, and `gpu` binds. Behind
+            the fixed answer the scheduler binds.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Variant:
     apart: bool = False
     names_only: bool = True
     same: bool = False
+    cards: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +65,22 @@ async def measure(world: World, variant: Variant, *, pods: int) -> Run:
     async with AsyncExitStack() as stack:
         server, source = await stack.enter_async_context(world.source())
         extenders, served, rejected = [], None, set[str]()
-        if variant.ours:
-            served = stack.enter_context(world.product(server.url, tls=variant.tls, apart=variant.apart))
-            await world.ready(served)
-        elif variant.extender:
-            served = stack.enter_context(world.floor(tls=variant.tls, same=variant.same))
-            await world.listening(served)
+        by_policy = variant.ours and not variant.cards
+        if variant.cards:
+            world.add_cards()
+        if variant.extender:
+            served = await _started(world, variant, server.url, stack)
         reporting = source.start()
         if served is not None:
-            extenders = [world.entry(served, names_only=variant.names_only)]
-            if variant.ours:
+            entry = world.cards_entry(served, binds=variant.ours) if variant.cards else None
+            extenders = [entry or world.entry(served, names_only=variant.names_only)]
+            if by_policy:
                 rejected = await world.settled(served)
                 if not rejected:
                     raise RuntimeError("the policy rejects no node")
         stack.push_async_callback(world.delete_pods)
-        world.create_pods(pods, managed=variant.extender)
-        if served is not None and variant.ours:
+        world.create_pods(pods, managed=variant.extender, cards=variant.cards)
+        if served is not None and by_policy:
             await eventually(
                 lambda: served.samples()["tas_watch_writes_total{operation=put,resource=pods}"] >= pods, within=WITHIN
             )
@@ -107,6 +111,18 @@ async def measure(world: World, variant: Variant, *, pods: int) -> Run:
             cpu={name: (after[name] - before[name]) / (pods - first) * 1000 for name in pids},
             stages=stages,
         )
+
+
+async def _started(world: World, variant: Variant, url: str, stack: AsyncExitStack) -> Served:
+    """What answers the scheduler, ready to do so."""
+    if not variant.ours:
+        served = stack.enter_context(world.floor(tls=variant.tls, same=variant.same))
+        await world.listening(served)
+        return served
+    start = world.cards_product if variant.cards else partial(world.product, apart=variant.apart)
+    served = stack.enter_context(start(url, tls=variant.tls))
+    await world.ready(served)
+    return served
 
 
 async def _until_bound(bindings: Bindings, count: int) -> int:

@@ -22,6 +22,7 @@ from tests.e2e.cluster import Cluster, extender
 from tests.e2e.controlplane import ADMIN_GROUP, ControlPlane, control_plane
 from tests.e2e.processes import Process, free_ports
 from tests.integration.servers import eventually
+from tests.unit.tas.devices import notation
 from workers.kubernetes.crd import crd_manifest
 
 CRD = "taspolicies.telemetry.intel.com"
@@ -42,6 +43,9 @@ USER = "system:kube-scheduler"
 POLICY = cluster.policy_name(0)
 WEIGHT = 5
 """As in docs/scheduler.md."""
+
+CARDS = "N(0..7) i160 mc8000"
+PART_OF_A_CARD = {"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "100"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +164,7 @@ class World:
         self.plane = plane
         self.tls = tls
         self.names: list[str] = []
+        self._with_cards = 0
         self._cluster = Cluster(plane)
         self._kubeconfig = plane.kubeconfig("tas", ADMIN_GROUP)
 
@@ -183,11 +188,29 @@ class World:
             self.plane.api.create("/api/v1/nodes", _node(name))
             self.names.append(name)
 
+    def add_cards(self) -> None:
+        """Gives each node GPU cards that have none yet."""
+        node = notation.Node(CARDS)
+        amounts = dict(node.allocatable)
+        for name in self.names[self._with_cards :]:
+            path = f"/api/v1/nodes/{name}"
+            self.plane.api.patch(path, {"metadata": {"labels": node.labels}})
+            self.plane.api.patch(f"{path}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+        self._with_cards = len(self.names)
+
     # Pods
 
-    def create_pods(self, count: int, *, managed: bool) -> None:
-        """Pods that name the policy; `managed`: with the resource for which the scheduler calls the extender."""
+    def create_pods(self, count: int, *, managed: bool, cards: bool = False) -> None:
+        """Pods that name the policy; `managed`: with the resource for which the scheduler calls the extender.
+
+        With `cards` each requests a part of a GPU card instead, and names no policy.
+        """
         for number in range(count):
+            if cards:
+                container = {"name": "main", "image": "pause", "resources": {"limits": PART_OF_A_CARD}}
+                name = f"pod-{number:04}"
+                self._cluster.create_pod(cluster.NAMESPACE, name, managed=False, containers=[container])
+                continue
             self._cluster.create_pod(cluster.NAMESPACE, f"pod-{number:04}", policy=POLICY, managed=managed)
 
     def placements(self) -> list[str]:
@@ -245,6 +268,20 @@ class World:
             ]
             yield Served(port=port, tls=self.tls if tls else None, processes=processes)
 
+    @contextmanager
+    def cards_product(self, url: str, *, tls: bool) -> Iterator[Served]:
+        """The extender for GPU cards and `inventory` on the bus at `url`, as processes of their own."""
+        (port,) = free_ports(1)
+        listen = ["--listen", f"127.0.0.1:{port}", *(self.tls.flags() if tls else ())]
+        kubeconfig = ["--kubeconfig", str(self._kubeconfig)]
+        flags = {"inventory": [*kubeconfig, "--new-bus-wait", "0s"], "gpu": [*kubeconfig, *listen]}
+        with ExitStack() as stack:
+            processes = [
+                stack.enter_context(self.stand.process(worker, [*product(worker, url), *more]))
+                for worker, more in flags.items()
+            ]
+            yield Served(port=port, tls=self.tls if tls else None, processes=processes)
+
     async def ready(self, served: Served) -> None:
         """Waits until each of its workers is ready."""
 
@@ -285,6 +322,12 @@ class World:
         """The scheduler's entry of an extender."""
         tls = {} if served.tls is None else served.tls.configuration()
         return extender(served.url, names_only=names_only, weight=WEIGHT, httpTimeout="30s", **tls)
+
+    def cards_entry(self, served: Served, *, binds: bool) -> Object:
+        """The scheduler's entry of an extender for GPU cards."""
+        managed = [{"name": name, "ignoredByScheduler": False} for name in PART_OF_A_CARD]
+        verbs = {"bindVerb": "scheduler/bind"} if binds else {}
+        return self.entry(served, names_only=True) | {"managedResources": managed} | verbs
 
 
 class Source:
