@@ -49,7 +49,7 @@ async def main(url: str, kubeconfig: Path) -> int:
     ):
         assert isinstance(bus, InterruptedBus)
         bus.interruption = stop_this
-        worker = Inventory(bus, client, registry=registry, new_bus_wait=0.0)
+        worker = Inventory(bus, client, registry=registry, card_metrics=10, new_bus_wait=0.0)
         return await Supervisor([worker], registry=registry, health=Address("127.0.0.1", 0)).run(stop)
 
 
