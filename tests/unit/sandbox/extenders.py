@@ -17,18 +17,24 @@ class FakeExtender:
 
     filter: Reply
     prioritize: Reply
+    bind: Reply
     url: str = ""
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def count(self, pod: str, verb: str = "filter") -> int:
         """How often `verb` was requested for a pod."""
-        return sum(1 for sent, request in self.requests if (sent, request["Pod"]["metadata"]["name"]) == (verb, pod))
+        return sum(1 for sent, request in self.requests if (sent, pod_of(request)) == (verb, pod))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         verb, body = request.match_info["verb"], await request.json()
         self.requests.append((verb, body))
-        answer = (self.filter if verb == "filter" else self.prioritize)(body)
+        answer = {"filter": self.filter, "prioritize": self.prioritize, "bind": self.bind}[verb](body)
         return answer if isinstance(answer, web.Response) else web.json_response(answer)
+
+
+def pod_of(request: dict[str, Any]) -> str:
+    """The name of the pod of a request."""
+    return str(request["PodName"] if "PodName" in request else request["Pod"]["metadata"]["name"])
 
 
 def passing(*names: str) -> Reply:
@@ -48,9 +54,11 @@ def scoring(**scores: int) -> Reply:
 
 
 @asynccontextmanager
-async def extender(filtering: Reply, prioritizing: Reply = lambda _: []) -> AsyncIterator[FakeExtender]:
+async def extender(
+    filtering: Reply, prioritizing: Reply = lambda _: [], *, binding: Reply = lambda _: {"Error": "no binder"}
+) -> AsyncIterator[FakeExtender]:
     """An extender that runs while the body runs."""
-    fake = FakeExtender(filtering, prioritizing)
+    fake = FakeExtender(filtering, prioritizing, binding)
     app = web.Application()
     app.router.add_post("/scheduler/{verb}", fake.handle)
     async with TestServer(app, host="127.0.0.1") as server:

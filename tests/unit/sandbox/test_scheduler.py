@@ -315,6 +315,37 @@ async def test_an_extender_that_is_down_is_an_error_or_ignored(sandbox: Sandbox)
         await placed(sandbox, "web")
 
 
+async def test_an_extender_with_a_bind_verb_binds_the_pods_that_it_is_interested_in(sandbox: Sandbox) -> None:
+    def bind(request: Object) -> Object:
+        binding = {"metadata": {"name": request["PodName"]}, "target": {"kind": "Node", "name": request["Node"]}}
+        binding["metadata"]["annotations"] = {"bound-by": "extender"}
+        sandbox.cluster.bind(request["PodNamespace"], request["PodName"], binding, manager="extender")
+        return {"Error": ""}
+
+    async with (
+        extender(passing("node-2"), binding=bind) as fake,
+        sandbox.scheduler(extender_entry(fake.url, bindVerb="bind")),
+    ):
+        create(sandbox, "web")
+        create(sandbox, "plain", managed=False)
+        assert await placed(sandbox, "web") == "node-2"
+        await placed(sandbox, "plain")
+        assert find(sandbox, "web")["metadata"]["annotations"] == {"bound-by": "extender"}
+        assert (fake.count("web", "bind"), fake.count("plain", "bind")) == (1, 0)
+        (body,) = (body for verb, body in fake.requests if verb == "bind")
+        uid = find(sandbox, "web")["metadata"]["uid"]
+        assert body == {"PodName": "web", "PodNamespace": "default", "PodUID": uid, "Node": "node-2"}
+
+
+async def test_facts_c30_a_refused_bind_is_an_error_or_ignored(sandbox: Sandbox) -> None:
+    async with extender(passing("node-2"), binding=lambda _: {"Error": "no card"}) as fake:
+        async with sandbox.scheduler(extender_entry(fake.url, bindVerb="bind")):
+            create(sandbox, "web")
+            assert await rejected(sandbox, "web") == "no card"
+        async with sandbox.scheduler(extender_entry(fake.url, bindVerb="bind", ignorable=True)):
+            assert await placed(sandbox, "web") == "node-2"
+
+
 async def test_keys_of_answers_are_case_insensitive(sandbox: Sandbox) -> None:
     async with (
         extender(lambda _: {"nodeNames": ["node-2", "node-3"]}, lambda _: [{"host": "node-3", "score": 1}]) as fake,
