@@ -24,12 +24,11 @@ PODS = [f"p{number}" for number in range(6)]
 
 
 def entry(url: str) -> dict[str, Any]:
-    """The extender in the configuration of the scheduler, as one of the original's users has it."""
+    """The extender in the configuration of the scheduler, as a user of the original has it, but not ignorable."""
     return {
-        "urlPrefix": url,
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "bindVerb": "bind",
+        "urlPrefix": url.removesuffix("/scheduler"),
+        "filterVerb": "scheduler/filter",
+        "bindVerb": "scheduler/bind",
         "weight": 1,
         "nodeCacheCapable": True,
         "ignorable": False,
@@ -90,7 +89,9 @@ async def test_facts_c30_a_real_scheduler_places_pods_by_their_cards(
         assert not is_allowed(cluster, ACCOUNT, verb, resource, "")
     until(partial(is_allowed, cluster, INVENTORY, "list", "pods", ""), "the account may list pods")
     books = ("inventory", "--kubeconfig", str(account(cluster, INVENTORY)), "--new-bus-wait", "1s")
-    binder = ("gpu", "--kubeconfig", str(account(cluster, ACCOUNT)), "--listen", "127.0.0.1:0")
+    # Flags of the original, beside the address: its port is open on all interfaces.
+    original = ("--kubeConfig", str(account(cluster, ACCOUNT)), "--enableAllowlist", "-qps", "50", "-burst", "100")
+    binder = ("gpu", *original, "--listen", "127.0.0.1:0")
     set_cards(cluster, "0.1", AMOUNTS)
     try:
         with (
