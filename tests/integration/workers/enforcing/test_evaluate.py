@@ -524,7 +524,7 @@ async def test_clear_for_counts_from_a_violation_that_ends_during_the_first_eval
 ) -> None:
     """In a large cluster this takes seconds. Until then it is unknown since when the rules of a node are met."""
     monkeypatch.setattr("workers.enforcing.evaluate.MAX_CONCURRENT", 1)
-    monkeypatch.setattr("workers.enforcing.evaluate.MAX_QUEUED", 0)
+    monkeypatch.setattr("workers.enforcing.turns.MAX_QUEUED", 0)
     await waiting_for_clear_for(world)
     await world.facts()
     await world.sample(m=2)
