@@ -22,7 +22,7 @@ MAX_KNOWN_PODS = 10_000
 """The most pods whose claims are remembered between filter and bind."""
 
 MAX_ASKED = 50
-"""For how many different claims it is remembered on which nodes they fit."""
+"""For how many different claims it is remembered on which nodes they fit, and with which scores."""
 
 
 class KnownPod(NamedTuple):
@@ -42,6 +42,17 @@ class CardsFilter(NamedTuple):
 PASSED = CardsFilter(FilterDecision(), {})
 
 
+class _Asked(NamedTuple):
+    """What was found for claims that ask for the same, by node.
+
+    `fits` has the version of the node's cards, negative if the claim does not fit. `scores` has the version and the
+    score.
+    """
+
+    fits: dict[str, int]
+    scores: dict[str, tuple[int, int]]
+
+
 class CardsDecider:
     """Decides by the cards of the nodes.
 
@@ -56,7 +67,7 @@ class CardsDecider:
         self._options = options
         self._by = by
         self._known: OrderedDict[str, KnownPod] = OrderedDict()
-        self._fits: OrderedDict[object, dict[str, int]] = OrderedDict()
+        self._asked: OrderedDict[object, _Asked] = OrderedDict()
 
     def filter(self, pod: Pod, candidates: Collection[str]) -> CardsFilter:
         """The candidates without room for the pod. A pod without GPU requests passes everywhere.
@@ -73,7 +84,7 @@ class CardsDecider:
         rejected: dict[str, str] = {}
         refused: Counter[Why] = Counter()
         steps = self._options.steps
-        found = self._found(claim)
+        found = self._asked_before(claim).fits
         for node in candidates:
             cards = self._nodes.get(node)
             if cards is None:
@@ -101,11 +112,18 @@ class CardsDecider:
         if claim is None or isinstance(claim, Refusal) or not claim.units:
             return {}
         options = msgspec.structs.replace(self._options, steps=max(self._options.steps // max(len(candidates), 1), 1))
-        return {
-            node: card_score(cards.hold, cards.inventory, cards.facts, claim, options, by=self._by)
-            for node in candidates
-            if (cards := self._nodes.get(node)) is not None
-        }
+        scores, known = {}, self._asked_before(claim).scores
+        for node in candidates:
+            if (cards := self._nodes.get(node)) is None:
+                continue
+            version, score = known.get(node, (0, 0))
+            if version != cards.version or claim.uid in cards.hold.pods:
+                score = card_score(cards.hold, cards.inventory, cards.facts, claim, options, by=self._by)
+                # With preferred cards the score also depends on the steps that this request allows.
+                if not cards.facts.preferred and claim.uid not in cards.hold.pods:
+                    known[node] = cards.version, score
+            scores[node] = score
+        return scores
 
     def known(self, uid: str) -> KnownPod | None:
         """What a request of filter or prioritize said about a pod; None if it is not remembered."""
@@ -121,20 +139,21 @@ class CardsDecider:
                 self._known.popitem(last=False)
         return known
 
-    def _found(self, claim: Claim) -> dict[str, int]:
-        """On which nodes claims that ask for the same fit: the version of the node's cards, negative if not.
+    def _asked_before(self, claim: Claim) -> "_Asked":
+        """What was found for claims that ask for the same.
 
         Most pods come from templates, so another pod has asked for the same before.
         """
         units = tuple((unit.slots, unit.cards, unit.needs) for unit in claim.units)
         wishes = claim.linked, claim.single_numa, claim.allow, claim.deny
-        asked = claim.resources, units, tuple(claim.node_amounts.items()), wishes
-        found = self._fits.setdefault(asked, {})
-        self._fits.move_to_end(asked)
-        if len(self._fits) > MAX_ASKED:
-            self._fits.popitem(last=False)
-        if len(found) > 2 * len(self._nodes) + 100:  # names of nodes that are gone
-            found.clear()
+        key = claim.resources, units, tuple(claim.node_amounts.items()), wishes
+        found = self._asked.setdefault(key, _Asked({}, {}))
+        self._asked.move_to_end(key)
+        if len(self._asked) > MAX_ASKED:
+            self._asked.popitem(last=False)
+        for of_nodes in found:
+            if len(of_nodes) > 2 * len(self._nodes) + 100:  # names of nodes that are gone
+                of_nodes.clear()
         return found
 
     def _of(self, pod: Pod) -> KnownPod:

@@ -189,6 +189,7 @@ CARDS = (
     f"N(0,1) i4 mc2000 t2 mon1 {LABELS} ; card0: i2 mc900",
     f"N(0,1) i4 mc2000 t2 {LABELS} ; card0: gt0 i1 ; card1: i2",
     f"N(0,1) i4 mc2000 t2 {LABELS} disable-card1",
+    f"N(0,1) i4 mc2000 t2 {LABELS} prefer-gpu=card1",
     "N(0) i1 mc100",
 )
 
@@ -203,10 +204,11 @@ def test_what_is_remembered_is_what_a_new_decider_finds(history: list[tuple[str,
             described = Node(text)
             view.set_inventory(node, "u", described.inventory, described.facts)
             view.set_hold(node, "u", described.hold)
-        new = CardsDecider(view.nodes, options=options, by=CardScore.PACK)
         for each in (shape, history[0][2]):
-            pod = asked(each, uid=f"{number}")
-            assert old.filter(pod, ["a", "b"]) == new.filter(pod, ["a", "b"]) == old.filter(pod, ["a", "b"])
+            for uid in (f"{number}", "used-0"):
+                pod, new = asked(each, uid=uid), CardsDecider(view.nodes, options=options, by=CardScore.PACK)
+                assert old.filter(pod, ["a", "b"]) == new.filter(pod, ["a", "b"]) == old.filter(pod, ["a", "b"])
+                assert old.score(pod, ["a", "b"]) == new.score(pod, ["a", "b"]) == old.score(pod, ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -247,6 +249,7 @@ def test_names_of_nodes_that_are_gone_and_claims_that_nobody_asks_for_are_forgot
         view.set_hold(f"n{number}", "u", node.hold)
         found.filter(asked(f"A{{i1 mc{number % 100}}}"), [f"n{number}"])
         found.filter(asked("A{i1}"), [f"n{number}"])
+        found.score(asked("A{i1}"), [f"n{number}"])
         view.drop_hold(f"n{number}")
-    assert len(found._fits) == cards.MAX_ASKED
-    assert max(map(len, found._fits.values())) <= 102
+    assert len(found._asked) == cards.MAX_ASKED
+    assert max(len(of_nodes) for each in found._asked.values() for of_nodes in each) <= 102
