@@ -92,8 +92,11 @@ class Evictions:
 
     async def _handle(self, name: str) -> float | None:
         cards = self._view.nodes.get(name)
-        if cards is None or self.unready() is not None:
-            return None  # nothing is known, so nothing is done
+        if cards is None:
+            return None
+        if self.unready() is not None:
+            self._started = False  # what differs then is added again
+            return None
         delay = self._delay(cards)
         if delay is None or delay > 0:
             return delay
@@ -139,8 +142,7 @@ class Evictions:
         return self._delay(cards, unconfirmed=unconfirmed)
 
     async def _change_all(self, name: str, cards: NodeCards, changes: Mapping[str, Reasons], *, read_at: float) -> None:
-        """Changes the labels of pods of a node. Raises RequeueError after the first failure that is no conflict."""
-        conflict: KubernetesError | None = None
+        """Changes the labels of pods of a node. Raises RequeueError at the first failure."""
         failed = self._failed.pop(name, set()) & changes.keys()
         # If a webhook of one namespace fails, the pods of others have their turn before it is asked again.
         for uid in sorted(changes, key=lambda uid: (uid in failed, uid)):
@@ -150,18 +152,12 @@ class Evictions:
             try:
                 await self._change(pod, uid, changes[uid], node=name, read_at=read_at)
             except KubernetesError as error:
-                if is_outdated(error, pod.name, plural=LABELLED_PODS.plural):
-                    self._reports.attempted("conflict")
-                    conflict = error
-                    continue
                 self._failed[name] = failed | {uid}
-                if isinstance(error, ExpiredError):
+                if isinstance(error, ExpiredError) or is_outdated(error, pod.name, plural=LABELLED_PODS.plural):
                     self._reports.attempted("conflict")
                 else:
                     self._reports.failed(pod, name, error)
                 raise _again(error) from error
-        if conflict is not None:
-            raise _again(conflict) from conflict
 
     async def _change(self, pod: PodKey, uid: str, reasons: Reasons, *, node: str, read_at: float) -> None:
         """Sets the label of a pod, or removes it if there are no reasons. Raises KubernetesError."""
@@ -195,8 +191,6 @@ class Evictions:
                 read_at=read_at,
             )
         except (InvalidError, RejectedError) as error:
-            if is_outdated(error, pod.name, plural=LABELLED_PODS.plural):
-                raise
             self._refused(uid, pod, node, str(error))
             return
         self._take_in(patched)
@@ -229,8 +223,6 @@ class Evictions:
         if cards is None:
             self._queue.forget(name)
             self._failed.pop(name, None)
-        elif self.unready() is not None:
-            self._started = False
         elif label_changes(cards.hold, cards.facts, self._labels):
             self._queue.add(name, after=self._lease.delay)
 

@@ -29,7 +29,7 @@ from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.unit.tas.devices import notation
 from workers.enforcing.evictions import PATCHES, Evictions
-from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.client import KubernetesClient, RequestMetrics
 
 NAMESPACE = "default"
 CARDS = "N(0,1) i4"
@@ -73,11 +73,15 @@ class World:
             pod["metadata"]["uid"]: msgspec.structs.replace(each, pod=PodKey(NAMESPACE, pod["metadata"]["name"]))
             for pod, each in held
         }
-        await self.put_inventory(name, NodeInventory(uid=uid, inventory=node.inventory, facts=node.facts))
+        await self._put(NODE_INVENTORY, name, NodeInventory(uid=uid, inventory=node.inventory, facts=node.facts))
         await self._put(NODE_HOLDS, name, NodeHold(uid=uid, pods=pods))
 
-    async def put_inventory(self, name: str, record: NodeInventory) -> None:
-        await self._put(NODE_INVENTORY, name, record)
+    async def tell_facts(self, name: str, facts: str) -> None:
+        """What the bus says of the policies of a node; the rest is as before."""
+        stored = (await answered(partial(NODE_INVENTORY.get, self.bus, name))).readable()
+        assert stored is not None
+        found = notation.Node(f"{CARDS} {facts}").facts
+        await self._put(NODE_INVENTORY, name, msgspec.structs.replace(stored, facts=found))
 
     async def _put(self, kind: Any, key: str, record: object) -> None:
         """Writes a record unless it is stored."""
@@ -131,7 +135,8 @@ class Running:
 @asynccontextmanager
 async def evictions(world: World, kubeconfig: Path, *, name: str = "evictions") -> AsyncIterator[Running]:
     registry = CollectorRegistry()
-    async with KubernetesClient.connect(kubeconfig, worker=name) as client:
+    metrics = RequestMetrics(registry)
+    async with KubernetesClient.connect(kubeconfig, worker=name, metrics=metrics) as client:
         worker = Evictions(world.bus, client, registry=registry)
         async with running(worker):
             yield Running(worker, registry)
@@ -154,8 +159,12 @@ async def test_pods_of_an_emptied_card_carry_the_label_while_the_node_confirms_t
     async with evictions(world, kubeconfig) as worker:
         await eventually(lambda: worker.worker.unready() == "HOLDS: no complete list yet (key _synced)")
         assert world.has("b0")(), "holds may be missing"
+        world.sandbox.cluster.patch(PODS, NAMESPACE, "b1", {"metadata": {"labels": {"other": "x"}}}, manager="test")
         await complete(world.bus)
         await eventually(world.has("a0", "b0"))
+        await eventually(lambda: worker.count("tas_eviction_labels") == 2)
+        events = worker.count("tas_kubernetes_events_total", worker="evictions", resource="pods")
+        assert events == 1, "only pods with the label are followed"
         assert world.calls() == {"get nodes": 1, "get pods": 1, "patch pods": 1}
         assert [each["manager"] for each in world.pod("a0")["metadata"]["managedFields"]] == ["test", "tas-on-nats"]
 
@@ -175,7 +184,8 @@ async def test_pods_of_an_emptied_card_carry_the_label_while_the_node_confirms_t
         world.label_node("b", "deschedule-pods-card1")
         for name, facts in (("a", ""), ("b", "deschedule-pods-card1")):
             await world.tell(name, facts)
-        await eventually(lambda: "a" in worker.worker._cards._view._holds)
+        await eventually(lambda: {"a", "b"} <= worker.worker._view.nodes.keys())
+        await eventually(lambda: len(worker.worker._queue) == 0)  # both were added, and handled
         assert worker.worker.unready() is not None
         assert world.has("a0", "b0")(), "holds may be missing"
         await complete(world.bus)
@@ -183,6 +193,11 @@ async def test_pods_of_an_emptied_card_carry_the_label_while_the_node_confirms_t
         assert worker.count("tas_eviction_label_changes_total", change="set") == 1
         assert worker.count("tas_eviction_label_changes_total", change="removed") == 1
         await eventually(lambda: worker.count("tas_eviction_labels") == 2)
+
+        world.sandbox.cut_watches()
+        world.label_pod("b1", None)  # the watch does not tell this
+        world.sandbox.forget_history()
+        await eventually(world.has("b0", "b1"))
 
 
 async def test_a_label_is_set_after_each_fault_and_a_refused_one_is_left_alone(
@@ -242,19 +257,57 @@ async def test_a_label_is_set_after_each_fault_and_a_refused_one_is_left_alone(
         await eventually(lambda: results("refused") == 2)
         assert world.pod("c1")["metadata"].get("labels") is None
 
-        # Another pod has got the name of one that was to be labelled.
+        # Another pod has got the name of one that was to be labelled, and the other one is being deleted.
         await world.add_node("d")
         before = world.pod("d0")["metadata"]["uid"]
         cluster.delete(PODS, NAMESPACE, "d0")
-        inventory = (await answered(partial(NODE_INVENTORY.get, world.bus, "d"))).readable()
-        assert inventory is not None
+        cluster.store.put(PODS, deleted(world.pod("d1")))
         world.add_pod("d0")
         assert world.pod("d0")["metadata"]["uid"] != before
-        world.label_node("d", EMPTIED)
-        await world.put_inventory("d", msgspec.structs.replace(inventory, facts=notation.Node(EMPTIED).facts))
-        await eventually(lambda: results("gone") == 1)
+        facts = f"{EMPTIED} deschedule-pods-card1"
+        world.label_node("d", facts)
+        await world.tell_facts("d", facts)
+        await eventually(lambda: results("gone") == 2)
         await settled()
-        assert patches(world, "d0") == 0
+        assert patches(world, "d0") == patches(world, "d1") == 0
+
+        # Another node has got the name.
+        await world.add_node("f")
+        cluster.delete(NODES, "", "f")
+        cluster.create(
+            NODES, "", {"metadata": {"name": "f", "labels": notation.Node(f"{CARDS} {EMPTIED}").labels}}, manager="nfd"
+        )
+        await world.tell_facts("f", EMPTIED)
+        await eventually(lambda: worker.count("tas_eviction_unconfirmed_total") == 1)
+        assert patches(world, "f0") == 0
+
+        # Somebody takes the key for something else, between the read of the pod and the patch.
+        await world.add_node("g")
+        faults.answer(500, which=before_the_first(named("patch", "g0"), lambda: world.label_pod("g0", "soon")))
+        await empty("g")
+        await eventually(lambda: results("conflict") == 3)
+        await settled()
+        assert world.labels["g0"] == "soon"
+        assert patches(world, "g0") == 1
+
+        # The node was read too long ago.
+        monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 0.0)
+        await world.add_node("h", EMPTIED)
+        await eventually(lambda: results("conflict") >= 5)
+        assert "h0" not in world.labels
+        monkeypatch.setattr("workers.kubernetes.client.WRITE_SECONDS", 2.0)
+        await eventually(lambda: "h0" in world.labels)
+
+        # The API server has an error with one of two pods of a node.
+        await world.add_node("i")
+        first, second = sorted(("i0", "i1"), key=lambda name: world.pod(name)["metadata"]["uid"])
+        faults.answer(500, times=10_000, which=named("patch", first))
+        world.label_node("i", facts)
+        await world.tell("i", facts)
+        await eventually(lambda: second in world.labels)
+        assert first not in world.labels
+        faults.clear()
+        await eventually(lambda: first in world.labels)
 
         # Somebody removes the label again and again.
         await world.add_node("e", EMPTIED)
@@ -271,10 +324,29 @@ def ours(verb: str, resource: str) -> Which:
     return lambda call: (call.verb, call.resource, call.user_agent) == (verb, resource, "tas-on-nats/evictions")
 
 
+def named(verb: str, name: str) -> Which:
+    """Requests of the worker for one pod."""
+    return lambda call: ours(verb, "pods")(call) and call.name == name
+
+
+def before_the_first(which: Which, happens: Callable[[], object]) -> Which:
+    """Matches nothing; calls `happens` once, when the first such request arrives."""
+    done: list[Call] = []
+
+    def note(call: Call) -> bool:
+        if not done and which(call):
+            done.append(call)
+            happens()
+        return False
+
+    return note
+
+
+def deleted(pod: Any) -> Any:
+    """The pod while it is being deleted."""
+    return pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
 def patches(world: World, name: str) -> int:
     """How often the worker has tried to patch a pod."""
-
-    def is_patch(call: Call) -> bool:
-        return ours("patch", "pods")(call) and call.name == name
-
-    return sum(map(is_patch, world.sandbox.calls))
+    return sum(map(named("patch", name), world.sandbox.calls))
