@@ -71,7 +71,7 @@ class EvictionReports:
         self._pods.warning("eviction_label_refused", cause, str(pod), node=node, reason=reason)
 
     def node_failed(self, node: str, error: Exception) -> None:
-        """Reports a node that could not be read."""
+        """Reports a node that could not be read, or a bus that could not be asked."""
         self._nodes.warning("eviction_node_unread", str(error).replace(node, "NODE"), node, error=str(error))
 
     def unconfirmed(self, node: str, pods: Collection[PodKey]) -> None:

@@ -2,7 +2,8 @@
 
 The bus says which pods have which cards, and what policies say about these (`tas.devices.eviction`). Of the API server
 the worker only follows the pods that carry the label. Before patches it reads the node again, once for all pods of the
-node: a label changes only if the labels of the node confirm the change. Then it reads each pod. A patch has the pod's
+node: a label changes only if the labels of the node confirm the change, and the bus was not wiped. Then it reads each
+pod. A patch has the pod's
 uid and resource version, so any number of replicas may run.
 """
 
@@ -13,7 +14,9 @@ from collections.abc import Collection, Mapping
 import structlog
 from prometheus_client import CollectorRegistry
 
+from bus.buckets import HOLDS
 from bus.connection import Bus
+from bus.errors import BusError
 from tas.devices.eviction import EvictionLabel, Reasons, confirmed_changes, label_changes
 from tas.devices.names import EVICTION_LABEL, EVICTION_VALUE
 from tas.enforcing.managers import FIELD_MANAGER
@@ -55,6 +58,7 @@ class Evictions:
     name = "evictions"
 
     def __init__(self, bus: Bus, client: KubernetesClient, *, registry: CollectorRegistry) -> None:
+        self._bus = bus
         self._client = client
         self._view = CardView()
         self._labels: dict[str, EvictionLabel] = {}  # of the pods that carry the label, by uid
@@ -102,14 +106,23 @@ class Evictions:
             return delay
         read_at = time.monotonic()
         try:
+            if not await self._is_current():
+                return None
             node = await self._client.get(LABELLED_NODES, name)
-        except KubernetesError as error:
+        except (BusError, KubernetesError) as error:
             if isinstance(error, NotFoundError) and is_outdated(error, name):
                 self._reports.attempted("gone")
                 return None
             self._reports.node_failed(name, error)
             raise _again(error) from error
         return await self._reconcile(name, cards, node, read_at=read_at)
+
+    async def _is_current(self) -> bool:
+        """Whether the holds are those that the bus has now: the watch may not know yet of a wipe. Raises BusError."""
+        synced = self._cards.synced
+        current = synced is not None and synced.epoch == (await self._bus.epoch(HOLDS)).created
+        self._started = self._started and current
+        return current
 
     def _delay(self, cards: NodeCards, *, unconfirmed: Collection[str] = ()) -> float | None:
         """The seconds until the next change of a pod of the node; None: nothing is to change."""
@@ -269,6 +282,6 @@ def _differs(label: EvictionLabel | None, reasons: Reasons) -> bool:
     return label is None if reasons else label is not None and label.is_ours
 
 
-def _again(error: KubernetesError) -> RequeueError:
+def _again(error: BusError | KubernetesError) -> RequeueError:
     pause = error.retry_after if isinstance(error, ThrottledError) else 0.0
     return RequeueError(str(error), pause=pause, too_slow=isinstance(error, ExpiredError))
