@@ -72,7 +72,7 @@ class Evictions:
             pending=lambda: len(self._queue),
             failing=lambda: self._queue.failing,
         )
-        self._cards = FollowedCards(bus, self._view, on_node=self._add, on_batch=self._start_if_ready)
+        self._cards = FollowedCards(bus, self._view, on_node=self._add, on_complete=self._add_all)
         self._pods = Reflector(
             client,
             LABELLED_PODS,
@@ -81,7 +81,6 @@ class Evictions:
             label_selector=EVICTION_LABEL,
         )
         self._lease = LeaseFirst(bus, self.name, on_held=self._add_all)
-        self._started = False
 
     def unready(self) -> str | None:
         """Why nothing is written yet."""
@@ -97,9 +96,6 @@ class Evictions:
     async def _handle(self, name: str) -> float | None:
         cards = self._view.nodes.get(name)
         if cards is None:
-            return None
-        if self.unready() is not None:
-            self._started = False  # what differs then is added again
             return None
         delay = self._delay(cards)
         if delay is None or delay > 0:
@@ -118,11 +114,14 @@ class Evictions:
         return await self._reconcile(name, cards, node, read_at=read_at)
 
     async def _is_current(self) -> bool:
-        """Whether the holds are those that the bus has now: the watch may not know yet of a wipe. Raises BusError."""
+        """Whether the labels are known, and all holds that the bus has now: it may have been wiped. Raises BusError.
+
+        If not, all nodes are added as soon as this is known.
+        """
         synced = self._cards.synced
-        current = synced is not None and synced.epoch == (await self._bus.epoch(HOLDS)).created
-        self._started = self._started and current
-        return current
+        if synced is None or not self._pods.listed:
+            return False
+        return synced.epoch == (await self._bus.epoch(HOLDS)).created
 
     def _delay(self, cards: NodeCards, *, unconfirmed: Collection[str] = ()) -> float | None:
         """The seconds until the next change of a pod of the node; None: nothing is to change."""
@@ -243,18 +242,11 @@ class Evictions:
         for name in tuple(self._view.nodes):
             self._add(name)
 
-    def _start_if_ready(self) -> None:
-        """Adds every node when the worker has become ready."""
-        if self.unready() is None and not self._started:
-            self._started = True
-            self._add_all()
-
     def _take_in_list(self, listing: Listing[LabelledPod]) -> None:
         self._labels.clear()
         for each in listing.items:
             self._take_in(each)
         self._add_all()
-        self._start_if_ready()
 
     def _take_in_change(self, change: Change[LabelledPod]) -> None:
         uid = change.object.metadata.uid

@@ -21,8 +21,8 @@ from workers.following.synced import SyncedWatch
 class FollowedCards:
     """Keeps a view of cards up to date from HOLDS and NODES.
 
-    `on_node` is called with the name of each node of which something has changed, `on_batch` after a burst of changes
-    and when all holds are known.
+    `on_node` is called with the name of each node of which something has changed, `on_complete` when all holds of an
+    epoch are known.
     """
 
     def __init__(
@@ -31,18 +31,16 @@ class FollowedCards:
         view: CardView,
         *,
         on_node: Callable[[str], None] = lambda _: None,
-        on_batch: Callable[[], None] = lambda: None,
+        on_complete: Callable[[], None] = lambda: None,
     ) -> None:
         self._view = view
         self._on_node = on_node
-        self._inventories = Watch(
-            bus, NODE_INVENTORY.to(self._apply_inventory), on_epoch=lambda _: None, on_batch=on_batch
-        )
+        self._inventories = Watch(bus, NODE_INVENTORY.to(self._apply_inventory), on_epoch=lambda _: None)
         self._holds = SyncedWatch(
             bus,
             NODE_HOLDS.to(self._apply_hold),
             on_epoch=self._begin_epoch,
-            on_complete=lambda _: on_batch(),
+            on_complete=lambda _: on_complete(),
         )
 
     @property
