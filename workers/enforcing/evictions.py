@@ -3,8 +3,7 @@
 The bus says which pods have which cards, and what policies say about these (`tas.devices.eviction`). Of the API server
 the worker only follows the pods that carry the label. Before patches it reads the node again, once for all pods of the
 node: a label changes only if the labels of the node confirm the change, and the bus was not wiped. Then it reads each
-pod. A patch has the pod's
-uid and resource version, so any number of replicas may run.
+pod. A patch has the pod's uid and resource version, so any number of replicas may run.
 """
 
 import asyncio
