@@ -198,9 +198,9 @@ def demo() -> None:
     Each step prints the expected and the observed state. The cluster is deleted at the end. Exit codes: 0 if all steps
     succeeded, 1 if a step failed.
 
-    With --kubeconfig the demo runs on a cluster where tas run all is running and whose scheduler asks this extender. It
-    creates a namespace, and deletes it at the end. If the demo cannot run there, it prints the reason, changes nothing,
-    and exits with 1.
+    With --kubeconfig each demo but gpu runs on a cluster where tas run all is running and whose scheduler asks this
+    extender. It creates a namespace, and deletes it at the end. If the demo cannot run there, it prints the reason,
+    changes nothing, and exits with 1.
     """
 
 

@@ -149,6 +149,8 @@ async def gpu(stage: Stage) -> None:
 
     Kubernetes counts the cards of a node together. tas run gpu counts each card: here a pod uses more than half a card,
     so each card has room for one. While a card is hot, its node has room by its totals, but the pod waits.
+
+    Only on a simulated cluster; on yours, see deploy/examples/gpu.
     """
     for node in stage.nodes:
         await stage.cards(node, {"gpu.intel.com/gpu-numbers": "0.1"}, TWO_CARDS)

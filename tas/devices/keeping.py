@@ -15,7 +15,7 @@ from tas.devices.annotations import annotations
 from tas.devices.claim import DevicePod
 from tas.devices.hold import Held, Hold, Phase, confirm, remove
 from tas.devices.labels import LabelProblem
-from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP
+from tas.devices.names import CONTAINER_CARDS, CONTAINER_TILES, MONITORING, TIMESTAMP
 from tas.enforcing.pod import ENDED
 
 _OUTPUT = (CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP)
@@ -156,8 +156,14 @@ def adopted(hold: Hold, pods: Collection[DevicePod]) -> Adopted:
 
 
 def drifting(pods: Mapping[str, Held], on_node: Iterable[DevicePod]) -> list[DevicePod]:
-    """The pods on a node that request GPU resources, while nothing says which cards they use; sorted by key."""
-    return sorted((pod for pod in on_node if pod.uid not in pods and not uses_cards(pod)), key=lambda pod: pod.key)
+    """The pods on a node that request cards, while nothing says which cards they use; sorted by key."""
+    found = (pod for pod in on_node if pod.uid not in pods and not uses_cards(pod) and _needs_cards(pod))
+    return sorted(found, key=lambda pod: pod.key)
+
+
+def _needs_cards(pod: DevicePod) -> bool:
+    """Whether a container asks for more than to see all cards of the node, which uses no card (facts.md g5)."""
+    return any(name not in MONITORING for each in (*pod.containers, *pod.init_containers) for name in each.amounts())
 
 
 def _has_these_cards(pod: DevicePod, held: Held) -> bool:

@@ -167,7 +167,9 @@ def test_a_pod_on_the_node_without_known_cards_drifts() -> None:
     stray = msgspec.structs.replace(pod("A{i1}", uid="stray"), node=NODE, phase="Running")
     claimed = msgspec.structs.replace(stray, uid="u")
     with_cards = bound("A{i1}", "card0", uid="adopted")
-    assert drifting(hold.pods, [with_cards, claimed, stray]) == [stray]
+    monitoring = msgspec.structs.replace(pod("A{mon1}", uid="monitoring"), node=NODE, phase="Running")
+    assert requests_cards(monitoring)
+    assert drifting(hold.pods, [with_cards, claimed, stray, monitoring]) == [stray]
 
 
 @pytest.mark.parametrize(("text", "requests"), [("A{i1}", True), ("A{} init{i1}", True), ("A{}", False)])
