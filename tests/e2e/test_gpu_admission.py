@@ -75,10 +75,15 @@ async def evictions(cluster: Cluster) -> AsyncIterator[Admin]:
 
 @pytest.fixture(scope="module")
 def old_namespace(cluster: Cluster) -> str:
-    """A namespace with a Deployment `old`, whose template has an annotation and the label since before the policies."""
+    """A namespace with two Deployments from before the policies: one template has an annotation, the other the label.
+
+    Each has one of them only: the API server names one policy that refuses a pod, and of two it names either.
+    """
     namespace = cluster.create_namespace()
-    old = template(annotations={CONTAINER_CARDS: "card0"}, labels={"app": "web"} | EVICTION)
-    cluster.api.create(deployments(namespace), deployment("old", 0, old))
+    annotated = template(annotations={CONTAINER_CARDS: "card0"})
+    labelled = template(labels={"app": "web"} | EVICTION)
+    cluster.api.create(deployments(namespace), deployment("old-annotation", 0, annotated))
+    cluster.api.create(deployments(namespace), deployment("old-label", 0, labelled))
     return namespace
 
 
@@ -262,10 +267,18 @@ async def test_a_template_must_not_have_them(admin: Admin, namespace: str, kind:
     await admin.create(f"{path}?dryRun=All", workload(kind, template(annotations={"gas-allow": "card0"})))
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "other"),
+    [
+        pytest.param("old-annotation", CONTAINER_CARDS, {"annotations": {CONTAINER_CARDS: "card1"}}, id="annotation"),
+        pytest.param("old-label", EVICTION_LABEL, {"labels": {EVICTION_LABEL: "other"}}, id="label"),
+    ],
+)
 async def test_a_workload_from_before_can_be_changed_and_says_why_it_has_no_pods(
-    admin: Admin, old_namespace: str
+    admin: Admin, old_namespace: str, name: str, key: str, other: dict[str, dict[str, str]]
 ) -> None:
-    path = deployments(old_namespace, "old")
+    writer = {CONTAINER_CARDS: "only the binder of GPU cards", EVICTION_LABEL: "only the product may add the label"}
+    path = deployments(old_namespace, name)
     await admin.patch(path, {"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": 1}})
 
     async def message() -> str:
@@ -273,17 +286,17 @@ async def test_a_workload_from_before_can_be_changed_and_says_why_it_has_no_pods
         return "".join(each["message"] for each in conditions if each["type"] == "ReplicaFailure")
 
     async def is_explained() -> bool:
-        return CONTAINER_CARDS in await message()
+        return key in await message()
 
     await eventually(is_explained)
-    assert "only the binder of GPU cards" in await message()
+    assert writer[key] in await message()
     # Another value is a new one; removing it mends the workload.
-    other = {"spec": {"template": {"metadata": {"annotations": {CONTAINER_CARDS: "card1"}}}}}
-    assert CONTAINER_CARDS in await refusal(admin, "PATCH", path, other)
-    nothing = {"metadata": {"annotations": None, "labels": {EVICTION_LABEL: None}}}
-    await admin.patch(path, {"spec": {"template": nothing}})
+    assert key in await refusal(admin, "PATCH", path, {"spec": {"template": {"metadata": other}}})
+    nothing = {field: {key: None} for field in other}
+    await admin.patch(path, {"spec": {"template": {"metadata": nothing}}})
 
     async def has_pod() -> bool:
-        return bool((await admin.get(pods(old_namespace)))["items"])
+        found = (await admin.get(pods(old_namespace)))["items"]
+        return any(each["metadata"]["name"].startswith(name) for each in found)
 
     await eventually(has_pod)
