@@ -1,0 +1,36 @@
+"""The public API for agents: scheduling algorithms of your own that run beside those of the product.
+
+An agent is a subclass of `Agent`, registered as an entry point of the group `tas.agents`.
+"""
+
+from tas.agents.agent import (
+    Agent,
+    BoolArray,
+    Candidates,
+    Columns,
+    FloatArray,
+    Missing,
+    Needs,
+    Outcome,
+    Passes,
+    Placed,
+    PodDemand,
+    Result,
+    Scores,
+)
+
+__all__ = [
+    "Agent",
+    "BoolArray",
+    "Candidates",
+    "Columns",
+    "FloatArray",
+    "Missing",
+    "Needs",
+    "Outcome",
+    "Passes",
+    "Placed",
+    "PodDemand",
+    "Result",
+    "Scores",
+]

@@ -1,0 +1,1 @@
+"""Agents: scheduling algorithms that filter and score nodes by measured load, requests and history."""
