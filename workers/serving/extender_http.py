@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -42,6 +44,14 @@ VerbHandler = Callable[[bytes, float], tuple[bytes, Record] | Awaitable[tuple[by
 
 Raises InvalidInputError for an invalid request, RefusedError for one that is refused now.
 """
+
+
+class Route(NamedTuple):
+    """What answers one URL: a verb, with the path and the name of the verb in metrics and in records of answers."""
+
+    path: str
+    verb: str
+    handler: VerbHandler
 
 
 MAX_ANSWERS_BYTES = 4 << 20
@@ -116,35 +126,43 @@ def build_app(
     body_seconds: float = BODY_SECONDS,
     clock: Callable[[], float] = time.time,
     routes: Iterable[web.RouteDef] = (),
+    changing: Mapping[str, Route] = MappingProxyType({}),
 ) -> web.Application:
     """The app that answers verbs below each path of `served`, such as `/scheduler`.
 
     The paths have no trailing slash. `unready` returns why requests are refused with 503, or None. `on_answer` must not
     raise; it is called for each request to a verb, after its response. A longer request than `max_body_bytes` gets 413,
     a slower one than `body_seconds` 408, the oldest of too many unfinished ones 503. `routes` are further routes, which
-    are not counted.
+    are not counted. `changing` has routes that may come and go while the app runs, by URL.
     """
     metrics = metrics or ExtenderMetrics(CollectorRegistry())
     app = web.Application()
     unfinished = UnfinishedBodies(UNFINISHED_BODIES * max_body_bytes)
+
+    def endpoint(path: str, name: str, verb: VerbHandler) -> _Endpoint:
+        return _Endpoint(
+            path=path,
+            name=name,
+            verb=verb,
+            unready=unready,
+            on_answer=on_answer,
+            metrics=metrics,
+            max_body_bytes=max_body_bytes,
+            body_seconds=body_seconds,
+            unfinished=unfinished,
+            clock=clock,
+        )
+
+    async def others(request: web.Request) -> web.Response:
+        route = changing.get(request.path)
+        return _unknown_path(metrics, request) if route is None else await endpoint(*route).handle(request)
+
     for path, verbs in served.items():
         metrics.mount(path, verbs)
         for name, answer in verbs.items():
-            endpoint = _Endpoint(
-                path=path,
-                name=name,
-                verb=answer,
-                unready=unready,
-                on_answer=on_answer,
-                metrics=metrics,
-                max_body_bytes=max_body_bytes,
-                body_seconds=body_seconds,
-                unfinished=unfinished,
-                clock=clock,
-            )
-            app.router.add_route("*", f"{path}/{name}", endpoint.handle)
+            app.router.add_route("*", f"{path}/{name}", endpoint(path, name, answer).handle)
     app.add_routes(routes)
-    app.router.add_route("*", "/{path:.*}", partial(_unknown_path, metrics))
+    app.router.add_route("*", "/{path:.*}", others)
     return app
 
 
@@ -262,7 +280,7 @@ class _Endpoint:
         return RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, close=True)
 
 
-async def _unknown_path(metrics: ExtenderMetrics, request: web.Request) -> web.Response:
+def _unknown_path(metrics: ExtenderMetrics, request: web.Request) -> web.Response:
     refused = _wrong_method(request)
     if refused is None:
         refused = RefusedError(HTTPStatus.NOT_FOUND, f"path = {shortened(request.path)}: no verb is answered here")

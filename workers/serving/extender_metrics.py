@@ -51,10 +51,11 @@ class ExtenderMetrics(Collector):
         registry.register(self)
 
     def mount(self, path: str, verbs: Iterable[str]) -> None:
-        """Adds these verbs below `path`, with counts of 0."""
-        self._counts |= {(path, verb): _VerbCounts() for verb in verbs}
-        self._rejected[path] = self._unknown_passed[path] = self._unknown_rejected[path] = 0
-        self._costed[path] = 0
+        """Adds these verbs below `path`, with counts of 0; what was counted before stays."""
+        for verb in verbs:
+            self._counts.setdefault((path, verb), _VerbCounts())
+        for counts in (self._rejected, self._unknown_passed, self._unknown_rejected, self._costed):
+            counts.setdefault(path, 0)
 
     def count_unknown_path(self, code: int) -> None:
         """Counts a request to a path without a verb."""

@@ -49,7 +49,7 @@ async def test_each_sink_is_built_by_its_type(tmp_path: Path) -> None:
 async def test_a_change_starts_only_the_sinks_with_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.publishing.sinks_file.CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("workers.process.followed_file.CHECK_SECONDS", 0.01)
     registry = CollectorRegistry()
 
     async def is_readable(expected: bool) -> None:

@@ -1,0 +1,140 @@
+"""The file of agents: what it sets, and the mistake that it names."""
+
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from tas.agents.agent import Agent, Candidates, Missing, Passes, PodDemand, Scores
+from tas.agents.file import AgentConfig, AgentsFileError, AgentVerb, default_agents, kinds_of, parse_agents
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 90
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.share == 0:
+            raise ValueError("share must not be 0")
+
+
+class Both(Agent):
+    Options = Limits
+
+    def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
+        raise AssertionError
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        raise AssertionError
+
+
+class ScoresOnly(Agent):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        raise AssertionError
+
+
+KINDS = {"both": Both, "plain": ScoresOnly}
+
+
+def parsed(**agents: Any) -> dict[str, AgentConfig]:
+    return parse_agents("agents.yaml", {"agents": agents}, KINDS)
+
+
+def test_an_entry_without_fields_runs_the_agent_of_its_name_with_defaults() -> None:
+    assert parsed(both=None, plain={}) == {
+        "both": AgentConfig(name="both", kind="both", options=Limits()),
+        "plain": AgentConfig(name="plain", kind="plain", verbs=frozenset({AgentVerb.PRIORITIZE})),
+    }
+    assert default_agents(KINDS, ["both", "plain"]) == parsed(both=None, plain={})
+
+
+def test_every_field_counts_and_one_agent_runs_under_two_names() -> None:
+    found = parsed(
+        strict={
+            "agent": "both",
+            "options": {"percent": 20},
+            "missing": "reject",
+            "compat": True,
+            "verbs": ["filter"],
+            "weight": 10,
+            "ignorable": False,
+            "timeout": "250ms",
+        },
+        both=None,
+    )
+    assert found["strict"] == AgentConfig(
+        name="strict",
+        kind="both",
+        options=Limits(percent=20),
+        missing=Missing.REJECT,
+        compat=True,
+        verbs=frozenset({AgentVerb.FILTER}),
+        weight=10,
+        ignorable=False,
+        timeout=0.25,
+    )
+    assert found["both"].options == Limits()
+
+
+def test_options_of_the_file_count_before_fallbacks() -> None:
+    document = {"agents": {"both": {"options": {"percent": 1}}, "other": {"agent": "both"}, "plain": None}}
+    found = parse_agents("f", document, KINDS, {"both": {"percent": 2, "share": 0.25}})
+    assert found["both"].options == Limits(percent=1, share=0.25)
+    assert found["other"].options == Limits(percent=2, share=0.25)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (None, "f: agents = None: must have at least one agent"),
+        ([], "f: document = <list>: must be an object with the fields agents"),
+        ({"agents": {}}, "f: agents = {}: must have at least one agent"),
+        ({"agents": []}, "f: agents = []: must be an object"),
+        ({"agents": {"both": None}, "agent": 1}, "f: agent = <int>: is not a known field: must be one of agents"),
+        ({"agents": {"a": None}}, "f: agents.a.agent = 'a': is not installed: must be one of both, plain"),
+        ({"agents": {"a": {"agent": "b"}}}, "f: agents.a.agent = 'b': is not installed: must be one of both, plain"),
+        ({"agents": {"scheduler": None}}, "f: agents = 'scheduler': must be of a-z, 0-9 and -, at most 63, and not"),
+        ({"agents": {"A/b": None}}, "f: agents = 'A/b': must be of a-z, 0-9 and -"),
+        ({"agents": {"both": 7}}, "f: agents.both = 7: Expected `object`, got `int`"),
+        ({"agents": {"both": {"wait": 1}}}, "f: agents.both = 'an object of wait': Object contains unknown field"),
+        ({"agents": {"both": {"weight": 0}}}, "f: agents.both.weight = 0: Expected `int` >= 1"),
+        ({"agents": {"both": {"missing": "best"}}}, "f: agents.both.missing = 'best': Invalid enum value 'best'"),
+        ({"agents": {"both": {"verbs": []}}}, "f: agents.both.verbs = []: Expected `array` of length >= 1"),
+        ({"agents": {"plain": {"verbs": ["filter"]}}}, "f: agents.plain.verbs = 'filter': plain answers only prioriti"),
+        ({"agents": {"both": {"timeout": "1"}}}, "f: agents.both = 'an object of timeout': "),
+        ({"agents": {"both": {"timeout": "2m"}}}, "timeout must be from 0.01s to 60s, not 2m"),
+        (
+            {"agents": {"both": {"options": {"percent": 101}}}},
+            "f: agents.both.options.percent = 101: Expected `int` <",
+        ),
+        ({"agents": {"both": {"options": {"percent": "x"}}}}, "f: agents.both.options.percent = 'x': Expected `int`"),
+        ({"agents": {"both": {"options": {"share": 0}}}}, "share must not be 0"),
+        ({"agents": {"both": {"options": {"share": float("nan")}}}}, "f: agents.both.options.share = nan: must be fin"),
+        ({"agents": {"both": {"options": {"parts": 1}}}}, "f: agents.both.options.parts = 1: is not a known option"),
+        (
+            {"agents": {"plain": {"options": {"parts": 1}}}},
+            "f: agents.plain.options.parts = 1: is not a known opt",
+        ),
+        ({"agents": {f"a{at}": {"agent": "both"} for at in range(101)}}, "f: agents = 101: must be at most 100 agents"),
+    ],
+)
+def test_a_mistake_names_the_agent_the_field_and_the_value(document: object, message: str) -> None:
+    with pytest.raises(AgentsFileError) as raised:
+        parse_agents("f", document, KINDS)
+    assert message in str(raised.value)
+    assert len(raised.value.mistakes) == 1
+
+
+def test_every_wrong_agent_is_named() -> None:
+    with pytest.raises(AgentsFileError) as raised:
+        parsed(both={"weight": 0}, plain={"weight": 0}, other=None)
+    assert [mistake.field for mistake in raised.value.mistakes] == [
+        "agents.both.weight",
+        "agents.plain.weight",
+        "agents.other.agent",
+    ]
+
+
+def test_the_kinds_of_a_document_are_known_before_it_is_valid() -> None:
+    assert kinds_of({"agents": {"a": {"agent": "x", "weight": "?"}, "b": None, "c": {"agent": 7}}}) >= {"x", "b", "7"}
+    assert kinds_of(None) == kinds_of({"agents": [1]}) == frozenset()
