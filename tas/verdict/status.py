@@ -110,33 +110,41 @@ class UnsetLabels:
     """The labels that verdicts desire to be set and that nodes do not have, for each policy, and since when.
 
     `labels` needs an instant to set a label, and reports a label that the API server refuses (`tas.verdict.refused`).
-    If another label is missing for `seconds`, `labels` cannot work.
+    If another label is missing for `seconds`, `labels` cannot work. As in `StateBook`, there is one object of each
+    policy and of each set of labels: every verdict brings its own.
     """
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
         self._of_node: dict[str, dict[PolicyUid, Mapping[str, str]]] = {}
         self._nodes: dict[PolicyUid, set[str]] = {}
+        self._policies: dict[PolicyUid, PolicyUid] = {}  # the kept object of each policy in `_nodes`
+        self._labels: dict[PolicyUid, dict[tuple[tuple[str, str], ...], Mapping[str, str]]] = {}
         self._since: dict[PolicyUid, dict[tuple[str, str], float]] = {}
 
     def take(self, node: str, policies: Mapping[PolicyUid, PolicyVerdict]) -> None:
         """Applies the verdict of a node; without policies the node was deleted."""
-        for policy in self._of_node.pop(node, {}):
-            self._nodes[policy].discard(node)
-            if not self._nodes[policy]:
-                del self._nodes[policy]
-                self._since.pop(policy, None)
-        desired = {policy: labels for policy, verdict in policies.items() if (labels := _labels_to_set(verdict))}
+        node = sys.intern(node)
+        before = self._of_node.pop(node, {})
+        desired: dict[PolicyUid, Mapping[str, str]] = {}
+        for found, verdict in policies.items():
+            if labels := _labels_to_set(verdict):
+                policy = self._policies.setdefault(found, found)
+                desired[policy] = self._labels.setdefault(policy, {}).setdefault(tuple(labels.items()), labels)
+                self._nodes.setdefault(policy, set()).add(node)
         if desired:
             self._of_node[node] = desired
-        for policy in desired:
-            self._nodes.setdefault(policy, set()).add(node)
+        for policy in before.keys() - desired.keys():
+            self._nodes[policy].discard(node)
+            if not self._nodes[policy]:
+                for kept in (self._nodes, self._policies, self._labels):
+                    del kept[policy]
+                self._since.pop(policy, None)
 
     def clear(self) -> None:
         """Forgets everything, for a new epoch."""
-        self._of_node.clear()
-        self._nodes.clear()
-        self._since.clear()
+        for kept in (self._of_node, self._nodes, self._policies, self._labels, self._since):
+            kept.clear()
 
     def problems(
         self,

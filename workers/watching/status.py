@@ -264,10 +264,17 @@ class _Following:
         )
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for part in (self._reflector, self._verdicts, self._refusals, self._breakers, self._nodes):
-                tasks.create_task(part.run())
-            tasks.create_task(self._write())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in (self._reflector, self._verdicts, self._refusals, self._breakers, self._nodes):
+                    tasks.create_task(part.run())
+                tasks.create_task(self._write())
+        finally:
+            # The watches refer to this object and this object to them. Until the garbage collector runs, the data of
+            # the lost lease would be in memory beside those of the next one: 50 MB with 2,000 nodes and 50 policies.
+            self._verdicts_epoch_began()
+            self._nodes_epoch_began()
+            self.policies.clear()
 
     def unseen(self, policy: Policy) -> list[MetricUse]:
         """The policy's metrics of which no node had a fresh sample at the last search."""

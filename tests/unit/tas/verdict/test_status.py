@@ -354,6 +354,44 @@ class TestUnsetLabels:
         assert not self.problems(unset, {}, 70.0)
         assert self.problems(unset, {}, 130.0)
 
+    def test_another_verdict_of_the_only_node_does_not_begin_the_time_again(self) -> None:
+        unset = UnsetLabels(seconds=60)
+        for at in (0.0, 30.0, 60.0):
+            unset.take("n", desires("demo"))
+            assert bool(self.problems(unset, {}, at)) is (at == 60.0)
+
+    def test_every_node_shares_the_names_and_the_labels_of_a_policy(self) -> None:
+        """Else each pair of a node and a policy takes 500 bytes."""
+        nodes, policies = 100, 50
+        unset = UnsetLabels(seconds=60)
+        tracemalloc.start()
+        try:
+            for node in range(nodes):
+                for_node: dict[Any, PolicyVerdict] = {}
+                for number in range(policies):
+                    key = PolicyKey("default", f"policy-{number}")
+                    for_node[key, f"uid-{number}"] = desires(f"policy-{number}")[KEY, "u"]
+                unset.take(f"n{node}", for_node)
+            del for_node
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        missing = sum(
+            len(
+                unset.problems(
+                    (PolicyKey("default", f"policy-{number}"), f"uid-{number}"),
+                    lambda *_: False,
+                    owned=self.OWNED,
+                    refused=(),
+                    at=at,
+                )
+            )
+            for at in (0.0, 60.0)
+            for number in range(policies)
+        )
+        assert missing == policies  # all were taken in
+        assert kept / (nodes * policies) < 250
+
     @pytest.mark.parametrize("after", [{}, desires("demo", kind=DesiredKind.HOLD), desires("other/card")])
     def test_a_label_that_is_no_longer_desired_is_not_missing(self, after: Any) -> None:
         unset = UnsetLabels(seconds=60)
