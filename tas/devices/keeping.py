@@ -4,7 +4,7 @@ Each function is one step of a conditional write, as in `reserving`. Nothing goe
 server was asked for the pod, and this is its answer.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -20,6 +20,9 @@ from tas.enforcing.pod import ENDED
 
 _OUTPUT = (CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP)
 """The annotations that say which cards a pod has."""
+
+UNSEEN_SECONDS = 1.0
+"""How long a reservation is known before the API server is asked for a pod that it has not shown: mostly it will."""
 
 
 class Ending(StrEnum):
@@ -50,25 +53,33 @@ def remembered(pod: DevicePod) -> DevicePod | None:
 
 
 def to_ask_for(
-    pods: Mapping[str, Held], known: Mapping[str, DevicePod], expired: Collection[str], node: str
+    pods: Mapping[str, Held], known: Mapping[str, DevicePod], reservations: Collection[str], node: str
 ) -> list[str]:
     """The uids of the pods of a hold for which the API server is to be asked, sorted.
 
     Args:
         pods: What each pod has, in the hold of `node`.
         known: The remembered pods that the API server has shown, by uid.
-        expired: The uids of reservations whose time is over.
+        reservations: The uids of reservations that are over, or whose pod is not known (`Reservations`).
         node: The name of the node.
     """
     return sorted(
         uid
         for uid, held in pods.items()
-        if uid in expired or (held.phase is Phase.BOUND and _seems_to_have_left(known.get(uid), node))
+        if uid in reservations or (held.phase is Phase.BOUND and _seems_to_have_left(known.get(uid), node))
     )
 
 
 def _seems_to_have_left(pod: DevicePod | None, node: str) -> bool:
     return pod is None or pod.node not in (None, node)
+
+
+class _Reservation(NamedTuple):
+    """A reservation as its binder has made or renewed it; `since`: from when it is known."""
+
+    until: float | None
+    since: float
+    is_answered: bool = False
 
 
 class Reservations:
@@ -77,7 +88,7 @@ class Reservations:
     def __init__(self, seconds: float) -> None:
         """A reservation is over when it was seen unchanged for so many seconds: no Binding is on its way any more."""
         self._seconds = seconds
-        self._of_node: dict[str, dict[str, tuple[float | None, float]]] = {}  # `until`, and since when it is known
+        self._of_node: dict[str, dict[str, _Reservation]] = {}
 
     def set_node(self, node: str, pods: Mapping[str, Held], *, at: float) -> None:
         """Applies what the hold of a node has at the monotonic time `at`."""
@@ -86,7 +97,7 @@ class Reservations:
         for uid, held in pods.items():
             if held.phase is Phase.RESERVED:
                 known = before.get(uid)
-                found[uid] = known if known is not None and known[0] == held.until else (held.until, at)
+                found[uid] = known if known is not None and known.until == held.until else _Reservation(held.until, at)
         if found:
             self._of_node[node] = found
 
@@ -94,34 +105,55 @@ class Reservations:
         """Forgets all nodes."""
         self._of_node.clear()
 
-    def expired(self, now: float) -> dict[str, set[str]]:
-        """The uids of the reservations that are over, by node."""
-        found = {
-            node: {uid for uid, (_, since) in each.items() if now - since >= self._seconds}
-            for node, each in self._of_node.items()
+    def nodes(self, now: float, known: Container[str]) -> set[str]:
+        """The nodes with a reservation for which `to_ask_for` has an answer."""
+        return {node for node in self._of_node if self.to_ask_for(node, now, known)}
+
+    def to_ask_for(self, node: str, now: float, known: Container[str]) -> dict[str, bool]:
+        """The uids of the reservations for whose pods the API server is to be asked, and whether each is over.
+
+        It is asked once for a pod that is not among the `known` ones: most likely the pod has ended while its binder
+        was at work.
+        """
+        return {
+            uid: is_over
+            for uid, each in self._of_node.get(node, {}).items()
+            if (is_over := now - each.since >= self._seconds)
+            or (uid not in known and not each.is_answered and now - each.since >= UNSEEN_SECONDS)
         }
-        return {node: uids for node, uids in found.items() if uids}
+
+    def answered(self, node: str, uid: str) -> None:
+        """Notes that the API server has answered about a pod."""
+        found = self._of_node.get(node, {})
+        if uid in found:
+            found[uid] = found[uid]._replace(is_answered=True)
 
 
-def answered(hold: Hold, uid: str, held: Held, pod: DevicePod | None, node: str) -> tuple[Hold, Ending | None] | None:
+def answered(
+    hold: Hold, uid: str, held: Held, pod: DevicePod | None, node: str, *, is_over: bool
+) -> tuple[Hold, Ending | None] | None:
     """The hold after the API server was asked for a pod that had `held`, and why the pod has lost it, if so.
 
-    `pod` is the answer; None: there is none of this name. Returns None if nothing changes: also if the hold has
-    something else for the pod now, because a binder was faster.
+    `pod` is the answer; None: there is none of this name. `is_over` says whether a reservation was over before the
+    request. Returns None if nothing changes: also if the hold has something else for the pod now, because a binder was
+    faster.
     """
     if hold.pods.get(uid) != held:
         return None
-    if (ending := _ending(uid, held, pod, node)) is not None:
+    if (ending := _ending(uid, held, pod, node, is_over=is_over)) is not None:
         return remove(hold, uid), ending
-    return None if held.phase is Phase.BOUND else (confirm(hold, uid), None)
+    if held.phase is Phase.BOUND or pod is None or pod.node is None:
+        return None
+    return confirm(hold, uid), None
 
 
-def _ending(uid: str, held: Held, pod: DevicePod | None, node: str) -> Ending | None:
+def _ending(uid: str, held: Held, pod: DevicePod | None, node: str, *, is_over: bool) -> Ending | None:
+    # No Binding can take effect any more for a uid that has ended, so this need not wait for the end of a reservation.
     if pod is None or pod.uid != uid or pod.phase in ENDED:
         return Ending.GONE
     if pod.node is None:
         # A bound pod stays: only an answer of an earlier state can say that it is not bound.
-        return None if held.phase is Phase.BOUND else Ending.EXPIRED
+        return Ending.EXPIRED if held.phase is Phase.RESERVED and is_over else None
     if pod.node != node or (held.phase is Phase.RESERVED and not _has_these_cards(pod, held)):
         return Ending.ELSEWHERE
     return None

@@ -56,6 +56,9 @@ CHECK_ALL_SECONDS = 30.0
 RETRY_SECONDS = 1.0
 """The wait after a failure of the bus or the API server."""
 
+NODES_AT_ONCE = 16
+"""Nodes whose pods the API server is asked for at the same time."""
+
 GONE_SECONDS = 600.0
 """How long the empty hold of a node without cards is kept."""
 
@@ -277,35 +280,48 @@ class Inventory:
         return all(are_right)
 
     async def _keep_holds(self, names: set[str]) -> None:
-        """Compares the holds of these nodes, of those with a reservation that is over, and of those that had failed.
+        """Compares the holds of these nodes, of those with a reservation to ask for, and of those that had failed.
 
         Raises BusError.
         """
         now = time.monotonic()
-        expired = self._reservations.expired(now)
-        for name in sorted({*names, *expired, *self._retry_at}):
-            if self._retry_at.get(name, now) > now:
-                continue
-            self._retry_at.pop(name, None)
-            try:
-                await self._keep_hold(name, expired.get(name, set()))
-            except (ConflictError, ExpiredError) as error:  # a binder was faster: the watch brings its hold
-                self._dirty.add(name)
-                log.debug("hold_not_written", node=name, error=str(error))
+        failures: list[BusError] = []
+        left = iter(sorted({*names, *self._reservations.nodes(now, self._pods), *self._retry_at}))
 
-    async def _keep_hold(self, name: str, expired: set[str]) -> None:
+        async def keep_on() -> None:
+            for name in left:
+                if self._retry_at.get(name, now) > now:
+                    continue
+                self._retry_at.pop(name, None)
+                try:
+                    await self._keep_hold(name)
+                except (ConflictError, ExpiredError) as error:  # a binder was faster: the watch brings its hold
+                    self._dirty.add(name)
+                    log.debug("hold_not_written", node=name, error=str(error))
+                except BusError as error:
+                    failures.append(error)
+                    return
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(NODES_AT_ONCE):
+                tasks.create_task(keep_on())
+        if failures:
+            raise failures[0]
+
+    async def _keep_hold(self, name: str) -> None:
         stored = self._holds.get(name)
         if stored.present and stored.record is None:
             self._throttled.warning("hold_unreadable", name, node=name)
             return  # it may have what nobody else knows
-        pods = self._held(name)
-        for uid in to_ask_for(pods, self._pods, expired, name):
-            await self._ask(name, uid, pods[uid])
+        # Both now: while this waited for other nodes, a binder may have renewed a reservation that was over before.
+        pods, reserved = self._held(name), self._reservations.to_ask_for(name, time.monotonic(), self._pods)
+        for uid in to_ask_for(pods, self._pods, reserved, name):
+            await self._ask(name, uid, pods[uid], is_over=reserved.get(uid, False))
         await self._adopt(name)
         await self._drop_gone(name)
         self._note_drift(name)
 
-    async def _ask(self, name: str, uid: str, held: Held) -> None:
+    async def _ask(self, name: str, uid: str, held: Held, *, is_over: bool) -> None:
         """Asks the API server for a pod, and applies its answer; without one, this is tried again. Raises BusError."""
         try:
             pod = await self._pod(held)
@@ -314,10 +330,11 @@ class Inventory:
             wait = error.retry_after if isinstance(error, ThrottledError) else 0.0
             self._retry_at[name] = time.monotonic() + max(wait, RETRY_SECONDS)
             return
+        self._reservations.answered(name, uid)
         stored = self._holds.get(name)
         if stored.record is None:
             return
-        found = answered(stored.record.hold(), uid, held, pod, name)
+        found = answered(stored.record.hold(), uid, held, pod, name, is_over=is_over)
         if found is None:
             return
         hold, ending = found

@@ -64,20 +64,25 @@ def answer(held: Held, text: str) -> DevicePod | None:
         (Phase.RESERVED, "node=a", Ending.ELSEWHERE),
     ],
 )
-def test_a_pod_loses_its_cards(phase: Phase, found: str, ending: Ending) -> None:
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_pod_loses_its_cards(phase: Phase, found: str, ending: Ending, *, is_over: bool) -> None:
     hold, held = hold_with(phase)
-    assert answered(hold, "u", held, answer(held, found), NODE) == (EMPTY, ending)
+    # While a Binding may be on its way, a pod that is not bound yet keeps its cards. For any other pod none is.
+    expected = (EMPTY, ending) if is_over or ending is not Ending.EXPIRED else None
+    assert answered(hold, "u", held, answer(held, found), NODE, is_over=is_over) == expected
 
 
 @pytest.mark.parametrize("found", ["phase=Pending", "node=a", "node=a cards=own", "node=a cards=other"])
-def test_a_bound_pod_keeps_its_cards(found: str) -> None:
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_bound_pod_keeps_its_cards(found: str, *, is_over: bool) -> None:
     hold, held = hold_with(Phase.BOUND)
-    assert answered(hold, "u", held, answer(held, found), NODE) is None
+    assert answered(hold, "u", held, answer(held, found), NODE, is_over=is_over) is None
 
 
-def test_a_reservation_whose_pod_is_bound_with_its_cards_is_confirmed() -> None:
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_reservation_whose_pod_is_bound_with_its_cards_is_confirmed(*, is_over: bool) -> None:
     hold, held = hold_with(Phase.RESERVED)
-    step = answered(hold, "u", held, answer(held, "node=a cards=own"), NODE)
+    step = answered(hold, "u", held, answer(held, "node=a cards=own"), NODE, is_over=is_over)
     assert step is not None
     assert step[1] is None
     assert step[0].pods["u"].phase is Phase.BOUND
@@ -87,8 +92,8 @@ def test_a_reservation_whose_pod_is_bound_with_its_cards_is_confirmed() -> None:
 def test_a_reservation_that_was_renewed_meanwhile_stays() -> None:
     hold, held = hold_with(Phase.RESERVED)
     earlier = msgspec.structs.replace(held, until=0.5)
-    assert answered(hold, "u", earlier, None, NODE) is None
-    assert answered(EMPTY, "u", held, None, NODE) is None
+    assert answered(hold, "u", earlier, None, NODE, is_over=True) is None
+    assert answered(EMPTY, "u", held, None, NODE, is_over=True) is None
 
 
 @pytest.mark.parametrize(
@@ -131,16 +136,46 @@ def test_a_reservation_is_over_when_it_has_not_changed_for_its_time() -> None:
     reservations.set_node("b", hold_with(Phase.BOUND)[0].pods, at=0.0)
     reservations.set_node("c", renewed, at=10.0)
     reservations.set_node("a", {**hold.pods, "v": held}, at=64.0)  # another pod changes nothing for this one
-    assert reservations.expired(64.9) == {}
-    assert reservations.expired(65.0) == {"a": {"u"}}
-    assert reservations.expired(75.0) == {"a": {"u"}, "c": {"u"}}
+
+    def over(now: float) -> set[str]:
+        nodes = reservations.nodes(now, "uv")
+        for node in nodes:
+            assert reservations.to_ask_for(node, now, "uv") == {"u": True}
+        return nodes
+
+    assert over(64.9) == set()
+    assert over(65.0) == {"a"}
+    assert over(75.0) == {"a", "c"}
     reservations.set_node("a", renewed, at=75.0)  # and without the other pod
-    assert reservations.expired(139.9) == {"c": {"u"}}
+    assert over(139.9) == {"c"}
     reservations.set_node("c", {}, at=76.0)
     reservations.set_node("c", renewed, at=77.0)  # reserved anew
-    assert reservations.expired(141.0) == {"a": {"u"}}
+    assert over(141.0) == {"a"}
     reservations.clear()
-    assert reservations.expired(1e9) == {}
+    assert over(1e9) == set()
+
+
+def test_the_api_server_is_asked_once_for_a_reserved_pod_that_it_has_not_shown() -> None:
+    reservations = Reservations(65.0)
+    hold, held = hold_with(Phase.RESERVED)
+    reservations.set_node("a", {**hold.pods, "v": held}, at=10.0)
+
+    def asks(now: float, *known: str) -> dict[str, bool]:
+        found = reservations.to_ask_for("a", now, known)
+        assert reservations.nodes(now, known) == ({"a"} if found else set())
+        return found
+
+    assert asks(10.9) == {}
+    assert asks(11.0, "v") == {"u": False}
+    assert asks(11.0, "u", "v") == {}
+    reservations.answered("a", "u")
+    reservations.answered("a", "not there")
+    reservations.answered("b", "u")
+    assert asks(12.0) == {"v": False}
+    assert asks(75.0, "v") == {"u": True, "v": True}
+    reservations.set_node("a", {"u": msgspec.structs.replace(held, until=2.0)}, at=80.0)  # another bind of the pod
+    assert asks(80.9) == {}
+    assert asks(81.0) == {"u": False}
 
 
 def test_a_pod_with_cards_is_adopted_and_displaces_nobody() -> None:
