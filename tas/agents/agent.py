@@ -13,7 +13,7 @@ Units: cpu in millicores, memory in bytes, other resources in their own unit.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,15 @@ class Missing(StrEnum):
     """It passes, and has the score 0."""
     REJECT = "reject"
     """It is rejected, and has the score 0."""
+
+
+class Rounding(StrEnum):
+    """How an original made an integer of a score, for those who compare (`compat`)."""
+
+    NEAREST = "nearest"
+    """The nearest integer; a half goes up. Scores are always made so without `compat`."""
+    DOWN = "down"
+    """The integer below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +211,14 @@ class Agent:
     Its constructor gets the validated options: an instance of the class in `Options`, a `msgspec.Struct`.
     """
 
-    Options: type[Any] | None = None
+    Options: ClassVar[type[Any] | None] = None
     """The options, as a frozen `msgspec.Struct` with defaults; None: the agent has no options."""
+
+    missing: ClassVar[Missing] = Missing.NEUTRAL
+    """What happens to a node of which the agent has no opinion, unless the file of agents says otherwise."""
+
+    original_rounding: ClassVar[Rounding] = Rounding.NEAREST
+    """How the original of the agent rounded its scores."""
 
     @property
     def needs(self) -> Needs:

@@ -1,0 +1,214 @@
+"""The agents `safe-overload` and `safe-balance`: the risk that the use of a node exceeds a limit, and how even it is.
+
+The use of a resource is a random value between 0 and the capacity, with the measured mean and standard deviation: a
+Beta distribution. A pod moves the mean by its request. The risk is the probability that the use exceeds a limit.
+
+Both agents come from IBM/kube-safe-scheduler, restated from their formulas. The differences, which options undo: a
+deviation has a smallest value, since a metric without spread is no proof of calm; one that is too large for any Beta
+distribution is lowered, as Trimaran does, instead of rejecting an idle node; pods that no sample shows yet count.
+"""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+import msgspec
+import numpy as np
+
+from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Needs, Passes, PodDemand, Rounding, Scores
+from tas.agents.beta import beta_survival
+from tas.agents.usage import CPU, MEMORY, Base, Load, Usage, load
+
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+LARGEST_SPREAD = 0.99
+"""A variance is lowered to this part of the largest one that a value between 0 and 1 with the mean can have."""
+
+PERCENTILES = (50, 70, 90, 95, 99)
+
+
+class Mode(StrEnum):
+    """How the risk is found."""
+
+    BETA = "beta"
+    """From mean and standard deviation."""
+    EMPIRICAL = "empirical"
+    """From percentiles of the window, so that no shape is assumed."""
+
+
+class SafeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `safe-overload` and `safe-balance`; each ignores those of the other.
+
+    Attributes:
+        utilization: The limit of the use, as a part of the capacity.
+        risk: The largest accepted probability that the use exceeds the limit.
+        forecast_weight: How much a forecast counts against the mean.
+        sigma_floor: The smallest standard deviation, as a part of the capacity.
+        cap_sigma: Whether a standard deviation that no distribution can have is lowered; else the risk is 1.
+        base: To which amount of a node use and requests are compared.
+        mode: How the risk is found.
+        margin: How much the deviation counts for `safe-balance`.
+        sensitivity: The root of the deviation for `safe-balance`: 2 is the square root.
+        cpu: The metrics of cpu; of each node the first with a known mean counts.
+        memory: The metrics of memory.
+    """
+
+    utilization: Part = 0.9
+    risk: Part = 0.3
+    forecast_weight: Part = 0.2
+    sigma_floor: Part = 0.001
+    cap_sigma: bool = True
+    base: Base = Base.CAPACITY
+    mode: Mode = Mode.BETA
+    margin: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    sensitivity: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    cpu: tuple[Usage, ...] = CPU
+    memory: tuple[Usage, ...] = MEMORY
+
+    def usages(self) -> dict[str, tuple[Usage, ...]]:
+        """The metrics of each resource that has some."""
+        return {name: found for name, found in (("cpu", self.cpu), ("memory", self.memory)) if found}
+
+
+class _Safe(Agent):
+    Options: ClassVar[type[SafeOptions]] = SafeOptions
+
+    def __init__(self, options: SafeOptions) -> None:
+        self._options = options
+
+    @property
+    def needs(self) -> Needs:
+        usages = [usage for found in self._options.usages().values() for usage in found]
+        if self._options.mode is Mode.EMPIRICAL:
+            usages = [each.percentile(number) for each in usages if each.quantiles for number in PERCENTILES]
+        metrics = dict.fromkeys(name for each in usages for name in each.metrics())
+        return Needs(metrics=tuple(metrics), allocations=True, pod=True)
+
+    def _load(self, nodes: Candidates, resource: str) -> Load:
+        options = self._options
+        usages = options.usages()[resource]
+        return load(nodes, resource, usages, base=options.base, forecast_weight=options.forecast_weight)
+
+    def _fitted(self, pod: PodDemand, nodes: Candidates, resource: str) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """The mean with the pod, the standard deviation, and which are known; both are parts of the capacity."""
+        found = self._load(nodes, resource)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mu = np.clip(found.mean + pod.requests.get(resource, 0.0) / found.size, 0.0, 1.0)
+            sigma = np.clip(np.maximum(found.std, self._options.sigma_floor), 0.0, 1.0)
+        return np.where(found.known, mu, 0.0), np.where(found.known, sigma, 0.0), found.known
+
+
+class SafeOverload(_Safe):
+    """Rejects nodes whose use is likely to exceed the limit with the pod, and prefers those with the least risk."""
+
+    original_rounding = Rounding.DOWN
+
+    def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
+        """A node passes if no known resource has a larger risk than accepted."""
+        risk, known, terms = self._risk(pod, nodes)
+        limit = f"risk of more than {self._options.utilization:.0%} use is above {self._options.risk:.0%}"
+        return Passes(passed=risk <= self._options.risk, known=known, reason=limit, terms=terms)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        """1 - √(risk / accepted risk), of the resource with the largest risk."""
+        risk, known, terms = self._risk(pod, nodes)
+        accepted = self._options.risk
+        part = np.minimum(risk / accepted, 1.0) if accepted > 0 else (risk > 0).astype(np.float64)
+        return Scores(values=1.0 - np.sqrt(part), known=known, terms=terms)
+
+    def _risk(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, BoolArray, dict[str, FloatArray]]:
+        """The largest risk of the known resources."""
+        worst = np.zeros(len(nodes.names))
+        anything = np.zeros(len(nodes.names), dtype=np.bool_)
+        terms: dict[str, FloatArray] = {}
+        for resource in self._options.usages():
+            if self._options.mode is Mode.EMPIRICAL:
+                risk, known = self._empirical(pod, nodes, resource)
+            else:
+                mu, sigma, known = self._fitted(pod, nodes, resource)
+                risk = exceedance(mu, sigma, self._options.utilization, cap=self._options.cap_sigma)
+                terms |= {f"{resource} mean": _seen(mu, known), f"{resource} deviation": _seen(sigma, known)}
+            terms[f"{resource} risk"] = _seen(risk, known)
+            worst = np.where(known, np.maximum(worst, risk), worst)
+            anything |= known
+        return worst, anything, terms
+
+    def _empirical(self, pod: PodDemand, nodes: Candidates, resource: str) -> tuple[FloatArray, BoolArray]:
+        options = self._options
+        usages = [usage for usage in options.usages()[resource] if usage.quantiles]
+        columns = [
+            load(nodes, resource, tuple(each.percentile(number) for each in usages), base=options.base)
+            for number in PERCENTILES
+        ]
+        size = columns[0].size
+        with np.errstate(invalid="ignore", divide="ignore"):
+            at = options.utilization - pod.requests.get(resource, 0.0) / size
+        values = np.array([each.mean for each in columns])
+        known = np.any([each.known for each in columns], axis=0)
+        return np.where(known, 1.0 - empirical_cdf(at, values), 0.0), known
+
+
+class SafeBalance(_Safe):
+    """Prefers nodes whose use is low and calm: 1 - (mean + margin · deviation^(1/sensitivity)) / 2."""
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        """The score of the worse of the known resources."""
+        worst = np.ones(len(nodes.names))
+        anything = np.zeros(len(nodes.names), dtype=np.bool_)
+        terms: dict[str, FloatArray] = {}
+        for resource in self._options.usages():
+            mu, sigma, known = self._fitted(pod, nodes, resource)
+            value = evenness(mu, sigma, margin=self._options.margin, sensitivity=self._options.sensitivity)
+            terms |= {f"{resource} mean": _seen(mu, known), f"{resource} deviation": _seen(sigma, known)}
+            worst = np.where(known, np.minimum(worst, value), worst)
+            anything |= known
+        return Scores(values=worst, known=anything, terms=terms)
+
+
+def exceedance(mu: FloatArray, sigma: FloatArray, limit: float, *, cap: bool) -> FloatArray:
+    """The probability that a Beta value with mean `mu` and standard deviation `sigma` is above `limit`.
+
+    A value without deviation is its mean; a mean of 0 is never above. Of a deviation that is too large for any Beta
+    value, the largest possible one counts with `cap`, else the probability is 1.
+    """
+    variance, largest = sigma * sigma, mu * (1.0 - mu)
+    if cap:
+        variance = np.minimum(variance, LARGEST_SPREAD * largest)
+    fits = (mu > 0) & (mu < 1) & (variance > 0) & (variance < largest)
+    risk = np.where((mu == 0) | ((variance == 0) & (mu <= limit)), 0.0, 1.0)
+    if fits.any():
+        sum_of_both = largest[fits] / variance[fits] - 1.0
+        alpha, beta = mu[fits] * sum_of_both, (1.0 - mu[fits]) * sum_of_both
+        risk[fits] = beta_survival(np.full(alpha.shape, limit), alpha, beta)
+    return risk
+
+
+def evenness(mu: FloatArray, sigma: FloatArray, *, margin: float, sensitivity: float) -> FloatArray:
+    """1 - (mu + s) / 2 with s = margin · sigma^(1/sensitivity), at most 1; sensitivity 0 ignores a sigma below 1."""
+    root = np.where(sigma >= 1.0, 1.0, 0.0) if sensitivity == 0 else sigma ** (1.0 / sensitivity)
+    balanced: FloatArray = 1.0 - (mu + np.clip(margin * root, 0.0, 1.0)) / 2.0
+    return balanced
+
+
+def empirical_cdf(at: FloatArray, quantiles: FloatArray) -> FloatArray:
+    """The part of the values that are at most `at`, by linear interpolation between percentiles.
+
+    `quantiles` has a row for each of `PERCENTILES`, and NaN where one is not known. Below the lowest known percentile
+    the line begins at (0, 0), above the highest it ends at (1, 1).
+    """
+    quantiles = np.where(np.isfinite(quantiles), np.fmax.accumulate(quantiles), np.nan)  # a sketch may be uneven
+    below, above = np.zeros_like(at), np.ones_like(at)
+    part_below, part_above = np.zeros_like(at), np.ones_like(at)
+    for percentile, row in zip(PERCENTILES, quantiles, strict=True):
+        known, part = np.isfinite(row), percentile / 100
+        under = known & (row <= at)
+        below, part_below = np.where(under, row, below), np.where(under, part, part_below)
+        first_over = known & (row > at) & (part_above == 1.0)
+        above, part_above = np.where(first_over, row, above), np.where(first_over, part, part_above)
+    width = above - below
+    with np.errstate(invalid="ignore", divide="ignore"):
+        inner = part_below + (part_above - part_below) * (at - below) / width
+    return np.clip(np.where(at >= 1.0, 1.0, np.where(width > 0, inner, part_below)), 0.0, 1.0)
+
+
+def _seen(values: FloatArray, known: BoolArray) -> FloatArray:
+    return np.where(known, values, np.nan)
