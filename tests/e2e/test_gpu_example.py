@@ -18,7 +18,7 @@ from workers.process.manifests import read_yaml
 from .api import ApiError, Object
 from .chain import ROOT, descheduler, evictions
 from .cluster import Cluster
-from .processes import free_ports, until
+from .processes import Process, free_ports, until
 from .processes import running as running_process
 from .product import TAS, environment, is_ready, product
 
@@ -86,7 +86,8 @@ async def test_a_pod_leaves_a_card_that_is_too_hot_and_its_replacement_gets_anot
     with (
         product(cluster, folder, kubeconfig=cluster.kubeconfig, bus=server.url) as tas,
         worker(cluster, server, tmp_path, "inventory", "--new-bus-wait", "0s"),
-        worker(cluster, server, tmp_path, "evictions"),
+        worker(cluster, server, tmp_path, "evictions") as one_replica,
+        worker(cluster, server, tmp_path, "evictions", replica=2) as other_replica,
         worker(cluster, server, tmp_path, "gpu", "--listen", f"127.0.0.1:{(port := free_ports(1)[0])}"),
         cluster.scheduler(*extenders(f"http://127.0.0.1:{port}/scheduler")),
     ):
@@ -103,8 +104,10 @@ async def test_a_pod_leaves_a_card_that_is_too_hot_and_its_replacement_gets_anot
         assert set(running(cluster)) == {leaves, stays}
         account = f"{ACCOUNT}evictions"
         calls = Counter((call.verb, call.status) for call in cluster.audit.calls(mark, user=account))
-        # The node and the pod are read once for each of the two changes.
+        # The node and the pod are read once for each of the two changes, by one of the two replicas.
         assert calls == {("get", 200): 4, ("patch", 200): 2}
+        (working,) = [each for each in (one_replica, other_replica) if "eviction_label_set" in each.log.read_text()]
+        working.kill()  # the other one does what is to be done from now on
 
         with descheduler(cluster, EXAMPLE / "descheduler.yaml") as evicting:
 
@@ -208,17 +211,19 @@ def cards(cluster: Cluster) -> Counter[tuple[str, str]]:
 
 
 @contextmanager
-def worker(cluster: Cluster, server: Server, folder: Path, name: str, *flags: str) -> Iterator[None]:
+def worker(
+    cluster: Cluster, server: Server, folder: Path, name: str, *flags: str, replica: int = 1
+) -> Iterator[Process]:
     """Runs a worker with exactly the rights of its account."""
     account = f"{ACCOUNT}{name}"
     kubeconfig = cluster.kubeconfig_for(account, "system:serviceaccounts", "system:authenticated")
     (health,) = free_ports(1)
     flags = ("--kubeconfig", str(kubeconfig), "--health-listen", f"127.0.0.1:{health}", *flags)
     command = [*TAS, "run", name, "--bus", server.url, *flags]
-    with running_process(f"tas-{name}", command, folder=cluster.folder, env=environment(folder)) as process:
+    with running_process(f"tas-{name}-{replica}", command, folder=cluster.folder, env=environment(folder)) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health), f"{name} is ready")
-        yield
+        yield process
 
 
 def annotations(pod: Object) -> dict[str, str]:
