@@ -1,4 +1,7 @@
-"""`tas run gpu` and `tas run inventory` with a real kube-scheduler, with exactly the rights of their accounts."""
+"""`tas run gpu` and `tas run inventory` with a real kube-scheduler, with exactly the rights of their accounts.
+
+The scheduler's entry is that of the original, by HTTPS; only `ignorable` differs.
+"""
 
 import asyncio
 from functools import partial
@@ -6,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from cli import cli
 from tests.integration.replicas import replica, tas
 from tests.integration.servers import Server
 
@@ -23,9 +28,17 @@ PODS = [f"p{number}" for number in range(6)]
 """Each needs 600 of a card's 1000 millicores: by the totals of the nodes all have room, by cards only four."""
 
 
-def entry(url: str) -> dict[str, Any]:
-    """The extender in the configuration of the scheduler, as a user of the original has it, but not ignorable."""
-    return {
+SERVICE = "gas-service.default.svc.cluster.local"
+"""The Service of the original, by whose name the scheduler reaches and verifies the extender."""
+
+
+def entry(url: str, certificates: Path | None = None) -> dict[str, Any]:
+    """The extender in the configuration of the scheduler, as a user of the original has it, but not ignorable.
+
+    With `certificates` by HTTPS, as there. Here nobody resolves the name of the Service, so the scheduler gets an
+    address, and the name to be verified.
+    """
+    found = {
         "urlPrefix": url.removesuffix("/scheduler"),
         "filterVerb": "scheduler/filter",
         "bindVerb": "scheduler/bind",
@@ -35,6 +48,11 @@ def entry(url: str) -> dict[str, Any]:
         "httpTimeout": "10s",
         "managedResources": [{"name": "gpu.intel.com/i915", "ignoredByScheduler": False}],
     }
+    if certificates is None:
+        return found
+    files = {"caFile": "ca.crt", "certFile": "client.crt", "keyFile": "client.key"}
+    tls = {field: str(certificates / file) for field, file in files.items()}
+    return found | {"enableHTTPS": True, "tlsConfig": tls | {"serverName": SERVICE}}
 
 
 def set_cards(cluster: Cluster, numbers: str | None, amounts: dict[str, str] | dict[str, None]) -> None:
@@ -44,11 +62,11 @@ def set_cards(cluster: Cluster, numbers: str | None, amounts: dict[str, str] | d
         cluster.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
 
 
-def place(cluster: Cluster, namespace: str, url: str) -> None:
+def place(cluster: Cluster, namespace: str, url: str, certificates: Path) -> None:
     requests = {"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "600"}
     container = {"name": "main", "image": "pause", "resources": {"limits": requests}}
     mark = cluster.audit.mark()
-    with cluster.scheduler(entry(url)):
+    with cluster.scheduler(entry(url, certificates)):
         for name in PODS:
             cluster.create_pod(namespace, name, containers=[container])
         cluster.create_pod(namespace, "plain", managed=False)
@@ -91,7 +109,18 @@ async def test_facts_c30_a_real_scheduler_places_pods_by_their_cards(
     books = ("inventory", "--kubeconfig", str(account(cluster, INVENTORY)), "--new-bus-wait", "1s")
     # Flags of the original, beside the address: its port is open on all interfaces.
     original = ("--kubeConfig", str(account(cluster, ACCOUNT)), "--enableAllowlist", "-qps", "50", "-burst", "100")
-    binder = ("gpu", *original, "--listen", "127.0.0.1:0")
+    (certificates := tmp_path / "certs").mkdir()
+    done = CliRunner().invoke(cli, ["certs", "init", str(certificates), "--server-name", SERVICE])
+    assert done.exit_code == 0, done.output
+    secured = (
+        "-cert",
+        f"{certificates}/tls.crt",
+        "-key",
+        f"{certificates}/tls.key",
+        "-cacert",
+        f"{certificates}/ca.crt",
+    )
+    binder = ("gpu", *original, *secured, "--client-names", "system:kube-scheduler", "--listen", "127.0.0.1:0")
     set_cards(cluster, "0.1", AMOUNTS)
     try:
         with (
@@ -99,6 +128,8 @@ async def test_facts_c30_a_real_scheduler_places_pods_by_their_cards(
             replica("gpu", tas(*binder, bus=server.url), folder=tmp_path) as gpu,
         ):
             await gpu.ready()
-            await asyncio.to_thread(place, cluster, namespace, await gpu.address("extender"))
+            url = await gpu.address("extender")
+            assert url.startswith("https://")
+            await asyncio.to_thread(place, cluster, namespace, url, certificates)
     finally:
         set_cards(cluster, None, dict.fromkeys(AMOUNTS))
