@@ -89,6 +89,11 @@ class Cluster:
         """Runs a kube-scheduler with these extenders; it is ready within the context."""
         return self._plane.scheduler(extenders, configuration)
 
+    @property
+    def kubectl_binary(self) -> Path:
+        """The program kubectl, for commands as a user enters them."""
+        return self._plane.binaries["kubectl"]
+
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """The output of kubectl, run as an administrator.
 
@@ -96,7 +101,7 @@ class Cluster:
             RuntimeError: With its error output.
         """
         done = subprocess.run(
-            [str(self._plane.binaries["kubectl"]), *arguments],
+            [str(self.kubectl_binary), *arguments],
             input=stdin,
             capture_output=True,
             text=True,

@@ -212,11 +212,17 @@ def cards(cluster: Cluster) -> Counter[tuple[str, str]]:
 
 @contextmanager
 def worker(
-    cluster: Cluster, server: Server, folder: Path, name: str, *flags: str, replica: int = 1
+    cluster: Cluster,
+    server: Server,
+    folder: Path,
+    name: str,
+    *flags: str,
+    replica: int = 1,
+    kubeconfig: Path | None = None,
 ) -> Iterator[Process]:
-    """Runs a worker with exactly the rights of its account."""
+    """Runs a worker with exactly the rights of its account, as this `kubeconfig` gives them, if one is given."""
     account = f"{ACCOUNT}{name}"
-    kubeconfig = cluster.kubeconfig_for(account, "system:serviceaccounts", "system:authenticated")
+    kubeconfig = kubeconfig or cluster.kubeconfig_for(account, "system:serviceaccounts", "system:authenticated")
     (health,) = free_ports(1)
     flags = ("--kubeconfig", str(kubeconfig), "--health-listen", f"127.0.0.1:{health}", *flags)
     command = [*TAS, "run", name, "--bus", server.url, *flags]

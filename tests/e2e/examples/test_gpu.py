@@ -1,12 +1,16 @@
 """The files of `deploy/examples/gpu` with the real programs: from a file with temperatures to the cards of pods."""
 
+import os
+import re
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
 from tests.e2e.chain import ROOT, descheduler, evictions, scraped
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import free_ports, until
-from tests.e2e.product import product
+from tests.e2e.processes import clean_environment, free_ports, until
+from tests.e2e.product import TAS, product
 from tests.e2e.test_gpu_example import (
     EXAMPLE,
     GPU_NODES,
@@ -25,10 +29,11 @@ from tests.integration.servers import Server
 
 __all__ = ["nodes", "workload"]
 
+PAGE = EXAMPLE / "README.md"
+
 
 def test_hot_cards_lose_their_pods(cluster: Cluster, server: Server, tmp_path: Path) -> None:
-    for file in ("rbac/gpu.yaml", "rbac/inventory.yaml", "rbac/evictions.yaml", "admission/gpu.yaml"):
-        cluster.apply(ROOT / "deploy" / file)
+    kubeconfigs = accounts_of_the_page(cluster, tmp_path / "page")
     (folder := tmp_path / "tas").mkdir()
     (textfiles := tmp_path / "cards").mkdir()
     (port,) = free_ports(1)
@@ -41,9 +46,9 @@ def test_hot_cards_lose_their_pods(cluster: Cluster, server: Server, tmp_path: P
             kubeconfig=cluster.kubeconfig,
             bus=server.url,
         ) as tas,
-        worker(cluster, server, tmp_path, "inventory"),
-        worker(cluster, server, tmp_path, "evictions"),
-        worker(cluster, server, tmp_path, "gpu", "--listen", f"127.0.0.1:{port}"),
+        worker(cluster, server, tmp_path, "inventory", kubeconfig=kubeconfigs["inventory"]),
+        worker(cluster, server, tmp_path, "evictions", kubeconfig=kubeconfigs["evictions"]),
+        worker(cluster, server, tmp_path, "gpu", "--listen", f"127.0.0.1:{port}", kubeconfig=kubeconfigs["gpu"]),
         cluster.scheduler(*extenders(f"http://127.0.0.1:{port}/scheduler")),
     ):
 
@@ -80,6 +85,27 @@ def test_hot_cards_lose_their_pods(cluster: Cluster, server: Server, tmp_path: P
         assert "card0: disabled by gpu-health" in why
         heat(node, 60, 60)
         until(lambda: "gpu-health" not in tas.tas("get", "gpus"), "the card is cool again")
+
+
+def accounts_of_the_page(cluster: Cluster, folder: Path) -> dict[str, Path]:
+    """The kubeconfigs of the workers, made by the commands of the page as they are, with the roles and the policies."""
+    (commands,) = re.findall(r"^```sh\n(kubectl create namespace .*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    shutil.copytree(ROOT / "deploy", folder / "deploy")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "kubectl").symlink_to(cluster.kubectl_binary)
+    (folder / "bin" / "tas").write_text(f'#!/bin/sh\nexec {shlex.join(TAS)} "$@"\n')
+    (folder / "bin" / "tas").chmod(0o755)
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    env = clean_environment(HOME=str(folder), KUBECONFIG=str(cluster.kubeconfig), PATH=path)
+    # The fixtures have created the namespace, so its command fails.
+    done = subprocess.run(
+        ["sh", "-c", commands], cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stderr.splitlines() == [
+        'Error from server (AlreadyExists): namespaces "telemetry-aware-scheduling" already exists'
+    ]
+    assert done.returncode == 0, done.stdout
+    return {name: folder / f"{name}.kubeconfig" for name in ("gpu", "inventory", "evictions")}
 
 
 def scale(cluster: Cluster, replicas: int) -> None:
