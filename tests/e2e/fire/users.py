@@ -226,6 +226,10 @@ def spec(metric: str, target: int) -> dict[str, Any]:
     }
 
 
+STARTING = "not yet ready to handle request"
+"""With this text and the status 403 an admission plugin of an API server that has just started refuses writes."""
+
+
 async def insist(call: Callable[[], Awaitable[Any]], *, settled: int | None = None) -> Any:
     """Repeats a call while the API server refuses it for a while or does not run.
 
@@ -238,6 +242,6 @@ async def insist(call: Callable[[], Awaitable[Any]], *, settled: int | None = No
             except AdminError as error:
                 if error.status == settled:
                     return None
-                if 400 <= error.status < 500 and error.status != 429:
+                if 400 <= error.status < 500 and error.status != 429 and STARTING not in str(error):
                     raise
         await asyncio.sleep(0.2)
