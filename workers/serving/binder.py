@@ -300,9 +300,9 @@ class CardBinder:
         """Whether the pod is on the node with these cards: another bind of the same pod was first."""
         try:
             pod: GpuPod = await waits.on(self._client.get(GPU_PODS, binding.name, namespace=binding.namespace))
-        except NotFoundError:
-            return False
         except KubernetesError as error:
+            if isinstance(error, NotFoundError) and error.confirms_missing(group="", plural="pods", name=binding.name):
+                return False
             raise NotBoundError(Result.UNKNOWN, str(error)) from error
         if pod.metadata.uid != binding.uid or pod.spec.node_name != binding.node:
             return False

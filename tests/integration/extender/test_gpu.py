@@ -351,14 +351,16 @@ async def test_a_pod_that_is_another_one_or_elsewhere_by_now_gets_no_cards(world
         assert extender.metric("tas_gpu_binds_total", result=Result.FAILED) == 4
 
 
-async def test_a_conflict_that_cannot_be_looked_into_keeps_the_reservation(world: Gpus) -> None:
+@pytest.mark.parametrize("status", [500, 404])
+async def test_a_conflict_that_cannot_be_looked_into_keeps_the_reservation(world: Gpus, status: int) -> None:
+    """A plain 404 says that the path is not served, and nothing about the pod."""
     await world.add_nodes(a="N(0) i1")
     await world.complete()
     pod = world.add_pod("p", "A{i1}")
     async with world.extender() as extender:
         await extender.filter(pod, "a")
         world.sandbox.faults.answer(409, which=of_binding)
-        world.sandbox.faults.answer(500, which=lambda call: call.verb == "get")
+        world.sandbox.faults.answer(status, which=lambda call: call.verb == "get")
         assert await extender.bind(pod, "a") != ""
         assert extender.metric("tas_gpu_binds_total", result=Result.UNKNOWN) == 1
         assert len((await world.hold("a")).pods) == 1
