@@ -18,6 +18,7 @@ from bus.buckets import (
     Bucket,
 )
 from bus.record_kind import RecordKind
+from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
@@ -38,6 +39,7 @@ from bus.subjects import (
     NodeKind,
     breaker_key,
     hold_key,
+    node_allocation_key,
     node_facts_key,
     node_inventory_key,
     node_metrics_key,
@@ -55,6 +57,7 @@ from bus.subjects import (
     refused_marks_key,
     verdict_key,
 )
+from tas.allocation.node import NodeAllocation
 from tas.enforcing.pod import PodKey
 from tas.policy.policy import PolicyKey
 from tas.samples.sample import NodeSamples
@@ -110,6 +113,16 @@ NODE_INVENTORY: RecordKind[str, NodeInventory] = RecordKind(
     keys="*.inventory",
 )
 """The GPU cards, by node, and what policies say about them."""
+
+NODE_ALLOCATION: RecordKind[str, NodeAllocation] = RecordKind(
+    bucket=NODES,
+    key=node_allocation_key,
+    parse_key=_node_of("allocation"),
+    encode=encode,
+    decode=lambda _, data: decode_allocation(data),
+    keys="*.allocation",
+)
+"""What the pods of a node request, by node."""
 
 NODE_HOLDS: RecordKind[str, NodeHold] = RecordKind(
     bucket=HOLDS,

@@ -18,8 +18,8 @@ SAMPLES = "tas.samples"
 EVENTS = "tas.events"
 _MARKS = ".marks"
 
-NodeKind = Literal["metrics", "facts", "inventory"]
-"""The kind of a key of NODES: the node's newest samples, its uid and labels, or its GPU cards."""
+NodeKind = Literal["metrics", "facts", "inventory", "allocation"]
+"""The kind of a key of NODES: the node's newest samples, its uid and labels, its GPU cards, or its requests."""
 
 
 def token(name: str) -> str:
@@ -98,12 +98,17 @@ def node_inventory_key(node: str) -> str:
     return f"{token(node)}.inventory"
 
 
+def node_allocation_key(node: str) -> str:
+    """The key in NODES of what the pods of a node request."""
+    return f"{token(node)}.allocation"
+
+
 def parse_node_key(key: str) -> tuple[str, NodeKind]:
     """The node and the kind of a key of NODES. Raises InvalidInputError."""
     node_token, _, kind = key.partition(".")
     node = name(node_token)
     if kind not in get_args(NodeKind) or not is_subdomain(node):
-        reason = "must be <node>.metrics, <node>.facts or <node>.inventory"
+        reason = "must be <node>.metrics, <node>.facts, <node>.inventory or <node>.allocation"
         raise InvalidInputError("entry of NODES", "key", key, reason)
     return node, cast("NodeKind", kind)
 

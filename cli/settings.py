@@ -698,6 +698,14 @@ class Settings:
         parse=_count,
         default="100",
     )
+    allocations: bool = _setting(
+        group="Agents",
+        form="on|off",
+        help="Whether the requests and limits of the pods on each node are stored on the bus, for agents.",
+        commands=("run inventory",),
+        parse=_switch,
+        default="off",
+    )
     node: str = _setting(
         group="This machine",
         form="NAME",

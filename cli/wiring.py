@@ -154,7 +154,12 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
         ),
     ),
     "inventory": lambda bus, client, settings, registry: Inventory(
-        bus, client, registry=registry, new_bus_wait=settings.new_bus_wait, card_metrics=settings.card_metrics
+        bus,
+        client,
+        registry=registry,
+        new_bus_wait=settings.new_bus_wait,
+        card_metrics=settings.card_metrics,
+        allocations=settings.allocations,
     ),
     "evictions": lambda bus, client, _, registry: Evictions(bus, client, registry=registry),
     "marks": lambda bus, client, settings, registry: Marks(

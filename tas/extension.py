@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from tas.allocation.node import NodeAllocation
 from tas.devices.claim import ContainerRequest
 from tas.extender.decision import Binding, FilterDecision, Pod, ScoreDecision, Victims
 from tas.extender.node_view import NodeView
@@ -56,6 +57,7 @@ __all__ = [
     "ContainerRequest",
     "FilterDecision",
     "Hooks",
+    "NodeAllocation",
     "NodeCards",
     "NodeView",
     "Pod",

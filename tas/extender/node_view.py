@@ -2,7 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
+from tas.allocation.node import NodeAllocation
+from tas.samples.sample import newest
 from tas.values.quantity import Quantity
+from tas.view.allocations import AllocationView
 from tas.view.cards import CardView, NodeCards
 from tas.view.view import MetricKey, View
 
@@ -15,6 +18,7 @@ class NodeView:
         self._now = 0.0
         self._metrics: dict[MetricKey, Mapping[str, Quantity]] = {}
         self._cards: CardView | None = None
+        self._allocations: AllocationView | None = None
 
     @property
     def names(self) -> Collection[str]:
@@ -49,6 +53,26 @@ class NodeView:
         if self._cards is None:
             self._cards = CardView()
         return self._cards.nodes
+
+    def allocations(self) -> Mapping[str, NodeAllocation]:
+        """What each known node has, and what its pods request. Keep the mapping: it is updated from now on.
+
+        The process follows the allocations on the bus only if an extension calls this while it is loaded. `inventory`
+        stores them only with `--allocations on`.
+        """
+        if self._allocations is None:
+            self._allocations = AllocationView()
+        return self._allocations.nodes
+
+    def measured_at(self, node: str, metric: str) -> float | None:
+        """When the newest value of a metric was measured, in seconds since 1970; None if there is none."""
+        found = newest(self._view.samples(node), metric)
+        return None if found is None else found.time
+
+    @property
+    def followed_allocations(self) -> AllocationView | None:
+        """The view of allocations that is to be kept up to date; None if nobody needs it. For the process only."""
+        return self._allocations
 
     @property
     def followed_cards(self) -> CardView | None:

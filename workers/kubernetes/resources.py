@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import force_setattr
 
+from tas.allocation.pod import ContainerResources, PodResources
 from tas.devices.claim import ContainerRequest, DevicePod
 from tas.devices.eviction import EvictionLabel
 from tas.devices.names import EVICTION_LABEL
@@ -116,6 +117,14 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
+
+
+def time_in(text: str | None) -> datetime | None:
+    """A time in UTC; None if there is none, or none from the year 1 to 9999."""
+    try:
+        return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,21 +286,31 @@ class PlacementPod(Object, frozen=True, kw_only=True):
 class GpuNodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The amounts of a node. A quantity may be a number in JSON."""
 
+    capacity: dict[str, str | int | float] = {}
     allocatable: dict[str, str | int | float] = {}
 
 
 class GpuNode(Object, frozen=True, kw_only=True):
-    """A node for `GPU_NODES`: what matters for GPU cards."""
+    """A node for `GPU_NODES`: what matters for GPU cards and requests."""
 
     metadata: NodeMetadata
     status: GpuNodeStatus = GpuNodeStatus()
 
 
-class GpuContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """A container with its resources."""
+class GpuContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A container with its resources; an init container that is restarted `Always` is a sidecar."""
 
     name: str = ""
     resources: Requirements = Requirements()
+    restart_policy: str = ""
+
+    def as_resources(self) -> ContainerResources:
+        """The container for the rules about requests."""
+        return ContainerResources(
+            requests=self.resources.requests,
+            limits=self.resources.limits,
+            sidecar=self.restart_policy == "Always",
+        )
 
     def as_request(self) -> ContainerRequest:
         """The container for the rules about cards. A quantity may be a number in JSON."""
@@ -308,10 +327,12 @@ class GpuPodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     node_name: str = ""
     containers: tuple[GpuContainer, ...] = ()
     init_containers: tuple[GpuContainer, ...] = ()
+    overhead: dict[str, Any] = {}
+    resources: Requirements = Requirements()
 
 
 class GpuPod(Object, frozen=True, kw_only=True):
-    """A pod for `GPU_PODS`: what matters for GPU cards."""
+    """A pod for `GPU_PODS`: what matters for GPU cards and requests."""
 
     spec: GpuPodSpec = GpuPodSpec()
     status: PodStatus = PodStatus()
@@ -322,6 +343,22 @@ class GpuPod(Object, frozen=True, kw_only=True):
             if (condition.type, condition.status) == ("PodScheduled", "False"):
                 return condition
         return None
+
+    def scheduled_at(self) -> float | None:
+        """When the pod was placed, in seconds since 1970; None if that is not known."""
+        for condition in self.status.conditions:
+            if (condition.type, condition.status) == ("PodScheduled", "True"):
+                return None if (at := time_in(condition.last_transition_time)) is None else at.timestamp()
+        return None
+
+    def as_pod_resources(self) -> PodResources:
+        """The pod for the rules about requests."""
+        return PodResources(
+            containers=tuple(each.as_resources() for each in self.spec.containers),
+            init_containers=tuple(each.as_resources() for each in self.spec.init_containers),
+            overhead=self.spec.overhead,
+            pod=ContainerResources(requests=self.spec.resources.requests, limits=self.spec.resources.limits),
+        )
 
     def as_device_pod(self) -> DevicePod:
         """The pod for the rules about cards."""

@@ -18,6 +18,7 @@ from tas.extender.decision import Outcome
 from tas.extender.node_view import NodeView
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import VERBS, Answer
+from workers.following.allocations import FollowedAllocations
 from workers.following.cards import FollowedCards
 from workers.following.followed_view import FollowedView
 from workers.process.address import Address
@@ -93,6 +94,8 @@ class ExtenderWorker:
         ]
         cards = nodes.followed_cards
         self._cards = None if cards is None else FollowedCards(bus, cards)
+        allocations = nodes.followed_allocations
+        self._allocations = None if allocations is None else FollowedAllocations(bus, allocations)
         self._served = {PREFIX: verb_handlers(self._decider)} if only in (None, TELEMETRY) else {}
         self._served |= {path: mounted.verbs for mounted in self._extensions if (path := mounted.extension.path)}
         self._metrics = ExtenderMetrics(registry)
@@ -115,8 +118,9 @@ class ExtenderWorker:
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._followed.run())
-            if self._cards is not None:
-                tasks.create_task(self._cards.run())
+            for part in (self._cards, self._allocations):
+                if part is not None:
+                    tasks.create_task(part.run())
             if self._share_listen:
                 await self._followed.completed.wait()  # until then only other processes listen on the port
             async with listening(

@@ -39,6 +39,7 @@ from workers.kubernetes.reflector import Reflector
 from workers.kubernetes.resources import GPU_NODES, GPU_PODS, GpuNode, GpuPod
 from workers.process.logs import MAX_NAMES, ThrottledLog
 from workers.process.runtime import json_response
+from workers.watching.allocations import Allocations
 from workers.watching.card_metrics import CardMetrics
 from workers.watching.card_waking import CardWaking
 
@@ -91,11 +92,13 @@ class Inventory:
         new_bus_wait: float = RESERVED_SECONDS,
         reserved_seconds: float = RESERVED_SECONDS,
         forget_seconds: float = FORGET_SECONDS,
+        allocations: bool = False,
     ) -> None:
         """Holds are complete no sooner than `new_bus_wait` seconds after the creation of HOLDS.
 
         A reservation that this process has seen unchanged for `reserved_seconds` is over. Tombstones are purged after
-        `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card.
+        `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card. With
+        `allocations` it also writes what the pods of each node request.
         """
         self._bus = bus
         self._client = client
@@ -121,6 +124,11 @@ class Inventory:
             client, GPU_PODS, on_list=self._list_pods, on_change=self._change_pod, before_list=self._before_pods
         )
         self._card_metrics = CardMetrics(registry, most_nodes=card_metrics)
+        self._allocations = (
+            Allocations(bus, registry, is_active=lambda: self._lease.held, forget_seconds=forget_seconds)
+            if allocations
+            else None
+        )
         self._waking = CardWaking(client, registry, is_active=lambda: self._lease.held)
         self._inventories = Records(
             bus,
@@ -189,6 +197,8 @@ class Inventory:
     async def run(self) -> None:
         """Follows until cancelled, and writes while this replica holds the lease."""
         async with asyncio.TaskGroup() as tasks:
+            if self._allocations is not None:
+                tasks.create_task(self._allocations.run())
             for part in (self._node_list, self._pod_list, self._inventories, self._holds, self._waking):
                 tasks.create_task(part.run())
             for records, bucket in ((self._inventories, NODES), (self._holds, HOLDS)):
@@ -200,6 +210,8 @@ class Inventory:
             await self._bus.wait_connected()
             try:
                 async with self._lease.hold():
+                    if self._allocations is not None:
+                        self._allocations.begin()
                     await self._keep()
             except BusError as error:
                 log.info("inventory_lease_lost", error=str(error))
@@ -483,8 +495,12 @@ class Inventory:
         self._nodes = found
         self._report_problems(found)
         self._wake.set()
+        if self._allocations is not None:
+            self._allocations.list_nodes(listing)
 
     def _change_node(self, change: Change[GpuNode]) -> None:
+        if self._allocations is not None:
+            self._allocations.change_node(change)
         name = change.object.metadata.name
         record = None if change.type is ChangeType.DELETED else node_inventory(change.object)
         if self._nodes.get(name) == record:
@@ -515,8 +531,12 @@ class Inventory:
         self._waking.set_pods(listing.items)
         self._pods_listed_at = self._listing_at
         self._touch_all()  # also the holds of pods that were bound and deleted unseen
+        if self._allocations is not None:
+            self._allocations.list_pods(listing)
 
     def _change_pod(self, change: Change[GpuPod]) -> None:
+        if self._allocations is not None:
+            self._allocations.change_pod(change)
         uid = change.object.metadata.uid
         if change.type is ChangeType.DELETED:
             self._set_pod(uid, None)

@@ -7,7 +7,6 @@ A record is deleted only if the API server reports a deletion, or sends a comple
 import asyncio
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from itertools import accumulate
 
 import structlog
@@ -26,7 +25,15 @@ from tas.enforcing.pod import PodKey, Refusal, bound_since, waiting_since
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import POD_LABEL, PolicyKey
 from workers.kubernetes.client import KubernetesClient
-from workers.kubernetes.resources import LABELLED_NODES, PODS, POLICIES, Object, PodObject, PolicyObject
+from workers.kubernetes.resources import (
+    LABELLED_NODES,
+    PODS,
+    POLICIES,
+    Object,
+    PodObject,
+    PolicyObject,
+    time_in,
+)
 from workers.process.runtime import json_response
 from workers.watching.mirror import Mirror
 from workers.watching.policy_log import PolicyLog
@@ -110,7 +117,7 @@ def pod_record(found: PodObject) -> tuple[PodKey, PodRecord]:
 def _scheduled(found: PodObject) -> float | None:
     for condition in found.status.conditions:
         if (condition.type, condition.status) == ("PodScheduled", "True"):
-            since = _time(condition.last_transition_time)
+            since = time_in(condition.last_transition_time)
             return None if since is None else since.timestamp()
     return None
 
@@ -118,17 +125,9 @@ def _scheduled(found: PodObject) -> float | None:
 def _refusal(found: PodObject) -> Refusal | None:
     for condition in found.status.conditions:
         if (condition.type, condition.status) == ("PodScheduled", "False"):
-            since = _time(condition.last_transition_time) or found.metadata.creation_timestamp
+            since = time_in(condition.last_transition_time) or found.metadata.creation_timestamp
             return None if since is None else Refusal(condition.reason, condition.message, since.timestamp())
     return None
-
-
-def _time(text: str | None) -> datetime | None:
-    """A time in UTC; None if there is none, or none from the year 1 to 9999."""
-    try:
-        return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 class WatchWorker:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
@@ -25,6 +26,7 @@ from bus.records.samples import decode_samples, encode_samples
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
+from tas.allocation.node import NodeAllocation, Recent
 from tas.devices.assignment import Assignment, Share, SlotAssignment
 from tas.devices.hold import Held, Phase
 from tas.devices.inventory import Card, Inventory, Link, NumaNode
@@ -245,6 +247,15 @@ PAUSE = Pause(by="ann@laptop", since=YEAR, reason="the metric is wrong")
 
 I915, TILES, MONITORING = (f"gpu.intel.com/{name}" for name in ("i915", "tiles", "i915_monitoring"))
 OF_A_CARD = {I915: 10, "gpu.intel.com/memory.max": 17179869184, TILES: 2}
+ALLOCATION = NodeAllocation(
+    uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
+    capacity={"cpu": 8000, "memory": 33554432000, "pods": 110},
+    allocatable={"cpu": 7500, "memory": 31457280000, "pods": 110},
+    requested={"cpu": 1250, "memory": 2147483648, "pods": 2},
+    limited={"cpu": 2500, "memory": 2147483648},
+    recent=(Recent(1795432100.0, (("cpu", 250), ("memory", 1073741824))),),
+)
+
 INVENTORY = NodeInventory(
     uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
     inventory=Inventory(
@@ -306,6 +317,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
     ("node-facts.json", FACTS, encode, decode_node_facts),
     ("node-hold.json", NODE_HOLD, encode, decode_hold),
+    ("node-allocation.json", ALLOCATION, encode, decode_allocation),
     ("node-inventory.json", INVENTORY, encode, decode_inventory),
     ("policy.json", POLICY, encode_policy, lambda data: decode_policy(KEY, data)),
     ("pod.json", POD, encode, decode_pod),
@@ -329,7 +341,10 @@ def decode_sample(data: bytes) -> Scrape | None:
     return scrape
 
 
-FREE = {"metrics", "labels", "spec", "nodes", "capacity", "node", "amounts", "nodeAmounts", "pods", "facts"}
+FREE = {
+    *("metrics", "labels", "spec", "nodes", "node", "amounts", "nodeAmounts", "pods", "facts"),
+    *("allocatable", "capacity", "limited", "requested"),
+}
 """Fields with objects whose keys are names or numbers."""
 
 

@@ -150,6 +150,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "allowlist": ("on", True),
         "denylist": ("on", True),
         "one_start": ("on", True),
+        "allocations": ("on", True),
         "card_metrics": ("7", 7),
     }
     for file in ("pem", "sources.yaml"):

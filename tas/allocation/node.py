@@ -1,0 +1,94 @@
+"""The allocation of a node: what it has, what its pods request, and which pods are new on it."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tas.allocation.pod import PODS, PodTotals, summed
+
+RECENT_SECONDS = 900.0
+"""How long a pod is new on its node: metrics of longer windows are not corrected."""
+
+MAX_RECENT = 110
+"""The most new pods of a node that are listed, the newest: by default a kubelet takes no more pods."""
+
+
+class Recent(msgspec.Struct, frozen=True, array_like=True):
+    """A pod that is new on the node.
+
+    Attributes:
+        at: When it was placed, in seconds since 1970.
+        requests: Pairs of resource and amount.
+    """
+
+    at: float
+    requests: tuple[tuple[str, int], ...] = ()
+
+
+class NodeAllocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What kubectl describe calls the allocated resources of a node. cpu in millicores, others in whole units.
+
+    Attributes:
+        uid: Of the node.
+        capacity: `status.capacity`.
+        allocatable: `status.allocatable`.
+        requested: The sums of the pods that have not ended; `pods` is their number.
+        limited: The sums of their limits.
+        unreadable: How many of these pods have a quantity that cannot be read; then the sums are too small.
+        recent: The new pods, the newest first.
+    """
+
+    uid: str
+    capacity: Mapping[str, int] = {}
+    allocatable: Mapping[str, int] = {}
+    requested: Mapping[str, int] = {}
+    limited: Mapping[str, int] = {}
+    unreadable: int = 0
+    recent: tuple[Recent, ...] = ()
+
+
+class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod on a node that has not ended.
+
+    Attributes:
+        totals: What it requests; None if that cannot be read.
+        placed_at: When it was placed, in seconds since 1970; None if that is not known.
+    """
+
+    totals: PodTotals | None
+    placed_at: float | None = None
+
+
+def allocated(
+    uid: str, capacity: Mapping[str, int], allocatable: Mapping[str, int], pods: Iterable[PlacedPod], now: float
+) -> NodeAllocation:
+    """The allocation of a node with these pods at the time `now`."""
+    pods = list(pods)
+    readable = [pod.totals for pod in pods if pod.totals is not None]
+    recent = [
+        Recent(pod.placed_at, pod.totals.requests)
+        for pod in pods
+        if pod.totals is not None and pod.placed_at is not None and now - pod.placed_at < RECENT_SECONDS
+    ]
+    recent.sort(key=lambda each: (-each.at, each.requests))
+    return NodeAllocation(
+        uid=uid,
+        capacity=dict(sorted(capacity.items())),
+        allocatable=dict(sorted(allocatable.items())),
+        requested=dict(sorted((summed(each.requests for each in readable) | {PODS: len(pods)}).items())),
+        limited=dict(sorted(summed(each.limits for each in readable).items())),
+        unreadable=len(pods) - len(readable),
+        recent=tuple(recent[:MAX_RECENT]),
+    )
+
+
+def is_same(before: NodeAllocation, after: NodeAllocation) -> bool:
+    """Whether the two differ only in pods that are not new any more: then there is nothing to write."""
+    if msgspec.structs.replace(before, recent=()) != msgspec.structs.replace(after, recent=()):
+        return False
+    return before.recent[: len(after.recent)] == after.recent
+
+
+def in_flight(recent: Iterable[Recent], resource: str, since: float) -> int:
+    """The requests of the pods that were placed after `since`."""
+    return sum(amount for each in recent if each.at > since for name, amount in each.requests if name == resource)

@@ -1,0 +1,133 @@
+"""What one pod requests of its node, and its limits.
+
+The rules are those of kube-scheduler (`PodRequests` and `PodLimits` of k8s.io/component-helpers): the containers run
+together, init containers one after another before them, and sidecars from their turn on. cpu counts in millicores and
+every other resource in whole units, both rounded up for each container.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from tas.errors import InvalidInputError
+from tas.values.quantity import NANO, QuantityError, parse_quantity
+
+CPU = "cpu"
+PODS = "pods"
+"""The resource that counts pods."""
+
+MAX_AMOUNT = 2**62
+"""The largest amount: larger ones count as this, so that a record holds every sum of a few."""
+
+POD_LEVEL = frozenset({CPU, "memory"})
+"""The resources that a pod may request as a whole (KEP-2837), beside huge pages."""
+
+Amounts = Mapping[str, int]
+Quantities = Mapping[str, str | int | float]
+"""As the API server sends them: a quantity may be a number in JSON."""
+
+
+class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
+    """The resources of a container, as the API server has them.
+
+    Attributes:
+        requests: By resource.
+        limits: By resource.
+        sidecar: Whether it is an init container that goes on running (`restartPolicy: Always`).
+    """
+
+    requests: Quantities = {}
+    limits: Quantities = {}
+    sidecar: bool = False
+
+
+class PodResources(msgspec.Struct, frozen=True, kw_only=True):
+    """The resources of a pod.
+
+    Attributes:
+        containers: Those that run together.
+        init_containers: Those before, in their order.
+        overhead: What the runtime class adds.
+        pod: What the pod requests as a whole.
+    """
+
+    containers: tuple[ContainerResources, ...] = ()
+    init_containers: tuple[ContainerResources, ...] = ()
+    overhead: Quantities = {}
+    pod: ContainerResources = ContainerResources()
+
+
+class PodTotals(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
+    """What a pod requests, and its limits: sorted pairs of resource and amount.
+
+    A limit below the request counts as the request, as does a missing limit.
+    """
+
+    requests: tuple[tuple[str, int], ...] = ()
+    limits: tuple[tuple[str, int], ...] = ()
+
+
+def pod_totals(pod: PodResources) -> PodTotals:
+    """The totals of a pod. Raises InvalidInputError for a quantity that cannot be read or is negative."""
+    requests = _total(pod, lambda each: each.requests, "requests")
+    limits = _total(pod, lambda each: each.limits, "limits")
+    at_least = {resource: max(limits.get(resource, 0), amount) for resource, amount in requests.items()}
+    return PodTotals(requests=tuple(sorted(requests.items())), limits=tuple(sorted((limits | at_least).items())))
+
+
+def _total(pod: PodResources, of: Callable[[ContainerResources], Quantities], field: str) -> dict[str, int]:
+    running: dict[str, int] = {}
+    for number, each in enumerate(pod.containers):
+        _add(running, read_amounts(of(each), f"spec.containers[{number}].resources.{field}"))
+    sidecars: dict[str, int] = {}
+    starting: dict[str, int] = {}
+    for number, each in enumerate(pod.init_containers):
+        found = read_amounts(of(each), f"spec.initContainers[{number}].resources.{field}")
+        if each.sidecar:
+            _add(running, found)
+            _add(sidecars, found)
+            found = sidecars
+        else:
+            _add(found, sidecars)
+        for resource, amount in found.items():
+            starting[resource] = max(starting.get(resource, 0), amount)
+    for resource, amount in starting.items():
+        running[resource] = max(running.get(resource, 0), amount)
+    whole = read_amounts(of(pod.pod), f"spec.resources.{field}").items()
+    running |= {name: amount for name, amount in whole if name in POD_LEVEL or name.startswith("hugepages-")}
+    for resource, amount in read_amounts(pod.overhead, "spec.overhead").items():
+        if field == "requests" or resource in running:  # the overhead is no limit of its own
+            running[resource] = min(running.get(resource, 0) + amount, MAX_AMOUNT)
+    return running
+
+
+def read_amounts(quantities: Quantities, field: str) -> dict[str, int]:
+    """Amounts by resource: cpu in millicores, others in whole units, rounded up.
+
+    Raises InvalidInputError with `field` for a quantity that cannot be read or is negative.
+    """
+    found = {}
+    for resource, text in quantities.items():
+        try:
+            nano = parse_quantity(str(text))
+        except QuantityError as error:
+            raise InvalidInputError("resources", f"{field}.{resource}", text, str(error)) from error
+        if nano < 0:
+            raise InvalidInputError("resources", f"{field}.{resource}", text, "must not be negative")
+        unit = NANO // 1000 if resource == CPU else NANO
+        found[resource] = min(-(-nano // unit), MAX_AMOUNT)
+    return found
+
+
+def _add(total: dict[str, int], amounts: Amounts) -> None:
+    for resource, amount in amounts.items():
+        total[resource] = min(total.get(resource, 0) + amount, MAX_AMOUNT)
+
+
+def summed(totals: Iterable[tuple[tuple[str, int], ...]]) -> dict[str, int]:
+    """The sum by resource."""
+    found: dict[str, int] = {}
+    for each in totals:
+        for resource, amount in each:
+            found[resource] = min(found.get(resource, 0) + amount, MAX_AMOUNT)
+    return found

@@ -1,0 +1,145 @@
+"""The allocations that `inventory` stores, with a real nats-server and the sandbox, as an extension sees them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from bus.buckets import NODES
+from bus.connection import Bus
+from bus.kinds import NODE_ALLOCATION
+from sandbox import Sandbox
+from sandbox.resources import NODES as NODE_OBJECTS
+from sandbox.resources import PODS
+from tas.allocation.node import NodeAllocation
+from tas.extension import NodeView
+from tas.view.view import View
+from tests.integration.servers import Server, answered, eventually
+from tests.integration.workers.running import entry_on, running
+from workers.following.allocations import FollowedAllocations
+from workers.kubernetes.client import KubernetesClient
+from workers.watching.inventory import Inventory
+
+BURST = 100
+
+
+class World:
+    def __init__(self, sandbox: Sandbox, bus: Bus, nodes: NodeView, registry: CollectorRegistry) -> None:
+        self.sandbox = sandbox
+        self.bus = bus
+        self._seen = nodes.allocations()
+        self.registry = registry
+
+    def add_pod(self, name: str, node: str, cpu: str = "100m", **status: Any) -> None:
+        resources = {"requests": {"cpu": cpu, "memory": "1Mi"}, "limits": {"memory": "2Mi"}}
+        spec = {"nodeName": node, "containers": [{"name": "main", "image": "pause", "resources": resources}]}
+        body = {"metadata": {"name": name}, "spec": spec, "status": status}
+        self.sandbox.cluster.create(PODS, "default", body, manager="test")
+
+    def seen(self, node: str) -> NodeAllocation:
+        return self._seen.get(node) or NodeAllocation(uid="")
+
+    async def sees(self, node: str, pods: int, cpu: int) -> None:
+        def is_seen() -> bool:
+            requested = self.seen(node).requested
+            return (requested.get("pods"), requested.get("cpu", 0)) == (pods, cpu)
+
+        await eventually(is_seen)
+
+    def metric(self, name: str) -> float:
+        return self.registry.get_sample_value(name) or 0.0
+
+
+@asynccontextmanager
+async def world(server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox) -> AsyncIterator[World]:
+    nodes, registry = NodeView(View()), CollectorRegistry()
+    seen = World(sandbox, bus, nodes, registry)
+    assert nodes.followed_allocations is not None
+    followed = FollowedAllocations(bus, nodes.followed_allocations)
+    async with KubernetesClient.connect(sandbox.kubeconfig(tmp_path / "kubeconfig"), worker="inventory") as client:
+        worker = Inventory(
+            bus, client, registry=registry, card_metrics=0, new_bus_wait=0.0, forget_seconds=0.2, allocations=True
+        )
+        async with running(worker), running(followed):
+            yield seen
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox.start(nodes=["a", "b"]) as sandbox:
+        yield sandbox
+
+
+async def test_the_requests_of_the_pods_of_each_node_are_known(
+    server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    async with world(server, bus, tmp_path, sandbox) as seen:
+        await seen.sees("a", 0, 0)
+        assert seen.seen("a").capacity == seen.seen("a").allocatable
+        assert seen.seen("a").capacity["cpu"] > 0
+
+        writes = seen.metric("tas_allocation_writes_total")
+        for number in range(BURST):
+            seen.add_pod(f"burst-{number}", "a")
+        seen.add_pod("other", "b", "1")
+        await seen.sees("a", BURST, 100 * BURST)
+        assert seen.metric("tas_allocation_writes_total") - writes < BURST / 4  # a burst costs few writes
+        assert seen.seen("a").limited["memory"] == 2 * 2**20 * BURST
+        entry = await entry_on(bus, NODES, "a.allocation")
+        assert entry is not None
+        assert entry.value is not None
+        assert len(entry.value) < 10_000
+
+        for number in range(1, BURST):
+            seen.sandbox.cluster.delete(PODS, "default", f"burst-{number}")
+        seen.sandbox.cluster.patch(
+            PODS, "default", "other", {"status": {"phase": "Succeeded"}}, manager="kubelet", status=True
+        )
+        await seen.sees("a", 1, 100)
+        await seen.sees("b", 0, 0)
+
+        with capture_logs() as logs:
+            seen.add_pod("bad", "b", "much")
+            await seen.sees("b", 1, 0)
+            assert seen.seen("b").unreadable == 1
+        (warning,) = [each for each in logs if each["event"] == "requests_of_pod_unreadable"]
+        assert warning["pod"] == "default/bad"
+        assert "spec.containers[0].resources.requests.cpu" in warning["error"]
+        assert "much" in warning["error"]
+
+
+async def test_only_the_end_of_a_node_ends_its_allocation(
+    server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    """Neither a list that fails, nor a wipe of the bus; and after both what changed meanwhile is known."""
+    async with world(server, bus, tmp_path, sandbox) as seen:
+        seen.add_pod("first", "a")
+        await seen.sees("a", 1, 100)
+        before = seen.seen("a").uid
+
+        sandbox.cut_watches()
+        sandbox.faults.answer(503, times=4, which=lambda call: call.verb in {"list", "watch"})
+        seen.add_pod("second", "a")
+        sandbox.forget_history()
+        await eventually(lambda: sandbox.faults.waiting == 0)
+        await seen.sees("a", 2, 200)
+
+        writes = seen.metric("tas_allocation_writes_total")
+        await server.restart(wiped=True)
+        await eventually(lambda: seen.metric("tas_allocation_writes_total") >= writes + 2)
+        await seen.sees("a", 2, 200)
+
+        sandbox.cluster.delete(NODE_OBJECTS, "", "b")
+
+        async def is_forgotten() -> bool:
+            stored = await answered(partial(NODE_ALLOCATION.get, bus, "b"))
+            return not stored.present
+
+        await eventually(is_forgotten)
+        await eventually(lambda: seen.seen("b").uid == "")
+        assert seen.seen("a").uid == before

@@ -1,0 +1,90 @@
+"""The allocation of a node."""
+
+from math import inf
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.records.allocations import decode_allocation
+from bus.records.codec import encode
+from tas.allocation.node import MAX_RECENT, RECENT_SECONDS, NodeAllocation, PlacedPod, allocated, in_flight, is_same
+from tas.allocation.pod import PodTotals
+from tas.errors import InvalidInputError
+
+NOW = 10_000.0
+
+
+def placed(cpu: int, *, ago: float | None = inf) -> PlacedPod:
+    at = None if ago is None else NOW - ago
+    return PlacedPod(totals=PodTotals(requests=(("cpu", cpu),), limits=(("cpu", 2 * cpu),)), placed_at=at)
+
+
+def of(*pods: PlacedPod) -> NodeAllocation:
+    return allocated("u", {"cpu": 8000}, {"cpu": 7000}, pods, NOW)
+
+
+def test_the_sums_of_the_pods() -> None:
+    found = of(placed(100), placed(250, ago=None), placed(5, ago=3.0))
+    assert found.requested == {"cpu": 355, "pods": 3}
+    assert found.limited == {"cpu": 710}
+    assert (found.capacity, found.allocatable) == ({"cpu": 8000}, {"cpu": 7000})
+    assert [each.at for each in found.recent] == [NOW - 3.0]
+
+
+def test_a_pod_that_cannot_be_read_is_counted_but_adds_nothing() -> None:
+    found = of(placed(100), PlacedPod(totals=None, placed_at=NOW))
+    assert (found.unreadable, found.requested) == (1, {"cpu": 100, "pods": 2})
+
+
+def test_pods_in_flight_are_those_that_were_placed_since() -> None:
+    found = of(placed(1, ago=10.0), placed(10, ago=20.0), placed(100, ago=30.0), placed(1000, ago=RECENT_SECONDS))
+    assert [in_flight(found.recent, "cpu", NOW - ago) for ago in (5.0, 20.0, 25.0, 10 * RECENT_SECONDS)] == [
+        0,
+        1,
+        11,
+        111,
+    ]
+    assert in_flight(found.recent, "memory", 0.0) == 0
+
+
+def test_only_the_newest_pods_are_listed() -> None:
+    found = of(*(placed(1, ago=float(number)) for number in range(2 * MAX_RECENT)))
+    assert [each.at for each in found.recent] == [NOW - number for number in range(MAX_RECENT)]
+    assert found.requested["cpu"] == 2 * MAX_RECENT
+
+
+def test_nothing_is_written_only_because_pods_are_not_new_any_more() -> None:
+    pods = [placed(1, ago=10.0), placed(2, ago=RECENT_SECONDS - 5)]
+    before = allocated("u", {}, {}, pods, NOW)
+    later = allocated("u", {}, {}, pods, NOW + 10)
+    assert (len(before.recent), len(later.recent)) == (2, 1)
+    assert is_same(before, later)
+    assert not is_same(before, allocated("u", {}, {}, pods[:1], NOW))
+    assert not is_same(before, msgspec.structs.replace(before, uid="v"))
+    swapped = [placed(1, ago=11.0), placed(2, ago=RECENT_SECONDS - 5)]
+    assert not is_same(before, allocated("u", {}, {}, swapped, NOW))
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.none() | st.floats(0.0, 2000.0)), max_size=20), st.randoms())
+def test_the_order_of_the_pods_has_no_effect(pods: list[tuple[int, float | None]], random: object) -> None:
+    found = [placed(cpu, ago=ago) for cpu, ago in pods]
+    shuffled = found.copy()
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert of(*found) == of(*shuffled)
+    assert decode_allocation(encode(of(*found))) == of(*found)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"requested": {"cpu": -1}}, "requested.cpu"),
+        ({"recent": [[1.0, []]] * (MAX_RECENT + 1)}, "recent"),
+        ({"uid": 1}, "body"),
+        ({"capacity": {"cpu": 1.5}}, "body"),
+    ],
+)
+def test_a_record_that_cannot_be_is_refused(change: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidInputError, match=field):
+        decode_allocation(msgspec.json.encode({"uid": "u"} | change))

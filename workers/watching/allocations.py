@@ -1,0 +1,245 @@
+"""The part of `inventory` that writes what the pods of each node request to NODES, for agents and people.
+
+A node is written again when a pod comes or goes. A burst of pods is gathered, so that it costs few writes. The record
+of a node is deleted only if the API server has reported the deletion, or a complete list without the node.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from math import inf
+from weakref import WeakValueDictionary
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from bus.buckets import NODES
+from bus.connection import Bus
+from bus.errors import BusError, ConflictError, ExpiredError
+from bus.kinds import NODE_ALLOCATION
+from tas.allocation.node import NodeAllocation, PlacedPod, allocated, is_same
+from tas.allocation.pod import PodTotals, pod_totals, read_amounts
+from tas.errors import InvalidInputError
+from workers.following.records import Records, Write
+from workers.kubernetes.client import Change, ChangeType, Listing
+from workers.kubernetes.resources import GpuNode, GpuPod
+from workers.process.logs import MAX_NAMES, ThrottledLog
+
+log = structlog.get_logger("allocations")
+
+GATHER_SECONDS = 0.25
+"""The shortest time between two passes: a scheduler places hundreds of pods a second."""
+
+RETRY_SECONDS = 1.0
+"""The wait after a failure of the bus."""
+
+CHECK_ALL_SECONDS = 30.0
+"""How often every node is compared."""
+
+ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class _Node:
+    """The amounts of a node."""
+
+    __slots__ = ("allocatable", "capacity", "uid")
+
+    def __init__(self, uid: str, capacity: dict[str, int], allocatable: dict[str, int]) -> None:
+        self.uid = uid
+        self.capacity = capacity
+        self.allocatable = allocatable
+
+
+class Allocations:
+    """Writes allocations while `is_active()`; the nodes and pods are those of the lists of `inventory`."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        registry: CollectorRegistry,
+        *,
+        is_active: Callable[[], bool],
+        forget_seconds: float,
+        gather_seconds: float = GATHER_SECONDS,
+    ) -> None:
+        self._is_active = is_active
+        self._forget_seconds = forget_seconds
+        self._gather_seconds = gather_seconds
+        self._nodes: dict[str, _Node] | None = None  # None: not listed yet
+        self._pods: dict[str, tuple[str, PlacedPod]] = {}  # node and pod by uid
+        self._of_node: dict[str, set[str]] = {}
+        self._are_pods_listed = False
+        self._shared: WeakValueDictionary[PodTotals, PodTotals] = WeakValueDictionary()
+        self._unreadable: set[str] = set()
+        self._dirty: set[str] = set()
+        self._wake = asyncio.Event()
+        self._throttled = ThrottledLog(log)
+        self._records = Records(
+            bus, NODE_ALLOCATION, on_epoch=self._touch_all, on_entry=self._touch, on_batch=self._wake.set
+        )
+        Gauge(
+            "tas_allocation_pods", "Pods on nodes that have not ended, as far as `inventory` knows.", registry=registry
+        ).set_function(lambda: len(self._pods))
+        Gauge(
+            "tas_allocation_unreadable_pods", "Pods on nodes with a quantity that cannot be read.", registry=registry
+        ).set_function(lambda: len(self._unreadable))
+        self._writes = Counter("tas_allocation_writes", "Allocations of nodes written to NODES.", registry=registry)
+
+    async def run(self) -> None:
+        """Follows the bucket and writes until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._records.run())
+            tasks.create_task(self._records.forget_deleted(self._forget_seconds, ThrottledLog(log, bucket=NODES.name)))
+            tasks.create_task(self._write())
+
+    def begin(self) -> None:
+        """Compares every node: this replica is active from now on."""
+        self._touch_all()
+
+    # What `inventory` follows
+
+    def list_nodes(self, listing: Listing[GpuNode]) -> None:
+        """Takes in a complete list of nodes."""
+        self._nodes = {found.metadata.name: self._read_node(found) for found in listing.items}
+        self._touch_all()
+
+    def change_node(self, change: Change[GpuNode]) -> None:
+        """Takes in a change of a node."""
+        if self._nodes is None:
+            return
+        name = change.object.metadata.name
+        if change.type is ChangeType.DELETED:
+            self._nodes.pop(name, None)
+        else:
+            node, known = self._read_node(change.object), self._nodes.get(name)
+            if known is not None and (known.uid, known.capacity, known.allocatable) == (
+                node.uid,
+                node.capacity,
+                node.allocatable,
+            ):
+                return  # the status of a node changes all the time
+            self._nodes[name] = node
+        self._touch(name)
+
+    def list_pods(self, listing: Listing[GpuPod]) -> None:
+        """Takes in a complete list of pods."""
+        for kept in (self._pods, self._of_node, self._unreadable):
+            kept.clear()
+        for found in listing.items:
+            self._set_pod(found)
+        self._are_pods_listed = True
+        self._touch_all()
+
+    def change_pod(self, change: Change[GpuPod]) -> None:
+        """Takes in a change of a pod."""
+        if change.type is ChangeType.DELETED:
+            self._drop_pod(change.object.metadata.uid)
+        else:
+            self._set_pod(change.object)
+
+    def _set_pod(self, found: GpuPod) -> None:
+        uid, node = found.metadata.uid, found.spec.node_name
+        if not node or found.status.phase in ENDED:
+            self._drop_pod(uid)
+            return
+        known = self._pods.get(uid)
+        pod = PlacedPod(totals=self._totals(found), placed_at=found.scheduled_at())
+        if known == (node, pod):
+            return
+        if known is not None and known[0] != node:
+            self._drop_pod(uid)
+        self._pods[uid] = (node, pod)
+        (self._unreadable.add if pod.totals is None else self._unreadable.discard)(uid)
+        self._of_node.setdefault(node, set()).add(uid)
+        self._touch(node)
+
+    def _drop_pod(self, uid: str) -> None:
+        known = self._pods.pop(uid, None)
+        if known is None:
+            return
+        node, _ = known
+        self._unreadable.discard(uid)
+        self._of_node[node].discard(uid)
+        if not self._of_node[node]:
+            del self._of_node[node]
+        self._touch(node)
+
+    def _totals(self, found: GpuPod) -> PodTotals | None:
+        """What the pod requests; equal pods share one object, since a cluster has many of them."""
+        try:
+            totals = pod_totals(found.as_pod_resources())
+        except InvalidInputError as error:
+            metadata = found.metadata
+            pod = f"{metadata.namespace}/{metadata.name}"
+            self._throttled.warning("requests_of_pod_unreadable", metadata.uid, pod=pod, error=str(error))
+            return None
+        return self._shared.setdefault(totals, totals)
+
+    def _read_node(self, found: GpuNode) -> _Node:
+        amounts = []
+        for field in ("capacity", "allocatable"):
+            readable: dict[str, int] = {}
+            for resource, quantity in getattr(found.status, field).items():
+                try:
+                    readable |= read_amounts({resource: quantity}, f"status.{field}")
+                except InvalidInputError as error:
+                    name = found.metadata.name
+                    self._throttled.warning("amount_of_node_unreadable", name, node=name, error=str(error))
+            amounts.append(readable)
+        return _Node(found.metadata.uid, *amounts)
+
+    # Writing
+
+    def _touch(self, name: str) -> None:
+        self._dirty.add(name)
+        self._wake.set()
+
+    def _touch_all(self) -> None:
+        self._dirty.update(self._nodes or (), self._records.stored)
+        self._wake.set()
+
+    async def _write(self) -> None:
+        ready_at = all_at = -inf
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_ALL_SECONDS):
+                    await self._wake.wait()
+            await asyncio.sleep(max(0.0, ready_at - time.monotonic()))
+            ready_at = time.monotonic() + self._gather_seconds
+            self._wake.clear()
+            if not self._is_active() or self._nodes is None or not self._are_pods_listed:
+                continue
+            if not self._records.caught_up:
+                continue
+            if (now := time.monotonic()) - all_at >= CHECK_ALL_SECONDS:
+                all_at = now
+                self._touch_all()
+            changed, self._dirty = self._dirty, set()
+            failed = await self._write_nodes(changed)
+            if failed:
+                self._dirty |= failed.keys()
+                others = [error for error in failed.values() if not isinstance(error, ConflictError | ExpiredError)]
+                if others:
+                    nodes = sorted(failed)[:MAX_NAMES]
+                    self._throttled.warning("allocations_not_written", nodes=nodes, error=str(others[0]))
+                ready_at = time.monotonic() + RETRY_SECONDS
+                self._wake.set()
+
+    async def _write_nodes(self, names: Iterable[str]) -> dict[str, BusError]:
+        assert self._nodes is not None
+        read_at, now = time.monotonic(), time.time()
+        writes: dict[str, Write[NodeAllocation]] = {}
+        for name in names:
+            stored, node = self._records.get(name), self._nodes.get(name)
+            if node is None:
+                if stored.present:
+                    writes[name] = Write(record=None, revision=stored.revision, read_at=read_at)
+                continue
+            pods = (self._pods[uid][1] for uid in self._of_node.get(name, ()))
+            wanted = allocated(node.uid, node.capacity, node.allocatable, pods, now)
+            if stored.record is None or not is_same(stored.record, wanted):
+                writes[name] = Write(record=wanted, revision=stored.revision, read_at=read_at)
+        failed = await self._records.write(writes)
+        self._writes.inc(len(writes) - len(failed))
+        return failed
