@@ -1,0 +1,392 @@
+"""The agent `pigeon-holing`: places a pod where an objective over all nodes gets best.
+
+Three objectives over the use of each node, which is requested / allocatable:
+
+- `LOAD_BALANCE`: the standard deviation of the use is small.
+- `CONSOLIDATE`: it is large, so that nodes are full or empty.
+- `A_BINPACK`: the use varies over nodes as much as requests vary over pods. Pods of one size are spread, and pods of
+  very different sizes are packed (Tantawi and Steinder, "Autonomic resource allocation ...", ICAC 2019). The measure is
+  the multivariate coefficient of variation of Albert and Zhang, sqrt(mean' C mean) / (mean' mean).
+
+A pod on one node changes only one row of the use, so the sums over all nodes are changed by one term for each trial:
+O(nodes · resources²) for a request. The original evaluates all nodes again for each trial.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from tas.agents.agent import (
+    Agent,
+    BoolArray,
+    Candidates,
+    Columns,
+    FloatArray,
+    Missing,
+    Needs,
+    Outcome,
+    Placed,
+    PodDemand,
+    Rounding,
+    Scores,
+)
+from tas.errors import InvalidInputError
+
+RESOURCES = ("cpu", "memory", "pods", "gpu", "ephemeral-storage")
+"""The resources of the original, in its order."""
+
+MEBI, GIBI = 2.0**20, 2.0**30
+
+SMALLEST_CPU, SMALLEST_MEMORY = 10.0, 16 * MEBI
+"""What a pod without a request of cpu counts as, and one with less than 1 MiB of memory."""
+
+MAX_HISTORY = 100
+"""After so many pods a new one counts for a hundredth of the demand history."""
+
+MAX_UIDS = 10_000
+"""How many of the last observed pods are remembered, so that each counts once."""
+
+SNAPSHOT_VERSION = 1
+
+
+class Objective(StrEnum):
+    """What is to become best."""
+
+    BINPACK = "A_BINPACK"
+    LOAD_BALANCE = "LOAD_BALANCE"
+    CONSOLIDATE = "CONSOLIDATE"
+
+
+class PigeonOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `pigeon-holing`.
+
+    Attributes:
+        objective: What is to become best.
+        resources: The resources that count; `pods` counts pods.
+        prime: The number of the resource in `resources` by which `LOAD_BALANCE` and `CONSOLIDATE` measure.
+        smallest_span: Two nodes whose objectives differ by less get nearly the same score.
+        candidates_only: Whether the objective is over the candidates of a request, as in the original, and not over all
+            nodes; and whether each request counts as a pod.
+    """
+
+    objective: Objective = Objective.BINPACK
+    resources: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=16)] = RESOURCES[:2]
+    prime: Annotated[int, msgspec.Meta(ge=0)] = 0
+    smallest_span: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    candidates_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.prime >= len(self.resources):
+            raise ValueError(f"prime must be less than {len(self.resources)}, the number of resources")
+        if len(set(self.resources)) < len(self.resources):
+            raise ValueError("resources must be different")
+
+
+class History:
+    """What pods request: the mean `m` and the second moment `M`, of the last hundred pods or so, and their number."""
+
+    def __init__(self, resources: int) -> None:
+        self.n = 0
+        self.m = np.zeros(resources)
+        self.M = np.zeros((resources, resources))
+
+    def add(self, demand: FloatArray) -> None:
+        """Counts a pod: an average of the first hundred, and from then on an exponential one."""
+        self.n = min(self.n + 1, MAX_HISTORY)
+        part = 1.0 / self.n
+        self.m = (1 - part) * self.m + part * demand
+        self.M = (1 - part) * self.M + part * np.outer(demand, demand)
+
+
+class Pigeon(Agent):
+    """Scores each node by the objective after the pod is placed there; a node without room has the score 0."""
+
+    Options: ClassVar[type[PigeonOptions]] = PigeonOptions
+    missing: ClassVar[Missing] = Missing.REJECT
+    original_rounding: ClassVar[Rounding] = Rounding.NEAREST
+
+    def __init__(self, options: PigeonOptions) -> None:
+        self._options = options
+        self._scale = np.array([1.0 if name == "cpu" else _unit(name) for name in options.resources])
+        self._history = History(len(options.resources))
+        self._uids: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def needs(self) -> Needs:
+        """The requests of pods and nodes."""
+        return Needs(allocations=True, pod=True, whole_cluster=not self._options.candidates_only)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        """The best objective has 1, the worst 0.1, and a node without room 0."""
+        options, demand = self._options, self._demand(pod.requests)
+        if options.candidates_only:
+            self._history.add(demand)
+        used, capacity, known = self._amounts(nodes)
+        fits = known & np.all(demand <= capacity - used, axis=1)
+        values = self._objectives(demand, used, capacity, fits, nodes)
+        scores = np.where(fits, stretched(values, fits, options.smallest_span, whole=options.candidates_only), 0.0)
+        return Scores(values=scores, known=known, terms={"objective": values})
+
+    def _objectives(
+        self, demand: FloatArray, used: FloatArray, capacity: FloatArray, fits: BoolArray, nodes: Candidates
+    ) -> FloatArray:
+        """The objective after the pod is placed on each candidate; NaN where the pod has no room."""
+        options = self._options
+        if options.candidates_only:
+            all_used, all_capacity = used, capacity
+        else:
+            all_used, all_capacity, known = self._amounts(nodes.cluster)
+            all_used, all_capacity = all_used[known], all_capacity[known]
+        result = np.full(len(used), np.nan)
+        if not fits.any():
+            return result
+        before, after = (used[fits], used[fits] + demand)
+        if options.objective is Objective.BINPACK:
+            wanted = _variation_of_demand(self._history, all_capacity)
+            old, new = (np.clip(_ratio(each, capacity[fits]), 0.0, 1.0) for each in (before, after))
+            result[fits] = binpack(old, new, np.clip(_ratio(all_used, all_capacity), 0.0, 1.0), wanted=wanted)
+        else:
+            k = options.prime
+            ratio = _prime_ratio(all_used[:, k], all_capacity[:, k])
+            old, new = (_prime_ratio(each[:, k], capacity[fits][:, k]) for each in (before, after))
+            chosen = balance if options.objective is Objective.LOAD_BALANCE else consolidation
+            result[fits] = chosen(old, new, ratio)
+        return result
+
+    def _amounts(self, nodes: Columns) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """What is requested and what there is, a row for each node; of which nodes both are known."""
+        resources = self._options.resources
+        used = np.column_stack([nodes.requested(name) for name in resources]) / self._scale
+        capacity = np.column_stack([nodes.allocatable(name) for name in resources]) / self._scale
+        known = np.all(np.isfinite(capacity), axis=1) & np.isfinite(nodes.requested("pods"))
+        used = np.where(np.isfinite(used), used, 0.0)  # a resource that no pod requests
+        return used, np.where(np.isfinite(capacity), capacity, 0.0), known
+
+    def _demand(self, requests: Mapping[str, float]) -> FloatArray:
+        found = np.array([1.0 if name == "pods" else requests.get(name, 0.0) for name in self._options.resources])
+        for number, name in enumerate(self._options.resources):
+            if name == "cpu" and found[number] <= 0:
+                found[number] = SMALLEST_CPU
+            if name == "memory" and found[number] < MEBI:
+                found[number] = SMALLEST_MEMORY
+        demand: FloatArray = np.where(np.isfinite(found), found, 0.0) / self._scale
+        return demand
+
+    def observe(self, event: Placed | Outcome) -> None:
+        """Counts the requests of a pod that was placed, once for each pod."""
+        if not isinstance(event, Placed) or event.uid in self._uids:
+            return
+        self._uids[event.uid] = None
+        if len(self._uids) > MAX_UIDS:
+            self._uids.popitem(last=False)
+        self._history.add(self._demand(event.requests))
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """The demand history and the pods that it counts."""
+        return {
+            "version": SNAPSHOT_VERSION,
+            "resources": list(self._options.resources),
+            "n": self._history.n,
+            "m": self._history.m.tolist(),
+            "M": self._history.M.tolist(),
+            "uids": list(self._uids),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Raises InvalidInputError if the state is of another version, of other resources, or damaged."""
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise InvalidInputError("state of pigeon-holing", "version", state.get("version"), "is another version")
+        resources = state.get("resources")
+        if resources != list(self._options.resources):
+            raise InvalidInputError("state of pigeon-holing", "resources", resources, "are other resources")
+        try:
+            found = msgspec.convert(state, _State)
+            history = found.history(len(self._options.resources))
+        except (ValueError, TypeError) as error:
+            raise InvalidInputError("state of pigeon-holing", "body", dict(state), str(error)) from error
+        self._history, self._uids = history, OrderedDict.fromkeys(found.uids)
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True):
+    n: Annotated[int, msgspec.Meta(ge=0, le=MAX_HISTORY)]
+    m: list[float]
+    M: list[list[float]]
+    uids: Annotated[list[str], msgspec.Meta(max_length=MAX_UIDS)]
+
+    def history(self, resources: int) -> History:
+        """The demand history. Raises ValueError if it is not of so many resources, or not finite."""
+        found = History(resources)
+        found.n, found.m, found.M = self.n, np.array(self.m, dtype=np.float64), np.array(self.M, dtype=np.float64)
+        if found.m.shape != (resources,) or found.M.shape != (resources, resources):
+            raise ValueError(f"must be {resources} numbers, and as many rows")
+        if not (np.isfinite(found.m).all() and np.isfinite(found.M).all()):
+            raise ValueError("must be finite")
+        return found
+
+
+def stretched(values: FloatArray, fits: BoolArray, smallest_span: float, *, whole: bool) -> FloatArray:
+    """Scores from 0.1 to 1, the best for the least objective; without meaning where the pod does not fit.
+
+    A span below the smallest one does not reach down to 0.1, unless `whole`: then any difference does.
+    """
+    found = values[fits]
+    if not found.size:
+        return np.zeros_like(values)
+    low, high = found.min(), found.max()
+    span = high - low if whole else max(high - low, smallest_span)
+    if span <= 0 or not high > low:
+        return np.ones_like(values)
+    top = high if whole else low + span
+    scores: FloatArray = np.clip((1.0 + 9.0 * (top - values) / span) / 10.0, 0.1, 1.0)
+    return scores
+
+
+def balance(old: FloatArray, new: FloatArray, ratio: FloatArray) -> FloatArray:
+    """The standard deviation of the use of all nodes after one of them changes from `old` to `new`, for each change."""
+    count, shift = len(ratio), ratio.mean()  # centred sums: no digits are lost
+    first, second = (ratio - shift).sum(), np.square(ratio - shift).sum()
+    mean = (first + new - old) / count
+    square = (second + np.square(new - shift) - np.square(old - shift)) / count
+    deviation: FloatArray = np.sqrt(np.maximum(square - mean * mean, 0.0))
+    return deviation
+
+
+def consolidation(old: FloatArray, new: FloatArray, ratio: FloatArray) -> FloatArray:
+    """1 - the root of the mean of squares d, for each change of one node.
+
+    d is how far a node is below the mean, as a part of the mean, or above the mean, as a part of the rest up to 1. A
+    mean of 0 or less, or of 1 or more, gives 0. Nodes are sorted once: a changed mean moves few of them to its other
+    side, so sums up to each place suffice.
+    """
+    count = len(ratio)
+    ordered = np.sort(ratio)
+    sums = np.concatenate(([0.0], np.cumsum(ordered)))
+    squares = np.concatenate(([0.0], np.cumsum(np.square(ordered))))
+    mean = (sums[-1] + new - old) / count
+    at = np.searchsorted(ordered, mean, side="left")  # so many nodes are below the mean, before the change
+    below = (at.astype(np.float64), sums[at], squares[at])
+    above = (count - below[0], sums[-1] - below[1], squares[-1] - below[2])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        low = (below[0] * mean * mean - 2 * mean * below[1] + below[2]) / np.square(mean)
+        high = (above[0] * mean * mean - 2 * mean * above[1] + above[2]) / np.square(1.0 - mean)
+        total = low + high - _distance(old, mean) + _distance(new, mean)
+        result = 1.0 - np.sqrt(np.maximum(total, 0.0) / count)
+    return np.where((mean > 0) & (mean < 1), result, 0.0)
+
+
+def _distance(ratio: FloatArray, mean: FloatArray) -> FloatArray:
+    below = np.square((mean - ratio) / mean)
+    above = np.square((ratio - mean) / (1.0 - mean))
+    return np.where(ratio < mean, below, above)
+
+
+def binpack(old: FloatArray, new: FloatArray, use: FloatArray, *, wanted: float) -> FloatArray:
+    """How far the variation of the use of all nodes is from the wanted one, after one changes from `old` to `new`.
+
+    All have a column for each resource and numbers from 0 to 1: `use` a row for each node, `old` and `new` for each
+    change.
+    """
+    count, shift = len(use), use.mean(axis=0)
+    centred = use - shift
+    sum_of_all, products = centred.sum(axis=0), centred.T @ centred
+    old, new = old - shift, new - shift
+    mean = (sum_of_all + new - old) / count
+    # mean' C mean, without the matrix of each change: C = (products - old old' + new new') / count - mean mean'
+    full = mean + shift
+    spread = np.einsum("ki,ij,kj->k", full, products, full)
+    spread += np.square(np.einsum("ki,ki->k", full, new)) - np.square(np.einsum("ki,ki->k", full, old))
+    spread = spread / count - np.square(np.einsum("ki,ki->k", full, mean))
+    return np.abs(_coefficient(spread, np.einsum("ki,ki->k", full, full)) - wanted)
+
+
+def variation(mean: FloatArray, covariance: FloatArray) -> float:
+    """The multivariate coefficient of variation; 0 if either part is 0."""
+    return float(_coefficient(np.array([mean @ covariance @ mean]), np.array([mean @ mean]))[0])
+
+
+def _coefficient(spread: FloatArray, square: FloatArray) -> FloatArray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where((square > 0) & (spread > 0), np.sqrt(np.maximum(spread, 0.0)) / square, 0.0)
+
+
+def _variation_of_demand(history: History, capacity: FloatArray) -> float:
+    """The variation of what pods request, in parts of a mean node. A resource that no node has does not count."""
+    has = capacity > 0
+    counts = has.sum(axis=0)
+    kept = counts > 0
+    if not kept.any():
+        return 0.0
+    mean_node = capacity.sum(axis=0)[kept] / counts[kept]
+    m = history.m[kept] / mean_node
+    second = history.M[np.ix_(kept, kept)] / np.outer(mean_node, mean_node)
+    return variation(m, second - np.outer(m, m))
+
+
+def _ratio(used: FloatArray, capacity: FloatArray) -> FloatArray:
+    """The use; where there is no capacity, 0 if nothing is used, else 1."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(capacity > 0, used / capacity, np.where(used > 0, 1.0, 0.0))
+
+
+def _prime_ratio(used: FloatArray, capacity: FloatArray) -> FloatArray:
+    """The use of the prime resource; a node without this resource is full."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(capacity > 0, used / capacity, 1.0)
+
+
+def _unit(resource: str) -> float:
+    if resource == "memory":
+        return MEBI
+    return GIBI if resource == "ephemeral-storage" else 1.0
+
+
+def read_pigeon_cfg(text: str, environment: Mapping[str, str]) -> tuple[dict[str, Any], Sequence[str]]:
+    """The options in `pigeon.cfg` and in the environment of the original, and what is wrong with them.
+
+    What is wrong has no effect. Lines are `key = value`; `#` begins a comment. `POLICY_OBJECTIVE` and `NUM_RESOURCES`
+    of the environment count before the file.
+    """
+    options: dict[str, Any] = {}
+    problems: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        key, equals, value = (part.strip() for part in line.split("#", 1)[0].partition("="))
+        where = f"pigeon.cfg, line {number}"
+        if not key and not equals:
+            continue
+        if not equals:
+            problems.append(f"{where}: {key[:100]!r} must be KEY = VALUE")
+        elif key == "policyObjective":
+            _set_objective(options, problems, where, value)
+        elif key == "policyResourceIndex":
+            if (index := _number(problems, where, value, range(len(RESOURCES)))) is not None:
+                options["prime"] = index
+        else:
+            problems.append(f"{where}: {key[:100]!r} is not known")
+    if "POLICY_OBJECTIVE" in environment:
+        _set_objective(options, problems, "POLICY_OBJECTIVE", environment["POLICY_OBJECTIVE"].strip())
+    if "NUM_RESOURCES" in environment:
+        count = _number(problems, "NUM_RESOURCES", environment["NUM_RESOURCES"].strip(), range(1, len(RESOURCES) + 1))
+        if count is not None:
+            options["resources"] = list(RESOURCES[:count])
+    counted = len(options.get("resources", PigeonOptions().resources))
+    if options.get("prime", 0) >= counted:
+        problems.append(f"policyResourceIndex = {options.pop('prime')}: only {counted} resources count (NUM_RESOURCES)")
+    return options, problems
+
+
+def _set_objective(options: dict[str, Any], problems: list[str], where: str, value: str) -> None:
+    if value in set(Objective):
+        options["objective"] = value
+    else:
+        problems.append(f"{where}: {value[:100]!r} must be one of {', '.join(Objective)}")
+
+
+def _number(problems: list[str], where: str, value: str, allowed: range) -> int | None:
+    if value.isascii() and value.isdigit() and len(value) < 10 and int(value) in allowed:
+        return int(value)
+    problems.append(f"{where}: {value[:100]!r} must be a number from {allowed[0]} to {allowed[-1]}")
+    return None

@@ -1,0 +1,331 @@
+"""The agent `pigeon-holing`, by the vectors of its objectives."""
+
+import math
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tas.agent import FloatArray, Placed
+from tas.agents.pigeon import (
+    MAX_UIDS,
+    MEBI,
+    RESOURCES,
+    History,
+    Objective,
+    Pigeon,
+    PigeonOptions,
+    consolidation,
+    read_pigeon_cfg,
+    variation,
+)
+from tas.errors import InvalidInputError
+from tests.unit.tas.agents.nodes import Nodes, pod
+
+nan = math.nan
+N3 = [((4000, 8192), (1000, 2048)), ((4000, 8192), (2000, 4096)), ((4000, 8192), (3000, 6144))]
+CPU3 = [((4000,), (1000,)), ((4000,), (2000,)), ((4000,), (3000,))]
+EMPTY3 = [((4000, 8192), (0, 0))] * 3
+NEAR = [((4000, 8192), (1000, 2048)), ((4000, 8192), (1001, 2048))]
+MIXED = [((16000, 65536), (4000, 16384)), ((8000, 32768), (1000, 28000)), ((2000, 4096), (1500, 1024))]
+X4 = [
+    ((8000, 16384, 110, 4), (2000, 4096, 10, 1)),
+    ((8000, 16384, 110, 4), (4000, 8192, 20, 3)),
+    ((8000, 16384, 110, 0), (1000, 2048, 5, 0)),
+]
+BALANCE, CONSOLIDATE, BINPACK = Objective.LOAD_BALANCE, Objective.CONSOLIDATE, Objective.BINPACK
+
+VECTORS: list[tuple[Any, ...]] = [
+    # name, objective, prime resource, nodes, demand, earlier demands; objective after each placement, scores
+    ("G1", BALANCE, 0, N3, (500, 512), [], [0.155902, 0.212459, 0.256851], [10, 5, 1]),
+    ("G2", BALANCE, 1, N3, (500, 512), [], [0.179215, 0.206239, 0.230112], [10, 5, 1]),
+    ("G3", CONSOLIDATE, 0, N3, (500, 512), [], [0.679998, 0.579837, 0.475664], [1, 5, 10]),
+    ("G4", BALANCE, 0, N3, (1500, 512), [], [0.102062, 0.270031, nan], [10, 1, 0]),
+    ("G5", BALANCE, 0, N3, (9999, 1), [], [nan, nan, nan], [0, 0, 0]),
+    ("G6", BALANCE, 0, EMPTY3, (500, 512), [], [0.058926] * 3, [10, 10, 10]),
+    ("G7", BINPACK, 0, N3, (1000, 2048), [(1000, 2048)] * 5, [0.202031, 0.404061, 0.534522], [10, 5, 1]),
+    (
+        "G8",
+        BINPACK,
+        0,
+        N3,
+        (500, 512),
+        [(100, 128), (2000, 4096), (100, 128), (2000, 4096)],
+        [0.673506, 0.594803, 0.529416],
+        [1, 6, 10],
+    ),
+    ("G9", BINPACK, 0, CPU3, (500,), [(250,), (1000,)], [0.246703, 0.142290, 0.060337], [1, 6, 10]),
+    ("G10", BALANCE, 0, MIXED, (250, 1024), [], [0.267710, 0.260625, 0.328084], [9, 10, 1]),
+    ("G11", BINPACK, 0, X4, (1000, 2048, 1, 1), [(500, 1024, 1, 0)], [0.057589, 0.152376, nan], [10, 1, 0]),
+    ("G12", BALANCE, 0, NEAR, (500, 512), [], [0.062375, 0.062625], [10, 1]),
+    ("G13", CONSOLIDATE, 0, [((4000,), (4000,)), ((4000,), (3000,))], (1000,), [], [nan, 0.0], [0, 10]),
+]
+
+
+def in_bytes(amounts: Sequence[float]) -> list[float]:
+    return [amount * (MEBI if number == 1 else 1.0) for number, amount in enumerate(amounts)]
+
+
+def requests(amounts: Sequence[float]) -> dict[str, float]:
+    return dict(zip(RESOURCES, in_bytes(amounts), strict=False))
+
+
+def nodes_of(nodes: Sequence[tuple[Sequence[float], Sequence[float]]], cluster: Nodes | None = None) -> Nodes:
+    count = len(nodes[0][0])
+    rows = [[in_bytes(each[kind]) for each in nodes] for kind in (0, 1)]
+    capacity, used = ({name: [row[at] for row in kind] for at, name in enumerate(RESOURCES[:count])} for kind in rows)
+    return Nodes(len(nodes), allocatable=capacity, requested={"pods": [0.0] * len(nodes)} | used, cluster=cluster)
+
+
+def points(values: FloatArray) -> list[int]:
+    return [math.floor(10 * value + 0.5) for value in values]
+
+
+def original(objective: Objective, prime: int, resources: int, **changes: Any) -> Pigeon:
+    changes = {"candidates_only": True} | changes
+    return Pigeon(PigeonOptions(objective=objective, prime=prime, resources=RESOURCES[:resources], **changes))
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=itemgetter(0))
+def test_vector(vector: Any) -> None:
+    """The objective after each placement, and the scores."""
+    _, objective, prime, nodes, demand, earlier, expected, scores = vector
+    agent = original(objective, prime, len(demand))
+    for each in earlier:
+        agent.score(pod(**requests(each)), nodes_of(nodes))
+    found = agent.score(pod(**requests(demand)), nodes_of(nodes))
+    assert found.terms["objective"].tolist() == pytest.approx(expected, abs=1e-5, nan_ok=True)
+    assert points(found.values) == scores
+    assert found.known.all()
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=itemgetter(0))
+def test_vector_by_the_definition(vector: Any) -> None:
+    """Each trial evaluated over all nodes, as the original does, gives what the changed sums give."""
+    _, objective, prime, nodes, demand, _, _, _ = vector
+    agent = original(objective, prime, len(demand))
+    found = agent.score(pod(**requests(demand)), nodes_of(nodes)).terms["objective"]
+
+    def after(placed: int, node: int, used: Sequence[float]) -> list[float]:
+        return [u + d for u, d in zip(used, demand, strict=True)] if node == placed else list(used)
+
+    for number in range(len(nodes)):
+        use = np.array(
+            [
+                [
+                    (1.0 if at == prime and objective is not BINPACK else float(u > 0)) if c == 0 else u / c
+                    for at, (c, u) in enumerate(
+                        zip(capacity, np.add(used, demand) if node == number else used, strict=True)
+                    )
+                ]
+                for node, (capacity, used) in enumerate(nodes)
+            ]
+        )
+        if np.isnan(found[number]):
+            continue
+        if objective is BALANCE:
+            expected = float(np.std(use[:, prime]))
+        elif objective is CONSOLIDATE:
+            expected = _consolidation(use[:, prime])
+        else:
+            use = np.clip(use, 0, 1)
+            expected = abs(variation(use.mean(axis=0), np.cov(use.T, bias=True).reshape(len(demand), -1)))
+        assert float(found[number]) == pytest.approx(expected, abs=1e-9)
+
+
+def _consolidation(use: FloatArray) -> float:
+    a = float(use.mean())
+    if not 0 < a < 1:
+        return 0.0
+    d = [(a - x) / a if x < a else (x - a) / (1 - a) for x in use.tolist()]
+    return 1 - math.sqrt(sum(each * each for each in d) / len(d))
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=12), st.data())
+def test_consolidation_by_the_definition(use: list[float], data: st.DataObject) -> None:
+    """With any node changed to any use."""
+    number = data.draw(st.integers(0, len(use) - 1))
+    new = data.draw(st.floats(use[number], 1.2))
+    changed = [*use[:number], new, *use[number + 1 :]]
+    found = consolidation(np.array([use[number]]), np.array([new]), np.array(use))
+    expected = _consolidation(np.array(changed))
+    if 1e-6 < np.mean(changed) < 1 - 1e-6:
+        assert float(found[0]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_demand_history_is_an_average_and_then_exponential() -> None:
+    history = History(1)
+    for value in [1.0] * 100 + [101.0]:
+        history.add(np.array([value]))
+    assert (history.n, history.m[0], history.M[0, 0]) == (100, pytest.approx(2), pytest.approx(103))
+
+
+PUBLISHED = [
+    ([0.271, 0.198, 0.500], [[0.032, 0.021, 0.073], [0.021, 0.016, 0.047], [0.073, 0.047, 0.167]], 0.760545),
+    ([0.300, 0.218, 0.566], [[0.033, 0.022, 0.073], [0.022, 0.017, 0.049], [0.073, 0.049, 0.166]], 0.679205),
+]
+
+
+@pytest.mark.parametrize(("mean", "covariance", "expected"), PUBLISHED)
+def test_the_published_variation(mean: list[float], covariance: list[list[float]], expected: float) -> None:
+    assert variation(np.array(mean), np.array(covariance)) == pytest.approx(expected, abs=1e-6)
+
+
+@given(st.floats(0.01, 100.0))
+def test_the_variation_does_not_depend_on_a_common_scale(scale: float) -> None:
+    """If all resources are scaled alike, mean and covariance are as well; the coefficient is of order 0."""
+    mean, covariance = np.array(PUBLISHED[0][0]), np.array(PUBLISHED[0][1])
+    assert variation(mean * scale, covariance * scale**2) == pytest.approx(variation(mean, covariance))
+
+
+def test_defects_p1_p2_resources_have_names_and_one_unit() -> None:
+    """A card of a vendor counts by its name, and storage in GiB on both sides."""
+    agent = Pigeon(PigeonOptions(objective=BALANCE, resources=("example.com/gpu", "ephemeral-storage"), prime=0))
+    allocatable = {"example.com/gpu": [4.0, 4.0], "ephemeral-storage": [2.0**40, 2.0**40]}
+    used = {"example.com/gpu": [3.0, 4.0], "ephemeral-storage": [0.0, 0.0], "pods": [0.0, 0.0]}
+    demand = pod(**{"example.com/gpu": 1.0, "ephemeral-storage": 2.0**39})
+    found = agent.score(demand, Nodes(2, allocatable=allocatable, requested=used))
+    assert np.isfinite(found.terms["objective"]).tolist() == [True, False]
+
+
+def test_defect_p3_an_unknown_node_is_not_an_empty_one() -> None:
+    """Neither as a candidate, nor among the nodes of the objective."""
+    known = nodes_of(N3)
+    lost = Nodes(
+        4,
+        allocatable={"cpu": [4000.0] * 3 + [nan], "memory": [8192 * MEBI] * 3 + [nan]},
+        requested={
+            "cpu": [1000.0, 2000.0, 3000.0, nan],
+            "memory": [2048 * MEBI, 4096 * MEBI, 6144 * MEBI, nan],
+            "pods": [0.0, 0.0, 0.0, nan],
+        },
+    )
+    agent = Pigeon(PigeonOptions(objective=BALANCE))
+    expected, found = (agent.score(pod(cpu=500.0), nodes) for nodes in (known, lost))
+    assert found.known.tolist() == [True, True, True, False]
+    assert found.values[:3].tolist() == expected.values.tolist()
+
+
+def test_defect_p4_the_history_is_of_the_objective_in_force() -> None:
+    """The environment selects the objective, whatever the file says."""
+    options, problems = read_pigeon_cfg("policyObjective = LOAD_BALANCE\n", {"POLICY_OBJECTIVE": "A_BINPACK"})
+    assert (options, problems) == ({"objective": "A_BINPACK"}, [])
+    agent = Pigeon(PigeonOptions(objective=Objective(options["objective"])))
+    for cpu in (100.0, 2000.0):
+        agent.observe(Placed(uid=f"{cpu}", node="n", at=0.0, requests={"cpu": cpu, "memory": 1024 * MEBI}))
+    values = agent.score(pod(cpu=500.0, memory=512 * MEBI), nodes_of(N3)).values
+    assert len(set(values.tolist())) == 3
+
+
+def test_defect_p5_a_small_difference_is_a_small_difference() -> None:
+    """1 millicore is 10 versus 1 for the original (G12)."""
+    found = Pigeon(PigeonOptions(objective=BALANCE)).score(pod(cpu=500.0, memory=512 * MEBI), nodes_of(NEAR))
+    assert points(found.values) == [10, 10]
+    assert found.values[0] > found.values[1]
+
+
+def test_defect_p6_the_objective_is_of_all_nodes_and_a_pod_counts_once() -> None:
+    """The scheduler may ask for some nodes only, and again for the same pod."""
+    agent = Pigeon(PigeonOptions(objective=BALANCE))
+    whole = nodes_of(N3)
+    some = nodes_of(N3[:2], cluster=whole)
+    demand = pod(cpu=500.0, memory=512 * MEBI)
+    assert (
+        agent.score(demand, some).terms["objective"].tolist()
+        == agent.score(demand, whole).terms["objective"].tolist()[:2]
+    )
+    state = agent.snapshot()
+    assert state["n"] == 0
+    for _ in range(3):
+        agent.observe(Placed(uid="u", node="n0", at=0.0, requests={"cpu": 500.0}))
+    assert agent.snapshot()["n"] == 1
+
+
+def test_defect_p8_nodes_that_differ_by_little_keep_their_digits() -> None:
+    """And a resource that no node has does not count."""
+    nodes = [((1e9, 8192, 0, 0), (999_999_000 + number, 4096, 0, 0)) for number in range(3)]
+    agent = original(BALANCE, 0, 2)
+    found = agent.score(pod(cpu=1.0), nodes_of([(c[:2], u[:2]) for c, u in nodes])).terms["objective"]
+    assert 0 < found[2] - found[1] < 1e-8
+    agent = Pigeon(PigeonOptions(resources=("cpu", "memory", "gpu")))
+    without = nodes_of([((*c, 0, 0), (*u, 0, 0)) for c, u in N3])
+    assert np.isfinite(agent.score(pod(cpu=1.0), without).values).all()
+
+
+def test_defect_p9_the_limits_of_consolidation() -> None:
+    """All empty before, or all full after: no division by 0."""
+    agent = original(CONSOLIDATE, 0, 1)
+    empty, full = [((1000,), (0,))] * 2, [((1000,), (1000,)), ((1000,), (990,))]
+    for nodes in (empty, full):
+        found = agent.score(pod(cpu=10.0), nodes_of(nodes))
+        assert np.isfinite(found.values).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "options", "problem"),
+    [
+        ("# comment\n policyObjective =  LOAD_BALANCE  \n", {}, {"objective": "LOAD_BALANCE"}, ""),
+        (
+            "policyObjective=CONSOLIDATE # full nodes\npolicyResourceIndex=1",
+            {},
+            {"objective": "CONSOLIDATE", "prime": 1},
+            "",
+        ),
+        ("policyObjective = LOAD", {}, {}, "pigeon.cfg, line 1: 'LOAD' must be one of A_BINPACK, "),
+        ("\n\npolicyResourceIndex = -1", {}, {}, "pigeon.cfg, line 3: '-1' must be a number from 0 to 4"),
+        ("policyResourceIndex = 4", {}, {}, "policyResourceIndex = 4: only 2 resources count (NUM_RESOURCES)"),
+        ("policyResourceIndex = 4", {"NUM_RESOURCES": "5"}, {"prime": 4, "resources": list(RESOURCES)}, ""),
+        ("x = 1", {}, {}, "pigeon.cfg, line 1: 'x' is not known"),
+        ("just text", {}, {}, "pigeon.cfg, line 1: 'just text' must be KEY = VALUE"),
+        ("", {"NUM_RESOURCES": "6"}, {}, "NUM_RESOURCES: '6' must be a number from 1 to 5"),
+        ("", {"POLICY_OBJECTIVE": "x" * 1000}, {}, "POLICY_OBJECTIVE: 'xxx"),
+    ],
+)
+def test_defect_p10_the_file_of_the_original(
+    text: str, environment: dict[str, str], options: dict[str, Any], problem: str
+) -> None:
+    """A blank at the end has no effect, and what is wrong is named."""
+    found, problems = read_pigeon_cfg(text, environment)
+    assert found == options
+    assert [each.startswith(problem) for each in problems] == ([True] if problem else [])
+    assert all(len(each) < 200 for each in problems)
+    PigeonOptions(**found)
+
+
+def test_what_was_learned_is_restored() -> None:
+    first, second = (Pigeon(PigeonOptions()) for _ in range(2))
+    for number in range(MAX_UIDS + 5):
+        first.observe(Placed(uid=str(number), node="n", at=0.0, requests={"cpu": float(number), "memory": 2 * MEBI}))
+    state = first.snapshot()
+    assert len(state["uids"]) == MAX_UIDS
+    second.restore(state)
+    for agent in (first, second):
+        agent.observe(Placed(uid="7000", node="n", at=0.0, requests={"cpu": 5.0}))  # is counted already
+        agent.observe(Placed(uid="new", node="n", at=0.0, requests={"cpu": 5.0}))
+    assert first.snapshot() == second.snapshot()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"resources": ["cpu"]},
+        {"m": [1.0]},
+        {"m": [1.0, nan]},
+        {"M": [[1.0], [2.0]]},
+        {"n": 101},
+        {"uids": [1]},
+        {"M": "x"},
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
+    agent = Pigeon(PigeonOptions())
+    agent.observe(Placed(uid="u", node="n", at=0.0, requests={"cpu": 500.0}))
+    before = agent.snapshot()
+    with pytest.raises(InvalidInputError, match="pigeon-holing"):
+        agent.restore({**before, **change})
+    assert agent.snapshot() == before
