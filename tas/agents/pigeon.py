@@ -13,7 +13,7 @@ O(nodes · resources²) for a request. The original evaluates all nodes again fo
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
@@ -342,51 +342,3 @@ def _unit(resource: str) -> float:
     if resource == "memory":
         return MEBI
     return GIBI if resource == "ephemeral-storage" else 1.0
-
-
-def read_pigeon_cfg(text: str, environment: Mapping[str, str]) -> tuple[dict[str, Any], Sequence[str]]:
-    """The options in `pigeon.cfg` and in the environment of the original, and what is wrong with them.
-
-    What is wrong has no effect. Lines are `key = value`; `#` begins a comment. `POLICY_OBJECTIVE` and `NUM_RESOURCES`
-    of the environment count before the file.
-    """
-    options: dict[str, Any] = {}
-    problems: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        key, equals, value = (part.strip() for part in line.split("#", 1)[0].partition("="))
-        where = f"pigeon.cfg, line {number}"
-        if not key and not equals:
-            continue
-        if not equals:
-            problems.append(f"{where}: {key[:100]!r} must be KEY = VALUE")
-        elif key == "policyObjective":
-            _set_objective(options, problems, where, value)
-        elif key == "policyResourceIndex":
-            if (index := _number(problems, where, value, range(len(RESOURCES)))) is not None:
-                options["prime"] = index
-        else:
-            problems.append(f"{where}: {key[:100]!r} is not known")
-    if "POLICY_OBJECTIVE" in environment:
-        _set_objective(options, problems, "POLICY_OBJECTIVE", environment["POLICY_OBJECTIVE"].strip())
-    if "NUM_RESOURCES" in environment:
-        count = _number(problems, "NUM_RESOURCES", environment["NUM_RESOURCES"].strip(), range(1, len(RESOURCES) + 1))
-        if count is not None:
-            options["resources"] = list(RESOURCES[:count])
-    counted = len(options.get("resources", PigeonOptions().resources))
-    if options.get("prime", 0) >= counted:
-        problems.append(f"policyResourceIndex = {options.pop('prime')}: only {counted} resources count (NUM_RESOURCES)")
-    return options, problems
-
-
-def _set_objective(options: dict[str, Any], problems: list[str], where: str, value: str) -> None:
-    if value in set(Objective):
-        options["objective"] = value
-    else:
-        problems.append(f"{where}: {value[:100]!r} must be one of {', '.join(Objective)}")
-
-
-def _number(problems: list[str], where: str, value: str, allowed: range) -> int | None:
-    if value.isascii() and value.isdigit() and len(value) < 10 and int(value) in allowed:
-        return int(value)
-    problems.append(f"{where}: {value[:100]!r} must be a number from {allowed[0]} to {allowed[-1]}")
-    return None
