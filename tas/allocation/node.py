@@ -76,7 +76,7 @@ def allocated(
         capacity=dict(sorted(capacity.items())),
         allocatable=dict(sorted(allocatable.items())),
         requested=dict(sorted((summed(each.requests for each in readable) | {PODS: len(pods)}).items())),
-        limited=dict(sorted(summed(each.limits for each in readable).items())),
+        limited=dict(sorted(summed(each.bounds() for each in readable).items())),
         unreadable=len(pods) - len(readable),
         recent=tuple(recent[:MAX_RECENT]),
     )

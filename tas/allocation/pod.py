@@ -58,21 +58,23 @@ class PodResources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodTotals(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
-    """What a pod requests, and its limits: sorted pairs of resource and amount.
-
-    A limit below the request counts as the request, as does a missing limit.
-    """
+    """What a pod requests, and its limits: sorted pairs of resource and amount."""
 
     requests: tuple[tuple[str, int], ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
+
+    def bounds(self) -> tuple[tuple[str, int], ...]:
+        """The limits, where one below the request, or none, counts as the request."""
+        limits = dict(self.limits)
+        at_least = {resource: max(limits.get(resource, 0), amount) for resource, amount in self.requests}
+        return tuple((limits | at_least).items())
 
 
 def pod_totals(pod: PodResources) -> PodTotals:
     """The totals of a pod. Raises InvalidInputError for a quantity that cannot be read or is negative."""
     requests = _total(pod, lambda each: each.requests, "requests")
     limits = _total(pod, lambda each: each.limits, "limits")
-    at_least = {resource: max(limits.get(resource, 0), amount) for resource, amount in requests.items()}
-    return PodTotals(requests=tuple(sorted(requests.items())), limits=tuple(sorted((limits | at_least).items())))
+    return PodTotals(requests=tuple(sorted(requests.items())), limits=tuple(sorted(limits.items())))
 
 
 def _total(pod: PodResources, of: Callable[[ContainerResources], Quantities], field: str) -> dict[str, int]:

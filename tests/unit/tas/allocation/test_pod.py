@@ -77,7 +77,8 @@ def test_a_limit_is_at_least_the_request() -> None:
     """Also if there is none; the overhead is added to limits that there are."""
     small = container("2", limits={"cpu": "1", "memory": "1Gi", "example.com/card": "1"})
     totals = pod_totals(PodResources(containers=(small,), overhead={"cpu": "1", "memory": "1"}))
-    assert dict(totals.limits) == {"cpu": 3000, "memory": 2**30 + 1, "example.com/card": 1}
+    assert dict(totals.limits) == {"cpu": 2000, "memory": 2**30 + 1, "example.com/card": 1}
+    assert dict(totals.bounds()) == {"cpu": 3000, "memory": 2**30 + 1, "example.com/card": 1}
     assert dict(totals.requests) == {"cpu": 3000, "memory": 1}
 
 

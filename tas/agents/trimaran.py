@@ -1,0 +1,282 @@
+"""The agents `target-load`, `risk-balance`, `low-risk-overcommit` and `peaks`, as the Trimaran plugins decide.
+
+Restated from their published formulas. What is different from upstream: pods that no sample shows yet count for all of
+them; a node that a pod overloads, or of which nothing is known, is never the best node of `peaks`; metrics are compared
+to the capacity that they measure.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import msgspec
+import numpy as np
+
+from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Needs, PodDemand, Scores
+from tas.agents.beta import beta_cdf
+from tas.agents.safe import LARGEST_SPREAD, evenness
+from tas.agents.usage import CPU, MEMORY, Base, Usage, load
+
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Percent = Annotated[float, msgspec.Meta(gt=0, lt=100)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+def _metrics(*usages: tuple[Usage, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for found in usages for each in found for name in each.metrics()))
+
+
+class TargetLoadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `target-load`.
+
+    Attributes:
+        target: The wanted use of cpu in percent.
+        default_request: The millicores that a container without request and limit is expected to use.
+        multiplier: How much more than its request a pod is expected to use, if it has no limit.
+        cpu: The metrics of cpu; of each node the first with a known mean counts.
+    """
+
+    target: Percent = 40.0
+    default_request: NotNegative = 1000.0
+    multiplier: NotNegative = 1.5
+    cpu: tuple[Usage, ...] = CPU
+
+
+class TargetLoad(Agent):
+    """Prefers nodes whose use of cpu comes near to the target with the pod, and then those with less use."""
+
+    Options: ClassVar[type[TargetLoadOptions]] = TargetLoadOptions
+    missing: ClassVar[Missing] = Missing.WORST
+
+    def __init__(self, options: TargetLoadOptions) -> None:
+        self._options = options
+
+    @property
+    def needs(self) -> Needs:
+        """Use and capacity of cpu."""
+        return Needs(metrics=_metrics(self._options.cpu), allocations=True, pod=True)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        """From the predicted use: it rises up to the target, and falls from there to 0 at 100 %."""
+        found = load(nodes, "cpu", self._options.cpu, base=Base.CAPACITY)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            predicted = 100.0 * (found.mean + self._expected(pod) / found.size)
+        predicted = np.where(found.known, predicted, 0.0)
+        values = target_load(predicted, self._options.target)
+        return Scores(values=values, known=found.known, terms={"cpu predicted": predicted})
+
+    def _expected(self, pod: PodDemand) -> float:
+        """The millicores that the pod is expected to use: its limit, else its request and a part more."""
+        request, limit = pod.requests.get("cpu", 0.0), pod.limits.get("cpu", 0.0)
+        if limit > 0 and limit >= request:  # else a container has no limit
+            return limit
+        return request * self._options.multiplier if request > 0 else self._options.default_request
+
+
+def target_load(predicted: FloatArray, target: float) -> FloatArray:
+    """The score, 0 to 1, of a predicted use in percent."""
+    rising = (100.0 - target) * predicted / target + target
+    falling = target * (100.0 - predicted) / (100.0 - target)
+    score = np.where(predicted > target, falling, rising) / 100.0
+    return np.where(predicted > 100.0, 0.0, np.clip(score, 0.0, 1.0))
+
+
+class RiskBalanceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `risk-balance`.
+
+    Attributes:
+        margin: How much the deviation counts.
+        sensitivity: The root of the deviation: 2 is the square root, and 0 ignores a deviation below 1.
+        base: To which amount of a node use and requests are compared.
+        cpu: The metrics of cpu; of each node the first with a known mean counts.
+        memory: The metrics of memory.
+    """
+
+    margin: NotNegative = 1.0
+    sensitivity: NotNegative = 1.0
+    base: Base = Base.CAPACITY
+    cpu: tuple[Usage, ...] = CPU
+    memory: tuple[Usage, ...] = MEMORY
+
+
+class RiskBalance(Agent):
+    """Prefers nodes whose use is low and calm, as `safe-balance`, with Trimaran's defaults."""
+
+    Options: ClassVar[type[RiskBalanceOptions]] = RiskBalanceOptions
+    missing: ClassVar[Missing] = Missing.WORST
+
+    def __init__(self, options: RiskBalanceOptions) -> None:
+        self._options = options
+
+    @property
+    def needs(self) -> Needs:
+        """Use and capacity of cpu and memory."""
+        return Needs(metrics=_metrics(self._options.cpu, self._options.memory), allocations=True, pod=True)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        """The score of the worse of the known resources."""
+        options, count = self._options, len(nodes.names)
+        worst, anything = np.ones(count), np.zeros(count, dtype=np.bool_)
+        terms: dict[str, FloatArray] = {}
+        for resource, usages in (("cpu", options.cpu), ("memory", options.memory)):
+            if not usages:
+                continue
+            found = load(nodes, resource, usages, base=options.base)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                share = pod.requests.get(resource, 0.0) / found.size
+            mu = np.where(found.known, np.clip(np.minimum(found.mean, 1.0) + share, 0.0, 1.0), 0.0)
+            sigma = np.clip(found.std, 0.0, 1.0)
+            value = evenness(mu, sigma, margin=options.margin, sensitivity=options.sensitivity)
+            worst = np.where(found.known, np.minimum(worst, value), worst)
+            anything |= found.known
+            terms |= {f"{resource} mean": mu, f"{resource} deviation": sigma}
+        return Scores(values=worst, known=anything, terms=terms)
+
+
+class LowRiskOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `low-risk-overcommit`.
+
+    Attributes:
+        window: Over how many measurements a deviation is smoothed: it is larger by the root of this.
+        limit_weights: How much the risk of limits counts for each resource, against the risk of the load.
+        cpu: The metrics of cpu; of each node the first with a known mean counts.
+        memory: The metrics of memory.
+    """
+
+    window: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5
+    limit_weights: Mapping[str, Part] = {}
+    cpu: tuple[Usage, ...] = CPU
+    memory: tuple[Usage, ...] = MEMORY
+
+
+class LowRisk(Agent):
+    """Prefers nodes with a low risk that containers which use more than they request meet a full node."""
+
+    Options: ClassVar[type[LowRiskOptions]] = LowRiskOptions
+    missing: ClassVar[Missing] = Missing.WORST
+
+    def __init__(self, options: LowRiskOptions) -> None:
+        self._options = options
+
+    @property
+    def needs(self) -> Needs:
+        """Use, capacity, requests and limits of cpu and memory."""
+        return Needs(metrics=_metrics(self._options.cpu, self._options.memory), allocations=True, pod=True)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        """1 - the larger risk of the resources."""
+        options, count = self._options, len(nodes.names)
+        worst, anything = np.zeros(count), np.zeros(count, dtype=np.bool_)
+        terms: dict[str, FloatArray] = {}
+        for resource, usages in (("cpu", options.cpu), ("memory", options.memory)):
+            if not usages:
+                continue
+            by_limits, by_load, known = self._risks(pod, nodes, resource, usages)
+            weight = options.limit_weights.get(resource, 0.5)
+            risk = np.clip(weight * by_limits + (1.0 - weight) * by_load, 0.0, 1.0)
+            worst = np.where(known, np.maximum(worst, risk), worst)
+            anything |= known
+            terms |= {f"{resource} risk of limits": by_limits, f"{resource} risk of load": by_load}
+        return Scores(values=1.0 - worst, known=anything, terms=terms)
+
+    def _risks(
+        self, pod: PodDemand, nodes: Candidates, resource: str, usages: tuple[Usage, ...]
+    ) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """The risk by limits and by load of each node, and where requests and limits are known."""
+        found = load(nodes, resource, usages, base=Base.CAPACITY)
+        size, requested, limited = found.size, nodes.requested(resource), nodes.limited(resource)
+        known = np.isfinite(size) & (size > 0) & np.isfinite(requested) & np.isfinite(limited)
+        size = np.where(known, size, 1.0)
+        requested, limited = np.where(known, requested, 0.0), np.where(known, limited, 0.0)
+        request = pod.requests.get(resource, 0.0)
+        limit = max(pod.limits.get(resource, 0.0), request)
+        by_limits = limit_risk(size, np.minimum(requested + request, size), limited + limit)
+        sigma = np.minimum(found.std * np.sqrt(self._options.window), 1.0)
+        mean = np.clip(np.where(found.known, found.mean, 0.0), 0.0, 1.0)
+        by_load = load_risk(mean, sigma, np.minimum(requested, size) / size, limited / size)
+        return by_limits, np.where(found.known, by_load, 0.0), known
+
+
+def limit_risk(size: FloatArray, requested: FloatArray, limited: FloatArray) -> FloatArray:
+    """The part of what limits allow beyond requests that the node does not have; 0 if the node has all limits."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        excess = (limited - size) / (limited - requested)
+    return np.where(limited > size, np.clip(np.where(limited > requested, excess, 0.0), 0.0, 1.0), 0.0)
+
+
+def load_risk(mean: FloatArray, sigma: FloatArray, requested: FloatArray, limited: FloatArray) -> FloatArray:
+    """The probability that the use is above what is requested, all as parts of the node.
+
+    If the limits are below the size of the node, the use cannot be above them: then it is the probability under the
+    condition that the use is below the limits.
+    """
+    variance, largest = sigma * sigma, mean * (1.0 - mean)
+    variance = np.minimum(variance, LARGEST_SPREAD * largest)
+    fits = (variance > 0) & (variance < largest)
+    below = np.where((mean == 0) | (mean <= requested), 1.0, 0.0)  # without deviation the use is its mean
+    both = np.where(fits, largest / np.where(fits, variance, 1.0) - 1.0, 1.0)
+    alpha, beta = np.where(fits, mean * both, 1.0), np.where(fits, (1.0 - mean) * both, 1.0)
+    at = np.clip(requested, 0.0, 1.0)
+    below = np.where(fits, beta_cdf(at, alpha, beta), below)
+    bounded = (limited < 1.0) & (requested <= limited)
+    possible = np.where(fits & bounded, beta_cdf(np.clip(limited, 0.0, 1.0), alpha, beta), 0.0)
+    conditional = np.clip(below / np.where(possible > 0, possible, 1.0), 0.0, 1.0)
+    below = np.where(fits & bounded & (possible > 0), conditional, below)
+    return 1.0 - np.where(bounded & (limited == 0), 1.0, below)
+
+
+class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The power of a node in watts at a use of x percent: k0 + k1 · e^(k2 · x)."""
+
+    k0: float = 0.0
+    k1: float
+    k2: float
+
+
+class PeaksOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `peaks`.
+
+    Attributes:
+        models: The power model of each node.
+        default: The power model of all other nodes; without one they are unknown.
+        cpu: The metrics of cpu; of each node the first with a known mean counts.
+    """
+
+    models: Mapping[str, PowerModel] = {}
+    default: PowerModel | None = None
+    cpu: tuple[Usage, ...] = CPU
+
+
+class Peaks(Agent):
+    """Prefers nodes whose power rises least with the pod."""
+
+    Options: ClassVar[type[PeaksOptions]] = PeaksOptions
+    missing: ClassVar[Missing] = Missing.WORST
+
+    def __init__(self, options: PeaksOptions) -> None:
+        self._options = options
+
+    @property
+    def needs(self) -> Needs:
+        """Use and capacity of cpu."""
+        return Needs(metrics=_metrics(self._options.cpu), allocations=True, pod=True)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        """1 for the least rise among nodes with room, 0 for the largest and for a node without room."""
+        found = load(nodes, "cpu", self._options.cpu, base=Base.CAPACITY)
+        models = [self._options.models.get(name, self._options.default) for name in nodes.names]
+        k1, k2 = (
+            np.array([np.nan if model is None else getattr(model, field) for model in models]) for field in ("k1", "k2")
+        )
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            now = 100.0 * found.mean
+            then = now + 100.0 * pod.requests.get("cpu", 0.0) / found.size
+            jump = k1 * (np.exp(k2 * then) - np.exp(k2 * now))
+        known = found.known & np.isfinite(jump)
+        fits = known & (then <= 100.0)
+        values = np.zeros(len(nodes.names))
+        if fits.any():
+            low, high = jump[fits].min(), jump[fits].max()
+            with np.errstate(over="ignore"):
+                span = high - low
+            values[fits] = 1.0 - (jump[fits] / 2 - low / 2) / (span / 2) if 0 < span < np.inf else 1.0
+        return Scores(values=np.clip(values, 0.0, 1.0), known=known, terms={"rise": np.where(known, jump, np.nan)})
