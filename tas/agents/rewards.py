@@ -1,0 +1,157 @@
+"""The agent `rl-priority`: prefers nodes on which pods of the same kind have gone well.
+
+Each run of a container gives a reward from 0 to 1, and the reward of a kind of pods on a node is an exponential mean of
+them. A run that goes on gives 1, one that has ended well 0.5, as nobody knows whether it should have gone on. A run
+that has failed gives 0, but 0.5 if it has failed more than ten minutes after the failure before. A kind that was never
+seen on a node has the reward 1, so that nodes are tried.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from tas.agents.agent import Agent, Candidates, Needs, Outcome, Placed, PodDemand, Result, Rounding, Scores
+from tas.errors import InvalidInputError
+
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+KIND_LABELS = ("podtype", "app", "name")
+"""The labels that name the kind of a pod, as in the original; `app.kubernetes.io/name` comes last."""
+
+MAX_RUNS = 50_000
+"""How many runs are remembered, so that each is counted once."""
+
+MAX_REWARDS = 100_000
+"""How many rewards are kept: those that changed last."""
+
+SNAPSHOT_VERSION = 1
+
+
+class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `rl-priority`.
+
+    Attributes:
+        weight: How much a new reward counts against the mean so far.
+        prior: The reward of a kind on a node where it was never seen.
+        running: The reward of a run that goes on.
+        ended: The reward of a run that has ended well, or that has failed after a long time.
+        failed: The reward of a run that has failed.
+        long_seconds: How long after the end of the run before a failure comes after a long time.
+        labels: The labels that name the kind of a pod: the first that the pod has.
+        forget_seconds: After how long without a new one a reward is forgotten.
+    """
+
+    weight: Part = 0.1
+    prior: Part = 1.0
+    running: Part = 1.0
+    ended: Part = 0.5
+    failed: Part = 0.0
+    long_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600.0
+    labels: tuple[str, ...] = (*KIND_LABELS, "app.kubernetes.io/name")
+    forget_seconds: Annotated[float, msgspec.Meta(gt=0)] = 7 * 86400.0
+
+
+class _Reward(msgspec.Struct, array_like=True):
+    value: Part
+    at: float
+
+
+def kind_of(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """The kind of a pod; empty if it has none: nothing is learned of it."""
+    return next((labels[name] for name in names if labels.get(name)), "")
+
+
+class Rewards(Agent):
+    """Scores nodes by the rewards of the pod's kind."""
+
+    Options: ClassVar[type[RewardOptions]] = RewardOptions
+    original_rounding: ClassVar[Rounding] = Rounding.DOWN
+
+    def __init__(self, options: RewardOptions) -> None:
+        self._options = options
+        self._rewards: OrderedDict[tuple[str, str], _Reward] = OrderedDict()  # by kind and node, the last changed last
+        self._runs: OrderedDict[tuple[str, str, int], str] = OrderedDict()  # what was counted of each run
+
+    @property
+    def needs(self) -> Needs:
+        """How the containers of pods end."""
+        return Needs(outcomes=True)
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        """The reward of the pod's kind on each node; a pod without a kind gives no opinion."""
+        kind = kind_of(pod.labels, self._options.labels)
+        values = np.fromiter((self.reward(kind, name) for name in nodes.names), np.float64, len(nodes.names))
+        return Scores(values=values, known=np.full(len(values), bool(kind)), terms={"reward": values})
+
+    def reward(self, kind: str, node: str) -> float:
+        """The reward of a kind on a node."""
+        known = self._rewards.get((kind, node))
+        return self._options.prior if known is None else known.value
+
+    def observe(self, event: Placed | Outcome) -> None:
+        """Counts the reward of a run: once while the run goes on, and once when the run has ended."""
+        if not isinstance(event, Outcome) or not event.kind:
+            return
+        run = (event.uid, event.container, event.restart)
+        counted = self._runs.get(run)
+        state = str(event.result)
+        if counted is not None and (counted != Result.RUNNING or state == Result.RUNNING):
+            return  # a later end of a run that went on counts, nothing else
+        self._forget(event.at)
+        self._runs[run] = state
+        self._runs.move_to_end(run)
+        while len(self._runs) > MAX_RUNS:
+            self._runs.popitem(last=False)
+        key, weight = (event.kind, event.node), self._options.weight
+        before = self.reward(*key)
+        value = min(max((1.0 - weight) * before + weight * self._reward_of(event), 0.0), 1.0)
+        self._rewards[key] = _Reward(value, event.at)
+        self._rewards.move_to_end(key)
+        while len(self._rewards) > MAX_REWARDS:
+            self._rewards.popitem(last=False)
+
+    def _reward_of(self, event: Outcome) -> float:
+        options = self._options
+        if event.result is Result.RUNNING:
+            return options.running
+        if event.result is Result.SUCCEEDED:
+            return options.ended
+        started, before = event.started, event.previous_finished
+        end = started if event.finished is None else event.finished
+        is_late = before is not None and end is not None and end - before > options.long_seconds
+        return options.ended if is_late else options.failed
+
+    def _forget(self, now: float) -> None:
+        """Drops rewards without a new one for long: names of nodes and kinds do not come to an end."""
+        while self._rewards:
+            key, oldest = next(iter(self._rewards.items()))
+            if now - oldest.at < self._options.forget_seconds:
+                return
+            del self._rewards[key]
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """The rewards and the runs that they count."""
+        return {
+            "version": SNAPSHOT_VERSION,
+            "rewards": [[kind, node, each.value, each.at] for (kind, node), each in self._rewards.items()],
+            "runs": [[*run, state] for run, state in self._runs.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Raises InvalidInputError if the state is of another version or damaged."""
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise InvalidInputError("state of rl-priority", "version", state.get("version"), "is another version")
+        try:
+            found = msgspec.convert(state, _State)
+        except msgspec.ValidationError as error:
+            raise InvalidInputError("state of rl-priority", "body", dict(state), str(error)) from error
+        self._rewards = OrderedDict(((kind, node), _Reward(value, at)) for kind, node, value, at in found.rewards)
+        self._runs = OrderedDict(((uid, container, restart), kept) for uid, container, restart, kept in found.runs)
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True):
+    rewards: Annotated[list[tuple[str, str, Part, float]], msgspec.Meta(max_length=MAX_REWARDS)]
+    runs: Annotated[list[tuple[str, str, int, str]], msgspec.Meta(max_length=MAX_RUNS)]

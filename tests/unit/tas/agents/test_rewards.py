@@ -1,0 +1,180 @@
+"""The agent `rl-priority`, by the vectors of its rewards."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tas.agents.rewards
+from tas.agent import Outcome, PodDemand, Result
+from tas.agents.rewards import RewardOptions, Rewards
+from tas.errors import InvalidInputError
+from tests.unit.tas.agents.nodes import Nodes
+
+FAILED, SUCCEEDED, RUNNING = Result.FAILED, Result.SUCCEEDED, Result.RUNNING
+
+
+def outcome(number: int, result: Result, **fields: Any) -> Outcome:
+    usual: dict[str, Any] = {
+        "uid": f"u{number}",
+        "kind": "web",
+        "node": "n0",
+        "container": "main",
+        "restart": 0,
+        "at": 0.0,
+    }
+    return Outcome(result=result, **(usual | fields))
+
+
+def after(*results: Result, options: RewardOptions | None = None) -> Rewards:
+    agent = Rewards(options or RewardOptions())
+    for number, result in enumerate(results):
+        agent.observe(outcome(number, result))
+    return agent
+
+
+def pod(**labels: str) -> PodDemand:
+    return PodDemand(namespace="n", name="p", uid="u", labels=labels)
+
+
+def score(agent: Rewards, **labels: str) -> list[int]:
+    scores = agent.score(pod(**(labels or {"app": "web"})), Nodes(2))
+    return [math.floor(10 * value) if known else -1 for value, known in zip(scores.values, scores.known, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("failures", "reward", "points"),
+    [
+        pytest.param(1, 0.9, 9, id="R1"),
+        pytest.param(2, 0.81, 8, id="R2"),
+        pytest.param(5, 0.59049, 5, id="R3"),
+        pytest.param(7, 0.4782969, 4, id="R4"),
+        pytest.param(22, 0.098477, 0, id="R5"),
+    ],
+)
+def test_vector_of_failures(failures: int, reward: float, points: int) -> None:
+    agent = after(*[FAILED] * failures)
+    assert agent.reward("web", "n0") == pytest.approx(reward, abs=1e-6)
+    assert score(agent) == [points, 10]
+
+
+@pytest.mark.parametrize(("successes", "reward"), [(1, 0.91), (44, 0.99903), (115, 0.999999)])
+def test_vector_r6_one_failure_and_then_successes(successes: int, reward: float) -> None:
+    assert after(FAILED, *[RUNNING] * successes).reward("web", "n0") == pytest.approx(reward, abs=1e-6)
+
+
+def test_defect_k6_a_node_gets_to_the_best_score_again() -> None:
+    """The original keeps 9 for 116 successes, by rounding to six digits."""
+    agent = after(FAILED, *[RUNNING] * 30)
+    (value, _) = agent.score(pod(app="web"), Nodes(2)).values
+    assert math.floor(10 * value + 0.5) == 10
+
+
+def test_defect_k1_and_vector_r7_a_new_node_is_tried() -> None:
+    """The original begins with 0 there, and so never tries the node."""
+    agent = after(*[RUNNING] * 5)
+    assert agent.reward("web", "new") == 1.0
+    assert after(FAILED, FAILED).reward("web", "new") == 1.0
+
+
+def test_vector_r8_a_kind_that_was_never_seen_has_no_preference() -> None:
+    assert score(after(FAILED), app="other") == [10, 10]
+
+
+def test_defect_k7_a_pod_without_kind_is_no_kind_of_its_own() -> None:
+    """Nothing is learned and nothing is said."""
+    agent = Rewards(RewardOptions())
+    agent.observe(outcome(0, FAILED, kind=""))
+    assert agent.snapshot()["rewards"] == []
+    assert score(agent, other="x") == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "known"), [({"podtype": "web", "app": "x"}, True), ({"name": "web"}, True), ({"app": ""}, False)]
+)
+def test_the_labels_that_name_a_kind(labels: dict[str, str], known: bool) -> None:
+    scores = after(FAILED).score(pod(**labels), Nodes(1))
+    assert scores.known.tolist() == [known]
+    assert not known or scores.values.tolist() == [0.9]
+
+
+@pytest.mark.parametrize(
+    ("finished", "reward"),
+    [
+        pytest.param(50 + 601.0, 0.95, id="after a long time"),
+        pytest.param(50 + 600.0, 0.9, id="soon"),
+        pytest.param(5410.0, 0.95, id="R9"),
+    ],
+)
+def test_defect_k2_and_vector_r9_a_failure_after_a_long_time_counts_half(finished: float, reward: float) -> None:
+    """The original compares seconds of a minute, so it never sees a long time."""
+    agent = Rewards(RewardOptions())
+    agent.observe(outcome(0, FAILED, restart=1, started=finished, finished=finished, previous_finished=50.0))
+    assert agent.reward("web", "n0") == pytest.approx(reward)
+
+
+def test_defect_k3_a_run_counts_once() -> None:
+    """Not for each change of the pod, and again after its end. Each restart is a run of its own."""
+    agent = Rewards(RewardOptions())
+    for result in (FAILED, FAILED, RUNNING, SUCCEEDED):
+        agent.observe(outcome(0, result))
+    assert agent.reward("web", "n0") == pytest.approx(0.9)
+    agent.observe(outcome(0, RUNNING, restart=1))
+    assert agent.reward("web", "n0") == pytest.approx(0.91)
+    agent.observe(outcome(0, RUNNING, restart=1))
+    agent.observe(outcome(0, FAILED, restart=1))
+    assert agent.reward("web", "n0") == pytest.approx(0.819)
+
+
+def test_defect_k7_what_is_not_seen_any_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a time, and above a number."""
+    agent = Rewards(RewardOptions(forget_seconds=100.0))
+    agent.observe(outcome(0, FAILED, node="old", at=0.0))
+    agent.observe(outcome(1, FAILED, node="new", at=99.0))
+    assert len(agent.snapshot()["rewards"]) == 2
+    agent.observe(outcome(2, FAILED, node="new", at=100.0))
+    assert [each[1] for each in agent.snapshot()["rewards"]] == ["new"]
+    monkeypatch.setattr(tas.agents.rewards, "MAX_REWARDS", 3)
+    monkeypatch.setattr(tas.agents.rewards, "MAX_RUNS", 4)
+    for number in range(10):
+        agent.observe(outcome(number, FAILED, node=f"n{number}", at=100.0))
+    state = agent.snapshot()
+    assert [each[1] for each in state["rewards"]] == ["n7", "n8", "n9"]
+    assert len(state["runs"]) == 4
+
+
+RUNS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 2), st.sampled_from(list(Result)), st.floats(0.0, 1e6)), max_size=30
+)
+
+
+def observe(agent: Rewards, runs: Sequence[tuple[int, int, Result, float]]) -> None:
+    for number, restart, result, at in runs:
+        agent.observe(outcome(number, result, restart=restart, node=f"n{number % 2}", at=at, previous_finished=at / 2))
+
+
+@given(RUNS, st.floats(0.0, 1.0))
+def test_a_reward_is_a_part_and_what_comes_again_has_no_effect(
+    runs: list[tuple[int, int, Result, float]], weight: float
+) -> None:
+    agent = Rewards(RewardOptions(weight=weight))
+    observe(agent, runs)
+    assert all(0.0 <= value <= 1.0 for _, _, value, _ in agent.snapshot()["rewards"])
+    again = Rewards(RewardOptions(weight=weight))
+    again.restore(agent.snapshot())
+    observe(again, runs)
+    assert again.snapshot() == agent.snapshot()
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": 0}, {"rewards": [["web", "n0", 1.5, 0.0]]}, {"rewards": [["web"]]}, {"runs": "x"}]
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
+    agent = after(FAILED)
+    before = agent.snapshot()
+    with pytest.raises(InvalidInputError, match="rl-priority"):
+        agent.restore({**before, **change})
+    assert agent.snapshot() == before
