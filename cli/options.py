@@ -1,5 +1,6 @@
 """Commands whose options are made from the settings."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
@@ -9,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from cli import original as original_flags
+from cli.framework import settings_of_environment
 from cli.original import OriginalOption, Translated, translate
 from cli.output import echo
 from cli.settings import Mistake, Setting, Settings, SettingsError, flag, settings_of, variable
@@ -87,7 +89,10 @@ def settings_command(
             # An empty variable counts as absent: deployments often unset a variable so.
             given = {key: text for key, text in given.items() if text} | dict(original.given)
             given |= original_flags.defaults_in_a_pod(command, given, _by_flag(command))
-            settings = _load(command, given, original.mistakes)
+            framework = settings_of_environment(command, os.environ)
+            # A setting of our own counts before a variable of the framework.
+            mistakes = [*original.mistakes, *(framework.mistakes if "listen" not in given else ())]
+            settings = _load(command, {**framework.given, **given}, mistakes)
             if original.unused:
                 _log_unused(settings, command, original.unused)
             sys.exit(body(settings, **values))

@@ -39,6 +39,7 @@ WORKERS = {
     "inventory": "Store the GPU cards of nodes on the bus, and who has them.",
     "evictions": "Label the pods that are to leave a GPU card, so that a descheduler evicts them.",
     "gpu": "Give GPU cards to pods: answer kube-scheduler's filter, prioritize and bind.",
+    "agents": "Answer kube-scheduler's filter and prioritize by agents, which use load, requests and history.",
     "machine": "Publish the telemetry of this machine as samples of a node.",
 }
 """The commands that run the worker of their name, each with its help."""

@@ -113,6 +113,7 @@ def variable(name: str) -> str:
 
 
 RUN = (
+    "run agents",
     "run all",
     "run bus",
     "run collect",
@@ -154,10 +155,11 @@ _RUNS_COLLECT = ("run all", "run collect")
 _RUNS_NOTIFY = ("run all", "run notify")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
 _RUNS_GPU = ("run gpu",)
+_RUNS_AGENTS = ("run agents",)
 _CHOOSES_CARDS = ("explain", "run gpu")
-_LISTENS = ("run all", "run extender", "run gpu", "up")
+_LISTENS = ("run agents", "run all", "run extender", "run gpu", "up")
 _NAMES_CLUSTER = ("run all", "run events", "run notify", "run resources", "up")
-_SERVES_HTTPS = ("run all", "run extender", "run gpu")
+_SERVES_HTTPS = ("run agents", "run all", "run extender", "run gpu")
 _EVALUATES = ("run evaluate", "run labels", "run marks", "run watch")
 _QUERIES = ("doctor", "events", "explain", "get", "pause", "publish", "reset", "resume", "top", "trace")
 _LABELS = ("run all", "run labels")
@@ -505,13 +507,15 @@ class Settings:
         commands=("demo", "doctor", *_LISTENS),
         parse=Address.parse,
         default="127.0.0.1:9001",
-        default_of={"run gpu": "127.0.0.1:9020"},
+        default_of={"run agents": "127.0.0.1:9030", "run gpu": "127.0.0.1:9020"},
     )
     stale_after: float = _setting(
         group="The extender",
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
-        commands=tuple(sorted((*_RUNS_EXTENDER, *_EVALUATES, "doctor", "explain", "run collect", "top", "trace"))),
+        commands=tuple(
+            sorted((*_RUNS_EXTENDER, *_RUNS_AGENTS, *_EVALUATES, "doctor", "explain", "run collect", "top", "trace"))
+        ),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
     )
@@ -646,6 +650,15 @@ class Settings:
         parse=_duration(),
         default="1s",
     )
+    agents: Path | None = _setting(
+        group="Agents",
+        form="FILE",
+        help="Which agents run, under which names and with which options. The file is checked as a whole. A change "
+        "takes effect when the file is saved.",
+        commands=_RUNS_AGENTS,
+        parse=Path,
+        default_text="none, every agent of the product with its default options",
+    )
     card_score: CardScore = _setting(
         group="GPU cards",
         form=_choices(CardScore),
@@ -723,6 +736,7 @@ class Settings:
         parse=Address.parse,
         default="127.0.0.1:9002",
         default_of={
+            "run agents": "127.0.0.1:9031",
             "run materialize": "127.0.0.1:9003",
             "run policies": "127.0.0.1:9004",
             "run machine": "127.0.0.1:9005",
@@ -806,6 +820,7 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
     if command in _RUNS_COLLECT:
         yield from _source_mistakes(values)
     yield from _sinks_mistakes(command, values["sinks"])
+    yield from _path_mistakes("agents", values["agents"])
     if command in _READS_DIRECTORY and values["kubeconfig"] is None:
         yield from _directory_mistakes(command, values["policies"])
     if command in _STARTS_BUS and values["bus"] in (EMBEDDED, None) and (values["replicas"] or 1) > 1:
@@ -837,7 +852,9 @@ def _mistakes_without_a_cluster(values: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(_label(name), shortened(text), f"needs {flag('kubeconfig')}")
 
 
-def _path_mistakes(name: str, path: Path, *, is_directory: bool = False) -> Iterator[Mistake]:
+def _path_mistakes(name: str, path: Path | None, *, is_directory: bool = False) -> Iterator[Mistake]:
+    if path is None:
+        return
     if not path.exists():
         reason = "does not exist"
     elif is_directory and not path.is_dir():

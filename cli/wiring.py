@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
 from bus.server import EmbeddedServer
+from cli.agents import agents_file, hooks_of
 from cli.discovery import SHARED_MEMORY, announced, bus_url, temporary_directory
 from cli.loop import run_to_end
 from cli.settings import (
@@ -51,6 +52,7 @@ from workers.process.tls import TlsError, TlsFiles
 from workers.publishing.events import EventPublisher
 from workers.publishing.notify import Notify
 from workers.publishing.sinks.base import SinkMetrics
+from workers.serving.agents import AgentsWorker
 from workers.serving.extender import ExtenderWorker
 from workers.serving.extensions import installed
 from workers.serving.gpu import GpuExtender
@@ -109,6 +111,23 @@ def _gpu(
         options=settings.card_options,
         by=settings.card_score,
         one_start=settings.one_start,
+        max_body_bytes=settings.max_body,
+        share_listen=settings.share_listen,
+        limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
+        certificates=_certificates(settings, tls),
+    )
+
+
+async def _agents(bus: Bus, settings: Settings, registry: CollectorRegistry, tls: TlsMetrics) -> Worker:
+    source = agents_file(settings, registry)
+    return AgentsWorker(
+        bus,
+        source,
+        await source.load(),
+        hooks_of=hooks_of,
+        listen=settings.listen,
+        registry=registry,
+        default_stale_after=settings.stale_after,
         max_body_bytes=settings.max_body,
         share_listen=settings.share_listen,
         limits=Limits(connections=settings.max_connections, idle_seconds=settings.idle_timeout),
@@ -255,6 +274,8 @@ class Process:
                 self.add(await self._collect(bus))
             elif name == "notify":
                 self.add(await self._notify(bus))
+            elif name == "agents":
+                self.add(await _agents(bus, self.settings, self.registry, self._tls))
             elif name == "extender":
                 self.add(_extender(bus, self.settings, self.registry, self._tls))
             elif name == "gpu":

@@ -16,6 +16,7 @@ from tas.agents.agent import (
     Placed,
     PodDemand,
     Result,
+    Rounding,
     Scores,
 )
 
@@ -32,5 +33,6 @@ __all__ = [
     "Placed",
     "PodDemand",
     "Result",
+    "Rounding",
     "Scores",
 ]

@@ -24,16 +24,16 @@ def install(project: Path, folder: Path) -> Path:
     return site
 
 
-def write_package(folder: Path, code: str, **extensions: str) -> Path:
+def write_package(folder: Path, code: str, *, group: str = "tas.extenders", **targets: str) -> Path:
     """Installs a package with the module `own` and these entry points into a folder, and returns the folder."""
     info = folder / "own-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(entry_points(extensions))
+    (info / "entry_points.txt").write_text(entry_points(targets, group))
     (folder / "own.py").write_text(dedent(code))
     return folder
 
 
-def entry_points(extensions: Mapping[str, str]) -> str:
+def entry_points(targets: Mapping[str, str], group: str = "tas.extenders") -> str:
     """The text of `entry_points.txt`."""
-    return "\n".join(["[tas.extenders]", *(f"{name} = {target}" for name, target in extensions.items())]) + "\n"
+    return "\n".join([f"[{group}]", *(f"{name} = {target}" for name, target in targets.items())]) + "\n"

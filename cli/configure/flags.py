@@ -4,10 +4,18 @@ As in Go, a flag of the original has one dash or two, and a switch may have a va
 """
 
 import re
+from pathlib import Path
 
 import click
 
-from tas.configuring.extenders import DEFAULT_WEIGHT, GPU_RESOURCES, TELEMETRY_RESOURCE, URLS, Extender, ExtenderKind
+from tas.configuring.extenders import (
+    DEFAULT_WEIGHT,
+    GPU_RESOURCES,
+    TELEMETRY_RESOURCE,
+    URLS,
+    Extender,
+    ExtenderKind,
+)
 
 NO_BACKUP = "/dev/null"
 
@@ -89,7 +97,8 @@ def extender_options() -> list[click.Option]:
             ["--extender", "extenders"],
             type=click.Choice([kind.value for kind in ExtenderKind]),
             multiple=True,
-            help="Whom the scheduler asks: telemetry, gpu, or both by two flags. [default: telemetry; with -f none]",
+            help="Whom the scheduler asks: telemetry, gpu, agents, or several by several flags. [default: telemetry; "
+            "with -f none]",
         ),
         click.Option(
             ["--telemetry-url"], metavar="URL", default=URLS[ExtenderKind.TELEMETRY], show_default=True,
@@ -97,6 +106,13 @@ def extender_options() -> list[click.Option]:
         ),
         click.Option(
             ["--gpu-url"], metavar="URL", default=URLS[ExtenderKind.GPU], show_default=True, help="The GPU extender."
+        ),
+        click.Option(
+            ["--agents-url"], metavar="URL", default=URLS[ExtenderKind.AGENTS], show_default=True, help="The agents.",
+        ),
+        click.Option(
+            ["--agents", "agents_file"], metavar="FILE", type=click.Path(path_type=Path),
+            help="The file of the agents, as for tas run agents: each agent gets an entry with its weight.",
         ),
         click.Option(
             ["--telemetry-resource", "telemetry_resources"], metavar="NAME", multiple=True,
@@ -109,17 +125,17 @@ def extender_options() -> list[click.Option]:
         ),
         click.Option(
             ["--weight"], type=int, default=DEFAULT_WEIGHT, show_default=True,
-            help="Of the scores of each extender: one step of a score is 10 times this many points.",
+            help="Of the scores of telemetry and gpu: one step of a score is 10 times this many points.",
         ),
         click.Option(
             ["--http-timeout"], metavar="DURATION",
             help="How long the scheduler waits for an answer. [default: 1s for telemetry; 5s for gpu, whose bind waits "
-            "for the API server]",
+            "for the API server; a second more than the timeout of an agent]",
         ),
         click.Option(
             ["--ignorable/--not-ignorable"], default=None,
             help="Whether pods are placed without an extender that does not answer. [default: ignorable for telemetry; "
-            "not for gpu: such pods would run without cards]",
+            "not for gpu: such pods would run without cards; for an agent as its file says]",
         ),
         click.Option(
             ["--names-only/--whole-nodes"], default=True, show_default=True,
@@ -135,20 +151,24 @@ def extenders_of(
     telemetry_resources: tuple[str, ...],
     gpu_url: str,
     gpu_resources: tuple[str, ...],
+    agents_url: str,
+    agents_file: Path | None,
     weight: int,
     http_timeout: str | None,
     ignorable: bool | None,
     names_only: bool,
     certificates: str = "/host/certs",
 ) -> tuple[Extender, ...]:
-    """The extenders of these flags. Raises InvalidInputError."""
-    urls = {ExtenderKind.TELEMETRY: telemetry_url, ExtenderKind.GPU: gpu_url}
+    """The extenders of these flags. Raises InvalidInputError, click.UsageError."""
+    urls = {ExtenderKind.TELEMETRY: telemetry_url, ExtenderKind.GPU: gpu_url, ExtenderKind.AGENTS: agents_url}
     resources = {ExtenderKind.TELEMETRY: telemetry_resources, ExtenderKind.GPU: gpu_resources}
-    return tuple(
-        Extender(
+    if (ExtenderKind.AGENTS in extenders) != (agents_file is not None):
+        raise click.UsageError("--extender agents and --agents FILE need each other")
+    made = {
+        kind: Extender(
             kind=kind,
             url=urls[kind],
-            resources=resources[kind],
+            resources=resources.get(kind, ()),
             weight=weight,
             http_timeout=http_timeout,
             ignorable=ignorable,
@@ -157,4 +177,12 @@ def extenders_of(
         )
         for kind in ExtenderKind
         if kind in extenders
-    )
+    }
+    common = made.pop(ExtenderKind.AGENTS, None)
+    if common is None or agents_file is None:
+        return tuple(made.values())
+    # Imported here: agents need numpy.
+    from cli.agents import agents_of
+    from tas.configuring.agents import agent_extenders
+
+    return (*made.values(), *agent_extenders(agents_of(agents_file), common))

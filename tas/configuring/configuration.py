@@ -69,18 +69,29 @@ def entries_of(document: Object) -> list[Object]:
 
 
 def _joined(entries: list[Object], ours: Object) -> list[Object]:
-    # The resource identifies the extender; an entry for all pods is identified by its URL.
+    # The resource identifies the extender; an entry for all pods is identified by its URL and its agent, if it has one.
     same = [at for at, entry in enumerate(entries) if set(_resources(entry)) & set(_resources(ours))]
-    same = same or [at for at, entry in enumerate(entries) if entry.get("urlPrefix") == ours.get("urlPrefix")]
+    same = same or [at for at, entry in enumerate(entries) if _is_same_extender(entry, ours)]
     if not same:
         return [*entries, ours]
     if len(same) > 1:
         reason = f"extenders[{same[0]}] is an entry for this extender, too"
         raise InvalidInputError(SUBJECT, f"extenders[{same[1]}]", ours.get("urlPrefix"), reason)
     before = entries[same[0]]
-    # Fields of others stay, except certificates: they belong to the URL.
-    after = {key: value for key, value in before.items() if key != "tlsConfig" or key in ours} | ours
+    # Fields of others stay, except certificates, which belong to the URL, and verbs that the agent has no longer.
+    gone = {"tlsConfig", *(("filterVerb", "prioritizeVerb") if _agent_of(ours) else ())}
+    after = {key: value for key, value in before.items() if key not in gone or key in ours} | ours
     return [*entries[: same[0]], after, *entries[same[0] + 1 :]]
+
+
+def _is_same_extender(entry: Object, ours: Object) -> bool:
+    return entry.get("urlPrefix") == ours.get("urlPrefix") and _agent_of(entry) == _agent_of(ours)
+
+
+def _agent_of(entry: Object) -> str:
+    """The agent of an entry: the last part of `predicates/<name>` and `priorities/<name>`; else empty."""
+    verbs = (str(entry.get(field) or "").rpartition("/") for field in ("filterVerb", "prioritizeVerb"))
+    return next((name for path, _, name in verbs if path in ("predicates", "priorities")), "")
 
 
 def _check(document: Object) -> list[str]:

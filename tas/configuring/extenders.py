@@ -1,6 +1,7 @@
 """The entries of `extenders` that this product writes."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,22 +18,24 @@ _URL = re.compile(r"(?P<server>https?://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\
 
 
 class ExtenderKind(StrEnum):
-    """Whom the scheduler asks: for telemetry (TAS), or for GPUs (GAS)."""
+    """Whom the scheduler asks: for telemetry (TAS), for GPUs (GAS), or agents."""
 
     TELEMETRY = "telemetry"
     GPU = "gpu"
+    AGENTS = "agents"
 
 
 URLS = {
     ExtenderKind.TELEMETRY: "https://tas-service.telemetry-aware-scheduling.svc.cluster.local:9001",
     ExtenderKind.GPU: "https://gas-service.default.svc.cluster.local:9001",
+    ExtenderKind.AGENTS: "http://127.0.0.1:9030",
 }
 """The default URL of each kind."""
 
-HTTP_TIMEOUTS = {ExtenderKind.TELEMETRY: "1s", ExtenderKind.GPU: "5s"}
+HTTP_TIMEOUTS = {ExtenderKind.TELEMETRY: "1s", ExtenderKind.GPU: "5s", ExtenderKind.AGENTS: "2s"}
 """How long the scheduler waits by default. A bind for GPU cards includes a request to the API server."""
 
-IGNORABLE = {ExtenderKind.TELEMETRY: True, ExtenderKind.GPU: False}
+IGNORABLE = {ExtenderKind.TELEMETRY: True, ExtenderKind.GPU: False, ExtenderKind.AGENTS: True}
 """By default pods wait for GPU cards: else the scheduler binds a pod itself that `bind` refused, without cards."""
 
 
@@ -43,10 +46,11 @@ class Extender:
     Attributes:
         url: `http://` or `https://`, a host and a port. Without a path, the path is `/scheduler`.
         weight: Of its scores.
-        resources: The scheduler asks only for pods that request one of them.
+        resources: The scheduler asks only for pods that request one of them; without any, for all pods.
         http_timeout: None: as in `HTTP_TIMEOUTS`.
         ignorable: None: as in `IGNORABLE`.
         certificates: Where the scheduler finds `client.crt`, `client.key` and `ca.crt`, if the URL is `https://`.
+        verbs: The verbs of the entry, with their paths after the URL; None: those of the kind.
     """
 
     kind: ExtenderKind
@@ -57,6 +61,7 @@ class Extender:
     ignorable: bool | None = None
     names_only: bool = True
     certificates: str = "/host/certs"
+    verbs: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if _URL.fullmatch(self.url) is None:
@@ -78,18 +83,18 @@ class Extender:
         path = (parts["path"] or "").rstrip("/") or "/scheduler"
         ignored = self.kind is ExtenderKind.TELEMETRY
         last = {"preemptVerb": "preempt"} if self.kind is ExtenderKind.TELEMETRY else {"bindVerb": "bind"}
+        verbs = {"filterVerb": "filter", "prioritizeVerb": "prioritize", **last} if self.verbs is None else self.verbs
         entry: Object = {
             "urlPrefix": f"{parts['server']}{path}",
-            "filterVerb": "filter",
-            "prioritizeVerb": "prioritize",
-            **last,
+            **verbs,
             "weight": self.weight,
             "enableHTTPS": self.is_https,
             "nodeCacheCapable": self.names_only,
             "httpTimeout": self.http_timeout or HTTP_TIMEOUTS[self.kind],
             "ignorable": IGNORABLE[self.kind] if self.ignorable is None else self.ignorable,
-            "managedResources": [{"name": name, "ignoredByScheduler": ignored} for name in self.resources],
         }
+        if self.resources:
+            entry["managedResources"] = [{"name": name, "ignoredByScheduler": ignored} for name in self.resources]
         if self.is_https:
             folder = self.certificates
             entry["tlsConfig"] = {

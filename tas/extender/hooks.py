@@ -83,13 +83,16 @@ def _respond_filter(args: ExtenderArgs, hook_result: object, now: float) -> tupl
 
 
 def _respond_score(args: ExtenderArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
+    unknown = 0
     if isinstance(hook_result, ScoreDecision):
+        unknown = _count("unknown", hook_result.unknown)
         hook_result = {} if hook_result.scores is None else hook_result.scores
     scores = _by_node("scores", args.candidates, hook_result)
     for node, score in scores.items():
         if type(score) is not int or not 0 <= score <= MAX_SCORE:
             raise InvalidHookResultError(f"{node} = {shortened(score)}: a score is an integer from 0 to {MAX_SCORE}")
-    return answer_prioritize.respond(args, ScoreDecision(outcome=Outcome.DECIDED, scores=scores), now)
+    decision = ScoreDecision(outcome=Outcome.DECIDED, scores=scores, unknown=unknown)
+    return answer_prioritize.respond(args, decision, now)
 
 
 def _respond_preempt_by_filter(args: PreemptionArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
@@ -146,7 +149,20 @@ def _rejections(candidates: Collection[str], hook_result: object) -> FilterDecis
             raise InvalidHookResultError(f"{node} = {shortened(reason)}: a rejected node has a reason")
     if not isinstance(hook_result.error, str):
         raise InvalidHookResultError(f"error = {shortened(hook_result.error)}: must be text")
-    return FilterDecision(rejected=rejected, unresolvable=bool(hook_result.unresolvable), error=hook_result.error)
+    unknown = _count("unknown", hook_result.unknown)
+    return FilterDecision(
+        rejected=rejected,
+        unresolvable=bool(hook_result.unresolvable),
+        error=hook_result.error,
+        count_unknown=lambda: unknown,
+        unknown_rejected=_count("unknown_rejected", hook_result.unknown_rejected),
+    )
+
+
+def _count(field: str, value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise InvalidHookResultError(f"{field} = {shortened(value)}: must be a count of nodes")
+    return value
 
 
 def _by_node(content: str, candidates: Collection[str], hook_result: object) -> dict[str, Any]:

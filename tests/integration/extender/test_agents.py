@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,15 +12,16 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from bus.buckets import NODES, POLICIES
 from bus.connection import Bus
-from tas.agents.agent import Agent, Candidates, Passes, PodDemand, Scores
+from cli.agents import hooks_of
+from tas.agents.agent import Agent, Candidates, Needs, Passes, PodDemand, Scores
 from tas.errors import InvalidInputError
-from tas.extension import Hooks, NodeView, Pod
 from tests.e2e.processes import free_ports
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import running
@@ -29,7 +30,7 @@ from workers.process.address import Address
 from workers.process.errors import StartError
 from workers.process.runtime import product_version
 from workers.serving.agents import BIND_REFUSAL, AgentsWorker
-from workers.serving.agents_file import GROUP, AgentsFile, LoadedAgent
+from workers.serving.agents_file import GROUP, AgentsFile
 
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
 NAMES = {"Pod": POD, "Nodes": None, "NodeNames": ["a", "b"]}
@@ -42,6 +43,11 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     level: int = 3
 
 
+def constant(value: float, nodes: Candidates) -> Scores:
+    count = len(nodes.names)
+    return Scores(values=np.full(count, value, dtype=np.float64), known=np.ones(count, dtype=np.bool_))
+
+
 class Fixed(Agent):
     """Rejects node b, and scores its level. What it learns is the highest level that it ever had."""
 
@@ -51,10 +57,11 @@ class Fixed(Agent):
         self.level = self.highest = options.level
 
     def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
-        raise AssertionError
+        every = np.ones(len(nodes.names), dtype=np.bool_)
+        return Passes(passed=np.array([name != "b" for name in nodes.names]), known=every, reason="is b")
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
-        raise AssertionError
+        return constant(self.level / 10, nodes)
 
     def snapshot(self) -> dict[str, int]:
         return {"highest": self.highest}
@@ -65,41 +72,42 @@ class Fixed(Agent):
         self.highest = max(self.highest, state["highest"])
 
 
-class Fault(Agent):
-    """Does what its name says."""
-
+class Raises(Agent):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
-        raise AssertionError
+        return constant(1 // 0, nodes)
 
 
-class Raises(Fault):
-    fault = staticmethod(lambda: 1 // 0)
-
-
-class Spins(Fault):
-    @staticmethod
-    def fault() -> None:
+class Spins(Agent):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         while True:
             pass
 
 
-class Sleeps(Fault):
-    fault = staticmethod(lambda: time.sleep(600))
+class Sleeps(Agent):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        time.sleep(600)
+        raise AssertionError
 
 
-class Exits(Fault):
-    @staticmethod
-    def fault() -> None:
+class Exits(Agent):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         raise SystemExit(3)
 
 
-class Broken(Agent):
-    @property
-    def needs(self) -> Any:
-        raise ValueError("no needs")
-
+class Eleven(Agent):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
-        raise AssertionError
+        return constant(11.0, nodes)
+
+
+class NotANumber(Agent):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        return constant(float("nan"), nodes)
+
+
+class Broken(Raises):
+    @property
+    def needs(self) -> Needs:
+        raise ValueError("no needs")
 
 
 class Unmakeable(Fixed):
@@ -107,28 +115,11 @@ class Unmakeable(Fixed):
         raise OSError("no licence")
 
 
-def hooks_of(loaded: LoadedAgent, _nodes: NodeView) -> Hooks:
-    """The hooks of the agents above, without columns."""
-    agent = loaded.agent
-    if isinstance(agent, Fixed):
-        return Hooks(
-            filter=lambda _pod, names, _now: {"b": "is b"} if "b" in names else {},
-            score=lambda _pod, names, _now: dict.fromkeys(names, agent.level),
-        )
-    assert agent.needs is not None
-    fault: Callable[[], Any] = getattr(agent, "fault")  # noqa: B009 - the type is Agent
-
-    def score(_pod: Pod, names: Collection[str], _now: float) -> Any:
-        return fault()
-
-    return Hooks(score=score)
-
-
+FAULTY = (Raises, Spins, Sleeps, Exits, Eleven, NotANumber, Broken)
 INSTALLED = [
-    EntryPoint(name.lower(), f"{PROGRAM}:{name}", GROUP) for name in ("Raises", "Spins", "Sleeps", "Exits", "Broken")
-] + [
+    *[EntryPoint(kind.__name__.lower(), f"{PROGRAM}:{kind.__name__}", GROUP) for kind in FAULTY],
     EntryPoint("gone", "a_package_that_is_not_there:Agent", GROUP),
-    EntryPoint("no-agent", f"{PROGRAM}:hooks_of", GROUP),
+    EntryPoint("no-agent", f"{PROGRAM}:constant", GROUP),
     EntryPoint("unmakeable", f"{PROGRAM}:Unmakeable", GROUP),
     EntryPoint("fixed", "the name of a built-in agent:counts not", GROUP),
 ]
@@ -211,7 +202,7 @@ async def test_each_agent_answers_below_its_paths_and_binds_nothing(bus: Bus, tm
         for path in ("/fixed/filter", "/scheduler/predicates/fixed"):
             status, answer = await served.ask(path)
             assert (status, answer["NodeNames"]) == (200, ["a"])
-            assert {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]} == {"b": "is b"}
+            assert {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]} == {"b": "fixed: is b"}
             status, answer = await served.ask(path, NODES_IN_FULL)
             assert (status, answer["Nodes"]["items"]) == (200, [{"metadata": {"name": "a"}}])
         for path in ("/fixed/prioritize", "/scheduler/priorities/fixed"):
@@ -246,7 +237,10 @@ async def test_it_is_unready_until_the_view_is_complete(bus: Bus, tmp_path: Path
         assert served.metric("tas_agents") == 1
 
 
-FAULTS = "agents: {fixed: , raises: , exits: , broken: , spins: {timeout: 100ms}, sleeps: {timeout: 100ms}}"
+FAULTS = """
+agents:
+  {fixed: , raises: , exits: , eleven: , notanumber: , broken: , spins: {timeout: 100ms}, sleeps: {timeout: 100ms}}
+"""
 
 
 async def test_a_fault_of_an_agent_affects_its_own_path_alone(bus: Bus, tmp_path: Path) -> None:
@@ -254,6 +248,8 @@ async def test_a_fault_of_an_agent_affects_its_own_path_alone(bus: Bus, tmp_path
         for name, expected in {
             "raises": (500, "ZeroDivisionError"),
             "exits": (500, "SystemExit"),
+            "eleven": (500, "a = 11.0: a score is a number from 0 to 1"),
+            "notanumber": (500, "a = nan: a score is a number from 0 to 1"),
             "broken": (503, "ValueError: 'no needs'"),
             "spins": (500, "no answer within 0.1 s"),
             "sleeps": (500, "no answer within 0.1 s"),

@@ -142,6 +142,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "source_config": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         **{f"remote_write_{name}": (str(pem), pem) for name in ("cert", "key", "token")},
         "sinks": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
+        "agents": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         "cluster_name": ("prod-1", "prod-1"),
         "only": ("telemetry", "telemetry"),
         "extension_timeout": ("500ms", 0.5),

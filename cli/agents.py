@@ -1,0 +1,36 @@
+"""Builds the agents of the settings."""
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+
+import click
+from prometheus_client import CollectorRegistry
+
+from cli.settings import Settings
+from tas.agents.builtin import BUILTIN
+from tas.agents.file import AgentConfig
+from tas.agents.hooks import AgentHooks
+from tas.extension import Hooks, NodeView
+from workers.process.errors import StartError
+from workers.serving.agents_file import AgentsFile, LoadedAgent, installed_agents
+
+
+def agents_file(settings: Settings, registry: CollectorRegistry) -> AgentsFile:
+    """The agents of the settings."""
+    return AgentsFile(settings.agents, builtin=BUILTIN, installed=installed_agents(), registry=registry)
+
+
+def hooks_of(loaded: LoadedAgent, nodes: NodeView) -> Hooks:
+    """The hooks of an agent with its settings."""
+    config = loaded.config
+    return AgentHooks(config.name, loaded.agent, nodes, missing=config.missing, compat=config.compat).hooks()
+
+
+def agents_of(path: Path) -> Collection[AgentConfig]:
+    """The agents of a file, for a command. Raises click.ClickException."""
+    file = AgentsFile(path, builtin=BUILTIN, installed=installed_agents(), registry=CollectorRegistry())
+    try:
+        return [loaded.config for loaded in asyncio.run(file.load()).values()]
+    except StartError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,76 @@
+"""`tas run agents` as a process, with the environment of the original framework."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bus.connection import Bus
+from tests.e2e.processes import free_ports
+from tests.installed import write_package
+from tests.integration.cli.tas import Tas
+from tests.integration.extender.test_agents import complete
+from tests.integration.servers import Server
+
+MINE = """
+    import numpy as np
+    from tas.agent import Agent, Passes, Scores
+
+    class Mine(Agent):
+        def score(self, pod, nodes):
+            count = len(nodes.names)
+            return Scores(values=np.full(count, 0.4), known=np.ones(count, dtype=bool))
+
+    class Spins(Mine):
+        def score(self, pod, nodes):
+            while True:
+                pass
+"""
+
+
+async def test_it_serves_built_in_agents_and_those_of_packages_at_the_port_of_the_framework(
+    tas: Tas, server: Server, bus: Bus, tmp_path: Path
+) -> None:
+    await complete(bus)
+    site = write_package(tmp_path / "site", MINE, mine="own:Mine", spins="own:Spins", group="tas.agents")
+    (tmp_path / "agents.yaml").write_text("agents: {foo: , mine: , spins: {timeout: 100ms}}")
+    (port,) = free_ports(1)
+    names: dict[str, Any] = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": ["a"]}
+    environment = {"HTTP_PORT": str(port), "LOG_LEVEL": "Trace", "PYTHONPATH": str(site)}
+    command = ("run", "agents", "--bus", server.url, "--agents", str(tmp_path / "agents.yaml"))
+    async with (
+        tas.running(*command, "--health-listen", "127.0.0.1:0", **environment) as running,
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+    ):
+        await running.ready()
+
+        async def asked(path: str) -> tuple[int, Any]:
+            async with session.post(path, json=names) as answer:
+                return answer.status, await answer.json()
+
+        assert await asked("/scheduler/priorities/foo") == (200, [{"Host": "a", "Score": 1}])
+        # The product's event loop, too, goes on after a call that would not have ended.
+        status, answer = await asked("/scheduler/priorities/spins")
+        assert (status, "no answer within 0.1 s" in answer["error"]) == (500, True)
+        assert await asked("/mine/prioritize") == (200, [{"Host": "a", "Score": 4}])
+        assert (await asked("/scheduler/predicates/foo"))[1]["NodeNames"] == ["a"]
+        _, listed = await running.health("/agents")
+        assert [(each["name"], each["verbs"]) for each in json.loads(listed)] == [
+            ("foo", ["filter", "prioritize"]),
+            ("mine", ["prioritize"]),
+            ("spins", ["prioritize"]),
+        ]
+        assert await running.end() == 0
+        assert running.events("extension_failed")
+        assert any(line["level"] == "debug" for line in running.log)
+
+
+async def test_a_file_or_a_port_that_cannot_be_used_ends_the_start(tas: Tas, tmp_path: Path) -> None:
+    (tmp_path / "agents.yaml").write_text("agents: {foo: {options: {a: 1}}}")
+    command = ("run", "agents", "--bus", "nats://127.0.0.1:1", "--agents", str(tmp_path / "agents.yaml"))
+    refused = await tas.process("run", "agents", "--bus", "nats://127.0.0.1:1", HTTP_PORT="80a")
+    assert (refused.code, "HTTP_PORT = '80a': must be a port from 1 to 65535" in refused.err) == (2, True)
+    done = await tas.process(*command)
+    assert done.code == 2
+    assert "agents.foo.options.a = 1: is not a known option: the agent has none" in done.err

@@ -1,0 +1,75 @@
+"""What a pod asks for: containers, init containers, sidecars and the overhead, as the scheduler counts them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from tas.agents.demand import demand_of
+from tas.errors import InvalidInputError
+from tas.extender.decision import Pod
+
+
+def pod(spec: Any) -> Pod:
+    document = Raw(msgspec.json.encode({"metadata": {}, "spec": spec}))
+    return Pod(namespace="n", name="p", uid="u", labels={}, document=document)
+
+
+def container(cpu: str = "", limit: str = "", *, sidecar: bool = False, **others: str) -> dict[str, Any]:
+    requests = {**({"cpu": cpu} if cpu else {}), **others}
+    limits = {"cpu": limit} if limit else {}
+    return {
+        "name": "c",
+        "resources": {"requests": requests, "limits": limits},
+        **({"restartPolicy": "Always"} if sidecar else {}),
+    }
+
+
+def test_containers_add_up_in_millicores_and_bytes() -> None:
+    found = demand_of(
+        pod({"containers": [container("1500m", "2", memory="64Mi"), container("0.25", memory="1k")]}), amounts=True
+    )
+    assert found.requests == {"cpu": 1750.0, "memory": 64 * 2**20 + 1000.0}
+    assert found.limits == {"cpu": 2000.0}
+
+
+@pytest.mark.parametrize(
+    ("init", "containers", "cpu"),
+    [
+        (["100m"], ["300m", "400m"], 700),
+        (["900m", "100m"], ["300m", "400m"], 900),
+        (["+200m"], ["300m"], 500),
+        (["+200m", "600m"], ["300m"], 800),
+        (["600m", "+200m"], ["300m"], 600),
+        (["+200m", "+300m"], ["1m"], 501),
+    ],
+)
+def test_an_init_container_counts_by_the_largest_and_a_sidecar_adds(
+    init: list[str], containers: list[str], cpu: int
+) -> None:
+    spec = {
+        "initContainers": [container(text.lstrip("+"), sidecar=text.startswith("+")) for text in init],
+        "containers": [container(text) for text in containers],
+    }
+    assert demand_of(pod(spec), amounts=True).requests == {"cpu": cpu}
+
+
+def test_the_overhead_counts_as_a_request_and_makes_no_limit() -> None:
+    spec = {"overhead": {"cpu": "50m", "memory": "1Ki"}, "containers": [container("100m", "300m")]}
+    found = demand_of(pod(spec), amounts=True)
+    assert (found.requests, found.limits) == ({"cpu": 150.0, "memory": 1024.0}, {"cpu": 350.0})
+
+
+@pytest.mark.parametrize("spec", [{}, None, {"containers": None}, {"containers": [{"name": "c", "resources": None}]}])
+def test_a_pod_without_requests_asks_for_nothing(spec: Any) -> None:
+    found = demand_of(pod(spec), amounts=True)
+    assert (found.requests, found.limits) == ({}, {})
+
+
+def test_an_amount_that_is_none_names_the_container_and_the_value() -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        demand_of(pod({"containers": [container("lots")]}), amounts=True)
+    assert "pod of the request: c.requests.cpu = 'lots': " in str(raised.value)
+    # Nothing is decoded for an agent that does not need it.
+    assert demand_of(pod({"containers": [container("lots")]}), amounts=False).requests == {}
