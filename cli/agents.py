@@ -1,12 +1,15 @@
 """Builds the agents of the settings."""
 
 import asyncio
+import os
 from collections.abc import Collection
 from pathlib import Path
 
 import click
+import structlog
 from prometheus_client import CollectorRegistry
 
+from cli.framework import fallbacks_of_environment
 from cli.settings import Settings
 from tas.agents.builtin import BUILTIN
 from tas.agents.file import AgentConfig
@@ -15,10 +18,21 @@ from tas.extension import Hooks, NodeView
 from workers.process.errors import StartError
 from workers.serving.agents_file import AgentsFile, LoadedAgent, installed_agents
 
+log = structlog.get_logger("agents")
+
 
 def agents_file(settings: Settings, registry: CollectorRegistry) -> AgentsFile:
-    """The agents of the settings."""
-    return AgentsFile(settings.agents, builtin=BUILTIN, installed=installed_agents(), registry=registry)
+    """The agents of the settings, with the options that the environment of the original framework gives."""
+    fallbacks = fallbacks_of_environment(os.environ)
+    for mistake in fallbacks.ignored:
+        log.warning("variable_ignored", variable=mistake.setting, value=mistake.value, reason=mistake.reason)
+    return AgentsFile(
+        settings.agents,
+        builtin=BUILTIN,
+        installed=installed_agents(),
+        fallbacks=fallbacks.options,
+        registry=registry,
+    )
 
 
 def hooks_of(loaded: LoadedAgent, nodes: NodeView) -> Hooks:
