@@ -1,24 +1,42 @@
 """What is known of nodes as columns for agents, made from the view when an agent asks for them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import nan
 
 import numpy as np
 
 from tas.agents.agent import FloatArray
+from tas.allocation.node import NodeAllocation, in_flight
 from tas.values.quantity import NANO, Quantity
 
-Metrics = Mapping[str, Mapping[str, Quantity]]
-"""The fresh values of each node, by metric."""
+SHOWN_SECONDS = 60.0
+"""After so long a metric shows a pod: before, the pod may not have started, as Trimaran assumes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of nodes.
+
+    Attributes:
+        metrics: The fresh values of each node, by metric.
+        allocations: What each node has, and what its pods request.
+        measured_at: When the newest value of a metric of a node was measured, in seconds since 1970; None: never.
+    """
+
+    metrics: Mapping[str, Mapping[str, Quantity]]
+    allocations: Mapping[str, NodeAllocation] = field(default_factory=dict)
+    measured_at: Callable[[str, str], float | None] = lambda _node, _metric: None
 
 
 class NodeColumns:
     """The columns of some nodes. Each is made once."""
 
-    def __init__(self, names: Sequence[str], metrics: Metrics) -> None:
+    def __init__(self, names: Sequence[str], known: Known) -> None:
         self._names = names
-        self._metrics = metrics
+        self._known = known
         self._made: dict[tuple[str, ...], FloatArray] = {}
+        self._allocated: list[NodeAllocation | None] | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -27,30 +45,30 @@ class NodeColumns:
 
     def metric(self, name: str) -> FloatArray:
         """The fresh values of a metric that the agent needs. Raises ValueError for another metric."""
-        values = self._metrics.get(name)
+        values = self._known.metrics.get(name)
         if values is None:
             raise ValueError(f"the agent reads the metric {name}, which its needs do not name")
         return self._column(("metric", name), lambda: self._values(values))
 
     def capacity(self, resource: str) -> FloatArray:
         """`status.capacity` of the nodes."""
-        return self._column(("capacity", resource), self._unknown)
+        return self._column(("capacity", resource), lambda: self._amounts(lambda each: each.capacity, resource))
 
     def allocatable(self, resource: str) -> FloatArray:
         """`status.allocatable` of the nodes."""
-        return self._column(("allocatable", resource), self._unknown)
+        return self._column(("allocatable", resource), lambda: self._amounts(lambda each: each.allocatable, resource))
 
     def requested(self, resource: str) -> FloatArray:
-        """The sum of the requests of the pods on each node."""
-        return self._column(("requested", resource), self._unknown)
+        """The sum of the requests of the pods on each node; unknown if a pod of the node cannot be read."""
+        return self._column(("requested", resource), lambda: self._sums(lambda each: each.requested, resource))
 
     def limited(self, resource: str) -> FloatArray:
-        """The sum of the limits of the pods on each node."""
-        return self._column(("limited", resource), self._unknown)
+        """The sum of the limits of the pods on each node; unknown if a pod of the node cannot be read."""
+        return self._column(("limited", resource), lambda: self._sums(lambda each: each.limited, resource))
 
     def placed(self, resource: str, metric: str) -> FloatArray:
         """The requests of pods that the value of the metric does not show yet."""
-        return self._column(("placed", resource, metric), lambda: np.zeros(len(self._names)))
+        return self._column(("placed", resource, metric), lambda: self._placed(resource, metric))
 
     def _column(self, key: tuple[str, ...], make: Callable[[], FloatArray]) -> FloatArray:
         column = self._made.get(key)
@@ -64,17 +82,36 @@ class NodeColumns:
         get = values.get
         return np.fromiter((get(name, nan) for name in self._names), np.float64, len(self._names)) / NANO
 
-    def _unknown(self) -> FloatArray:
-        return np.full(len(self._names), nan)
+    def _allocations(self) -> list[NodeAllocation | None]:
+        if self._allocated is None:
+            get = self._known.allocations.get
+            self._allocated = [get(name) for name in self._names]
+        return self._allocated
+
+    def _amounts(self, of: Callable[[NodeAllocation], Mapping[str, int]], resource: str) -> FloatArray:
+        found = (nan if each is None else of(each).get(resource, 0) for each in self._allocations())
+        return np.fromiter(found, np.float64, len(self._names))
+
+    def _sums(self, of: Callable[[NodeAllocation], Mapping[str, int]], resource: str) -> FloatArray:
+        found = (nan if each is None or each.unreadable else of(each).get(resource, 0) for each in self._allocations())
+        return np.fromiter(found, np.float64, len(self._names))
+
+    def _placed(self, resource: str, metric: str) -> FloatArray:
+        """A node has few new pods, and most nodes have none, so only of these the time of the metric is asked."""
+        found = np.zeros(len(self._names))
+        for number, each in enumerate(self._allocations()):
+            if each is not None and each.recent:
+                measured_at = self._known.measured_at(self._names[number], metric)
+                if measured_at is not None:
+                    found[number] = in_flight(each.recent, resource, measured_at - SHOWN_SECONDS)
+        return found
 
 
 class RequestCandidates(NodeColumns):
     """The candidates of one request."""
 
-    def __init__(
-        self, names: Sequence[str], metrics: Metrics, *, now: float, cluster: Callable[[], NodeColumns]
-    ) -> None:
-        super().__init__(names, metrics)
+    def __init__(self, names: Sequence[str], known: Known, *, now: float, cluster: Callable[[], NodeColumns]) -> None:
+        super().__init__(names, known)
         self._now = now
         self._make_cluster = cluster
         self._cluster: NodeColumns | None = None

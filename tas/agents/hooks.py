@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tas.agents.agent import Agent, BoolArray, Candidates, Missing, Passes, Rounding, Scores
-from tas.agents.columns import NodeColumns, RequestCandidates
+from tas.agents.columns import Known, NodeColumns, RequestCandidates
 from tas.agents.demand import demand_of
 from tas.agents.file import AgentVerb, verbs_of
 from tas.errors import shortened
@@ -42,9 +42,11 @@ class AgentHooks:
         self._needs = agent.needs
         self._missing = agent.missing if missing is None else missing
         self._rounding = agent.original_rounding if compat else Rounding.NEAREST
-        self._metrics = {
-            metric: nodes.metric(metric, stale_after=self._needs.max_age) for metric in self._needs.metrics
-        }
+        self._known = Known(
+            metrics={metric: nodes.metric(metric, stale_after=self._needs.max_age) for metric in self._needs.metrics},
+            allocations=nodes.allocations() if self._needs.allocations else {},
+            measured_at=nodes.measured_at,
+        )
 
     def hooks(self) -> Hooks:
         """The hooks, for the methods that the agent overrides."""
@@ -105,12 +107,13 @@ class AgentHooks:
         return found
 
     def _candidates(self, names: Sequence[str], now: float) -> Candidates:
-        return RequestCandidates(names, self._metrics, now=now, cluster=self._cluster)
+        return RequestCandidates(names, self._known, now=now, cluster=self._cluster)
 
     def _cluster(self) -> NodeColumns:
         if not self._needs.whole_cluster:
             raise ValueError("the agent reads the whole cluster, which its needs do not say")
-        return NodeColumns(tuple(self._nodes.names), self._metrics)
+        names = {*self._nodes.names, *self._known.allocations}
+        return NodeColumns(tuple(names), self._known)
 
 
 def to_points(scores: Scores, missing: Missing, rounding: Rounding = Rounding.NEAREST) -> list[int]:

@@ -23,6 +23,9 @@ Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 LARGEST_SPREAD = 0.99
 """A variance is lowered to this part of the largest one that a value between 0 and 1 with the mean can have."""
 
+SMALLEST_VARIANCE = 1e-8
+"""A smaller variance counts as none: the distribution is a step then, and takes the longer to evaluate."""
+
 PERCENTILES = (50, 70, 90, 95, 99)
 
 
@@ -173,6 +176,7 @@ def exceedance(mu: FloatArray, sigma: FloatArray, limit: float, *, cap: bool) ->
     variance, largest = sigma * sigma, mu * (1.0 - mu)
     if cap:
         variance = np.minimum(variance, LARGEST_SPREAD * largest)
+    variance = np.where(variance < SMALLEST_VARIANCE, 0.0, variance)
     fits = (mu > 0) & (mu < 1) & (variance > 0) & (variance < largest)
     risk = np.where((mu == 0) | ((variance == 0) & (mu <= limit)), 0.0, 1.0)
     if fits.any():

@@ -13,7 +13,7 @@ import numpy as np
 
 from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Needs, PodDemand, Scores
 from tas.agents.beta import beta_cdf
-from tas.agents.safe import LARGEST_SPREAD, evenness
+from tas.agents.safe import LARGEST_SPREAD, SMALLEST_VARIANCE, evenness
 from tas.agents.usage import CPU, MEMORY, Base, Usage, load
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -211,7 +211,7 @@ def load_risk(mean: FloatArray, sigma: FloatArray, requested: FloatArray, limite
     """
     variance, largest = sigma * sigma, mean * (1.0 - mean)
     variance = np.minimum(variance, LARGEST_SPREAD * largest)
-    fits = (variance > 0) & (variance < largest)
+    fits = (variance >= SMALLEST_VARIANCE) & (variance < largest)
     below = np.where((mean == 0) | (mean <= requested), 1.0, 0.0)  # without deviation the use is its mean
     both = np.where(fits, largest / np.where(fits, variance, 1.0) - 1.0, 1.0)
     alpha, beta = np.where(fits, mean * both, 1.0), np.where(fits, (1.0 - mean) * both, 1.0)

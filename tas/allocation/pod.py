@@ -70,21 +70,24 @@ class PodTotals(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
         return tuple((limits | at_least).items())
 
 
-def pod_totals(pod: PodResources) -> PodTotals:
+def pod_totals(pod: PodResources, *, subject: str = "pod") -> PodTotals:
     """The totals of a pod. Raises InvalidInputError for a quantity that cannot be read or is negative."""
-    requests = _total(pod, lambda each: each.requests, "requests")
-    limits = _total(pod, lambda each: each.limits, "limits")
+    try:
+        requests = _total(pod, lambda each: each.requests, "requests")
+        limits = _total(pod, lambda each: each.limits, "limits")
+    except _QuantityProblem as problem:
+        raise InvalidInputError(subject, problem.field, problem.value, problem.reason) from problem
     return PodTotals(requests=tuple(sorted(requests.items())), limits=tuple(sorted(limits.items())))
 
 
 def _total(pod: PodResources, of: Callable[[ContainerResources], Quantities], field: str) -> dict[str, int]:
     running: dict[str, int] = {}
     for number, each in enumerate(pod.containers):
-        _add(running, read_amounts(of(each), f"spec.containers[{number}].resources.{field}"))
+        _add(running, _read(of(each), f"spec.containers[{number}].resources.{field}"))
     sidecars: dict[str, int] = {}
     starting: dict[str, int] = {}
     for number, each in enumerate(pod.init_containers):
-        found = read_amounts(of(each), f"spec.initContainers[{number}].resources.{field}")
+        found = _read(of(each), f"spec.initContainers[{number}].resources.{field}")
         if each.sidecar:
             _add(running, found)
             _add(sidecars, found)
@@ -95,27 +98,42 @@ def _total(pod: PodResources, of: Callable[[ContainerResources], Quantities], fi
             starting[resource] = max(starting.get(resource, 0), amount)
     for resource, amount in starting.items():
         running[resource] = max(running.get(resource, 0), amount)
-    whole = read_amounts(of(pod.pod), f"spec.resources.{field}").items()
+    whole = _read(of(pod.pod), f"spec.resources.{field}").items()
     running |= {name: amount for name, amount in whole if name in POD_LEVEL or name.startswith("hugepages-")}
-    for resource, amount in read_amounts(pod.overhead, "spec.overhead").items():
+    for resource, amount in _read(pod.overhead, "spec.overhead").items():
         if field == "requests" or resource in running:  # the overhead is no limit of its own
             running[resource] = min(running.get(resource, 0) + amount, MAX_AMOUNT)
     return running
 
 
-def read_amounts(quantities: Quantities, field: str) -> dict[str, int]:
+def read_amounts(quantities: Quantities, field: str, *, subject: str) -> dict[str, int]:
     """Amounts by resource: cpu in millicores, others in whole units, rounded up.
 
     Raises InvalidInputError with `field` for a quantity that cannot be read or is negative.
     """
+    try:
+        return _read(quantities, field)
+    except _QuantityProblem as problem:
+        raise InvalidInputError(subject, problem.field, problem.value, problem.reason) from problem
+
+
+class _QuantityProblem(Exception):  # noqa: N818 - never leaves this module
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        super().__init__(field, value, reason)
+        self.field = field
+        self.value = value
+        self.reason = reason
+
+
+def _read(quantities: Quantities, field: str) -> dict[str, int]:
     found = {}
     for resource, text in quantities.items():
         try:
             nano = parse_quantity(str(text))
         except QuantityError as error:
-            raise InvalidInputError("resources", f"{field}.{resource}", text, str(error)) from error
+            raise _QuantityProblem(f"{field}.{resource}", text, str(error)) from error
         if nano < 0:
-            raise InvalidInputError("resources", f"{field}.{resource}", text, "must not be negative")
+            raise _QuantityProblem(f"{field}.{resource}", text, "must not be negative")
         unit = NANO // 1000 if resource == CPU else NANO
         found[resource] = min(-(-nano // unit), MAX_AMOUNT)
     return found

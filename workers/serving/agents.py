@@ -20,6 +20,7 @@ from tas.extender.hooks import hook_verbs
 from tas.extender.node_view import NodeView
 from tas.extender.verbs import Answer, Record
 from tas.extension import Hooks
+from workers.following.allocations import FollowedAllocations
 from workers.following.followed_view import FollowedView
 from workers.process.address import Address
 from workers.process.certificates import Certificates
@@ -82,6 +83,10 @@ class AgentsWorker:
         self.answers = AnswerRing()
         self._followed = FollowedView(bus, default_stale_after=default_stale_after)
         self._nodes = NodeView(self._followed.view)
+        self._nodes.allocations()  # a later file may have the first agent that reads them
+        assert self._nodes.followed_allocations is not None
+        self._allocations = FollowedAllocations(bus, self._nodes.followed_allocations)
+        self._was_ready = False
         self._interrupter = Interrupter()
         self._mounted: dict[str, tuple[LoadedAgent, MountedExtension]] = {}
         self._routes: dict[str, Route] = {}
@@ -90,7 +95,11 @@ class AgentsWorker:
 
     def unready(self) -> str | None:
         """Why requests are refused with 503; once None, it stays None."""
-        return None if self._followed.completed.is_set() else self._followed.unready()
+        if self._followed.completed.is_set() and self._was_ready:
+            return None
+        reason = self._followed.unready() or self._allocations.unready()
+        self._was_ready = reason is None
+        return reason
 
     async def run(self) -> None:
         """Serves until cancelled, then finishes current requests."""
@@ -107,6 +116,7 @@ class AgentsWorker:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             stack.enter_context(self._interrupter.watching())
             tasks.create_task(self._followed.run())
+            tasks.create_task(self._allocations.run())
             tasks.create_task(self._follow_file())
             if self._share_listen:
                 await self._followed.completed.wait()  # until then only other processes listen on the port

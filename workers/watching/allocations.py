@@ -182,7 +182,7 @@ class Allocations:
             readable: dict[str, int] = {}
             for resource, quantity in getattr(found.status, field).items():
                 try:
-                    readable |= read_amounts({resource: quantity}, f"status.{field}")
+                    readable |= read_amounts({resource: quantity}, f"status.{field}", subject="node")
                 except InvalidInputError as error:
                     name = found.metadata.name
                     self._throttled.warning("amount_of_node_unreadable", name, node=name, error=str(error))

@@ -70,6 +70,6 @@ def test_a_pod_without_requests_asks_for_nothing(spec: Any) -> None:
 def test_an_amount_that_is_none_names_the_container_and_the_value() -> None:
     with pytest.raises(InvalidInputError) as raised:
         demand_of(pod({"containers": [container("lots")]}), amounts=True)
-    assert "pod of the request: c.requests.cpu = 'lots': " in str(raised.value)
+    assert "pod of the request: spec.containers[0].resources.requests.cpu = 'lots': " in str(raised.value)
     # Nothing is decoded for an agent that does not need it.
     assert demand_of(pod({"containers": [container("lots")]}), amounts=False).requests == {}
