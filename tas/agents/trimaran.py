@@ -198,7 +198,7 @@ class LowRisk(Agent):
 
 def limit_risk(size: FloatArray, requested: FloatArray, limited: FloatArray) -> FloatArray:
     """The part of what limits allow beyond requests that the node does not have; 0 if the node has all limits."""
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         excess = (limited - size) / (limited - requested)
     return np.where(limited > size, np.clip(np.where(limited > requested, excess, 0.0), 0.0, 1.0), 0.0)
 

@@ -65,7 +65,7 @@ def windows_of(metric: str, *, factor: float = 1.0) -> Usage:
 
 
 def annotations_of(resource: str) -> Usage:
-    """The annotations of the original agents (facts a2.1), with their spelling of a forecast."""
+    """The annotations of the original agents, with their spelling of a forecast."""
     return Usage(
         mean=f"mean-free-{resource}",
         std=f"std-free-{resource}",

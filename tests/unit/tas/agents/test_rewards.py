@@ -48,11 +48,11 @@ def score(agent: Rewards, **labels: str) -> list[int]:
 @pytest.mark.parametrize(
     ("failures", "reward", "points"),
     [
-        pytest.param(1, 0.9, 9, id="R1"),
-        pytest.param(2, 0.81, 8, id="R2"),
-        pytest.param(5, 0.59049, 5, id="R3"),
-        pytest.param(7, 0.4782969, 4, id="R4"),
-        pytest.param(22, 0.098477, 0, id="R5"),
+        pytest.param(1, 0.9, 9, id="vector-R1"),
+        pytest.param(2, 0.81, 8, id="vector-R2"),
+        pytest.param(5, 0.59049, 5, id="vector-R3"),
+        pytest.param(7, 0.4782969, 4, id="vector-R4"),
+        pytest.param(22, 0.098477, 0, id="vector-R5"),
     ],
 )
 def test_vector_of_failures(failures: int, reward: float, points: int) -> None:
@@ -106,7 +106,7 @@ def test_the_labels_that_name_a_kind(labels: dict[str, str], known: bool) -> Non
     [
         pytest.param(50 + 601.0, 0.95, id="after a long time"),
         pytest.param(50 + 600.0, 0.9, id="soon"),
-        pytest.param(5410.0, 0.95, id="R9"),
+        pytest.param(5410.0, 0.95, id="vector-R9"),
     ],
 )
 def test_defect_k2_and_vector_r9_a_failure_after_a_long_time_counts_half(finished: float, reward: float) -> None:

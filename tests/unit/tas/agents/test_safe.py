@@ -315,7 +315,7 @@ def test_of_several_metrics_the_first_known_counts_for_each_node() -> None:
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.booleans())
-def test_the_risk_is_a_probability(mu: float, sigma: float, limit: float, cap: bool) -> None:  # noqa: FBT001 - drawn
+def test_the_risk_is_a_probability(mu: float, sigma: float, limit: float, cap: bool) -> None:
     found = float(exceedance(np.array([mu]), np.array([sigma]), limit, cap=cap)[0])
     assert 0.0 <= found <= 1.0
 
