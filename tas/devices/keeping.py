@@ -4,7 +4,7 @@ Each function is one step of a conditional write, as in `reserving`. Nothing goe
 server was asked for the pod, and this is its answer.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -21,8 +21,11 @@ from tas.enforcing.pod import ENDED
 _OUTPUT = (CONTAINER_CARDS, CONTAINER_TILES, TIMESTAMP)
 """The annotations that say which cards a pod has."""
 
-UNSEEN_SECONDS = 1.0
-"""How long a reservation is known before the API server is asked for a pod that it has not shown: mostly it will."""
+SETTLED_SECONDS = 1.0
+"""How long a reservation is known before the API server is asked for a pod that is bound or gone, as its list says.
+
+Mostly its binder is about to write the same, or the API server is about to show the pod.
+"""
 
 
 class Ending(StrEnum):
@@ -74,6 +77,10 @@ def _seems_to_have_left(pod: DevicePod | None, node: str) -> bool:
     return pod is None or pod.node not in (None, node)
 
 
+def _seems_settled(pod: DevicePod | None) -> bool:
+    return pod is None or pod.node is not None
+
+
 class _Reservation(NamedTuple):
     """A reservation as its binder has made or renewed it; `since`: from when it is known."""
 
@@ -105,21 +112,21 @@ class Reservations:
         """Forgets all nodes."""
         self._of_node.clear()
 
-    def nodes(self, now: float, known: Container[str]) -> set[str]:
+    def nodes(self, now: float, known: Mapping[str, DevicePod]) -> set[str]:
         """The nodes with a reservation for which `to_ask_for` has an answer."""
         return {node for node in self._of_node if self.to_ask_for(node, now, known)}
 
-    def to_ask_for(self, node: str, now: float, known: Container[str]) -> dict[str, bool]:
+    def to_ask_for(self, node: str, now: float, known: Mapping[str, DevicePod]) -> dict[str, bool]:
         """The uids of the reservations for whose pods the API server is to be asked, and whether each is over.
 
-        It is asked once for a pod that is not among the `known` ones: most likely the pod has ended while its binder
-        was at work.
+        No Binding can take effect any more for a pod that is bound or gone. So the API server is asked once for a pod
+        that has a node by what it has shown (`known`), or that it does not show.
         """
         return {
             uid: is_over
             for uid, each in self._of_node.get(node, {}).items()
             if (is_over := now - each.since >= self._seconds)
-            or (uid not in known and not each.is_answered and now - each.since >= UNSEEN_SECONDS)
+            or (not each.is_answered and now - each.since >= SETTLED_SECONDS and _seems_settled(known.get(uid)))
         }
 
     def answered(self, node: str, uid: str) -> None:
@@ -148,7 +155,7 @@ def answered(
 
 
 def _ending(uid: str, held: Held, pod: DevicePod | None, node: str, *, is_over: bool) -> Ending | None:
-    # No Binding can take effect any more for a uid that has ended, so this need not wait for the end of a reservation.
+    # No Binding can take effect any more unless the pod is there and has no node: only then the time counts.
     if pod is None or pod.uid != uid or pod.phase in ENDED:
         return Ending.GONE
     if pod.node is None:

@@ -20,6 +20,7 @@ from sandbox.resources import NODES, PODS, Object
 from tas.devices.annotations import annotations
 from tas.devices.assignment import Assignment, Share, SlotAssignment
 from tas.devices.hold import Held, Phase
+from tas.devices.keeping import Ending
 from tas.enforcing.pod import PodKey
 from tas.enforcing.waking import ANNOTATION
 from tests.integration.extender.gpu import NAMESPACE, Gpus, gpus
@@ -235,28 +236,33 @@ async def test_a_reservation_ends_as_the_api_server_says(world: Gpus, tmp_path: 
     await add_hold(world, node, **{uids[name]: each for name, each in reserved.items()})
     await world.complete()
     async with inventory(world, tmp_path, reserved_seconds=LONG) as worker:
-        # The pods of other binders are adopted at once; no reservation has ended.
-        await eventually(has(world, "b", elsewhere=Phase.BOUND))  # type: ignore[arg-type]
-        found = await pods_of(world, "a")
-        assert {name: each.phase for name, each in found.items()} == dict.fromkeys(reserved, Phase.RESERVED)
-        # No Binding can take effect for a pod that is gone, so its cards are free much sooner.
-        await eventually(has(world, "a", **dict.fromkeys(names, Phase.RESERVED)))  # type: ignore[arg-type]
-        await eventually(lambda: worker.metric("tas_inventory_released_total", reason="gone") == 1)
-        world.sandbox.cluster.delete(PODS, NAMESPACE, "leaving")
-        await eventually(has(world, "a", **dict.fromkeys(names[:-1], Phase.RESERVED)))  # type: ignore[arg-type]
-        asked = [call.name for call in world.sandbox.calls if (call.verb, call.resource) == ("get", "pods")]
-        assert sorted(asked) == ["gone", "leaving", "unseen"]
-    async with inventory(world, tmp_path, reserved_seconds=0.2) as worker:
-        await eventually(has(world, "a", bound=Phase.BOUND, others=Phase.BOUND))  # type: ignore[arg-type]
+
+        async def released(**wanted: int) -> None:
+            """Waits until so many pods have lost their cards, for these reasons."""
+            for reason in Ending:
+                await eventually(
+                    lambda reason=reason: (  # type: ignore[misc]
+                        worker.metric("tas_inventory_released_total", reason=reason) == wanted.get(reason, 0)
+                    )
+                )
+
+        # No Binding can take effect for a pod that is bound or gone, so nobody waits for the end of its reservation.
+        waits = dict.fromkeys(("waiting", "unseen", "leaving"), Phase.RESERVED)
+        stays = dict.fromkeys(("bound", "others"), Phase.BOUND)
+        await eventually(has(world, "a", **waits, **stays))  # type: ignore[arg-type]
+        await released(gone=1, elsewhere=2)
         found = await pods_of(world, "a")
         assert (found["bound"].verified, found["others"].verified) == (True, False)
         assert [share.card for share in found["others"].assignment.shares()] == [4]
-        for reason, count in (("expired", 2), ("gone", 0), ("elsewhere", 2)):
-            await eventually(
-                lambda reason=reason, count=count: (  # type: ignore[misc]
-                    worker.metric("tas_inventory_released_total", reason=reason) == count
-                )
-            )
+        world.sandbox.cluster.delete(PODS, NAMESPACE, "leaving")
+        del waits["leaving"]
+        await eventually(has(world, "a", **waits, **stays))  # type: ignore[arg-type]
+        await released(gone=2, elsewhere=2)
+        asked = [call.name for call in world.sandbox.calls if (call.verb, call.resource) == ("get", "pods")]
+        assert sorted(asked) == ["bound", "elsewhere", "gone", "leaving", "others", "unseen"]
+    async with inventory(world, tmp_path, reserved_seconds=0.2) as worker:
+        await eventually(has(world, "a", **stays))  # type: ignore[arg-type]
+        await eventually(lambda: worker.metric("tas_inventory_released_total", reason="expired") == 2)
 
 
 async def test_a_reservation_that_is_renewed_while_others_are_asked_for_stays(

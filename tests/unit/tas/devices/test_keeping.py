@@ -138,9 +138,10 @@ def test_a_reservation_is_over_when_it_has_not_changed_for_its_time() -> None:
     reservations.set_node("a", {**hold.pods, "v": held}, at=64.0)  # another pod changes nothing for this one
 
     def over(now: float) -> set[str]:
-        nodes = reservations.nodes(now, "uv")
+        known = dict.fromkeys("uv", pod("A{i1}"))
+        nodes = reservations.nodes(now, known)
         for node in nodes:
-            assert reservations.to_ask_for(node, now, "uv") == {"u": True}
+            assert reservations.to_ask_for(node, now, known) == {"u": True}
         return nodes
 
     assert over(64.9) == set()
@@ -155,12 +156,16 @@ def test_a_reservation_is_over_when_it_has_not_changed_for_its_time() -> None:
     assert over(1e9) == set()
 
 
-def test_the_api_server_is_asked_once_for_a_reserved_pod_that_it_has_not_shown() -> None:
+@pytest.mark.parametrize("node", [None, "a", "b"])
+def test_the_api_server_is_asked_once_for_a_reserved_pod_that_is_bound_or_not_there(node: str | None) -> None:
     reservations = Reservations(65.0)
     hold, held = hold_with(Phase.RESERVED)
     reservations.set_node("a", {**hold.pods, "v": held}, at=10.0)
+    waiting = pod("A{i1}")
+    settled = {} if node is None else dict.fromkeys("uv", msgspec.structs.replace(waiting, node=node))
 
-    def asks(now: float, *known: str) -> dict[str, bool]:
+    def asks(now: float, *unbound: str) -> dict[str, bool]:
+        known = settled | dict.fromkeys(unbound, waiting)
         found = reservations.to_ask_for("a", now, known)
         assert reservations.nodes(now, known) == ({"a"} if found else set())
         return found
