@@ -29,7 +29,8 @@ from tests.integration.workers.halting_inventory import InterruptedBus
 from tests.integration.workers.running import put, running
 from tests.unit.tas.devices import notation
 from workers.kubernetes.client import CALL_SECONDS, KubernetesClient
-from workers.watching.inventory import RETRY_SECONDS, Inventory
+from workers.watching.card_holds import RETRY_SECONDS
+from workers.watching.inventory import Inventory
 
 CARDS = "gas-container-cards"
 LONG = 600.0
@@ -52,7 +53,7 @@ class Running:
 
     def knows_until(self, node: str, uid: str) -> float | None:
         """Until when a pod has a reservation, as far as the worker knows."""
-        record = self._worker._holds.get(node).record
+        record = self._worker._cards.holds.get(node).record
         assert record is not None
         return record.pods[uid].until
 
@@ -269,7 +270,7 @@ async def test_a_reservation_that_is_renewed_while_others_are_asked_for_stays(
     world: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else another pod would get the cards of a Binding that is on its way."""
-    monkeypatch.setattr("workers.watching.inventory.NODES_AT_ONCE", 1)
+    monkeypatch.setattr("workers.watching.card_holds.NODES_AT_ONCE", 1)
     seconds = 1.5
     first, second = add_node(world, "a", "N(0) i1"), add_node(world, "b", "N(0) i1")
     uids = {name: world.add_pod(name, "A{i1}")["metadata"]["uid"] for name in ("slow", "renewed")}
