@@ -1,16 +1,26 @@
 """The allocation of a node: what it has, what its pods request, and which pods are new on it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tas.allocation.pod import PODS, PodTotals, summed
+from tas.allocation.pod import CPU, PODS, PodTotals, summed
 
 RECENT_SECONDS = 900.0
 """How long a pod is new on its node: metrics of longer windows are not corrected."""
 
 MAX_RECENT = 110
 """The most new pods of a node that are listed, the newest: by default a kubelet takes no more pods."""
+
+
+MAX_RESOURCES = 64
+"""The most resources of a node beside `ALWAYS`, the first by name. A record must stay small, whatever pods request."""
+
+MAX_RECENT_AMOUNTS = 1000
+"""The most amounts of all new pods of a node together."""
+
+ALWAYS = frozenset({CPU, "memory", "ephemeral-storage", PODS})
+"""The resources that count on every node. Others count if the node has them: else no pod can use them there."""
 
 
 class Recent(msgspec.Struct, frozen=True, array_like=True):
@@ -62,24 +72,39 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
 def allocated(
     uid: str, capacity: Mapping[str, int], allocatable: Mapping[str, int], pods: Iterable[PlacedPod], now: float
 ) -> NodeAllocation:
-    """The allocation of a node with these pods at the time `now`."""
+    """The allocation of a node with these pods at the time `now`; a pod of the far future is not new, either."""
     pods = list(pods)
+    counted = ALWAYS | set(sorted({*capacity, *allocatable} - ALWAYS)[:MAX_RESOURCES])
     readable = [pod.totals for pod in pods if pod.totals is not None]
     recent = [
-        Recent(pod.placed_at, pod.totals.requests)
+        Recent(pod.placed_at, tuple(each for each in pod.totals.requests if each[0] in counted))
         for pod in pods
-        if pod.totals is not None and pod.placed_at is not None and now - pod.placed_at < RECENT_SECONDS
+        if pod.totals is not None and pod.placed_at is not None and abs(now - pod.placed_at) < RECENT_SECONDS
     ]
     recent.sort(key=lambda each: (-each.at, each.requests))
     return NodeAllocation(
         uid=uid,
-        capacity=dict(sorted(capacity.items())),
-        allocatable=dict(sorted(allocatable.items())),
-        requested=dict(sorted((summed(each.requests for each in readable) | {PODS: len(pods)}).items())),
-        limited=dict(sorted(summed(each.bounds() for each in readable).items())),
+        capacity=_of(counted, capacity),
+        allocatable=_of(counted, allocatable),
+        requested=_of(counted, summed(each.requests for each in readable) | {PODS: len(pods)}),
+        limited=_of(counted, summed(each.bounds() for each in readable)),
         unreadable=len(pods) - len(readable),
-        recent=tuple(recent[:MAX_RECENT]),
+        recent=tuple(_newest(recent)),
     )
+
+
+def _of(counted: Collection[str], amounts: Mapping[str, int]) -> dict[str, int]:
+    return {resource: amount for resource, amount in sorted(amounts.items()) if resource in counted}
+
+
+def _newest(recent: Sequence[Recent]) -> Iterator[Recent]:
+    """As many as a record has room for, of new pods with the newest first."""
+    amounts = 0
+    for each in recent[:MAX_RECENT]:
+        amounts += len(each.requests)
+        if amounts > MAX_RECENT_AMOUNTS:
+            return
+        yield each
 
 
 def is_same(before: NodeAllocation, after: NodeAllocation) -> bool:

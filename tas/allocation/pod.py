@@ -1,8 +1,8 @@
 """What one pod requests of its node, and its limits.
 
 The rules are those of kube-scheduler (`PodRequests` and `PodLimits` of k8s.io/component-helpers): the containers run
-together, init containers one after another before them, and sidecars from their turn on. cpu counts in millicores and
-every other resource in whole units, both rounded up for each container.
+together, init containers one after another before them, and sidecars from their turn on. The quantities of a pod are
+added exactly. Then cpu counts in millicores and every other resource in whole units, both rounded up.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from tas.errors import InvalidInputError
-from tas.values.quantity import NANO, QuantityError, parse_quantity
+from tas.values.quantity import NANO, Quantity, QuantityError, parse_quantity
 
 CPU = "cpu"
 PODS = "pods"
@@ -22,7 +22,6 @@ MAX_AMOUNT = 2**62
 POD_LEVEL = frozenset({CPU, "memory"})
 """The resources that a pod may request as a whole (KEP-2837), beside huge pages."""
 
-Amounts = Mapping[str, int]
 Quantities = Mapping[str, str | int | float]
 """As the API server sends them: a quantity may be a number in JSON."""
 
@@ -77,15 +76,15 @@ def pod_totals(pod: PodResources, *, subject: str = "pod") -> PodTotals:
         limits = _total(pod, lambda each: each.limits, "limits")
     except _QuantityProblem as problem:
         raise InvalidInputError(subject, problem.field, problem.value, problem.reason) from problem
-    return PodTotals(requests=tuple(sorted(requests.items())), limits=tuple(sorted(limits.items())))
+    return PodTotals(requests=_rounded(requests), limits=_rounded(limits))
 
 
-def _total(pod: PodResources, of: Callable[[ContainerResources], Quantities], field: str) -> dict[str, int]:
-    running: dict[str, int] = {}
+def _total(pod: PodResources, of: Callable[[ContainerResources], Quantities], field: str) -> dict[str, Quantity]:
+    running: dict[str, Quantity] = {}
     for number, each in enumerate(pod.containers):
         _add(running, _read(of(each), f"spec.containers[{number}].resources.{field}"))
-    sidecars: dict[str, int] = {}
-    starting: dict[str, int] = {}
+    sidecars: dict[str, Quantity] = {}
+    starting: dict[str, Quantity] = {}
     for number, each in enumerate(pod.init_containers):
         found = _read(of(each), f"spec.initContainers[{number}].resources.{field}")
         if each.sidecar:
@@ -95,14 +94,14 @@ def _total(pod: PodResources, of: Callable[[ContainerResources], Quantities], fi
         else:
             _add(found, sidecars)
         for resource, amount in found.items():
-            starting[resource] = max(starting.get(resource, 0), amount)
+            starting[resource] = max(starting.get(resource, amount), amount)
     for resource, amount in starting.items():
-        running[resource] = max(running.get(resource, 0), amount)
+        running[resource] = max(running.get(resource, amount), amount)
     whole = _read(of(pod.pod), f"spec.resources.{field}").items()
     running |= {name: amount for name, amount in whole if name in POD_LEVEL or name.startswith("hugepages-")}
     for resource, amount in _read(pod.overhead, "spec.overhead").items():
         if field == "requests" or resource in running:  # the overhead is no limit of its own
-            running[resource] = min(running.get(resource, 0) + amount, MAX_AMOUNT)
+            running[resource] = Quantity(running.get(resource, 0) + amount)
     return running
 
 
@@ -112,7 +111,7 @@ def read_amounts(quantities: Quantities, field: str, *, subject: str) -> dict[st
     Raises InvalidInputError with `field` for a quantity that cannot be read or is negative.
     """
     try:
-        return _read(quantities, field)
+        return dict(_rounded(_read(quantities, field)))
     except _QuantityProblem as problem:
         raise InvalidInputError(subject, problem.field, problem.value, problem.reason) from problem
 
@@ -125,7 +124,7 @@ class _QuantityProblem(Exception):  # noqa: N818 - never leaves this module
         self.reason = reason
 
 
-def _read(quantities: Quantities, field: str) -> dict[str, int]:
+def _read(quantities: Quantities, field: str) -> dict[str, Quantity]:
     found = {}
     for resource, text in quantities.items():
         try:
@@ -134,14 +133,23 @@ def _read(quantities: Quantities, field: str) -> dict[str, int]:
             raise _QuantityProblem(f"{field}.{resource}", text, str(error)) from error
         if nano < 0:
             raise _QuantityProblem(f"{field}.{resource}", text, "must not be negative")
-        unit = NANO // 1000 if resource == CPU else NANO
-        found[resource] = min(-(-nano // unit), MAX_AMOUNT)
+        found[resource] = nano
     return found
 
 
-def _add(total: dict[str, int], amounts: Amounts) -> None:
-    for resource, amount in amounts.items():
-        total[resource] = min(total.get(resource, 0) + amount, MAX_AMOUNT)
+def _rounded(quantities: Mapping[str, Quantity]) -> tuple[tuple[str, int], ...]:
+    """Sorted pairs of resource and amount."""
+    return tuple(sorted((resource, _amount(resource, nano)) for resource, nano in quantities.items()))
+
+
+def _amount(resource: str, nano: Quantity) -> int:
+    unit = NANO // 1000 if resource == CPU else NANO
+    return min(-(-nano // unit), MAX_AMOUNT)
+
+
+def _add(total: dict[str, Quantity], quantities: Mapping[str, Quantity]) -> None:
+    for resource, nano in quantities.items():
+        total[resource] = Quantity(total.get(resource, 0) + nano)
 
 
 def summed(totals: Iterable[tuple[tuple[str, int], ...]]) -> dict[str, int]:

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from bus.records.allocations import decode_allocation
 from bus.records.codec import encode
-from tas.allocation.node import MAX_RECENT, RECENT_SECONDS, NodeAllocation, PlacedPod, allocated, in_flight, is_same
-from tas.allocation.pod import PodTotals
+from tas.allocation.node import (
+    MAX_RECENT,
+    MAX_RECENT_AMOUNTS,
+    MAX_RESOURCES,
+    RECENT_SECONDS,
+    NodeAllocation,
+    PlacedPod,
+    allocated,
+    in_flight,
+    is_same,
+)
+from tas.allocation.pod import MAX_AMOUNT, PodTotals
 from tas.errors import InvalidInputError
 
 NOW = 10_000.0
@@ -65,6 +75,62 @@ def test_nothing_is_written_only_because_pods_are_not_new_any_more() -> None:
     assert not is_same(before, msgspec.structs.replace(before, uid="v"))
     swapped = [placed(1, ago=11.0), placed(2, ago=RECENT_SECONDS - 5)]
     assert not is_same(before, allocated("u", {}, {}, swapped, NOW))
+
+
+def test_a_placement_in_the_far_future_is_not_new() -> None:
+    """Else it would count as in flight for ever."""
+    found = of(placed(1, ago=-RECENT_SECONDS - 1), placed(10, ago=-5.0))
+    assert [each.at for each in found.recent] == [NOW + 5.0]
+    assert found.requested == {"cpu": 11, "pods": 2}
+
+
+def names(count: int, length: int = 317) -> list[str]:
+    """The longest names of resources that the API server accepts."""
+    return [f"{number:05}.".ljust(length, "x") for number in range(count)]
+
+
+def test_a_record_stays_small_whatever_the_pods_request() -> None:
+    """And the newest new pods are those that are left."""
+    has = dict.fromkeys(names(2 * MAX_RESOURCES), MAX_AMOUNT)
+    requests = tuple(dict.fromkeys(names(5000), MAX_AMOUNT).items())
+    pod = PodTotals(requests=(("cpu", 1), *requests), limits=(("memory", 1), *requests))
+    pods = [PlacedPod(totals=pod, placed_at=NOW - number) for number in range(30)]
+    found = allocated("u", {"cpu": 8000} | has, has, pods, NOW)
+    counted = names(MAX_RESOURCES)
+    assert list(found.capacity) == [*counted, "cpu"]
+    assert list(found.requested) == [*counted, "cpu", "pods"]
+    assert found.requested["cpu"] == len(pods)
+    assert [each.at for each in found.recent] == [NOW - number for number in range(MAX_RECENT_AMOUNTS // 65)]
+    data = encode(found)
+    assert 300_000 < len(data) < 512 * 1024
+    assert decode_allocation(data) == found
+
+
+def test_a_resource_that_a_node_does_not_have_is_not_counted() -> None:
+    pod = PodTotals(requests=(("cpu", 1), ("example.com/card", 1), ("memory", 1)), limits=(("example.com/card", 1),))
+    found = allocated("u", {"cpu": 1, "example.com/disk": 1}, {}, [PlacedPod(totals=pod, placed_at=NOW)], NOW)
+    assert (found.requested, found.limited) == ({"cpu": 1, "memory": 1, "pods": 1}, {"cpu": 1, "memory": 1})
+    assert found.recent[0].requests == (("cpu", 1), ("memory", 1))
+    assert found.capacity == {"cpu": 1, "example.com/disk": 1}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.none() | st.integers(0, 10**20)), max_size=30))
+def test_the_sums_follow_from_the_pods_that_are_left_and_not_from_what_came_before(
+    changes: list[tuple[str, int | None]],
+) -> None:
+    """Pods come, change and go (None); a second replay of the same gives the same."""
+
+    def replayed() -> NodeAllocation:
+        pods: dict[str, PlacedPod] = {}
+        for name, cpu in changes:
+            pods.pop(name, None)
+            if cpu is not None:
+                pods[name] = placed(cpu, ago=1.0)
+        return of(*pods.values())
+
+    left = {name: cpu for name, cpu in dict(changes).items() if cpu is not None}
+    assert replayed() == replayed()
+    assert replayed().requested == {"pods": len(left)} | ({"cpu": min(sum(left.values()), MAX_AMOUNT)} if left else {})
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.none() | st.floats(0.0, 2000.0)), max_size=20), st.randoms())

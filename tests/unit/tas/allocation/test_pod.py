@@ -59,8 +59,8 @@ def requests(**fields: Any) -> dict[str, int]:
         ),
         pytest.param(
             {"containers": (container("0.1m", "0.5"), container("0.1m", "1500m"))},
-            {"cpu": 2, "memory": 3},
-            id="each container is rounded up",
+            {"cpu": 1, "memory": 2},
+            id="the sum is rounded up, and not each container",
         ),
         pytest.param(
             {"containers": (container("1e30", "10E"), container("1", "10E"))},
