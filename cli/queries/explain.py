@@ -9,12 +9,13 @@ import click
 import msgspec
 
 from bus.connection import Bus
-from bus.kinds import NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
+from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
 from bus.record_kind import Unreadable
 from bus.records.codec import UNREADABLE
 from cli.as_json import JSON_OPTION, print_json
 from cli.options import settings_command
 from cli.output import echo
+from cli.queries.allocation_tables import print_allocation
 from cli.queries.card_tables import print_cards, print_pod_cards
 from cli.queries.cards import devices_of_node, devices_of_nodes
 from cli.queries.explain_tables import print_answers, print_node, print_pod, print_policy
@@ -23,6 +24,7 @@ from cli.queries.query import ask, readable
 from cli.settings import Settings, flag, variable
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
+from tas.explain.allocation import explain_allocation
 from tas.explain.cards import explain_cards, explain_claim, explain_held
 from tas.explain.explain import PodExplanation, explain_node, explain_pod, explain_policy
 from tas.extender.decision import Pod
@@ -55,7 +57,7 @@ def node(settings: Settings, *, name: str, as_json: bool) -> int:
     """Each rule for the node NAME.
 
     Shows value, age, source and state of each rule, and the verdict of each strategy. Also shows the GPU cards of the
-    node, and what of its labels cannot be read.
+    node, what of its labels cannot be read, and what its pods request.
     """
     if not is_subdomain(name):
         raise click.ClickException(f"NAME = {shortened(name)}: must be a lowercase DNS subdomain (RFC 1123)")
@@ -144,14 +146,20 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     explanation = explain_node(view, name, now)
     devices = await devices_of_node(bus, name)
     cards = None if devices is None else explain_cards(name, devices)
+    stored = await NODE_ALLOCATION.get(bus, name)
+    record = stored.readable()
+    allocation = None if record is None else explain_allocation(record, stored.created, now)
     if as_json:
-        print_json(msgspec.to_builtins(explanation) | {"cards": msgspec.to_builtins(cards)})
+        others = {"cards": cards, "allocation": allocation}
+        print_json(msgspec.to_builtins(explanation) | msgspec.to_builtins(others))
     else:
         if explanation.known:
             print_node(explanation)
         if cards is not None:
             print_cards([cards], now)
-    is_known = explanation.known or cards is not None
+        if allocation is not None:
+            print_allocation(name, allocation)
+    is_known = explanation.known or cards is not None or allocation is not None
     if not is_known:
         echo(f"node {name}: the bus has neither samples nor labels of this node (tas get nodes)", err=True)
     return 0 if is_known else 1
