@@ -68,7 +68,8 @@ class PigeonOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         objective: What is to become best.
         resources: The resources that count; `pods` counts pods.
         prime: The number of the resource in `resources` by which `LOAD_BALANCE` and `CONSOLIDATE` measure.
-        smallest_span: Two nodes whose objectives differ by less get nearly the same score.
+        smallest_span: Two nodes whose objectives differ by less than this, divided by the number of nodes over which
+            the objective is, get nearly the same score: one pod changes the objective of many nodes only a little.
         candidates_only: Whether the objective is over the candidates of a request, as in the original, and not over all
             nodes; and whether each request counts as a pod.
     """
@@ -127,20 +128,26 @@ class Pigeon(Agent):
             self._history.add(demand)
         used, capacity, known = self._amounts(nodes)
         fits = known & np.all(demand <= capacity - used, axis=1)
-        values = self._objectives(demand, used, capacity, fits, nodes)
-        scores = np.where(fits, stretched(values, fits, options.smallest_span, whole=options.candidates_only), 0.0)
+        everywhere = (used, capacity) if options.candidates_only else self._known_amounts(nodes.cluster)
+        values = self._objectives(demand, used, capacity, fits, everywhere)
+        smallest_span = options.smallest_span / max(len(everywhere[0]), 1)
+        scores = np.where(fits, stretched(values, fits, smallest_span, whole=options.candidates_only), 0.0)
         return Scores(values=scores, known=known, terms={"objective": values})
 
     def _objectives(
-        self, demand: FloatArray, used: FloatArray, capacity: FloatArray, fits: BoolArray, nodes: Candidates
+        self,
+        demand: FloatArray,
+        used: FloatArray,
+        capacity: FloatArray,
+        fits: BoolArray,
+        everywhere: tuple[FloatArray, FloatArray],
     ) -> FloatArray:
-        """The objective after the pod is placed on each candidate; NaN where the pod has no room."""
+        """The objective over the nodes of `everywhere` (used, capacity) after the pod is placed on each candidate.
+
+        NaN where the pod has no room.
+        """
         options = self._options
-        if options.candidates_only:
-            all_used, all_capacity = used, capacity
-        else:
-            all_used, all_capacity, known = self._amounts(nodes.cluster)
-            all_used, all_capacity = all_used[known], all_capacity[known]
+        all_used, all_capacity = everywhere
         result = np.full(len(used), np.nan)
         if not fits.any():
             return result
@@ -165,6 +172,11 @@ class Pigeon(Agent):
         known = np.all(np.isfinite(capacity), axis=1) & np.isfinite(nodes.requested("pods"))
         used = np.where(np.isfinite(used), used, 0.0)  # a resource that no pod requests
         return used, np.where(np.isfinite(capacity), capacity, 0.0), known
+
+    def _known_amounts(self, nodes: Columns) -> tuple[FloatArray, FloatArray]:
+        """As `_amounts`, of the nodes of which both are known."""
+        used, capacity, known = self._amounts(nodes)
+        return used[known], capacity[known]
 
     def _demand(self, requests: Mapping[str, float]) -> FloatArray:
         found = np.array([1.0 if name == "pods" else requests.get(name, 0.0) for name in self._options.resources])

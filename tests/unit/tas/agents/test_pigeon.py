@@ -226,6 +226,16 @@ def test_defect_p5_a_small_difference_is_a_small_difference() -> None:
     assert found.values[0] > found.values[1]
 
 
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("count", [2, 500])
+def test_nodes_of_a_large_cluster_differ_as_those_of_a_small_one(objective: Objective, count: int) -> None:
+    """One pod changes the objective of 500 nodes by a 250th of what it changes that of two."""
+    used = [((4000, 8192), (400, 800)), ((4000, 8192), (3200, 6400))] * (count // 2)
+    scores = Pigeon(PigeonOptions(objective=objective)).score(pod(cpu=500.0, memory=512 * MEBI), nodes_of(used))
+    assert scores.known.all()
+    assert sorted(set(points(scores.values))) == [1, 10]
+
+
 def test_defect_p6_the_objective_is_of_all_nodes_and_a_pod_counts_once() -> None:
     """The scheduler may ask for some nodes only, and again for the same pod."""
     agent = Pigeon(PigeonOptions(objective=BALANCE))
