@@ -1,8 +1,9 @@
 """The agents `target-load`, `risk-balance`, `low-risk-overcommit` and `peaks`, as the Trimaran plugins decide.
 
 Restated from their published formulas. What is different from upstream: pods that no sample shows yet count for all of
-them; a node that a pod overloads, or of which nothing is known, is never the best node of `peaks`; metrics are compared
-to the capacity that they measure.
+them; a node that a pod overloads, or of which nothing is known, is never the best node of `peaks`; a node whose load is
+unknown is unknown to `low-risk-overcommit`, and not without risk; metrics are compared to the capacity that they
+measure.
 """
 
 from collections.abc import Mapping
@@ -60,9 +61,9 @@ class TargetLoad(Agent):
         found = load(nodes, "cpu", self._options.cpu, base=Base.CAPACITY)
         with np.errstate(invalid="ignore", divide="ignore"):
             predicted = 100.0 * (found.mean + self._expected(pod) / found.size)
-        predicted = np.where(found.known, predicted, 0.0)
-        values = target_load(predicted, self._options.target)
-        return Scores(values=values, known=found.known, terms={"cpu predicted": predicted})
+        values = target_load(np.where(found.known, predicted, 0.0), self._options.target)
+        terms = {"cpu predicted": np.where(found.known, predicted, np.nan)}
+        return Scores(values=values, known=found.known, terms=terms)
 
     def _expected(self, pod: PodDemand) -> float:
         """The millicores that the pod is expected to use: its limit, else its request and a part more."""
@@ -128,7 +129,8 @@ class RiskBalance(Agent):
             value = evenness(mu, sigma, margin=options.margin, sensitivity=options.sensitivity)
             worst = np.where(found.known, np.minimum(worst, value), worst)
             anything |= found.known
-            terms |= {f"{resource} mean": mu, f"{resource} deviation": sigma}
+            seen = {f"{resource} mean": mu, f"{resource} deviation": sigma}
+            terms |= {name: np.where(found.known, term, np.nan) for name, term in seen.items()}
         return Scores(values=worst, known=anything, terms=terms)
 
 
@@ -172,16 +174,19 @@ class LowRisk(Agent):
                 continue
             by_limits, by_load, known = self._risks(pod, nodes, resource, usages)
             weight = options.limit_weights.get(resource, 0.5)
-            risk = np.clip(weight * by_limits + (1.0 - weight) * by_load, 0.0, 1.0)
+            seen = {f"{resource} risk of limits": by_limits, f"{resource} risk of load": by_load}
+            terms |= {name: np.where(known, term, np.nan) for name, term in seen.items()}
+            if weight < 1.0:  # else the load does not count
+                known = known & np.isfinite(by_load)
+            risk = np.clip(weight * by_limits + (1.0 - weight) * np.nan_to_num(by_load), 0.0, 1.0)
             worst = np.where(known, np.maximum(worst, risk), worst)
             anything |= known
-            terms |= {f"{resource} risk of limits": by_limits, f"{resource} risk of load": by_load}
         return Scores(values=1.0 - worst, known=anything, terms=terms)
 
     def _risks(
         self, pod: PodDemand, nodes: Candidates, resource: str, usages: tuple[Usage, ...]
     ) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """The risk by limits and by load of each node, and where requests and limits are known."""
+        """The risk by limits, the risk by load (NaN where that is unknown), and where requests and limits are known."""
         found = load(nodes, resource, usages, base=Base.CAPACITY)
         size, requested, limited = found.size, nodes.requested(resource), nodes.limited(resource)
         known = np.isfinite(size) & (size > 0) & np.isfinite(requested) & np.isfinite(limited)
@@ -193,7 +198,7 @@ class LowRisk(Agent):
         sigma = np.minimum(found.std * np.sqrt(self._options.window), 1.0)
         mean = np.clip(np.where(found.known, found.mean, 0.0), 0.0, 1.0)
         by_load = load_risk(mean, sigma, np.minimum(requested, size) / size, limited / size)
-        return by_limits, np.where(found.known, by_load, 0.0), known
+        return by_limits, np.where(found.known, by_load, np.nan), known
 
 
 def limit_risk(size: FloatArray, requested: FloatArray, limited: FloatArray) -> FloatArray:

@@ -149,6 +149,17 @@ def test_defect_t4_a_pod_without_requests_is_scored_by_low_risk() -> None:
     assert first > second
 
 
+@pytest.mark.parametrize(("weight", "known"), [(0.5, [True, False]), (1.0, [True, True])])
+def test_a_node_whose_load_is_unknown_is_not_the_best_of_low_risk(weight: float, known: list[bool]) -> None:
+    """Upstream counts no risk of the load then. Where only limits count, the load is not needed."""
+    agent = LowRisk(LowRiskOptions(cpu=RATIO, memory=(), limit_weights={"cpu": weight}))
+    amounts = {"cpu": [1000.0, 1000.0]}
+    nodes = Nodes(2, metrics={"mean": [0.5, nan]}, capacity=amounts, requested={"cpu": [200.0] * 2}, limited=amounts)
+    scores = agent.score(pod(cpu=100.0), nodes)
+    assert scores.known.tolist() == known
+    assert np.isnan(scores.terms["cpu risk of load"]).tolist() == [False, True]
+
+
 MODEL = PowerModel(k1=-91.50493019588365, k2=-0.07186049052516228)
 
 
