@@ -1,6 +1,6 @@
 """The public API for agents: scheduling algorithms of your own that run beside those of the product.
 
-An agent is a subclass of `Agent`, registered as an entry point of the group `tas.agents`.
+An agent is a subclass of `Agent`, registered as an entry point of the group `tas.agents`. `faults` is for its tests.
 """
 
 from tas.agents.agent import (
@@ -19,6 +19,7 @@ from tas.agents.agent import (
     Rounding,
     Scores,
 )
+from tas.agents.conformance import faults
 
 __all__ = [
     "Agent",
@@ -35,4 +36,5 @@ __all__ = [
     "Result",
     "Rounding",
     "Scores",
+    "faults",
 ]

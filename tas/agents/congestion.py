@@ -74,7 +74,7 @@ class Congestion(Agent):
             if link.capacity_metric:
                 measured = nodes.metric(link.capacity_metric)
                 capacity = np.where(np.isfinite(measured), measured, capacity)
-            with np.errstate(invalid="ignore", divide="ignore"):
+            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                 fullest = np.fmax(fullest, np.where(capacity > 0, nodes.metric(link.traffic) / capacity, np.nan))
         if self._options.drops:
             fullest = np.fmax(fullest, nodes.metric(self._options.drops))

@@ -94,7 +94,7 @@ class _Safe(Agent):
     def _fitted(self, pod: PodDemand, nodes: Candidates, resource: str) -> tuple[FloatArray, FloatArray, BoolArray]:
         """The mean with the pod, the standard deviation, and which are known; both are parts of the capacity."""
         found = self._load(nodes, resource)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             mu = np.clip(found.mean + pod.requests.get(resource, 0.0) / found.size, 0.0, 1.0)
             sigma = np.clip(np.maximum(found.std, self._options.sigma_floor), 0.0, 1.0)
         return np.where(found.known, mu, 0.0), np.where(found.known, sigma, 0.0), found.known
@@ -143,7 +143,7 @@ class SafeOverload(_Safe):
             for number in PERCENTILES
         ]
         size = columns[0].size
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             at = options.utilization - pod.requests.get(resource, 0.0) / size
         values = np.array([each.mean for each in columns])
         known = np.any([each.known for each in columns], axis=0)
@@ -209,7 +209,7 @@ def empirical_cdf(at: FloatArray, quantiles: FloatArray) -> FloatArray:
         first_over = known & (row > at) & (part_above == 1.0)
         above, part_above = np.where(first_over, row, above), np.where(first_over, part, part_above)
     width = above - below
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         inner = part_below + (part_above - part_below) * (at - below) / width
     return np.clip(np.where(at >= 1.0, 1.0, np.where(width > 0, inner, part_below)), 0.0, 1.0)
 
