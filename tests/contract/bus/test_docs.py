@@ -103,7 +103,7 @@ async def test_the_program_that_publishes_stores_a_valid_sample(server: Embedded
     node, scrape, refused = decode_samples(message["subject"], data_of(message), arrived=time.time(), sequence=sequence)
     assert (node, refused) == ("ip-10-0-0-1.ec2.internal", ())
     assert scrape is not None
-    assert scrape.source == "my-agent"
+    assert scrape.source == "my-program"
     assert scrape.metrics == {"health_metric": parse_quantity("2"), "load1": parse_quantity("0.5")}
 
 
@@ -203,11 +203,11 @@ async def test_the_permissions_suffice_and_allow_nothing_else(guarded: str) -> N
         assert entry.revision == revision
         with pytest.raises(RefusedError, match="permission"):
             await reader.put(POLICIES, "default.demo", b"{}", revision=revision, read_at=time.monotonic())
-    async with Bus.connect(f"nats://agent:secret@{guarded}", name="agent", streams=[]) as agent:
-        await asyncio.wait_for(agent.wait_connected(), 60)
-        assert await agent.publish(SAMPLES, "tas.samples.node-1.my-agent", b"{}")
+    async with Bus.connect(f"nats://program:secret@{guarded}", name="program", streams=[]) as program:
+        await asyncio.wait_for(program.wait_connected(), 60)
+        assert await program.publish(SAMPLES, "tas.samples.node-1.my-program", b"{}")
         with pytest.raises(RefusedError, match="permission"):
-            await agent.publish(SAMPLES, "tas.samples.node-2.my-agent", b"{}")
+            await program.publish(SAMPLES, "tas.samples.node-2.my-program", b"{}")
 
 
 async def test_the_permissions_of_a_subscription_suffice_to_handle_events_and_to_give_them_up(guarded: str) -> None:
@@ -242,13 +242,13 @@ async def test_the_permissions_suffice_for_a_client_library(guarded: str) -> Non
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_tas_publish_needs_the_inbox_of_the_page(tmp_path: Path, allowed: bool) -> None:
     (inbox,) = re.findall(r'needs `subscribe: \["(.*?)"\]`', PAGE)
-    page = PAGE.replace("_INBOX_agent.>", inbox) if allowed else PAGE
+    page = PAGE.replace("_INBOX_program.>", inbox) if allowed else PAGE
     async with serving(tmp_path, page) as address:
         async with Bus.connect(f"nats://tas:secret@{address}", name="tas") as bus:
             await asyncio.wait_for(bus.wait_connected(), 60)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cli", "publish", "node-1", "load1=1", "--source", "my-agent"),
-            *("--bus", f"nats://agent:secret@{address}"),
+            *(sys.executable, "-m", "cli", "publish", "node-1", "load1=1", "--source", "my-program"),
+            *("--bus", f"nats://program:secret@{address}"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )

@@ -60,7 +60,7 @@ YEAR = NEW_YEAR.timestamp()
 KEY = PolicyKey("default", "demo")
 
 SAMPLE = Scrape(
-    source="my-agent",
+    source="my-program",
     measured=YEAR,
     arrived=YEAR + 1,
     sequence=1767225600000043,
@@ -80,7 +80,7 @@ SCRAPES = (
         metrics={"cpu_ratio": parse_quantity("0.125"), "load1": parse_quantity("0.73")},
     ),
     Scrape(
-        source="my-agent",
+        source="my-program",
         measured=YEAR,
         arrived=YEAR + 1,
         sequence=1767225600000043,
@@ -185,7 +185,7 @@ VERDICT = NodeVerdict(
                         ),
                         "telemetry.aware.scheduling.demo/card1": LabelVerdict(state=State.UNKNOWN, desired=HOLD),
                     },
-                    sampled=("card0_celsius", "card1_celsius@my-agent"),
+                    sampled=("card0_celsius", "card1_celsius@my-program"),
                 ),
             },
             holds_prefix=True,
@@ -335,7 +335,7 @@ def golden(name: str) -> Any:
 
 def decode_sample(data: bytes) -> Scrape | None:
     node, scrape, refused = decode_samples(
-        "tas.samples.ip-10-0-0-1_ec2_internal.my-agent", data, arrived=YEAR + 1, sequence=SAMPLE.sequence
+        "tas.samples.ip-10-0-0-1_ec2_internal.my-program", data, arrived=YEAR + 1, sequence=SAMPLE.sequence
     )
     assert (node, refused) == ("ip-10-0-0-1.ec2.internal", ())
     return scrape
