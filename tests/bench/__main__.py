@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from tests.bench import (
+    agents,
     burst,
     cards,
     change,
@@ -52,6 +53,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
         limit,
         burst,
         cards,
+        agents,
         sources,
         view,
         verdicts,
