@@ -12,8 +12,17 @@ import msgspec
 
 from tas.errors import TasError, shortened
 from tas.sources.result import MAX_ITEMS, RefusalReason, ResultBuilder, Sample, SourceResult, excess_of
-from tas.sources.series import NAME_LABEL, MetricMapping, SeriesSample, add_node_sample, series_names, valid_node
+from tas.sources.series import (
+    NAME_LABEL,
+    Mappings,
+    MetricMapping,
+    SeriesSample,
+    add_node_sample,
+    series_names,
+    valid_node,
+)
 from tas.values.quantity import QuantityError, parse_quantity
+from tas.windows.name import Kind, Window, window_of
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 """A number as Prometheus writes it, without the suffixes of Kubernetes quantities."""
@@ -70,6 +79,50 @@ def query_of(metric: str, mapping: MetricMapping) -> str:
     matchers = [f'{NAME_LABEL}="{names[0]}"' if len(names) == 1 else f'{NAME_LABEL}=~"{"|".join(names)}"']
     matchers += [f"{name}={msgspec.json.encode(value).decode()}" for name, value in mapping.labels.items()]
     return "{" + ",".join(matchers) + "}"
+
+
+STEPS = 60
+"""At so many times within a window an expression is evaluated; a selector has all its values."""
+
+_FUNCTIONS = {
+    Kind.MEAN: "avg_over_time({range})",
+    Kind.STD: "stddev_over_time({range})",
+    Kind.MIN: "min_over_time({range})",
+    Kind.MAX: "max_over_time({range})",
+    Kind.PERCENTILE: "quantile_over_time({quantile}, {range})",
+    Kind.FORECAST: "predict_linear({range}, {seconds})",
+}
+
+
+def mapping_of(mappings: Mappings, metric: str) -> MetricMapping:
+    """The mapping of a metric for a Prometheus that is polled.
+
+    A statistic of a window without a mapping of its own is a query over the series of its metric. Only series with a
+    fresh value count: else a node that has ended would have a mean for as long as the window.
+    Raises AnswerError for a statistic that Prometheus does not have.
+    """
+    window = None if metric in mappings.metrics else window_of(metric)
+    if window is None:
+        return mappings.of(metric)
+    function = _FUNCTIONS.get(window.kind)
+    if function is None:
+        reason = f"Prometheus has no function for {window.kind.value}: use mean, std, min, max, p50, p95 or forecast"
+        raise AnswerError(f"{shortened(metric)}: {reason}", unreadable=False)
+    mapping = mappings.of(window.metric)
+    numbers = {"quantile": f"{window.percentile / 100:g}", "seconds": f"{window.seconds:g}"}
+    parts = (f"{function.format(range=values, **numbers)} and {fresh}" for values, fresh in _ranges(window, mapping))
+    query = " or ".join(parts)
+    return msgspec.structs.replace(mapping, query=query)
+
+
+def _ranges(window: Window, mapping: MetricMapping) -> Iterator[tuple[str, str]]:
+    """For each name that the series may have, the first one first: the values in the window, and the fresh value."""
+    if mapping.query is not None:
+        yield f"({mapping.query})[{window.duration}:{window.seconds / STEPS:g}s]", f"({mapping.query})"
+        return
+    for name in series_names(window.metric, mapping):
+        selector = query_of(name, msgspec.structs.replace(mapping, series=name))
+        yield f"{selector}[{window.duration}]", selector
 
 
 def read_answer(metric: str, mapping: MetricMapping, body: bytes, *, status: int = 200) -> SourceResult:

@@ -96,10 +96,25 @@ async def test_the_source_reads_the_values_of_all_nodes_and_none_after_the_serie
             assert result.refusals[RefusalReason.VALUE].count == 2
             assert set(result.missing) == {"broken", "nothing"}
 
+            windows = frozenset({"load:mean:1m", "load:p95:5m", "cpu:std:1m", "half:max:1m", "load:ewma:1m"})
+
+            async def have_values() -> bool:
+                return len((await source.read(windows)).samples) == 2 * (len(windows) - 1)
+
+            await eventually(have_values, every=0.1)
+            result = await source.read(windows)
+            assert {metric: value for (metric, _), value in values(result).items()} == {
+                "load:mean:1m": "0.7",
+                "load:p95:5m": "0.7",
+                "cpu:std:1m": "0",
+                "half:max:1m": "0.35",
+            }
+            assert "no function for ewma" in result.missing["load:ewma:1m"]
+
             scraped.fails = True  # its series end with the next scrape, by stale markers
 
             async def has_ended() -> bool:
-                return (await source.read(frozenset({"load"}))).samples == ()
+                return (await source.read(frozenset({"load", "load:mean:1m"}))).samples == ()
 
             await eventually(has_ended, every=0.1)
         finally:

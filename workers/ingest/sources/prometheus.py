@@ -9,9 +9,9 @@ from http import HTTPStatus
 import aiohttp
 
 from tas.errors import shortened, without_password
-from tas.sources.prometheus import AnswerError, query_of, read_answer, with_common_times
+from tas.sources.prometheus import AnswerError, mapping_of, query_of, read_answer, with_common_times
 from tas.sources.result import RefusalReason, ResultBuilder, SourceResult, combined
-from tas.sources.series import LOOKBACK, Mappings
+from tas.sources.series import LOOKBACK, Mappings, MetricMapping
 from tas.values.http_config import HttpConfig
 from workers.ingest.sources.base import Reader, SourceError
 from workers.ingest.sources.config import ConfigFile
@@ -78,7 +78,7 @@ class Prometheus:
             slots=asyncio.Semaphore(MAX_CONCURRENT_QUERIES),
         )
         requested = sorted(metrics)
-        outcomes = await asyncio.gather(*(self._query(poll, metric) for metric in requested))
+        outcomes = await asyncio.gather(*(self._ask_for(poll, metric) for metric in requested))
         return await asyncio.to_thread(
             _result_of, dict(zip(requested, outcomes, strict=True)), within=self._query_seconds
         )
@@ -87,8 +87,14 @@ class Prometheus:
         """Closes all connections."""
         await self._http.close()
 
-    async def _query(self, poll: _Poll, metric: str) -> SourceResult | _FailedError:
-        mapping = poll.mappings.of(metric)
+    async def _ask_for(self, poll: _Poll, metric: str) -> SourceResult | _FailedError:
+        try:
+            mapping = mapping_of(poll.mappings, metric)
+        except AnswerError as error:
+            return _FailedError(str(error))
+        return await self._query(poll, metric, mapping)
+
+    async def _query(self, poll: _Poll, metric: str, mapping: MetricMapping) -> SourceResult | _FailedError:
         query = {
             "query": query_of(metric, mapping),
             "timeout": f"{self._query_seconds:g}s",

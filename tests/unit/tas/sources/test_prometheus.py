@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.sources.prometheus import MAX_SERIES_BYTES, AnswerError, query_of, read_answer, with_common_times
+from tas.sources.prometheus import (
+    MAX_SERIES_BYTES,
+    AnswerError,
+    mapping_of,
+    query_of,
+    read_answer,
+    with_common_times,
+)
 from tas.sources.result import MAX_ITEMS, MAX_VALUES, RefusalReason, SourceResult, combined
-from tas.sources.series import Aggregate, MetricMapping
+from tas.sources.series import Aggregate, Mappings, MetricMapping
 from tas.values.quantity import format_quantity, parse_quantity
 from tests.sources.answers import EVALUATED, QUERIES, Answer, golden
 
@@ -273,3 +280,44 @@ class TestLargeAnswers:
         finally:
             tracemalloc.stop()
         assert peak < 6 * len(body)
+
+
+WINDOWS = Mappings(
+    metrics={
+        "load": MetricMapping(query="avg by (node) (node_load1)", node_label="node"),
+        "cpu:mean:5m": MetricMapping(series="recorded"),
+        "memory": MetricMapping(series="mem", labels={"a": "b"}),
+    }
+)
+CPU, NODE_CPU = '{__name__="cpu"}', '{__name__="node_cpu"}'
+
+
+@pytest.mark.parametrize(
+    ("metric", "query"),
+    [
+        (
+            "cpu:std:5m",
+            f"stddev_over_time({CPU}[300s]) and {CPU} or stddev_over_time({NODE_CPU}[300s]) and {NODE_CPU}",
+        ),
+        ("memory:p95:1h", 'quantile_over_time(0.95, {__name__="mem",a="b"}[3600s]) and {__name__="mem",a="b"}'),
+        ("memory:forecast:30m", 'predict_linear({__name__="mem",a="b"}[1800s], 1800) and {__name__="mem",a="b"}'),
+        (
+            "load:mean:10m",
+            "avg_over_time((avg by (node) (node_load1))[600s:10s]) and (avg by (node) (node_load1))",
+        ),
+    ],
+)
+def test_a_statistic_of_a_window_is_a_query_over_its_metric(metric: str, query: str) -> None:
+    mapping = mapping_of(WINDOWS, metric)
+    assert query_of(metric, mapping) == query
+    assert mapping.node_label == WINDOWS.of(metric.partition(":")[0]).node_label
+
+
+def test_a_mapping_of_its_own_counts_before() -> None:
+    assert mapping_of(WINDOWS, "cpu:mean:5m") == WINDOWS.of("cpu:mean:5m")
+    assert mapping_of(WINDOWS, "cpu:mean") == WINDOWS.of("cpu:mean")
+
+
+def test_a_statistic_that_prometheus_does_not_have_is_named() -> None:
+    with pytest.raises(AnswerError, match=r"cpu:ewma:5m.*no function for ewma"):
+        mapping_of(WINDOWS, "cpu:ewma:5m")

@@ -1,0 +1,1 @@
+"""Windows: statistics of a metric over a duration, which are metrics themselves."""

@@ -1,0 +1,45 @@
+"""Names of statistics of windows."""
+
+import pytest
+
+from tas.windows.name import Kind, Window, window_of
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cpu:mean:5m", Window("cpu", Kind.MEAN, 0.0, 300.0)),
+        ("cpu:p95:5m", Window("cpu", Kind.PERCENTILE, 95.0, 300.0)),
+        ("cpu:p99.9:24h", Window("cpu", Kind.PERCENTILE, 99.9, 86400.0)),
+        ("cpu:p0:60s", Window("cpu", Kind.PERCENTILE, 0.0, 60.0)),
+        ("cpu:forecast:1d", Window("cpu", Kind.FORECAST, 0.0, 86400.0)),
+        ("instance:node_cpu:ratio:std:90m", Window("instance:node_cpu:ratio", Kind.STD, 0.0, 5400.0)),
+    ],
+)
+def test_a_statistic(name: str, expected: Window) -> None:
+    assert window_of(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cpu",
+        "cpu:5m",
+        ":mean:5m",
+        "instance:node_cpu:ratio",
+        "job:latency:mean5m",
+        "cpu:mean:5",
+        "cpu:mean:59s",
+        "cpu:mean:25h",
+        "cpu:mean:-5m",
+        "cpu:mean:9999999m",
+        "cpu:mean:\u0665m",
+        "cpu:p100:5m",
+        "cpu:p:5m",
+        "cpu:p05:5m",
+        "cpu:P95:5m",
+        "cpu:median:5m",
+    ],
+)
+def test_any_other_name_is_an_ordinary_metric(name: str) -> None:
+    assert window_of(name) is None
