@@ -35,6 +35,9 @@ COMMANDS = {
         "doctor.doctor", "Check an installation, and print what is wrong, why it matters, and what mends it."
     ),
     "top": _Command("top", "Show the live view of a running installation."),
+    "simulate": _Command(
+        "simulate.simulate", "Compare the default scores, policies and agents on a simulated cluster."
+    ),
     "pause": _Command("brake", "Set and remove no label from now on."),
     "resume": _Command("brake", "Set and remove labels again, after a pause."),
     "reset": _Command("brake", "Reset the tripped breaker of a policy, or with --all of all policies together."),

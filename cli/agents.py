@@ -16,7 +16,7 @@ from tas.agents.file import AgentConfig
 from tas.agents.hooks import AgentHooks
 from tas.extension import Hooks, NodeView
 from workers.process.errors import StartError
-from workers.serving.agents_file import AgentsFile, LoadedAgent, installed_agents
+from workers.serving.agents_file import Agents, AgentsFile, LoadedAgent, installed_agents
 
 log = structlog.get_logger("agents")
 
@@ -42,9 +42,14 @@ def hooks_of(loaded: LoadedAgent, nodes: NodeView) -> Hooks:
 
 
 def agents_of(path: Path) -> Collection[AgentConfig]:
-    """The agents of a file, for a command. Raises click.ClickException."""
+    """The settings of the agents of a file, for a command. Raises click.ClickException."""
+    return [loaded.config for loaded in loaded_agents(path).values()]
+
+
+def loaded_agents(path: Path | None) -> Agents:
+    """The agents of a file, for a command; without a file those of the product. Raises click.ClickException."""
     file = AgentsFile(path, builtin=BUILTIN, installed=installed_agents(), registry=CollectorRegistry())
     try:
-        return [loaded.config for loaded in asyncio.run(file.load()).values()]
+        return asyncio.run(file.load())
     except StartError as error:
         raise click.ClickException(str(error)) from error

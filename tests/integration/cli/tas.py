@@ -38,6 +38,7 @@ SHORT = {
     "configure",
     "crd",
     "docs",
+    "simulate",
 }
 """The commands that end by themselves."""
 

@@ -429,6 +429,7 @@ SHORT_COMMANDS = [
     ("policy", "lint", "nowhere.yaml"),
     ("pause", "--reason"),
     ("publish", "No_Node", "m=1"),
+    ("simulate", "--only", "nobody"),
     ("reset",),
     ("resume",),
     ("trace", "m", "node-1"),

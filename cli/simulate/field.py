@@ -1,0 +1,113 @@
+"""Who takes part in a simulation: the default scores, policies, agents, and agents beside each other."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import click
+
+from cli.agents import loaded_agents
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import Policy, PolicyKey
+from tas.simulating.algorithms import AgentExtender, Agents, Algorithm, DefaultScores, TelemetryPolicy
+from tas.simulating.load import Load
+from workers.process.manifests import SUFFIXES
+from workers.serving.agents_file import LoadedAgent
+from workers.watching.policy_files import parse_file
+
+DEFAULT = "default"
+"""The name of the default scores alone."""
+
+TOGETHER = "+"
+"""Joins the names of agents that run beside each other."""
+
+IDLE = ("foo", "peaks", "rl-priority")
+"""Agents of the product that take part only by name: no load has what they need, or they prefer no node.
+
+`peaks` needs power models, and `rl-priority` containers that fail.
+"""
+
+_LEAST_USED = {
+    "dontschedule": {
+        "rules": [
+            {"metricname": "cpu_ratio", "operator": "GreaterThan", "target": "800m"},
+            {"metricname": "memory_ratio", "operator": "GreaterThan", "target": "800m"},
+        ]
+    },
+    "scheduleonmetric": {
+        "scoreMode": "proportional",
+        "rules": [
+            {"metricname": "cpu_ratio", "operator": "LessThan", "weight": 2},
+            {"metricname": "memory_ratio", "operator": "LessThan", "weight": 1},
+        ],
+    },
+}
+_MOVES = {"rules": [{"metricname": "cpu_ratio:mean:5m", "operator": "GreaterThan", "target": "900m"}]}
+
+OWN_POLICIES = {"policy": _LEAST_USED, "policy-moves": {**_LEAST_USED, "deschedule": _MOVES}}
+"""The strategies of the policies that take part unless --policies names others."""
+
+Makers = Mapping[str, Callable[[Load], Algorithm]]
+"""Makes a new algorithm for a load, by name."""
+
+
+def algorithms(*, agents: Path | None, policies: Path | None, weight: int, only: Iterable[str]) -> Makers:
+    """The algorithms, in the order of the table; `only` selects some, and joins agents. Raises click.ClickException."""
+    found = _policies(policies)
+    loaded = loaded_agents(agents)
+    if agents is not None:
+        weights = {name: each.config.weight for name, each in loaded.items()}
+    else:
+        weights = dict.fromkeys(loaded, weight)
+    makers: dict[str, Callable[[Load], Algorithm]] = {DEFAULT: lambda _: DefaultScores()}
+    for name, policy in found.items():
+        makers[name] = _policy_maker(policy, weight)
+    for name in loaded:
+        makers[name] = _agents_maker({name: loaded[name]}, weights)
+    idle = IDLE if agents is None else ()
+    names = tuple(dict.fromkeys(only)) or tuple(name for name in makers if name not in idle)
+    for name in names:
+        parts = name.split(TOGETHER)
+        if name not in makers and all(part in loaded for part in parts):
+            makers[name] = _agents_maker({part: loaded[part] for part in parts}, weights)
+        if name not in makers:
+            raise click.UsageError(f"--only = {name}: must be of {', '.join(makers)}, or agents joined by {TOGETHER}")
+    return {name: makers[name] for name in names}
+
+
+def _policy_maker(policy: Policy, weight: int) -> Callable[[Load], Algorithm]:
+    return lambda load: TelemetryPolicy(policy, [node.name for node in load.nodes], weight=weight, period=load.period)
+
+
+def _agents_maker(loaded: Mapping[str, LoadedAgent], weights: Mapping[str, int]) -> Callable[[Load], Algorithm]:
+    def made(_: Load) -> Algorithm:
+        return Agents([_extender(each, weights[name]) for name, each in loaded.items()])
+
+    return made
+
+
+def _extender(loaded: LoadedAgent, weight: int) -> AgentExtender:
+    """A new agent, since agents learn."""
+    kind, config = type(loaded.agent), loaded.config
+    agent = kind() if kind.Options is None else kind(config.options)  # type: ignore[call-arg] # see `Agent`
+    return AgentExtender(agent=agent, verbs=config.verbs, weight=weight, missing=config.missing, compat=config.compat)
+
+
+def _policies(folder: Path | None) -> Mapping[str, Policy]:
+    """The policies of the files in a folder by name, or our own."""
+    if folder is None:
+        return {
+            name: parse_policy(PolicyKey("default", name), {"strategies": strategies})[0]
+            for name, strategies in OWN_POLICIES.items()
+        }
+    if not folder.is_dir():
+        raise click.UsageError(f"--policies = {folder}: must be a folder with manifests of TASPolicy")
+    files = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    found: dict[str, Policy] = {}
+    for file in files:
+        read = parse_file(str(file), file.suffix, file.read_bytes())
+        if read.problems:
+            raise click.UsageError(f"--policies = {folder}: {read.problems[0]}")
+        found |= {filed.policy.key.name: filed.policy for filed in read.policies}
+    if not found:
+        raise click.UsageError(f"--policies = {folder}: the folder has no policy")
+    return found

@@ -1,0 +1,147 @@
+"""The nodes of a simulation while pods come and go, and what agents see of them."""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from tas.agents.agent import PodDemand
+from tas.agents.columns import SHOWN_SECONDS
+from tas.simulating.default_scores import RESOURCES, UNREQUESTED, FloatArray, IntArray
+from tas.simulating.load import Load, LoadPod
+from tas.simulating.series import Series
+
+
+class Cluster:
+    """The requests of the pods on each node, and the measured use of the nodes.
+
+    Attributes:
+        names: The nodes.
+        sizes: What they have, a row for each of `tas.simulating.load.USES`.
+        allocatable: What pods may request: a row for each of `RESOURCES`.
+        requested: What the pods request, as sums.
+        limited: Their limits, as sums; a pod without a limit, or with one below its request, counts with its request.
+        counted: The same, with `UNREQUESTED` for pods without a request.
+        pods: The number of pods on each node.
+        series: What was measured.
+    """
+
+    def __init__(self, load: Load) -> None:
+        self.names = tuple(node.name for node in load.nodes)
+        self.sizes = load.sizes()
+        self.allocatable: IntArray = self.sizes[: len(RESOURCES)].astype(np.int64)
+        self.requested: IntArray = np.zeros_like(self.allocatable)
+        self.limited: IntArray = np.zeros_like(self.allocatable)
+        self.counted: IntArray = np.zeros_like(self.allocatable)
+        self.pods: IntArray = np.zeros(len(self.names), dtype=np.int64)
+        self.most_pods: IntArray = np.array([node.pods for node in load.nodes], dtype=np.int64)
+        self.series = Series(self.sizes, load.period, load.periods)
+        self._new: deque[tuple[float, int, IntArray]] = deque()
+
+    def place(self, pod: LoadPod, node: int, now: float) -> None:
+        """Adds a pod to a node."""
+        self._add(pod, node, 1)
+        self._new.append((now, node, request_of(pod)))
+
+    def remove(self, pod: LoadPod, node: int) -> None:
+        """Removes a pod from a node."""
+        self._add(pod, node, -1)
+
+    def placed(self, resource: str) -> FloatArray:
+        """The requests of the pods that are too new for the newest measurement."""
+        measured = self.series.measured
+        while self._new and measured is not None and self._new[0][0] <= measured - SHOWN_SECONDS:
+            self._new.popleft()
+        placed = np.zeros(len(self.names))
+        if resource in RESOURCES:
+            row = RESOURCES.index(resource)
+            for _, node, request in self._new:
+                placed[node] += request[row]
+        return placed
+
+    def _add(self, pod: LoadPod, node: int, sign: int) -> None:
+        request = request_of(pod)
+        self.requested[:, node] += sign * request
+        self.limited[:, node] += sign * np.maximum(request, [pod.cpu_limit, pod.memory_limit])
+        self.counted[:, node] += sign * counted_request(request)
+        self.pods[node] += sign
+
+
+def request_of(pod: LoadPod) -> IntArray:
+    """What a pod requests, by `RESOURCES`."""
+    return np.array([pod.cpu, pod.memory], dtype=np.int64)
+
+
+def counted_request(request: IntArray) -> IntArray:
+    """The same, with `UNREQUESTED` for what is not requested."""
+    return np.where(request == 0, UNREQUESTED, request)
+
+
+def demand_of(pod: LoadPod) -> PodDemand:
+    """The pod as agents see it."""
+    return PodDemand(
+        namespace="default",
+        name=pod.name,
+        uid=pod.name,
+        labels={"app": pod.kind},
+        requests={name: float(amount) for name, amount in (("cpu", pod.cpu), ("memory", pod.memory)) if amount},
+        limits={
+            name: float(amount) for name, amount in (("cpu", pod.cpu_limit), ("memory", pod.memory_limit)) if amount
+        },
+    )
+
+
+class ClusterColumns:
+    """Some nodes of a cluster as columns for agents."""
+
+    def __init__(self, cluster: Cluster, chosen: IntArray, now: float) -> None:
+        self._cluster = cluster
+        self._chosen = chosen
+        self.now = now
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """The nodes."""
+        return tuple(self._cluster.names[at] for at in self._chosen.tolist())
+
+    @property
+    def cluster(self) -> "ClusterColumns":
+        """All nodes."""
+        return ClusterColumns(self._cluster, np.arange(len(self._cluster.names)), self.now)
+
+    def metric(self, name: str) -> FloatArray:
+        """The newest values of a metric."""
+        return self._column(self._cluster.series.column(name))
+
+    def capacity(self, resource: str) -> FloatArray:
+        """What nodes have."""
+        return self.allocatable(resource)
+
+    def allocatable(self, resource: str) -> FloatArray:
+        """What pods may request."""
+        return self._amounts(self._cluster.allocatable, self._cluster.most_pods, resource)
+
+    def requested(self, resource: str) -> FloatArray:
+        """What pods request."""
+        return self._amounts(self._cluster.requested, self._cluster.pods, resource)
+
+    def limited(self, resource: str) -> FloatArray:
+        """The limits of pods."""
+        return self._amounts(self._cluster.limited, self._cluster.pods, resource)
+
+    def placed(self, resource: str, metric: str) -> FloatArray:
+        """What pods request that the metric does not show yet."""
+        del metric
+        return self._column(self._cluster.placed(resource))
+
+    def _amounts(self, of_resources: IntArray, pods: IntArray, resource: str) -> FloatArray:
+        if resource == "pods":
+            return self._column(pods)
+        if resource in RESOURCES:
+            return self._column(of_resources[RESOURCES.index(resource)])
+        return np.zeros(len(self._chosen))
+
+    def _column(self, values: FloatArray | IntArray) -> FloatArray:
+        column: FloatArray = values[self._chosen].astype(np.float64)
+        return column

@@ -1,0 +1,24 @@
+"""The page about agents shows what `tas simulate` prints."""
+
+import re
+import shlex
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from cli import cli
+
+PAGE = Path(__file__).parents[2] / "docs" / "agents-compared.md"
+TABLE = re.compile(r"```console\n\$ (tas simulate [^\n]*)\n(.+?)```", re.DOTALL)
+
+
+def tables() -> list[tuple[str, str]]:
+    """Each command of the page with its output."""
+    return [(found[1], found[2]) for found in TABLE.finditer(PAGE.read_text())]
+
+
+def test_the_small_table_is_what_the_command_prints() -> None:
+    (command, table), *_ = tables()
+    done = CliRunner().invoke(cli, shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == table.splitlines()

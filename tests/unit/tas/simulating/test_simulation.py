@@ -1,0 +1,286 @@
+"""A simulation counts every pod once, is the same for a seed, and shows whether an algorithm helps."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tas.agents.agent import Agent, Candidates, Missing, Passes, Placed, PodDemand, Scores
+from tas.agents.builtin import BUILTIN
+from tas.agents.file import verbs_of
+from tas.agents.foo import Foo
+from tas.agents.safe import SafeBalance, SafeOptions, SafeOverload
+from tas.errors import InvalidInputError
+from tas.policy.manifest import parse_policy
+from tas.policy.policy import Policy, PolicyKey
+from tas.simulating.algorithms import AgentExtender, Agents, Algorithm, DefaultScores, TelemetryPolicy
+from tas.simulating.cluster import demand_of
+from tas.simulating.load import Load
+from tas.simulating.simulation import Result, simulate
+from tas.simulating.synthetic import Shape, synthetic_load
+from tests.unit.tas.simulating.loads import GIB, load, node, pod
+
+NODES = [node("a"), node("b")]
+
+SPREAD = {
+    "dontschedule": {"rules": [{"metricname": "cpu_ratio", "operator": "GreaterThan", "target": "800m"}]},
+    "scheduleonmetric": {"rules": [{"metricname": "cpu_ratio", "operator": "LessThan"}]},
+}
+
+
+def policy(strategies: object) -> Policy:
+    found, problems = parse_policy(PolicyKey("default", "spread"), {"strategies": strategies})
+    assert not problems
+    return found
+
+
+def agents(*used: Agent, weight: int = 10) -> Agents:
+    return Agents([AgentExtender(agent=each, verbs=verbs_of(type(each)), weight=weight) for each in used])
+
+
+ALGORITHMS: dict[str, Callable[[Load], Algorithm]] = {
+    "default": lambda _: DefaultScores(),
+    "policy": lambda of: TelemetryPolicy(
+        policy(
+            {**SPREAD, "deschedule": {"rules": [{"metricname": "cpu_ratio", "operator": "GreaterThan", "target": 1}]}}
+        ),
+        [each.name for each in of.nodes],
+        weight=1,
+        period=of.period,
+    ),
+    "safe": lambda _: agents(SafeOverload(SafeOptions()), SafeBalance(SafeOptions())),
+    "foo": lambda _: agents(Foo()),
+}
+
+
+def run(of: Load, name: str, *, seed: int = 1) -> Result:
+    return simulate(of, ALGORITHMS[name](of), seed=seed)
+
+
+def small(shape: Shape = Shape.MIXED, *, seed: int = 1, pods: int = 60, nodes: int = 5) -> Load:
+    return synthetic_load(shape, seed=seed, nodes=nodes, pods=pods, hours=2)
+
+
+def hidden_hog() -> Load:
+    """A pod requests little and uses nearly a node; the next ones are honest, and arrive when this was measured."""
+    honest = [pod(f"honest-{number}", arrives=600.0 + number * 120) for number in range(4)]
+    return load(NODES, [pod("hog", cpu=100, uses=3500), *honest])
+
+
+@pytest.mark.parametrize("name", ["policy", "safe"])
+def test_who_sees_the_real_use_keeps_pods_from_a_busy_node(name: str) -> None:
+    assert run(hidden_hog(), "default").overload > 30
+    helped = run(hidden_hog(), name)
+    assert (helped.overload, helped.placed) == (0.0, 5)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_with_honest_requests_and_room_no_algorithm_matters(name: str) -> None:
+    honest = load(NODES, [pod(f"p{number}", arrives=number * 60.0) for number in range(8)])
+    result = run(honest, name)
+    assert (result.placed, result.overload, result.moves, result.unserved) == (8, 0.0, 0, 0.0)
+
+
+def test_overload_is_counted_for_each_node_and_resource() -> None:
+    busy = [pod("cpu", cpu=4000, memory=1, uses=3700), pod("both", cpu=4000, uses=5000, memory=15 * GIB)]
+    result = run(load(NODES, busy, minutes=10), "default")
+    assert result.overload == 18.0  # not measured before they arrive: nine minutes, two nodes
+    assert result.overload_of == {"cpu": 18.0, "memory": 9.0, "network": 0.0}
+    assert result.unserved == pytest.approx(1.0 * 9 / 60)
+
+
+def test_exactly_nine_tenths_is_no_overload() -> None:
+    assert run(load(NODES, [pod("p", cpu=3600)]), "default").overload == 0.0
+    assert run(load(NODES, [pod("p", cpu=3601)]), "default").overload > 0.0
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("seed", range(3))
+def test_each_pod_is_placed_refused_or_waiting(name: str, seed: int) -> None:
+    crowded = small(seed=seed, pods=60, nodes=2)
+    fuller = replace(crowded, nodes=crowded.nodes[:1])
+    result = run(fuller, name, seed=seed)
+    assert result.placed + result.refused + result.waiting == result.arrived == 60
+    assert result.refused > 0
+    assert result.placed > 0
+
+
+def test_a_pod_waits_for_room_and_is_refused_when_it_ends_first() -> None:
+    first = pod("first", cpu=4000, leaves=600.0)
+    late = pod("late", cpu=4000, arrives=60.0)
+    short = pod("short", cpu=4000, arrives=30.0, leaves=330.0)
+    never = pod("never", cpu=4001)
+    result = run(load(NODES[:1], [first, late, short, never]), "default")
+    assert (result.placed, result.refused, result.waiting) == (2, 1, 1)
+    assert result.waited == (600 - 60) / 60 + (330 - 30) / 60 + 60
+
+
+def test_no_more_pods_than_a_node_may_have() -> None:
+    of = load([replace(NODES[0], pods=2)], [pod(f"p{number}", cpu=1) for number in range(3)])
+    assert (run(of, "default").placed, run(of, "default").waiting) == (2, 1)
+
+
+def test_deschedule_moves_one_pod_at_a_time_and_loses_none() -> None:
+    strategies = {
+        **SPREAD,
+        "deschedule": {"rules": [{"metricname": "cpu_ratio", "operator": "GreaterThan", "target": 1}]},
+    }
+    greedy = [pod(f"p{number}", cpu=100, uses=1500, leaves=7200.0) for number in range(6)]
+    crowded = load([node("a")], greedy, minutes=60)
+    empty_later = replace(crowded, nodes=(node("a"), node("b", cpu=12000)))
+    moved = simulate(empty_later, TelemetryPolicy(policy(strategies), ["a", "b"], weight=1, period=60.0), seed=1)
+    stays = simulate(empty_later, TelemetryPolicy(policy(SPREAD), ["a", "b"], weight=1, period=60.0), seed=1)
+    assert stays.moves == 0
+    assert (moved.placed, moved.refused, moved.waiting) == (6, 0, 0)
+    assert 0 < moved.moves <= 3
+    assert moved.overload < stays.overload
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_same_seed_gives_the_same_result_in_any_order_of_the_nodes(name: str) -> None:
+    of = small()
+    turned = replace(of, nodes=of.nodes[::-1], pods=of.pods[::-1])
+    assert run(of, name) == run(of, name) == run(turned, name)
+
+
+def test_the_seed_decides_among_equal_nodes() -> None:
+    same = load([node(f"n{number}") for number in range(8)], [pod("hog", uses=5000), pod("hog-2", cpu=400, uses=5000)])
+    chosen = set()
+    for seed in range(20):
+        seen = Seen()
+        simulate(same, agents(seen), seed=seed)
+        chosen.add(tuple(seen.nodes))
+    assert len(chosen) > 10
+
+
+class Seen(Agent):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.nodes: list[str] = []
+        self.columns: list[dict[str, list[float]]] = []
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        count = len(nodes.names)
+        order = np.argsort(nodes.names)
+        self.columns.append(
+            {
+                "cpu": nodes.metric("cpu")[order].tolist(),
+                "requested": nodes.requested("cpu")[order].tolist(),
+                "limited": nodes.limited("cpu")[order].tolist(),
+                "pods": nodes.requested("pods")[order].tolist(),
+                "placed": nodes.placed("cpu", "cpu")[order].tolist(),
+                "capacity": nodes.cluster.capacity("memory").tolist(),
+                "gpu": nodes.allocatable("gpu").tolist(),
+            }
+        )
+        return Scores(values=np.zeros(count), known=np.ones(count, dtype=np.bool_))
+
+    def observe(self, event: object) -> None:
+        assert isinstance(event, Placed)
+        self.nodes.append(event.node)
+
+
+def test_an_agent_sees_what_is_measured_requested_and_too_new_to_be_measured() -> None:
+    seen = Seen()
+    limited = replace(pod("p0", cpu=1000, uses=250), cpu_limit=1600)
+    pods = [limited, replace(pod("p1", arrives=30.0), cpu_limit=400), pod("p2", arrives=400.0)]
+    simulate(load(NODES[:1], pods), agents(seen), seed=1)
+    assert seen.nodes == ["a", "a", "a"]
+    first, second, third = seen.columns
+    assert first == {
+        "cpu": [0.0], "requested": [0.0], "limited": [0.0], "pods": [0.0], "placed": [0.0],
+        "capacity": [16 * GIB], "gpu": [0.0],
+    }  # fmt: skip
+    assert (second["cpu"], second["requested"], second["pods"], second["placed"]) == ([0.0], [1000.0], [1.0], [1000.0])
+    assert (second["limited"], third["limited"]) == ([1600.0], [2100.0])  # a limit below the request is the request
+    assert demand_of(limited).limits == {"cpu": 1600.0}
+    assert (third["cpu"], third["requested"], third["pods"], third["placed"]) == ([0.75], [1500.0], [2.0], [0.0])
+
+
+class Picky(Agent):
+    """Knows only node `b`, and rejects it if told so."""
+
+    def __init__(self, *, passes: bool) -> None:
+        self._passes = passes
+
+    def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
+        known = np.array([name == "b" for name in nodes.names])
+        return Passes(passed=known & self._passes, known=known, reason="picky")
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        known = np.array([name == "b" for name in nodes.names])
+        return Scores(values=np.where(known, 0.5, np.nan), known=known)
+
+
+@pytest.mark.parametrize(
+    ("missing", "passes", "placed"),
+    [
+        (Missing.NEUTRAL, True, 16),
+        (Missing.NEUTRAL, False, 8),
+        (Missing.WORST, True, 16),
+        (Missing.REJECT, True, 8),
+        (Missing.REJECT, False, 0),
+    ],
+)
+def test_a_node_without_an_opinion_is_treated_as_the_agent_says(missing: Missing, passes: bool, placed: int) -> None:
+    extender = AgentExtender(agent=Picky(passes=passes), verbs=verbs_of(Picky), missing=missing)
+    of = load(NODES, [pod(f"p{number:02}") for number in range(20)])
+    assert simulate(of, Agents([extender]), seed=1).placed == placed
+
+
+class Wrong(Agent):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        count = len(nodes.names)
+        return Scores(values=np.full(count, np.nan), known=np.ones(count, dtype=np.bool_))
+
+
+def test_an_agent_that_answers_nan_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="agent Wrong: score for p = nan: must be from 0 to 1"):
+        simulate(load(NODES, [pod("p")]), agents(Wrong()), seed=1)
+
+
+def test_one_point_of_an_extender_of_weight_one_counts_ten() -> None:
+    """`a` has 6 points less than `b` by default; one point of an agent outweighs them, with weight 1."""
+
+    class OnePoint(Agent):
+        def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+            values = np.array([0.1 if name == "a" else 0.0 for name in nodes.names])
+            return Scores(values=values, known=np.ones(len(values), dtype=np.bool_))
+
+    def second_goes_to(first: str, of: Agent) -> str:
+        seen = Seen()
+        nodes = [node("a", cpu=8000), node("b", cpu=8000)]
+        pods = [pod(first, cpu=500, memory=GIB), pod("second", cpu=500, memory=GIB, arrives=120.0)]
+        simulate(load(nodes, pods), agents(of, seen, weight=1), seed=1)
+        return seen.nodes[1]
+
+    assert second_goes_to("first", OnePoint()) == "a"
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_a_synthetic_load_is_the_same_for_a_seed_and_fits_the_cluster(shape: Shape) -> None:
+    of, again, other = (synthetic_load(shape, seed=seed, nodes=8, pods=200, hours=6) for seed in (1, 1, 2))
+    assert [each.name for each in of.pods] == [each.name for each in again.pods]
+    assert all(np.array_equal(one.use, two.use) for one, two in zip(of.pods, again.pods, strict=True))
+    assert {each.cpu for each in of.pods} != {each.cpu for each in other.pods}
+    assert all((each.use >= 0).all() and np.isfinite(each.use).all() for each in of.pods)
+    assert 0.2 < sum(each.cpu_limit > 0 for each in of.pods) / len(of.pods) < 0.8
+    assert all(each.use[0].max() <= each.cpu_limit for each in of.pods if each.cpu_limit)
+    assert all(each.use[1].max() <= each.memory_limit for each in of.pods if each.memory_limit)
+    assert all(0 <= each.arrives < each.leaves <= 6 * 3600 for each in of.pods)
+    result = simulate(of, DefaultScores(), seed=1)
+    assert result.placed == result.arrived
+    ratios = np.array([each.use[0].mean() / each.cpu for each in of.pods])
+    assert (ratios < 0.8).any()
+    assert (ratios > 1.5).any()
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_each_agent_of_the_product_can_take_part(name: str) -> None:
+    kind, of = BUILTIN[name], small(pods=40)
+    made = kind() if kind.Options is None else kind(kind.Options())  # type: ignore[call-arg] # see `Agent`
+    result = simulate(of, agents(made), seed=1)
+    assert result.placed + result.refused + result.waiting == 40
+    assert result.placed > 30
