@@ -711,6 +711,15 @@ class Settings:
         parse=_count,
         default="100",
     )
+    cards: bool = _setting(
+        group="GPU cards",
+        form="on|off",
+        help="Whether the GPU cards of nodes, and who has them, are stored on the bus. `off`: where only "
+        "`--allocations` is needed.",
+        commands=("run inventory",),
+        parse=_switch,
+        default="on",
+    )
     allocations: bool = _setting(
         group="Agents",
         form="on|off",
@@ -819,6 +828,7 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
         yield from _cluster_mistakes(command, values)
     if command in _RUNS_COLLECT:
         yield from _source_mistakes(values)
+    yield from _inventory_mistakes(command, values)
     yield from _sinks_mistakes(command, values["sinks"])
     yield from _path_mistakes("agents", values["agents"])
     if command in _READS_DIRECTORY and values["kubeconfig"] is None:
@@ -882,6 +892,11 @@ def _tls_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
     if values["client_names"] and not given:
         text = shortened(",".join(values["client_names"]))
         yield Mistake(_label("client_names"), text, "needs HTTPS: " + ", ".join(map(flag, names)))
+
+
+def _inventory_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:
+    if command == "run inventory" and values["cards"] is False and values["allocations"] is False:
+        yield Mistake(_label("cards"), "off", f"needs {flag('allocations')} on: else there is nothing to store")
 
 
 def _cluster_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -178,6 +178,7 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
         registry=registry,
         new_bus_wait=settings.new_bus_wait,
         card_metrics=settings.card_metrics,
+        cards=settings.cards,
         allocations=settings.allocations,
     ),
     "evictions": lambda bus, client, _, registry: Evictions(bus, client, registry=registry),

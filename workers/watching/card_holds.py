@@ -151,7 +151,7 @@ class CardHolds:
                 await self._keep(changed)
 
     def stop_keeping(self) -> None:
-        """Another replica has the lease, and reports the drift."""
+        """Another replica gets the lease, and reports the drift."""
         self._drift.clear()
 
     async def _are_complete(self) -> bool:

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from math import inf
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
@@ -24,6 +26,12 @@ from workers.watching.card_metrics import CardMetrics
 from workers.watching.card_waking import CardWaking
 
 log = structlog.get_logger("inventory")
+
+CHECK_SECONDS = 0.5
+"""How often reservations are checked, and nodes that are to be tried again."""
+
+CHECK_ALL_SECONDS = 30.0
+"""How often every node is compared."""
 
 
 def node_inventory(found: GpuNode) -> NodeInventory | None:
@@ -49,17 +57,21 @@ class Cards:
         registry: CollectorRegistry,
         *,
         relist: Callable[[], None],
-        wake: asyncio.Event,
         is_active: Callable[[], bool],
+        is_listed: Callable[[], bool],
         card_metrics: int,
         new_bus_wait: float,
         reserved_seconds: float,
         forget_seconds: float,
     ) -> None:
-        """`is_active` tells whether this replica has the lease; the rest is as in `CardHolds` and `Inventory`."""
+        """`is_active` tells whether this replica has the lease, `is_listed` whether all nodes and pods are known.
+
+        The rest is as in `CardHolds` and `Inventory`.
+        """
         self._nodes: dict[str, NodeInventory] = {}
         self._dirty: set[str] = set()
-        self._wake = wake
+        self._wake = asyncio.Event()
+        self._is_listed = is_listed
         self._forget_seconds = forget_seconds
         self._throttled = ThrottledLog(log)
         self._card_metrics = CardMetrics(registry, most_nodes=card_metrics)
@@ -69,7 +81,7 @@ class Cards:
             NODE_INVENTORY,
             on_epoch=self._begin_epoch,
             on_entry=self._take_in,
-            on_batch=wake.set,
+            on_batch=self._wake.set,
             on_written=lambda name, _record, _before: self._note(name),
         )
         self.holds = CardHolds(
@@ -78,7 +90,7 @@ class Cards:
             registry,
             nodes=self._nodes,
             relist=relist,
-            wake=wake,
+            wake=self._wake,
             on_hold=self._note,
             on_epoch=self._begin_epoch,
             new_bus_wait=new_bus_wait,
@@ -93,11 +105,6 @@ class Cards:
     def _count_problems(self) -> int:
         return sum(len(each.inventory.problems) + len(each.facts.problems) for each in self._nodes.values())
 
-    @property
-    def caught_up(self) -> bool:
-        """Whether all records of the current epochs have been read."""
-        return self._inventories.caught_up and self.holds.caught_up
-
     async def run(self) -> None:
         """Follows the bus until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -109,15 +116,28 @@ class Cards:
             tasks.create_task(self._waking.run())
 
     async def keep(self) -> None:
-        """Writes all differences that are known. Raises BusError."""
+        """Writes all differences, again and again, while this replica has the lease. Raises BusError."""
+        all_at = -inf
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await self._wake.wait()
+                self._wake.clear()
+                if not (self._is_listed() and self._inventories.caught_up and self.holds.caught_up):
+                    continue
+                if (now := time.monotonic()) - all_at >= CHECK_ALL_SECONDS:
+                    all_at = now
+                    self._touch_all()
+                await self._keep()
+        finally:
+            self.holds.stop_keeping()
+
+    async def _keep(self) -> None:
         # What changes from here on is for the next pass: it may be too late for this one.
         changed, self._dirty = self._dirty, set()
         await self._write_inventories(changed)
         await self.holds.keep()
-
-    def stop_keeping(self) -> None:
-        """Another replica has the lease."""
-        self.holds.stop_keeping()
 
     async def _write_inventories(self, names: Iterable[str]) -> None:
         read_at = time.monotonic()
@@ -135,8 +155,7 @@ class Cards:
 
     # What this part follows
 
-    def touch_all(self) -> None:
-        """Compares everything in the next pass."""
+    def _touch_all(self) -> None:
         self._touch((*self._nodes, *self._inventories.stored))
         self.holds.touch_all()
 

@@ -1,13 +1,11 @@
 """Inventory: follows the nodes and pods of the cluster once, and gives them to the parts that write to the bus.
 
-The parts are `cards.py` with `card_holds.py`, and `allocations.py`. One replica, which has the lease, writes.
+The parts are `cards.py` with `card_holds.py`, and `allocations.py`; either may be off. One replica, which has the
+lease, writes.
 """
 
 import asyncio
-import time
 from collections.abc import Iterable
-from contextlib import suppress
-from math import inf
 
 import structlog
 from aiohttp import web
@@ -29,12 +27,6 @@ log = structlog.get_logger("inventory")
 
 LEASE_KEY = "inventory"
 
-CHECK_SECONDS = 0.5
-"""How often reservations are checked, and nodes that are to be tried again."""
-
-CHECK_ALL_SECONDS = 30.0
-"""How often every node is compared."""
-
 RETRY_SECONDS = 1.0
 """The wait after a failure of the bus."""
 
@@ -54,39 +46,45 @@ class Inventory:
         new_bus_wait: float = RESERVED_SECONDS,
         reserved_seconds: float = RESERVED_SECONDS,
         forget_seconds: float = FORGET_SECONDS,
+        cards: bool = True,
         allocations: bool = False,
     ) -> None:
         """Holds are complete no sooner than `new_bus_wait` seconds after the creation of HOLDS.
 
         A reservation that this process has seen unchanged for `reserved_seconds` is over. Tombstones are purged after
-        `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card. With
-        `allocations` it also writes what the pods of each node request.
+        `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card.
+
+        `cards`: whether it writes the GPU cards of nodes and who has them; `allocations`: what the pods of each node
+        request.
         """
         self._bus = bus
         self._lease = Lease(bus, LEASE_KEY)
-        self._wake = asyncio.Event()
         self._node_list = Reflector(client, GPU_NODES, on_list=self._list_nodes, on_change=self._change_node)
         self._pod_list = Reflector(
             client, GPU_PODS, on_list=self._list_pods, on_change=self._change_pod, before_list=self._before_pods
         )
-        self._cards = Cards(
-            bus,
-            client,
-            registry,
-            relist=self._pod_list.relist,
-            wake=self._wake,
-            is_active=lambda: self._lease.held,
-            card_metrics=card_metrics,
-            new_bus_wait=new_bus_wait,
-            reserved_seconds=reserved_seconds,
-            forget_seconds=forget_seconds,
+        self._cards = (
+            Cards(
+                bus,
+                client,
+                registry,
+                relist=self._pod_list.relist,
+                is_active=lambda: self._lease.held,
+                is_listed=lambda: self.unready() is None,
+                card_metrics=card_metrics,
+                new_bus_wait=new_bus_wait,
+                reserved_seconds=reserved_seconds,
+                forget_seconds=forget_seconds,
+            )
+            if cards
+            else None
         )
         self._allocations = (
             Allocations(bus, registry, is_active=lambda: self._lease.held, forget_seconds=forget_seconds)
             if allocations
             else None
         )
-        self._parts = (self._cards,) if self._allocations is None else (self._cards, self._allocations)
+        self._parts = [part for part in (self._cards, self._allocations) if part is not None]
 
     def unready(self) -> str | None:
         """Why the bus may differ from the API server; a replica without the lease is on standby."""
@@ -99,7 +97,7 @@ class Inventory:
         return [web.get("/drift", self._get_drift)]
 
     async def _get_drift(self, _request: web.Request) -> web.Response:
-        drift = self._cards.holds.drift
+        drift = {} if self._cards is None else self._cards.holds.drift
         return json_response({"drift": {node: list(pods) for node, pods in sorted(drift.items())}})
 
     async def run(self) -> None:
@@ -115,28 +113,13 @@ class Inventory:
             try:
                 async with self._lease.hold():
                     if self._allocations is not None:
-                        self._allocations.begin()
-                    await self._keep()
+                        self._allocations.begin()  # it writes by itself from now on
+                    if self._cards is not None:
+                        await self._cards.keep()
+                    await asyncio.Event().wait()
             except BusError as error:
                 log.info("inventory_lease_lost", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-            finally:
-                self._cards.stop_keeping()
-
-    async def _keep(self) -> None:
-        """Writes all differences, again and again. Raises BusError."""
-        all_at = -inf
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await self._wake.wait()
-            self._wake.clear()
-            if self.unready() is not None or not self._cards.caught_up:
-                continue
-            if (now := time.monotonic()) - all_at >= CHECK_ALL_SECONDS:
-                all_at = now
-                self._cards.touch_all()
-            await self._cards.keep()
 
     def _list_nodes(self, listing: Listing[GpuNode]) -> None:
         for part in self._parts:
@@ -147,7 +130,8 @@ class Inventory:
             part.change_node(change)
 
     async def _before_pods(self) -> None:
-        self._cards.begin_list_of_pods()
+        if self._cards is not None:
+            self._cards.begin_list_of_pods()
 
     def _list_pods(self, listing: Listing[GpuPod]) -> None:
         for part in self._parts:

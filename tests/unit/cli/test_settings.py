@@ -151,6 +151,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "allowlist": ("on", True),
         "denylist": ("on", True),
         "one_start": ("on", True),
+        "cards": ("off", False),
         "allocations": ("on", True),
         "card_metrics": ("7", 7),
     }
@@ -243,6 +244,13 @@ def test_policies_come_from_a_directory_or_from_a_cluster(tmp_path: Path) -> Non
     ((setting, reason),) = mistakes("run all", both)
     assert setting == "--kubeconfig"
     assert reason.startswith("cannot be combined with --policies")
+
+
+def test_an_inventory_of_nothing_is_refused() -> None:
+    assert not Settings.load("run inventory", {"cards": "off", "allocations": "on"}).cards
+    ((setting, reason),) = mistakes("run inventory", {"cards": "off"})
+    assert setting == "--cards"
+    assert reason.startswith("needs --allocations on")
 
 
 @pytest.mark.parametrize(("name", "expected"), [("no", "does not exist"), (".", "is not a readable file")])

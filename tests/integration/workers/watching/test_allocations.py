@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from bus.buckets import NODES
+from bus.buckets import HOLDS, NODES
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION
 from sandbox import Sandbox
@@ -55,6 +55,11 @@ class World:
         return self.registry.get_sample_value(name) or 0.0
 
 
+def registry_names(registry: CollectorRegistry) -> set[str]:
+    """The second words of the names of all metrics."""
+    return {family.name.split("_")[1] for family in registry.collect()}
+
+
 @asynccontextmanager
 async def world(server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox) -> AsyncIterator[World]:
     nodes, registry = NodeView(View()), CollectorRegistry()
@@ -63,7 +68,14 @@ async def world(server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox) -> A
     followed = FollowedAllocations(bus, nodes.followed_allocations)
     async with KubernetesClient.connect(sandbox.kubeconfig(tmp_path / "kubeconfig"), worker="inventory") as client:
         worker = Inventory(
-            bus, client, registry=registry, card_metrics=0, new_bus_wait=0.0, forget_seconds=0.2, allocations=True
+            bus,
+            client,
+            registry=registry,
+            card_metrics=0,
+            new_bus_wait=0.0,
+            forget_seconds=0.2,
+            cards=False,
+            allocations=True,
         )
         async with running(worker), running(followed):
             yield seen
@@ -102,6 +114,9 @@ async def test_the_requests_of_the_pods_of_each_node_are_known(
         )
         await seen.sees("a", 1, 100)
         await seen.sees("b", 0, 0)
+        # Who needs no cards does not pay for them.
+        assert await answered(partial(bus.entries, HOLDS)) == []
+        assert registry_names(seen.registry) == {"allocation"}
 
         with capture_logs() as logs:
             seen.add_pod("bad", "b", "much")

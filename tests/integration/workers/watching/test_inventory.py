@@ -53,6 +53,7 @@ class Running:
 
     def knows_until(self, node: str, uid: str) -> float | None:
         """Until when a pod has a reservation, as far as the worker knows."""
+        assert self._worker._cards is not None
         record = self._worker._cards.holds.get(node).record
         assert record is not None
         return record.pods[uid].until
