@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from cli.framework import LEVELS, VARIABLES, fallbacks_of_environment, settings_of_environment
+from cli.framework import LEVELS, settings_of_environment
+from cli.framework_options import VARIABLES, fallbacks_of_environment
 from tas.agents.builtin import BUILTIN
 
 
@@ -48,6 +49,8 @@ def test_variables_are_options_in_our_units() -> None:
         ({"CONGESTION_FACTOR_MAX": "0"}, "'0'"),
         ({"CONGESTION_FACTOR_MAX": "1.5"}, "'1.5'"),
         ({"LOG_LEVEL": "loud"}, "'loud'"),
+        ({"POLICY_OBJECTIVE": "BINPACK "}, "'BINPACK '"),
+        ({"NUM_RESOURCES": "6"}, "'6'"),
     ],
 )
 def test_an_invalid_value_does_not_count_and_is_named(environment: Mapping[str, str], value: str) -> None:
@@ -63,6 +66,23 @@ def test_each_option_exists_and_accepts_its_values() -> None:
         for agent in variable.agents:
             options = BUILTIN[agent].Options
             assert options is not None
-            for text in ("1", "10", "100"):
+            texts = {"POLICY_OBJECTIVE": ("CONSOLIDATE", "LOAD_BALANCE"), "NUM_RESOURCES": ("1", "5")}
+            for text in texts.get(variable.name, ("1", "10", "100")):
                 value = variable.read(text)
                 assert getattr(msgspec.convert({variable.option: value}, options), variable.option) == value
+
+
+CFG = "policyObjective = CONSOLIDATE\npolicyResourceIndex = 2\n"
+
+
+def test_pigeon_cfg_counts_after_variables_and_its_index_must_be_a_resource() -> None:
+    three = fallbacks_of_environment({"NUM_RESOURCES": "3", "POLICY_OBJECTIVE": "LOAD_BALANCE"}, CFG)
+    found = {"objective": "LOAD_BALANCE", "prime": 2, "resources": ("cpu", "memory", "pods")}
+    assert three == ({"pigeon-holing": found}, [])
+    two = fallbacks_of_environment({}, CFG)
+    assert two.options == {"pigeon-holing": {"objective": "CONSOLIDATE"}}
+    assert [str(mistake) for mistake in two.ignored] == [
+        "pigeon.cfg, policyResourceIndex = 2: must be less than 2, the number of resources: the default counts"
+    ]
+    (wrong,) = fallbacks_of_environment({}, "policyObjective = BEST").ignored
+    assert "line 1: 'BEST' must be one of" in wrong.reason
