@@ -16,6 +16,7 @@ MAX_ROUNDS = 5000
 
 TOLERANCE = 1e-13
 _TINY = 1e-300
+"""Added to divisors. Each is 1 + something, so it is 0 or so large that this changes nothing."""
 
 
 class NotConvergedError(ArithmeticError):
@@ -55,18 +56,18 @@ def _fraction(x: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
     """1 / (1 + d1 / (1 + d2 / (1 + …)))."""
     values = np.empty_like(x)
     left = np.arange(x.size)  # the elements that have not converged
-    c, d = np.ones_like(x), _away_from_zero(1.0 - (a + b) * x / (a + 1.0))
+    c, d = np.ones_like(x), 1.0 - (a + b) * x / (a + 1.0) + _TINY
     d = 1.0 / d
     value = d.copy()
     for m in range(1, MAX_ROUNDS + 1):
         twice = a + 2 * m
         even = m * (b - m) * x / ((twice - 1.0) * twice)
-        d = 1.0 / _away_from_zero(1.0 + even * d)
-        c = _away_from_zero(1.0 + even / c)
+        d = 1.0 / (1.0 + even * d + _TINY)
+        c = 1.0 + even / c + _TINY
         value = value * (d * c)
         odd = -(a + m) * (a + b + m) * x / (twice * (twice + 1.0))
-        d = 1.0 / _away_from_zero(1.0 + odd * d)
-        c = _away_from_zero(1.0 + odd / c)
+        d = 1.0 / (1.0 + odd * d + _TINY)
+        c = 1.0 + odd / c + _TINY
         step = d * c
         value = value * step
         going_on = np.abs(step - 1.0) > TOLERANCE
@@ -77,10 +78,6 @@ def _fraction(x: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
             left, x, a, b = left[going_on], x[going_on], a[going_on], b[going_on]
             c, d, value = c[going_on], d[going_on], value[going_on]
     raise NotConvergedError(f"I(x; a, b) with a = {a[0]:g}, b = {b[0]:g}, x = {x[0]:g}: {MAX_ROUNDS} rounds")
-
-
-def _away_from_zero(values: FloatArray) -> FloatArray:
-    return np.where(np.abs(values) < _TINY, _TINY, values)
 
 
 def _lgamma(values: FloatArray) -> FloatArray:

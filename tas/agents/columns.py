@@ -2,16 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from math import nan
+from typing import Literal
 
 import numpy as np
 
 from tas.agents.agent import FloatArray
-from tas.allocation.node import NodeAllocation, in_flight
+from tas.allocation.node import NodeAllocation, Recent, in_flight
 from tas.values.quantity import NANO, Quantity
 
 SHOWN_SECONDS = 60.0
 """After so long a metric shows a pod: before, the pod may not have started, as Trimaran assumes."""
+
+
+Amounts = Literal["capacity", "allocatable", "requested", "limited"]
+"""The amounts of an allocation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,8 @@ class NodeColumns:
         self._known = known
         self._made: dict[tuple[str, ...], FloatArray] = {}
         self._allocated: list[NodeAllocation | None] | None = None
+        self._by_resource: dict[tuple[Amounts, bool], list[Mapping[str, int] | None]] = {}
+        self._with_new: list[tuple[int, tuple[Recent, ...]]] | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -52,19 +60,19 @@ class NodeColumns:
 
     def capacity(self, resource: str) -> FloatArray:
         """`status.capacity` of the nodes."""
-        return self._column(("capacity", resource), lambda: self._amounts(lambda each: each.capacity, resource))
+        return self._column(("capacity", resource), lambda: self._amounts("capacity", resource))
 
     def allocatable(self, resource: str) -> FloatArray:
         """`status.allocatable` of the nodes."""
-        return self._column(("allocatable", resource), lambda: self._amounts(lambda each: each.allocatable, resource))
+        return self._column(("allocatable", resource), lambda: self._amounts("allocatable", resource))
 
     def requested(self, resource: str) -> FloatArray:
         """The sum of the requests of the pods on each node; unknown if a pod of the node cannot be read."""
-        return self._column(("requested", resource), lambda: self._sums(lambda each: each.requested, resource))
+        return self._column(("requested", resource), lambda: self._amounts("requested", resource, sums=True))
 
     def limited(self, resource: str) -> FloatArray:
         """The sum of the limits of the pods on each node; unknown if a pod of the node cannot be read."""
-        return self._column(("limited", resource), lambda: self._sums(lambda each: each.limited, resource))
+        return self._column(("limited", resource), lambda: self._amounts("limited", resource, sums=True))
 
     def placed(self, resource: str, metric: str) -> FloatArray:
         """The requests of pods that the value of the metric does not show yet."""
@@ -79,32 +87,36 @@ class NodeColumns:
         return column
 
     def _values(self, values: Mapping[str, Quantity]) -> FloatArray:
-        get = values.get
-        return np.fromiter((get(name, nan) for name in self._names), np.float64, len(self._names)) / NANO
+        return np.fromiter(map(values.get, self._names, repeat(nan)), np.float64, len(self._names)) / NANO
 
     def _allocations(self) -> list[NodeAllocation | None]:
         if self._allocated is None:
-            get = self._known.allocations.get
-            self._allocated = [get(name) for name in self._names]
+            self._allocated = [*map(self._known.allocations.get, self._names)]
         return self._allocated
 
-    def _amounts(self, of: Callable[[NodeAllocation], Mapping[str, int]], resource: str) -> FloatArray:
-        found = (nan if each is None else of(each).get(resource, 0) for each in self._allocations())
-        return np.fromiter(found, np.float64, len(self._names))
-
-    def _sums(self, of: Callable[[NodeAllocation], Mapping[str, int]], resource: str) -> FloatArray:
-        found = (nan if each is None or each.unreadable else of(each).get(resource, 0) for each in self._allocations())
-        return np.fromiter(found, np.float64, len(self._names))
+    def _amounts(self, of: Amounts, resource: str, *, sums: bool = False) -> FloatArray:
+        """The amounts of a resource; with `sums`, those of a node with an unreadable pod are unknown."""
+        by_resource = self._by_resource.get((of, sums))
+        if by_resource is None:
+            by_resource = [
+                None if each is None or (sums and each.unreadable) else getattr(each, of)
+                for each in self._allocations()
+            ]
+            self._by_resource[of, sums] = by_resource
+        found = [nan if each is None else each.get(resource, 0) for each in by_resource]
+        return np.array(found, dtype=np.float64)
 
     def _placed(self, resource: str, metric: str) -> FloatArray:
         """A node has few new pods, and most nodes have none, so only of these the time of the metric is asked."""
-        found = np.zeros(len(self._names))
-        for number, each in enumerate(self._allocations()):
-            if each is not None and each.recent:
-                measured_at = self._known.measured_at(self._names[number], metric)
-                if measured_at is not None:
-                    found[number] = in_flight(each.recent, resource, measured_at - SHOWN_SECONDS)
-        return found
+        if self._with_new is None:
+            found = enumerate(self._allocations())
+            self._with_new = [(number, each.recent) for number, each in found if each is not None and each.recent]
+        column = np.zeros(len(self._names))
+        for number, recent in self._with_new:
+            measured_at = self._known.measured_at(self._names[number], metric)
+            if measured_at is not None:
+                column[number] = in_flight(recent, resource, measured_at - SHOWN_SECONDS)
+        return column
 
 
 class RequestCandidates(NodeColumns):

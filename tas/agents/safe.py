@@ -8,6 +8,7 @@ deviation has a smallest value, since a metric without spread is no proof of cal
 distribution is lowered, as Trimaran does, instead of rejecting an idle node; pods that no sample shows yet count.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -72,6 +73,10 @@ class SafeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return {name: found for name, found in (("cpu", self.cpu), ("memory", self.memory)) if found}
 
 
+Risks = Mapping[str, tuple[FloatArray, BoolArray]]
+"""By resource: the risk of each node, and where it is known."""
+
+
 class _Safe(Agent):
     Options: ClassVar[type[SafeOptions]] = SafeOptions
 
@@ -122,20 +127,27 @@ class SafeOverload(_Safe):
         """The largest risk of the known resources."""
         worst = np.zeros(len(nodes.names))
         anything = np.zeros(len(nodes.names), dtype=np.bool_)
-        terms: dict[str, FloatArray] = {}
-        for resource in self._options.usages():
-            if self._options.mode is Mode.EMPIRICAL:
-                risk, known = self._empirical(pod, nodes, resource)
-            else:
-                mu, sigma, known = self._fitted(pod, nodes, resource)
-                risk = exceedance(mu, sigma, self._options.utilization, cap=self._options.cap_sigma)
-                terms |= {f"{resource} mean": _seen(mu, known), f"{resource} deviation": _seen(sigma, known)}
+        found, terms = (self._empirical if self._options.mode is Mode.EMPIRICAL else self._by_beta)(pod, nodes)
+        for resource, (risk, known) in found.items():
             terms[f"{resource} risk"] = _seen(risk, known)
             worst = np.where(known, np.maximum(worst, risk), worst)
             anything |= known
         return worst, anything, terms
 
-    def _empirical(self, pod: PodDemand, nodes: Candidates, resource: str) -> tuple[FloatArray, BoolArray]:
+    def _by_beta(self, pod: PodDemand, nodes: Candidates) -> tuple[Risks, dict[str, FloatArray]]:
+        """The risk of each resource, and the terms. All are computed at once: numpy costs for each call."""
+        terms: dict[str, FloatArray] = {}
+        fitted = {resource: self._fitted(pod, nodes, resource) for resource in self._options.usages()}
+        for resource, (mu, sigma, known) in fitted.items():
+            terms |= {f"{resource} mean": _seen(mu, known), f"{resource} deviation": _seen(sigma, known)}
+        mus, sigmas = (np.array([each[column] for each in fitted.values()]) for column in (0, 1))
+        risks = exceedance(mus, sigmas, self._options.utilization, cap=self._options.cap_sigma)
+        return {name: (risk, fitted[name][2]) for name, risk in zip(fitted, risks, strict=True)}, terms
+
+    def _empirical(self, pod: PodDemand, nodes: Candidates) -> tuple[Risks, dict[str, FloatArray]]:
+        return {name: self._by_percentiles(pod, nodes, name) for name in self._options.usages()}, {}
+
+    def _by_percentiles(self, pod: PodDemand, nodes: Candidates, resource: str) -> tuple[FloatArray, BoolArray]:
         options = self._options
         usages = [usage for usage in options.usages()[resource] if usage.quantiles]
         columns = [

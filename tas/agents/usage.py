@@ -108,6 +108,8 @@ def load(nodes: Columns, resource: str, usages: tuple[Usage, ...], *, base: Base
     mean, std = np.full(count, np.nan), np.zeros(count)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         for usage in usages:
+            if not np.isnan(mean).any():
+                break  # the columns of the others are not made
             used, deviation = _amounts(nodes, resource, usage, size, forecast_weight)
             left = np.isnan(mean) & np.isfinite(used)
             mean[left], std[left] = used[left], deviation[left]
