@@ -1,0 +1,56 @@
+"""docs/agents.md agrees with the agents of the product."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tas.agents.agent import Missing
+from tas.agents.builtin import BUILTIN
+from tas.agents.file import parse_agents, verbs_of
+from tas.agents.safe import SafeOptions, SafeOverload
+from workers.process.manifests import read_yaml
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "agents.md").read_text()
+ROWS = re.findall(r"^\| `([\w-]+)` \| (.*?) ?\| (.*) \| (.*) \|$", PAGE, re.MULTILINE)
+
+
+def test_each_agent_has_a_row_with_its_verbs() -> None:
+    rows = {name: verbs.split(", ") for name, verbs, _, _ in ROWS if name in BUILTIN}
+    assert rows == {name: sorted(verbs_of(agent)) for name, agent in BUILTIN.items()}
+
+
+def test_the_template_is_the_one_that_runs_and_has_at_most_30_lines() -> None:
+    code = (ROOT / "tas" / "agents" / "foo.py").read_text()
+    assert f"```python\n{code}```" in PAGE
+    assert len(code.splitlines()) <= 30
+
+
+def test_the_metrics_that_are_read_by_default_are_listed() -> None:
+    needed = SafeOverload(SafeOptions()).needs.metrics
+    assert {"cpu:mean:5m", "mean-free-memory"} <= set(needed)
+    for name in needed:
+        assert name.startswith(("cpu:", "memory:", "mean-free-", "std-free-", "forcasted-free-"))
+        assert name in PAGE or name.replace("memory", "cpu") in PAGE
+
+
+@pytest.mark.parametrize("default", ["`utilization` (0.9)", "`risk` (0.3)", "a deviation is at least 0.001"])
+def test_the_defaults_in_the_text_are_those_of_the_options(default: str) -> None:
+    assert default in PAGE
+    options = SafeOptions()
+    assert (options.utilization, options.risk, options.sigma_floor) == (0.9, 0.3, 0.001)
+    assert (options.margin, options.sensitivity) == (1.0, 2.0)
+
+
+def test_the_files_of_the_page_are_valid() -> None:
+    found = []
+    for block in re.findall(r"```yaml\n((?:# agents.yaml\n)?agents:\n.*?)```", PAGE, re.DOTALL):
+        (document,) = read_yaml(block.encode())
+        found.append(parse_agents("docs/agents.md", document, BUILTIN))
+    assert {name for entries in found for name in entries} >= {"foo", "safe-overload", "congestion"}
+
+
+def test_each_missing_policy_is_explained() -> None:
+    (row,) = re.findall(r"^\| `missing` \|.*$", PAGE, re.MULTILINE)
+    assert all(f"`{each}`:" in row for each in Missing)
