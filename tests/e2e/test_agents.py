@@ -1,0 +1,176 @@
+"""Agents with a real kube-scheduler: several at once beside telemetry, and the scheduler with its agents in one pod."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from tests.installed import ROOT, write_package
+
+from .cluster import NODES, Cluster, extender
+from .processes import free_ports, running, until
+from .product import TAS, Product, environment, is_ready, product
+
+EXAMPLE = ROOT / "deploy" / "examples" / "agents" / "scheduler.yaml"
+OWN = """
+    import numpy as np
+    from tas.agent import Agent, Passes, Scores
+
+
+    def every(nodes):
+        return np.ones(len(nodes.names), dtype=bool)
+
+
+    class Known(Agent):
+        points = {}
+        refused = ()
+
+        def filter(self, pod, nodes):
+            passed = np.array([name not in self.refused for name in nodes.names], dtype=bool)
+            return Passes(passed=passed, known=every(nodes), reason="refused by name")
+
+        def score(self, pod, nodes):
+            return Scores(values=np.array([self.points[name] / 10 for name in nodes.names]), known=every(nodes))
+
+
+    class Overload(Known):
+        points = {"node-1": 7, "node-2": 0, "node-3": 10}
+
+
+    class Balance(Known):
+        points = {"node-1": 5, "node-2": 6, "node-3": 4}
+
+
+    class First(Known):
+        refused = ("node-2",)
+        points = {"node-1": 0, "node-2": 10, "node-3": 0}
+
+
+    class Second(Known):
+        points = {"node-1": 0, "node-2": 10, "node-3": 0}
+"""
+FILE = "agents: {overload: , balance: {weight: 10}, first: , second: }"
+
+
+class Agents:
+    """A running `tas run agents`."""
+
+    def __init__(self, url: str, health: str) -> None:
+        self.url = url
+        self._health = health
+
+    def entry(self, name: str, weight: int, *, names_only: bool = True, filters: bool = False) -> dict[str, Any]:
+        """An entry as the original agents have it, in the form of today."""
+        verbs = {"prioritizeVerb": f"priorities/{name}"} | ({"filterVerb": f"predicates/{name}"} if filters else {})
+        return {
+            "urlPrefix": f"{self.url}/scheduler",
+            "weight": weight,
+            "bindVerb": "",
+            "preemptVerb": "",
+            "enableHTTPS": False,
+            "nodeCacheCapable": names_only,
+            "httpTimeout": "10s",
+        } | verbs
+
+    def answers(self, pod: str, verb: str) -> dict[str, dict[str, Any]]:
+        """The last answer of each agent for a pod."""
+        with urlopen(f"{self._health}/answers", timeout=30) as response:
+            found = json.load(response)
+        return {each["path"]: each for each in found if (each["pod"], each["verb"]) == (pod, verb)}
+
+
+@contextmanager
+def agents(cluster: Cluster, tas: Product, folder: Path, text: str, **environ: str) -> Iterator[Agents]:
+    folder.mkdir(exist_ok=True)
+    file = folder / "agents.yaml"
+    file.write_text(text)
+    port, health_port = free_ports(2)
+    command = [*TAS, "run", "agents", "--bus", tas.bus, "--agents", str(file)]
+    command += ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"]
+    env = environment(cluster.folder) | environ
+    with running(f"agents-{len(cluster.processes)}", command, folder=cluster.folder, env=env) as process:
+        cluster.processes.append(process)
+        until(lambda: is_ready(process, health_port), "the agents are ready")
+        yield Agents(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{health_port}")
+
+
+@pytest.fixture(scope="module")
+def tas(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    with product(cluster, Path(tmp_path_factory.mktemp("tas"))) as found:
+        yield found
+
+
+@pytest.mark.parametrize("names_only", [True, False], ids=["names", "nodes"])
+def test_scores_are_added_by_weight_and_filters_are_asked_in_order(
+    cluster: Cluster, namespace: str, tas: Product, tmp_path: Path, names_only: bool
+) -> None:
+    """570 points for node-1 (7 · 1 + 5 · 10, times 10), 600 for node-2, 500 for node-3; unweighted node-3 wins."""
+    kinds = {name.lower(): f"own:{name}" for name in ("Overload", "Balance", "First", "Second")}
+    site = write_package(tmp_path / "site", OWN, group="tas.agents", **kinds)
+    rules = [{"metricname": "health_metric", "operator": "Equals", "target": 2}]
+    with agents(cluster, tas, tmp_path / "agents", FILE, PYTHONPATH=str(site)) as found:
+        weighted = [
+            found.entry("overload", 1, names_only=names_only),
+            found.entry("balance", 10, names_only=names_only),
+        ]
+        with cluster.scheduler(*weighted):
+            cluster.create_pod(namespace, "summed", managed=False)
+            assert cluster.placed(namespace, "summed") == "node-2"
+        best = {path: dict(each["best"]) for path, each in found.answers("summed", "prioritize").items()}
+        assert (best["/overload"]["node-1"], best["/balance"]["node-1"]) == (7, 5)
+        cluster.delete_pods(namespace)
+
+        # The same beside telemetry: it rejects node-3, then `first` rejects node-2, which both agents score highest.
+        tas.publish({name: {"health_metric": 2 if name == "node-3" else 0} for name in NODES})
+        filters = [found.entry(name, 10, names_only=names_only, filters=True) for name in ("first", "second")]
+        with (
+            tas.policy(namespace, "demo", {"dontschedule": {"rules": rules}}),
+            cluster.scheduler(extender(tas.url, names_only=names_only), *filters),
+        ):
+            until(lambda: tas.passes(namespace, "demo", NODES) == {"node-1", "node-2"}, "node-3 is rejected")
+            cluster.create_pod(namespace, "filtered", policy="demo")
+            assert cluster.placed(namespace, "filtered") == "node-1"
+            asked = found.answers("filtered", "filter")
+            assert [(asked[path]["candidates"], asked[path]["passed"]) for path in ("/first", "/second")] == [
+                (2, 1),
+                (1, 1),
+            ]
+            assert asked["/first"]["reasons"] == {"first: refused by name": 1}
+        cluster.delete_pods(namespace)
+
+
+def test_the_example_is_accepted_and_its_configuration_places_a_pod(
+    cluster: Cluster, namespace: str, tas: Product, tmp_path: Path
+) -> None:
+    cluster.kubectl("apply", "--dry-run=server", "-f", str(EXAMPLE))
+    objects: list[Mapping[str, Any]] = list(yaml.safe_load_all(EXAMPLE.read_text()))
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    maps = {each["metadata"]["name"]: each["data"] for each in objects if each["kind"] == "ConfigMap"}
+    entries = yaml.safe_load(maps["my-scheduler"]["scheduler-config.yaml"])["extenders"]
+    scheduler, *sidecars = deployment["spec"]["template"]["spec"]["containers"]
+    assert (scheduler["name"], len(sidecars), len(entries)) == ("kube-scheduler", 2, 3)
+    for sidecar in sidecars:
+        settings = {each["name"]: each["value"] for each in sidecar["env"]}
+        port = settings.pop("HTTP_PORT")
+        text = maps["my-scheduler-agents"][f"{sidecar['name']}.yaml"]
+        (folder := tmp_path / sidecar["name"]).mkdir()
+        with agents(cluster, tas, folder, text, **settings) as found:
+            own = [
+                entry | {"urlPrefix": f"{found.url}/scheduler"}
+                for entry in entries
+                if f":{port}/" in entry["urlPrefix"]
+            ]
+            assert own
+            with cluster.scheduler(*own):
+                pod = f"{sidecar['name']}-pod"
+                cluster.create_pod(namespace, pod, managed=False)
+                assert cluster.placed(namespace, pod) in NODES
+            asked = found.answers(pod, "prioritize")
+            assert len(asked) == len(own)
+            assert {each["status"] for each in asked.values()} == {200}
+        cluster.delete_pods(namespace)
