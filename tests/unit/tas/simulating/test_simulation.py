@@ -16,7 +16,7 @@ from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey
 from tas.simulating.algorithms import AgentExtender, Agents, Algorithm, DefaultScores, TelemetryPolicy
 from tas.simulating.cluster import demand_of
-from tas.simulating.load import Load
+from tas.simulating.load import Load, LoadPod
 from tas.simulating.simulation import Result, simulate
 from tas.simulating.synthetic import Shape, synthetic_load
 from tests.unit.tas.simulating.loads import GIB, load, node, pod
@@ -284,3 +284,52 @@ def test_each_agent_of_the_product_can_take_part(name: str) -> None:
     result = simulate(of, agents(made), seed=1)
     assert result.placed + result.refused + result.waiting == 40
     assert result.placed > 30
+
+
+class Steer(Agent):
+    """Sends a pod to the node that begins its name, and prefers none for other pods."""
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        values = np.array([float(pod.name.startswith(f"{name}-")) for name in nodes.names])
+        return Scores(values=values, known=np.ones(len(values), dtype=np.bool_))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_default_scores_count(seed: int) -> None:
+    """Both nodes have the same free part after the pod, and the pod makes only the use of `a` more even."""
+    seen = Seen()
+    pods = [
+        pod("a-1", cpu=2000, memory=1),
+        pod("b-1", cpu=1000, memory=4 * GIB),
+        pod("free", cpu=1, memory=4 * GIB, arrives=60.0),
+    ]
+    simulate(load(NODES, pods), agents(Steer(), seen), seed=seed)
+    assert seen.nodes == ["a", "b", "a"]
+
+
+class Noting(TelemetryPolicy):
+    """Notes which pods are placed."""
+
+    def observe_placed(self, pod: LoadPod, node: str, now: float) -> None:
+        super().observe_placed(pod, node, now)
+        self.placements = [*getattr(self, "placements", []), (pod.name, node)]
+
+
+def test_the_newest_pod_of_a_violating_node_moves() -> None:
+    """All three are on `a` when `b` is full; then `b` is empty, and `a` uses more than it has."""
+    hot = {"deschedule": {"rules": [{"metricname": "cpu_ratio", "operator": "GreaterThan", "target": 1}]}}
+    full = pod("z-full", cpu=4000, memory=1, leaves=200.0)
+    pods = [full, *(pod(f"p{at}", cpu=1000, memory=1, uses=1500, arrives=10.0 + at) for at in range(3))]
+    algorithm = Noting(policy(hot), ["a", "b"], weight=1, period=60.0)
+    result = simulate(load(NODES, pods, minutes=10), algorithm, seed=1)
+    (other,) = {"a", "b"} - {algorithm.placements[1][1]}
+    assert algorithm.placements[4:] == [("p2", other)]
+    assert result.moves == 1
+
+
+def test_a_pod_that_comes_back_to_its_node_did_not_move() -> None:
+    hot = {"deschedule": {"rules": [{"metricname": "cpu_ratio", "operator": "GreaterThan", "target": 1}]}}
+    algorithm = Noting(policy(hot), ["a"], weight=1, period=60.0)
+    result = simulate(load(NODES[:1], [pod("p", uses=5000)], minutes=11), algorithm, seed=1)
+    assert algorithm.placements == [("p", "a")] * 3
+    assert result.moves == 0
