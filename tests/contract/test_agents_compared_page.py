@@ -7,6 +7,9 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from cli import cli
+from cli.simulate.field import IDLE
+from tas.agents.builtin import BUILTIN
+from tas.simulating.synthetic import Shape
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents-compared.md"
 TABLE = re.compile(r"```console\n\$ (tas simulate [^\n]*)\n(.+?)```", re.DOTALL)
@@ -22,3 +25,13 @@ def test_the_small_table_is_what_the_command_prints() -> None:
     done = CliRunner().invoke(cli, shlex.split(command)[1:])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == table.splitlines()
+
+
+def test_the_large_table_and_its_picture_have_every_load_and_algorithm() -> None:
+    _, (command, table), *_ = tables()
+    assert "--runs" in command
+    words = set(table.split())
+    named = {"default", "policy", "policy-moves", *(set(BUILTIN) - set(IDLE))}
+    assert {*(shape.value for shape in Shape), *named} <= words
+    picture = PAGE.with_suffix(".svg").read_text()
+    assert [name for name in (*named, *Shape) if f">{name}</text>" not in picture] == []
