@@ -446,6 +446,14 @@ class Settings:
         parse=Path,
         default_text="none",
     )
+    metrics: tuple[str, ...] | None = _setting(
+        group="Sources",
+        form="METRIC,...",
+        help="Metrics that are collected although no policy uses them, for agents, extensions and subscribers.",
+        commands=_RUNS_COLLECT,
+        parse=_names,
+        default_text="none",
+    )
     remote_write_cert: Path | None = _setting(
         group="Sources",
         form="FILE",

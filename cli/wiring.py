@@ -298,6 +298,7 @@ class Process:
             period=self.settings.period,
             default_stale_after=self.settings.stale_after,
             registry=self.registry,
+            always=self.settings.metrics or (),
         )
 
     async def _notify(self, bus: Bus) -> Worker:

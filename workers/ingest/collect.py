@@ -99,9 +99,13 @@ class Collect:
         period: float,
         default_stale_after: float,
         registry: CollectorRegistry,
+        always: Collection[str] = (),
     ) -> None:
-        """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`."""
-        self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after)
+        """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`.
+
+        The metrics `always` are collected, too, although no policy uses them.
+        """
+        self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always)
         metrics = SourceMetrics(registry)
         self._runs: list[_PolledSource | _ReceivingSource] = [
             _ReceivingSource(bus, spec, source, self._wanted, metrics)

@@ -1,7 +1,7 @@
 """The metrics that policies use, followed on the bus: sources are polled for these only."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from bus.connection import Bus, Epoch
@@ -25,8 +25,10 @@ class WantedMetrics:
         version: The number of changes so far.
     """
 
-    def __init__(self, bus: Bus, *, default_stale_after: float) -> None:
+    def __init__(self, bus: Bus, *, default_stale_after: float, always: Collection[str] = ()) -> None:
+        """The metrics `always` are wanted from every source, whatever policies use."""
         self._default_stale_after = default_stale_after
+        self._always = frozenset(always)
         self._uses: dict[PolicyKey, Mapping[MetricUse, float]] = {}
         self._policy_keys: EpochKeys[PolicyKey] = EpochKeys()
         self._known = asyncio.Event()
@@ -45,11 +47,13 @@ class WantedMetrics:
         await self._watch.run()
 
     def of(self, source: str) -> Mapping[str, float]:
-        """The metrics that policies read from a source or from any, once `wait_until_known` has returned.
+        """The metrics that policies read from a source or from any, and those always wanted.
+
+        They are known once `wait_until_known` has returned.
 
         With each metric the longest time in seconds after which a policy counts its samples as stale.
         """
-        found: dict[str, float] = {}
+        found = dict.fromkeys(self._always, self._default_stale_after)
         for uses in self._uses.values():
             for use, stale_after in uses.items():
                 if use.source in ("", source):

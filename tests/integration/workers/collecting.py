@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
@@ -163,9 +163,11 @@ async def collecting(
     kind: SourceKind = SourceKind.CUSTOM_METRICS,
     period: float = 0.1,
     stale_after: float = 120.0,
+    always: Collection[str] = (),
 ) -> AsyncIterator[CollectorRegistry]:
     """Runs `collect` with these sources while the body runs, and gives its metrics."""
     registry = CollectorRegistry()
     specs = {SourceSpec(name=source.name, kind=kind): source for source in sources}
-    async with running(Collect(bus, specs, period=period, default_stale_after=stale_after, registry=registry)):
+    collect = Collect(bus, specs, period=period, default_stale_after=stale_after, registry=registry, always=always)
+    async with running(collect):
         yield registry

@@ -139,6 +139,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         **{name: (str(pem), pem) for name in ("cert", "key", "cacert")},
         "client_names": ("system:kube-scheduler, scheduler.example", ("system:kube-scheduler", "scheduler.example")),
         "source": ("prometheus=http://a:9090, edge:remote-write=:0", ["prometheus", "edge"]),
+        "metrics": ("cpu:mean:5m, load", ("cpu:mean:5m", "load")),
         "source_config": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         **{f"remote_write_{name}": (str(pem), pem) for name in ("cert", "key", "token")},
         "sinks": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),

@@ -106,6 +106,14 @@ async def test_the_values_of_a_source_are_published_every_period(bus: Bus, world
         assert registry.get_sample_value("tas_source_polls_total", {"source": "fake", "result": "all"})
 
 
+async def test_metrics_that_are_always_wanted_are_polled_beside_those_of_policies(bus: Bus, world: World) -> None:
+    fake = Fake()
+    await world.use("load")
+    await world.listed()
+    async with collecting(bus, fake, always=["cpu:mean:5m", "load"]):
+        await eventually(lambda: {"load", "cpu:mean:5m"} in fake.asked)
+
+
 async def test_no_source_is_polled_before_the_list_of_policies_is_complete(bus: Bus) -> None:
     world, fake = World(bus), Fake()
     await world.use("load")
