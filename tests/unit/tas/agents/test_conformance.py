@@ -402,6 +402,19 @@ class Forgetful(Learning):
         self.pods = kept
 
 
+class Secretive(Learning):
+    """Its answers depend on more than the snapshot has."""
+
+    seen = 0
+
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        return Scores(values=np.full(len(nodes.names), 1 / (1 + self.seen)), known=np.isfinite(nodes.metric("load")))
+
+    def observe(self, event: Placed | Outcome) -> None:
+        self.seen += event.uid not in self.pods
+        super().observe(event)
+
+
 BROKEN: dict[type[Agent], str] = {
     Silent: "overrides neither filter nor score",
     Unready: "needs: raises LookupError",
@@ -437,6 +450,7 @@ BROKEN: dict[type[Agent], str] = {
     Credulous: "restore: accepts a state of another version",
     Rough: "restore: raises AssertionError for a state of another version",
     Hasty: "restore: changes the learned state when it refuses",
+    Secretive: "another answer after `restore` of the same state",
     Forgetful: "restore: another state than the snapshot",
 }
 
