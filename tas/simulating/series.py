@@ -1,21 +1,17 @@
 """What was measured of nodes, and the statistics of windows over it: the metrics of a simulation.
 
-A metric is one of `METRICS`, or a statistic of one over a duration, as `cpu:mean:5m`: `mean`, `std`, `min`, `max` and
-percentiles as `p95`. Metrics are named and measured as those of metrics-server: `cpu` in cores, `memory` in bytes.
+A metric is one of `METRICS`, or a statistic of one over a duration, as `cpu:mean:5m` (`tas.windows.name`). Metrics are
+named and measured as those of metrics-server: `cpu` in cores, `memory` in bytes.
 """
-
-import re
 
 import numpy as np
 
 from tas.simulating.default_scores import FloatArray
 from tas.simulating.load import USES
-from tas.values.duration import DurationError, parse_duration
+from tas.windows.name import Kind, Window, window_of
 
 METRICS = ("cpu", "memory", "network", "cpu_ratio", "memory_ratio", "network_ratio", "congestion-factor")
 """Use of nodes in cores, bytes and bytes a second, its part of the capacity, and 100 times that of the network."""
-
-_WINDOW = re.compile(r"([^:]+):(mean|std|min|max|p[0-9]{1,2}(?:\.[0-9]+)?):([^:]+)")
 
 
 class Series:
@@ -55,15 +51,11 @@ class Series:
         if metric in METRICS:
             newest: FloatArray = self._values(metric, 1)[0]
             return newest
-        window = _WINDOW.fullmatch(metric)
-        if window is None or window[1] not in METRICS:
+        window = window_of(metric)
+        if window is None or window.metric not in METRICS:
             return unknown
-        try:
-            seconds = parse_duration(window[3])
-        except DurationError:
-            return unknown
-        values = self._values(window[1], max(1, int(seconds / self._period)))
-        return _statistic(window[2], values)
+        values = self._values(window.metric, max(1, int(window.seconds / self._period)))
+        return _statistic(window, values, self._period)
 
     def _values(self, metric: str, count: int) -> FloatArray:
         """The newest `count` values of a base metric, or as many as there are."""
@@ -77,9 +69,19 @@ class Series:
         return values
 
 
-def _statistic(name: str, values: FloatArray) -> FloatArray:
-    if name.startswith("p"):
-        percentile: FloatArray = np.percentile(values, float(name[1:]), axis=0)
+def _statistic(window: Window, values: FloatArray, period: float) -> FloatArray:
+    """The statistic of each column; the rows are measurements, the newest last."""
+    if window.kind is Kind.PERCENTILE:
+        percentile: FloatArray = np.percentile(values, window.percentile, axis=0)
         return percentile
-    found: FloatArray = getattr(values, name)(axis=0)
+    if window.kind in (Kind.EWMA, Kind.FORECAST):
+        ages = np.arange(len(values))[::-1] * period
+        if window.kind is Kind.EWMA:
+            weights = 0.5 ** (ages / (window.seconds / 2))
+            mean: FloatArray = weights @ values / weights.sum()
+            return mean
+        slope = (ages.mean() - ages) @ values / max(float(((ages - ages.mean()) ** 2).sum()), 1.0)
+        forecast: FloatArray = values.mean(axis=0) + slope * (ages.mean() + window.seconds)
+        return forecast
+    found: FloatArray = getattr(values, window.kind)(axis=0)
     return found
