@@ -42,7 +42,7 @@ def compare(
     svg: Path | None,
     as_json: bool,
 ) -> int:
-    """Compare algorithms on a simulated cluster.
+    """Compare the default scores, policies and agents on a simulated cluster.
 
     The same pods are placed by the default scores of kube-scheduler alone, and by the same with each policy and each
     agent as an extender. The table has what comes of it. Minutes are those of nodes: two nodes for one minute are two
