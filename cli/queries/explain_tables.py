@@ -158,8 +158,8 @@ def print_answers(answered: Sequence[Answer], now: float) -> None:
 
 
 def _print_values(answered: Sequence[Answer], now: float) -> None:
-    """Prints the values for which nodes were rejected; their ages are those at the time of the answer."""
-    table = new_table("AGE", "REJECTED NODE", "RULE", "VALUE THEN", "AGE THEN", "SOURCE")
+    """Prints the values for which nodes were rejected, and what the scores of agents were made of, as they were."""
+    table = new_table("AGE", "NODE", "RULE", "VALUE THEN", "AGE THEN", "SOURCE")
     rows = [(answer, each) for answer in answered for each in answer.values]
     for answer, each in rows[:SHOWN]:
         age = "-" if each.age_seconds is None else age_text(each.age_seconds)

@@ -5,21 +5,27 @@ What an agent returns is checked: an array of another length, NaN, infinity or a
 name, and the request gets an error.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from heapq import nlargest
 from math import fsum
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from tas.agents.agent import Agent, BoolArray, Candidates, Missing, Passes, Rounding, Scores
+from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Passes, Rounding, Scores
 from tas.agents.columns import Known, NodeColumns, RequestCandidates
 from tas.agents.demand import demand_of
 from tas.agents.file import AgentVerb, verbs_of
 from tas.errors import shortened
-from tas.extender.decision import FilterDecision, Pod, ScoreDecision
+from tas.extender.decision import FilterDecision, Pod, RejectingValue, ScoreDecision
 from tas.extender.hooks import InvalidHookResultError
 from tas.extension import Hooks, NodeView
 from tas.scoring.score import MAX_SCORE
+from tas.values.quantity import NANO
+
+MAX_EXPLAINED = 3
+"""Of how many nodes the record of an answer has the terms of the formula."""
 
 
 class AgentHooks:
@@ -72,6 +78,7 @@ class AgentHooks:
             unresolvable=not passes.resolvable,
             count_unknown=lambda: 0 if rejects else unknown,
             unknown_rejected=unknown if rejects else 0,
+            list_values=lambda: self._values(tuple(rejected), names, passes.terms, now),
         )
 
     def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
@@ -80,7 +87,11 @@ class AgentHooks:
         scores = self.scores(pod, names, now)
         points = to_points(scores, self._missing, self._rounding)
         unknown = int(np.count_nonzero(~scores.known))
-        return ScoreDecision(scores=dict(zip(names, points, strict=True)), unknown=unknown)
+        return ScoreDecision(
+            scores=dict(zip(names, points, strict=True)),
+            unknown=unknown,
+            list_values=lambda: self._values(_best(names, points), names, scores.terms, now),
+        )
 
     def passes(self, pod: Pod, names: Sequence[str], now: float) -> Passes:
         """What the agent returns for the filter, checked. Raises InvalidHookResultError."""
@@ -106,6 +117,21 @@ class AgentHooks:
             raise InvalidHookResultError(f"{names[at]} = {found.values[at]}: a score is a number from 0 to 1")
         return found
 
+    def _values(
+        self, chosen: Sequence[str], names: Sequence[str], terms: Mapping[str, FloatArray], now: float
+    ) -> Iterator[RejectingValue]:
+        """The terms of the formula for some nodes, and the metrics behind them with their ages."""
+        for node in chosen[:MAX_EXPLAINED]:
+            at = names.index(node)
+            for term, column in terms.items():
+                if np.shape(column) == (len(names),) and np.isfinite(column[at]):
+                    yield RejectingValue(node=node, rule=term, value=f"{column[at]:.6g}")
+            for metric, values in self._known.metrics.items():
+                if (value := values.get(node)) is not None:
+                    measured_at = self._known.measured_at(node, metric)
+                    age = None if measured_at is None else max(now - measured_at, 0.0)
+                    yield RejectingValue(node=node, rule=metric, value=f"{value / NANO:.6g}", age_seconds=age)
+
     def _candidates(self, names: Sequence[str], now: float) -> Candidates:
         return RequestCandidates(names, self._known, now=now, cluster=self._cluster)
 
@@ -129,6 +155,11 @@ def to_points(scores: Scores, missing: Missing, rounding: Rounding = Rounding.NE
         points = points + 0.5
     listed: list[int] = np.floor(points).astype(np.int64).tolist()
     return listed
+
+
+def _best(names: Sequence[str], points: Sequence[int]) -> list[str]:
+    """The nodes with the best scores."""
+    return [name for _, name in nlargest(MAX_EXPLAINED, zip(points, names, strict=True), key=itemgetter(0))]
 
 
 def _chosen(names: Sequence[str], mask: BoolArray) -> list[str]:

@@ -84,11 +84,12 @@ class Outcome(StrEnum):
 
 
 class RejectingValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A value for which a node was rejected, as it was at the time of the answer.
+    """A value for which a node was rejected, as it was at the time of the answer; of an agent also for its score.
 
     Attributes:
-        node: The rejected node.
-        rule: The violated rule; without a violated rule, a rule without a fresh value.
+        node: The rejected node, or the node with the score.
+        rule: The violated rule; without a violated rule, a rule without a fresh value. Of an agent: a term of its
+            formula, or a metric that it reads.
         value: The newest value of the rule's metric; None if there was no sample.
         age_seconds: The age of the sample.
         source: The source of the sample.
@@ -131,7 +132,8 @@ class ScoreDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The score (0 to 10) of every candidate, or None: then the answer is `[]`.
 
     `unknown` counts the candidates scored without a fresh value, `costed` those scored by a value with costs of pods
-    that no sample shows yet (`podCost`).
+    that no sample shows yet (`podCost`). `list_values` lists what the best scores were made of; it is called after the
+    answer was sent.
     """
 
     outcome: Outcome = Outcome.DECIDED
@@ -139,6 +141,7 @@ class ScoreDecision(msgspec.Struct, frozen=True, kw_only=True):
     scores: Mapping[str, int] | None = None
     unknown: int = 0
     costed: int = 0
+    list_values: Callable[[], Iterable[RejectingValue]] = tuple
 
 
 class Victims(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,14 +6,24 @@ is not in the request would fail the whole call (facts.md c15).
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
 from tas.errors import TasError, shortened
 from tas.extender.binding import binding_result, decode_binding
-from tas.extender.decision import Binding, FilterDecision, Outcome, Pod, PreemptDecision, ScoreDecision, Victims
+from tas.extender.decision import (
+    Binding,
+    FilterDecision,
+    Outcome,
+    Pod,
+    PreemptDecision,
+    RejectingValue,
+    ScoreDecision,
+    Victims,
+)
 from tas.extender.preemption import MAX_INT64, PreemptionArgs, preempt_decision
-from tas.extender.verbs import Answer, Record, answer_filter, answer_preempt, answer_prioritize
+from tas.extender.verbs import MAX_VALUES, Answer, Record, answer_filter, answer_preempt, answer_prioritize
 from tas.extender.wire import ExtenderArgs
 from tas.extension import Hooks
 from tas.scoring.score import MAX_SCORE
@@ -83,15 +93,16 @@ def _respond_filter(args: ExtenderArgs, hook_result: object, now: float) -> tupl
 
 
 def _respond_score(args: ExtenderArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
-    unknown = 0
+    unknown, values = 0, _Values(tuple)
     if isinstance(hook_result, ScoreDecision):
+        values = _Values(hook_result.list_values)
         unknown = _count("unknown", hook_result.unknown)
         hook_result = {} if hook_result.scores is None else hook_result.scores
     scores = _by_node("scores", args.candidates, hook_result)
     for node, score in scores.items():
         if type(score) is not int or not 0 <= score <= MAX_SCORE:
             raise InvalidHookResultError(f"{node} = {shortened(score)}: a score is an integer from 0 to {MAX_SCORE}")
-    decision = ScoreDecision(outcome=Outcome.DECIDED, scores=scores, unknown=unknown)
+    decision = ScoreDecision(outcome=Outcome.DECIDED, scores=scores, unknown=unknown, list_values=values)
     return answer_prioritize.respond(args, decision, now)
 
 
@@ -156,7 +167,21 @@ def _rejections(candidates: Collection[str], hook_result: object) -> FilterDecis
         error=hook_result.error,
         count_unknown=lambda: unknown,
         unknown_rejected=_count("unknown_rejected", hook_result.unknown_rejected),
+        list_values=_Values(hook_result.list_values),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of a record. It is made after the answer was sent, so an error must not reach anybody."""
+
+    list_values: Callable[[], Any]
+
+    def __call__(self) -> tuple[RejectingValue, ...]:
+        try:
+            return tuple(each for each in islice(self.list_values(), MAX_VALUES) if isinstance(each, RejectingValue))
+        except Exception:  # noqa: BLE001 - of a stranger
+            return ()
 
 
 def _count(field: str, value: object) -> int:

@@ -59,7 +59,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         costed: The number of nodes that were scored by a value with costs of pods (`podCost`).
         reasons: The most frequent reasons of a rejection, with the number of nodes.
         rejected: Some of the nodes that are rejected, or not offered.
-        values: Some of the values for which filter rejected these nodes, as they were at `time`.
+        values: Some of the values for which filter rejected these nodes, as they were at `time`; of agents also some
+            of those that made the best scores.
         best: Some of the best hosts with their scores, best first.
     """
 
@@ -188,6 +189,7 @@ def _record_score(args: ExtenderArgs, decision: ScoreDecision, now: float) -> An
         unknown=decision.unknown,
         costed=decision.costed,
         best=_best(scores),
+        values=tuple(islice(decision.list_values(), MAX_VALUES)),
     )
 
 

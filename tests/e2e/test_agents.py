@@ -35,7 +35,8 @@ OWN = """
             return Passes(passed=passed, known=every(nodes), reason="refused by name")
 
         def score(self, pod, nodes):
-            return Scores(values=np.array([self.points[name] / 10 for name in nodes.names]), known=every(nodes))
+            points = np.array([float(self.points[name]) for name in nodes.names])
+            return Scores(values=points / 10, known=every(nodes), terms={"points by name": points})
 
 
     class Overload(Known):
@@ -62,7 +63,7 @@ class Agents:
 
     def __init__(self, url: str, health: str) -> None:
         self.url = url
-        self._health = health
+        self.health = health
 
     def entry(self, name: str, weight: int, *, names_only: bool = True, filters: bool = False) -> dict[str, Any]:
         """An entry as the original agents have it, in the form of today."""
@@ -79,7 +80,7 @@ class Agents:
 
     def answers(self, pod: str, verb: str) -> dict[str, dict[str, Any]]:
         """The last answer of each agent for a pod."""
-        with urlopen(f"{self._health}/answers", timeout=30) as response:
+        with urlopen(f"http://{self.health}/answers", timeout=30) as response:
             found = json.load(response)
         return {each["path"]: each for each in found if (each["pod"], each["verb"]) == (pod, verb)}
 
@@ -96,7 +97,7 @@ def agents(cluster: Cluster, tas: Product, folder: Path, text: str, **environ: s
     with running(f"agents-{len(cluster.processes)}", command, folder=cluster.folder, env=env) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), "the agents are ready")
-        yield Agents(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{health_port}")
+        yield Agents(f"http://127.0.0.1:{port}", f"127.0.0.1:{health_port}")
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,11 @@ def test_scores_are_added_by_weight_and_filters_are_asked_in_order(
             assert cluster.placed(namespace, "summed") == "node-2"
         best = {path: dict(each["best"]) for path, each in found.answers("summed", "prioritize").items()}
         assert (best["/overload"]["node-1"], best["/balance"]["node-1"]) == (7, 5)
+        told = tas.tas("explain", "pod", f"{namespace}/summed", "--extender-health", found.health, "--json")
+        values = [value for answer in json.loads(told)["answered"] for value in answer["values"]]
+        assert {("node-1", "points by name", "7"), ("node-2", "points by name", "6")} <= {
+            (value["node"], value["rule"], value["value"]) for value in values
+        }
         cluster.delete_pods(namespace)
 
         # The same beside telemetry: it rejects node-3, then `first` rejects node-2, which both agents score highest.

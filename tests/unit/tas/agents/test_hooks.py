@@ -106,6 +106,33 @@ def test_the_agent_itself_may_prefer_another_way() -> None:
     assert neutral.score(POD, ["a", "new"], 100.0).scores == {"a": 8, "new": 8}
 
 
+def test_an_answer_has_the_terms_and_the_metrics_behind_it_with_their_ages() -> None:
+    class Told(Free):
+        def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+            free = nodes.metric("free")
+            terms = {"half": free / 2, "unknown": free * NAN, "broken": np.ones(1)}
+            return Scores(values=free, known=~np.isnan(free), terms=terms)
+
+        def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
+            free = nodes.metric("free")
+            return Passes(passed=free >= 0.5, known=~np.isnan(free), reason="little", terms={"free": free})
+
+    names = {name: f"0.{number}" for number, name in enumerate("abcdef", 2)}
+    hooks = hooks_of(Told(), view_of(now=104.0, **names))
+    found = list(hooks.score(POD, list(names), 104.0).list_values())
+    assert [(each.node, each.rule, each.value, each.age_seconds) for each in found] == [
+        (node, *rest)
+        for node, half, free in (("f", "0.35", "0.7"), ("e", "0.3", "0.6"), ("d", "0.25", "0.5"))
+        for rest in (("half", half, None), ("free", free, 4.0))
+    ]
+    # Of a rejected node, too.
+    rejected = list(hooks.filter(POD, ["f", "b"], 104.0).list_values())
+    assert [(each.node, each.rule, each.value, each.age_seconds) for each in rejected] == [
+        ("b", "free", "0.3", None),
+        ("b", "free", "0.3", 4.0),
+    ]
+
+
 def test_without_any_opinion_all_nodes_are_equal() -> None:
     hooks = hooks_of(Free(), view_of())
     assert hooks.score(POD, ["x", "y"], 100.0).scores == {"x": 0, "y": 0}
