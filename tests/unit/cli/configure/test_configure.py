@@ -101,6 +101,34 @@ def test_the_extenders_are_those_of_the_flags(node: Node, extenders: list[str]) 
     ]
 
 
+def test_each_agent_of_a_file_gets_an_entry_and_a_second_run_changes_nothing(node: Node) -> None:
+    file = node.folder / "agents.yaml"
+    file.write_text("agents: {safe-overload: , safe-balance: {weight: 10}}")
+    flags = ("--extender", "agents", "--agents", str(file))
+    assert code(node.configure(*flags)) == 0
+    document = read_yaml_tree(node.config.read_text()).value
+    assert isinstance(document, dict)
+    assert [(entry.get("filterVerb"), entry["prioritizeVerb"], entry["weight"]) for entry in document["extenders"]] == [
+        ("predicates/safe-overload", "priorities/safe-overload", 1),
+        (None, "priorities/safe-balance", 10),
+    ]
+    before = node.files()
+    assert code(node.configure(*flags)) == 0
+    assert node.files() == before
+
+
+def test_a_file_of_agents_and_the_extender_need_each_other_and_a_mistake_is_named(node: Node) -> None:
+    before = node.files()
+    assert "--extender agents and --agents FILE need each other" in str(
+        node.configure("--extender", "agents").exception
+    )
+    file = node.folder / "agents.yaml"
+    file.write_text("agents: {foo: {weight: 0}}")
+    result = node.configure("--extender", "agents", "--agents", str(file))
+    assert (code(result), "agents.foo.weight = 0: " in str(result.exception)) == (1, True)
+    assert node.files() == before
+
+
 def test_facts_K14_the_template_may_be_the_destination(node: Node) -> None:
     node.config.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/XVERSIONX # v\n")
     assert code(node.configure("-f", str(node.config))) == 0
