@@ -394,6 +394,7 @@ async def bus_is_lost(cluster: Cluster) -> None:
         await stage.is_at("tas_bus_connected", lambda connected: connected == 1)
         await stage.is_at("tas_view_lag", lambda lag: lag == 0)
         await eventually(cluster.all_are_known)
+        await stage.is_at("tas_worker_ready", lambda ready: ready == 1)  # each worker connects for itself
 
 
 STORIES = (
