@@ -191,6 +191,7 @@ class Outcome:
         started: When the run began, in seconds since 1970; None if it is not known.
         finished: When the run ended; None while it runs, or if it is not known.
         previous_finished: When the run before ended; None if there was none.
+        at: When this was observed, by the clock of the observer.
     """
 
     uid: str

@@ -1,13 +1,14 @@
 """The agent `rl-priority`: prefers nodes on which pods of the same kind have gone well.
 
 Each run of a container gives a reward from 0 to 1, and the reward of a kind of pods on a node is an exponential mean of
-them. A run that goes on gives 1, one that has ended well 0.5, as nobody knows whether it should have gone on. A run
-that has failed gives 0, but 0.5 if it has failed more than ten minutes after the failure before. A kind that was never
-seen on a node has the reward 1, so that nodes are tried.
+them. A run that goes on gives 1. A run that has failed gives 0, but 0.5 if it had gone well for more than ten minutes
+before. A run that has ended well gives none: a Job says nothing of its node by its end. A kind that was never seen on a
+node has the reward 1, so that nodes are tried.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from math import isfinite
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -27,6 +28,9 @@ MAX_RUNS = 50_000
 MAX_REWARDS = 100_000
 """How many rewards are kept: those that changed last."""
 
+MAX_STEP_SECONDS = 3600.0
+"""How much later one event may make it: a clock that is ahead must not make all rewards seem old."""
+
 SNAPSHOT_VERSION = 1
 
 
@@ -37,9 +41,9 @@ class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         weight: How much a new reward counts against the mean so far.
         prior: The reward of a kind on a node where it was never seen.
         running: The reward of a run that goes on.
-        ended: The reward of a run that has ended well, or that has failed after a long time.
-        failed: The reward of a run that has failed.
-        long_seconds: How long after the end of the run before a failure comes after a long time.
+        late: The reward of a run that has failed after a long time.
+        failed: The reward of a run that has failed before.
+        long_seconds: How long a run must last until its failure comes after a long time.
         labels: The labels that name the kind of a pod: the first that the pod has.
         forget_seconds: After how long without a new one a reward is forgotten.
     """
@@ -47,7 +51,7 @@ class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     weight: Part = 0.1
     prior: Part = 1.0
     running: Part = 1.0
-    ended: Part = 0.5
+    late: Part = 0.5
     failed: Part = 0.0
     long_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600.0
     labels: tuple[str, ...] = (*KIND_LABELS, "app.kubernetes.io/name")
@@ -74,6 +78,7 @@ class Rewards(Agent):
         self._options = options
         self._rewards: OrderedDict[tuple[str, str], _Reward] = OrderedDict()  # by kind and node, the last changed last
         self._runs: OrderedDict[tuple[str, str, int], str] = OrderedDict()  # what was counted of each run
+        self._now: float | None = None  # the time of the last event
 
     @property
     def needs(self) -> Needs:
@@ -93,36 +98,40 @@ class Rewards(Agent):
 
     def observe(self, event: Placed | Outcome) -> None:
         """Counts the reward of a run: once while the run goes on, and once when the run has ended."""
-        if not isinstance(event, Outcome) or not event.kind:
+        if not isinstance(event, Outcome) or not event.kind or not isfinite(event.at):
             return
         run = (event.uid, event.container, event.restart)
         counted = self._runs.get(run)
         state = str(event.result)
         if counted is not None and (counted != Result.RUNNING or state == Result.RUNNING):
             return  # a later end of a run that went on counts, nothing else
-        self._forget(event.at)
+        self._now = event.at if self._now is None else max(self._now, min(event.at, self._now + MAX_STEP_SECONDS))
+        self._forget(self._now)
         self._runs[run] = state
         self._runs.move_to_end(run)
         while len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
+        reward = self._reward_of(event)
+        if reward is None:
+            return
         key, weight = (event.kind, event.node), self._options.weight
         before = self.reward(*key)
-        value = min(max((1.0 - weight) * before + weight * self._reward_of(event), 0.0), 1.0)
-        self._rewards[key] = _Reward(value, event.at)
+        value = min(max((1.0 - weight) * before + weight * reward, 0.0), 1.0)
+        self._rewards[key] = _Reward(value, self._now)
         self._rewards.move_to_end(key)
         while len(self._rewards) > MAX_REWARDS:
             self._rewards.popitem(last=False)
 
-    def _reward_of(self, event: Outcome) -> float:
+    def _reward_of(self, event: Outcome) -> float | None:
         options = self._options
         if event.result is Result.RUNNING:
             return options.running
         if event.result is Result.SUCCEEDED:
-            return options.ended
-        started, before = event.started, event.previous_finished
-        end = started if event.finished is None else event.finished
-        is_late = before is not None and end is not None and end - before > options.long_seconds
-        return options.ended if is_late else options.failed
+            return None
+        began = event.previous_finished if event.finished is None else event.started
+        end = event.started if event.finished is None else event.finished
+        is_late = began is not None and end is not None and end - began > options.long_seconds
+        return options.late if is_late else options.failed
 
     def _forget(self, now: float) -> None:
         """Drops rewards without a new one for long: names of nodes and kinds do not come to an end."""
@@ -149,6 +158,7 @@ class Rewards(Agent):
         except msgspec.ValidationError as error:
             raise InvalidInputError("state of rl-priority", "body", dict(state), str(error)) from error
         self._rewards = OrderedDict(((kind, node), _Reward(value, at)) for kind, node, value, at in found.rewards)
+        self._now = max((each.at for each in self._rewards.values()), default=None)
         self._runs = OrderedDict(((uid, container, restart), kept) for uid, container, restart, kept in found.runs)
 
 

@@ -284,5 +284,5 @@ class Peaks(Agent):
             low, high = jump[fits].min(), jump[fits].max()
             with np.errstate(over="ignore"):
                 span = high - low
-            values[fits] = 1.0 - (jump[fits] / 2 - low / 2) / (span / 2) if 0 < span < np.inf else 1.0
+            values[fits] = 1.0 - (jump[fits] / 2 - low / 2) / (span / 2) if span / 2 > 0 and span < np.inf else 1.0
         return Scores(values=np.clip(values, 0.0, 1.0), known=known, terms={"rise": np.where(known, jump, np.nan)})

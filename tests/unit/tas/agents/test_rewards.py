@@ -102,18 +102,37 @@ def test_the_labels_that_name_a_kind(labels: dict[str, str], known: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("finished", "reward"),
+    ("times", "reward"),
     [
-        pytest.param(50 + 601.0, 0.95, id="after a long time"),
-        pytest.param(50 + 600.0, 0.9, id="soon"),
-        pytest.param(5410.0, 0.95, id="vector-R9"),
+        pytest.param({"started": 50.0, "finished": 651.0}, 0.95, id="after a long time"),
+        pytest.param({"started": 50.0, "finished": 650.0}, 0.9, id="soon"),
+        pytest.param({"started": 350.0, "finished": 651.0, "previous_finished": 50.0}, 0.9, id="after a long back-off"),
+        pytest.param({"started": 5410.0, "previous_finished": 50.0}, 0.95, id="vector-R9, without the end of the run"),
+        pytest.param({"finished": 5410.0}, 0.9, id="without the start of the run"),
+        pytest.param({}, 0.9, id="without times"),
     ],
 )
-def test_defect_k2_and_vector_r9_a_failure_after_a_long_time_counts_half(finished: float, reward: float) -> None:
+def test_defect_k2_and_vector_r9_a_failure_after_a_long_time_counts_half(
+    times: dict[str, float], reward: float
+) -> None:
     """The original compares seconds of a minute, so it never sees a long time."""
     agent = Rewards(RewardOptions())
-    agent.observe(outcome(0, FAILED, restart=1, started=finished, finished=finished, previous_finished=50.0))
+    agent.observe(outcome(0, FAILED, restart=1, **times))
     assert agent.reward("web", "n0") == pytest.approx(reward)
+
+
+def test_a_run_that_has_ended_well_gives_no_reward() -> None:
+    """Else nodes on which Jobs end well would be worse than nodes that were never tried."""
+    assert after(FAILED, SUCCEEDED).reward("web", "n0") == pytest.approx(0.9)
+    assert after(SUCCEEDED).reward("web", "n0") == 1.0
+
+
+@pytest.mark.parametrize("at", [math.inf, -math.inf, math.nan, 1e12])
+def test_a_clock_that_is_ahead_or_none_forgets_nothing(at: float) -> None:
+    """One event makes it at most an hour later."""
+    agent = after(FAILED)
+    agent.observe(outcome(1, FAILED, at=at))
+    assert agent.reward("web", "n0") <= 0.9
 
 
 def test_defect_k3_a_run_counts_once() -> None:
