@@ -14,7 +14,7 @@ class Watched(NamedTuple):
     """The observations of a replica for one policy and one node. All times are in seconds since 1970.
 
     Attributes:
-        since: Since when the replica has missed no change of the node.
+        since: Since when the replica has had the node, and has missed no change of it.
         unmet_until: Until when the rules of each label were not met; infinite while they are not met.
         stored_until: The time up to which the stored verdict is valid.
         ahead: By how many seconds the time of the evaluation is ahead of the replica's clock.
@@ -37,7 +37,13 @@ ALWAYS_WATCHED = Watched()
 
 
 def watched(
-    *, now: float, clock: float, noted_since: float, attached: float, before: tuple[float, float] | None
+    *,
+    now: float,
+    clock: float,
+    noted_since: float,
+    attached: float,
+    node_since: float,
+    before: tuple[float, float] | None,
 ) -> Watched:
     """The observations of a replica for an evaluation at `now`, without those of a policy's labels.
 
@@ -46,10 +52,11 @@ def watched(
         clock: The time by the replica's clock.
         noted_since: Since when the replica has noted unmet labels.
         attached: Since when its watch of the node was not interrupted; infinite without a feed.
+        node_since: Since when it has had the node: not an earlier node of the name. Infinite: not yet.
         before: The time of the stored verdict, and when the replica received it; None without one.
     """
     # Without a feed a change may be missed now: then the policy is evaluated again later.
-    since = min(now, max(noted_since, attached))
+    since = min(now, max(noted_since, attached, node_since))
     return Watched(since, stored_until=0.0 if before is None else min(before), ahead=max(0.0, now - clock))
 
 

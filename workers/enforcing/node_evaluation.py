@@ -168,6 +168,15 @@ class NodeEvaluation:
         watches = self._followed.watches
         return Known(uid, max(nodes_revision, watches[NODES.name].applied), watches[POLICIES.name].applied)
 
+    def _node_since(self, node: str, uid: str | None) -> float:
+        """Since when the view has had the node of this uid; infinite: not yet.
+
+        A time in the verdict is no replacement: it is by the clock of another replica.
+        """
+        if not uid:
+            return 0.0  # without a cluster, a name is a node
+        return self._followed.nodes_since[node] if self._followed.node_uids.get(node) == uid else inf
+
     async def _evaluate(
         self, node: str, keys: Collection[PolicyKey], before: NodeVerdict | None, known: _Node, now: float
     ) -> tuple[dict[PolicyKey, PolicyVerdict], float]:
@@ -179,6 +188,7 @@ class NodeEvaluation:
             clock=time.time(),
             noted_since=self.noted_since,
             attached=self._followed.watches[NODES.name].attached,
+            node_since=self._node_since(node, known.uid),
             before=None if before is None else (before.time, self._verdicts.get(node).known_since),
         )
         for number, key in enumerate(sorted(keys), 1):
@@ -257,7 +267,8 @@ class NodeEvaluation:
     async def _delete(self, node: str, stored: Stored[NodeVerdict], read_at: float) -> None:
         """Deletes the verdict of a node that the API server does not have. Raises BusError."""
         await self._verdicts.write_one(node, Write(record=None, revision=stored.revision, read_at=read_at))
-        self.unmet.forget(node)
+        if node not in self._followed.node_uids:  # else a new node has the name meanwhile
+            self.unmet.forget(node)
         self._metrics.writes.labels("delete").inc()
         log.info("verdict_deleted", node=node)
 

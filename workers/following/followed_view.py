@@ -43,6 +43,7 @@ class FollowedView:
         records: The stored record of each policy, with its problems.
         records_changes: How often `records` has changed.
         node_uids: The uid of each node of the API server.
+        nodes_since: Since when the view has had the node of this uid, in seconds since 1970 by this replica's clock.
         node_revisions: The last revision of the entries of each node with facts or samples, in the current epoch of
             NODES, deletions included.
         completed: Set once both lists were complete; stays set in later epochs.
@@ -68,6 +69,7 @@ class FollowedView:
         self.records: dict[PolicyKey, PolicyRecord] = {}
         self.records_changes = 0
         self.node_uids: dict[str, str] = {}
+        self.nodes_since: dict[str, float] = {}
         self.node_revisions: dict[str, int] = {}
         self.completed = asyncio.Event()
         self._last_update_at = time.monotonic()
@@ -201,6 +203,7 @@ class FollowedView:
         self.view.set_labels(node, facts.complete_labels)
         if self.node_uids.get(node) != facts.uid:
             self.node_uids[node] = facts.uid
+            self.nodes_since[node] = time.time()
             self.view.touch_node(node)
 
     def _set_samples(self, node: str, samples: NodeSamples) -> None:
@@ -244,4 +247,5 @@ class FollowedView:
 
     def _drop_facts(self, node: str) -> None:
         self.node_uids.pop(node, None)
+        self.nodes_since.pop(node, None)
         self.view.drop_labels(node)

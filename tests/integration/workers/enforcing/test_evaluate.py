@@ -690,6 +690,30 @@ async def test_clear_for_begins_when_an_edit_or_a_new_policy_brings_it(server: S
     assert verdict.time - edited >= 2
 
 
+async def test_clear_for_begins_when_a_new_node_has_the_name(server: Server, world: World) -> None:
+    """The replica has seen the rules met for long, but not on this node. Another one's clock is behind."""
+    await world.facts()
+    await world.sample(m=1)
+    await world.policy(**deschedule(clearFor="1s"))
+    await world.synced()
+    async with evaluating(server):
+        await world.eventually(MET, ABSENT)
+        created = time.time()
+        await world.facts(uid="uid-2", p=VIOLATING)
+        await world.eventually(MET, HOLD)
+        stored = await world.verdict()
+        assert stored is not None
+        earlier = stored.nodes_revision - 1
+        of_other = foreign(earlier, stored.policies_revision, desired=HOLD, met_since=created - 0.7)
+        of_other = msgspec.structs.replace(of_other, node_uid="uid-2")
+        await world.put(VERDICTS, verdict_key(NODE), encode_verdict(of_other))
+        await world.eventually(MET, ABSENT)
+    verdict = await world.verdict()
+    assert verdict is not None
+    assert verdict.node_uid == "uid-2"
+    assert verdict.time - created >= 1
+
+
 @pytest.mark.parametrize("desired", [HOLD, ABSENT])
 async def test_clear_for_begins_at_the_end_of_a_violation_that_no_stored_verdict_has(
     server: Server, world: World, desired: DesiredLabel

@@ -95,17 +95,21 @@ def test_met_since_is_the_later_of_watched_and_unmet(
 
 
 @pytest.mark.parametrize(
-    ("noted_since", "attached", "since"),
+    ("noted_since", "attached", "node_since", "since"),
     [
-        pytest.param(5.0, 3.0, 5.0, id="a watch is not enough before the lists are complete"),
-        pytest.param(5.0, 7.0, 7.0, id="the watch was interrupted since"),
-        pytest.param(5.0, inf, 9.0, id="no feed now"),
-        pytest.param(inf, 3.0, 9.0, id="the lists are not complete"),
-        pytest.param(9.5, 3.0, 9.0, id="never later than now"),
+        pytest.param(5.0, 3.0, 1.0, 5.0, id="a watch is not enough before the lists are complete"),
+        pytest.param(5.0, 7.0, 1.0, 7.0, id="the watch was interrupted since"),
+        pytest.param(5.0, 3.0, 8.0, 8.0, id="the node is new"),
+        pytest.param(5.0, 3.0, inf, 9.0, id="the watch has not delivered the node yet"),
+        pytest.param(5.0, inf, 1.0, 9.0, id="no feed now"),
+        pytest.param(inf, 3.0, 1.0, 9.0, id="the lists are not complete"),
+        pytest.param(9.5, 3.0, 1.0, 9.0, id="never later than now"),
     ],
 )
-def test_a_replica_has_watched_since_it_noted_every_change(noted_since: float, attached: float, since: float) -> None:
-    seen = watched(now=9.0, clock=9.0, noted_since=noted_since, attached=attached, before=None)
+def test_a_replica_has_watched_since_it_noted_every_change(
+    noted_since: float, attached: float, node_since: float, since: float
+) -> None:
+    seen = watched(now=9.0, clock=9.0, noted_since=noted_since, attached=attached, node_since=node_since, before=None)
     assert seen == Watched(since, stored_until=0.0, ahead=0.0)
 
 
@@ -117,10 +121,10 @@ def test_a_replica_has_watched_since_it_noted_every_change(noted_since: float, a
 def test_a_stored_verdict_counts_up_to_the_earlier_of_its_time_and_its_receipt(
     time: float, known_since: float, stored_until: float
 ) -> None:
-    seen = watched(now=9.0, clock=9.0, noted_since=1.0, attached=1.0, before=(time, known_since))
+    seen = watched(now=9.0, clock=9.0, noted_since=1.0, attached=1.0, node_since=0.0, before=(time, known_since))
     assert seen.stored_until == stored_until
 
 
 @pytest.mark.parametrize(("clock", "ahead"), [(9.0, 0.0), (6.0, 3.0), (11.0, 0.0)])
 def test_the_evaluation_is_ahead_of_a_clock_that_is_behind(clock: float, ahead: float) -> None:
-    assert watched(now=9.0, clock=clock, noted_since=1.0, attached=1.0, before=None).ahead == ahead
+    assert watched(now=9.0, clock=clock, noted_since=1.0, attached=1.0, node_since=0.0, before=None).ahead == ahead
