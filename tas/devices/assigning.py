@@ -39,7 +39,7 @@ def assign(
     reason = _missing(hold, inventory, claim)
     if reason:
         return _refused(reason)
-    usable = _usable(inventory, facts, claim)
+    usable = usable_cards(inventory, facts, allow=claim.allow, deny=claim.deny)
     search = Search(hold, inventory, facts, claim, options, cards=usable)
     chosen = search.run() if claim.units else []
     if chosen is None:
@@ -85,7 +85,7 @@ def fits_within(
         return Fit(fits=True, steps=steps)
     if len(claim.units) == 1 and not claim.linked and claim.single_numa is SingleNuma.NOTHING:
         return Fit(fits=_has_enough(hold, inventory, facts, claim), steps=steps)
-    usable = _usable(inventory, facts, claim)
+    usable = usable_cards(inventory, facts, allow=claim.allow, deny=claim.deny)
     left = steps - len(claim.units) * len(claim.resources) * len(usable) // STEP_COMPARISONS
     if left <= 0:
         return Fit(fits=False, steps=0, exhausted=True)
@@ -98,7 +98,7 @@ def _has_enough(hold: Hold, inventory: Inventory, facts: PolicyFacts, claim: Cla
     """Whether enough cards serve the only unit of a claim, whichever it gets. A search takes several times as long."""
     (unit,) = claim.units
     missing = unit.cards
-    for card in _usable(inventory, facts, claim):
+    for card in usable_cards(inventory, facts, allow=claim.allow, deny=claim.deny):
         use = hold.cards.get(card.number, NOT_USED)
         for resource, need in zip(claim.resources, unit.needs, strict=True):
             if free_amount(resource, card, use, facts) < need:
@@ -126,20 +126,22 @@ def _missing(hold: Hold, inventory: Inventory, claim: Claim) -> str:
     return ""
 
 
-def _usable(inventory: Inventory, facts: PolicyFacts, claim: Claim) -> Sequence[Card]:
-    """The cards that the claim may use."""
-    if not facts.disabled and claim.allow is None and not claim.deny:
+def usable_cards(
+    inventory: Inventory, facts: PolicyFacts, *, allow: frozenset[int] | None, deny: frozenset[int]
+) -> Sequence[Card]:
+    """The cards that no policy disables, and that a claim with these wishes may use."""
+    if not facts.disabled and allow is None and not deny:
         return inventory.cards
-    return [card for card in inventory.cards if not _exclusion(card, facts, claim)]
+    return [card for card in inventory.cards if not _exclusion(card, facts, allow=allow, deny=deny)]
 
 
-def _exclusion(card: Card, facts: PolicyFacts, claim: Claim) -> str:
-    """Why the claim must not use a card, or an empty text."""
+def _exclusion(card: Card, facts: PolicyFacts, *, allow: frozenset[int] | None, deny: frozenset[int]) -> str:
+    """Why a claim with these wishes must not use a card, or an empty text."""
     if card.number in facts.disabled:
         return f"disabled by {', '.join(facts.disabled[card.number])}"
-    if claim.allow is not None and card.number not in claim.allow:
+    if allow is not None and card.number not in allow:
         return f"not in {ALLOW}"
-    if card.number in claim.deny:
+    if card.number in deny:
         return f"in {DENY}"
     return ""
 
@@ -228,7 +230,7 @@ def _reason(unit: Unit, claim: Claim) -> str:
 
 def _card_reason(card: Card, end: DeadEnd, facts: PolicyFacts, claim: Claim) -> str:
     """What a card could do for the unit of a dead end."""
-    if exclusion := _exclusion(card, facts, claim):
+    if exclusion := _exclusion(card, facts, allow=claim.allow, deny=claim.deny):
         return exclusion
     free = [max(each, 0) for each in end.free[card.number]]
     if end.unit is None:

@@ -4,7 +4,7 @@ Filter is advice from a view that may be behind. Who gets which card is decided 
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,16 +13,21 @@ from tas.devices.asked import asked_of_cards
 from tas.devices.assigning import fits_within
 from tas.devices.claim import Claim, DevicePod, Options
 from tas.devices.refusal import PREFIX, TEXTS, Refusal, Why
+from tas.devices.room import Shape, shape_of
 from tas.enforcing.pod import PodKey
 from tas.extender.decision import FilterDecision, Pod
 from tas.scoring.cards import CardScore, card_score
+from tas.view.card_rooms import UNKNOWN, CardRooms
 from tas.view.cards import NodeCards
 
 MAX_KNOWN_PODS = 10_000
 """The most pods whose claims are remembered between filter and bind."""
 
 MAX_ASKED = 50
-"""For how many different claims it is remembered on which nodes they fit, and with which scores."""
+"""For how many different claims it is remembered in which rooms they fit, and with which scores."""
+
+MAX_SHAPES = 8
+"""For how many shapes of claims the room of each node is remembered: a node takes 0.1 to 1 KB for each."""
 
 
 class KnownPod(NamedTuple):
@@ -43,14 +48,11 @@ PASSED = CardsFilter(FilterDecision(), {})
 
 
 class _Asked(NamedTuple):
-    """What was found for claims that ask for the same, by node.
+    """What was found for claims that ask for the same, by the number of a room."""
 
-    `fits` has the version of the node's cards, negative if the claim does not fit. `scores` has the version and the
-    score.
-    """
-
-    fits: dict[str, int]
-    scores: dict[str, tuple[int, int]]
+    rooms: CardRooms
+    fits: dict[int, bool]
+    scores: dict[int, int]
 
 
 class CardsDecider:
@@ -68,6 +70,7 @@ class CardsDecider:
         self._by = by
         self._known: OrderedDict[str, KnownPod] = OrderedDict()
         self._asked: OrderedDict[object, _Asked] = OrderedDict()
+        self._rooms: OrderedDict[Shape | None, CardRooms] = OrderedDict()
 
     def filter(self, pod: Pod, candidates: Collection[str]) -> CardsFilter:
         """The candidates without room for the pod. A pod without GPU requests passes everywhere.
@@ -84,25 +87,30 @@ class CardsDecider:
         rejected: dict[str, str] = {}
         refused: Counter[Why] = Counter()
         steps = self._options.steps
-        found = self._asked_before(claim).fits
-        for node in candidates:
-            cards = self._nodes.get(node)
-            if cards is None:
-                why = Why.UNKNOWN_NODE
-            elif found.get(node) == cards.version:
-                continue
-            elif found.get(node) == -cards.version and claim.uid not in cards.hold.pods:
-                why = Why.WILL_NOT_FIT
+        asked = self._asked_before(claim)
+        for room, alike in asked.rooms.alike(candidates).items():
+            if room == UNKNOWN:
+                why, refusing = Why.UNKNOWN_NODE, alike
             else:
-                fit = fits_within(cards.hold, cards.inventory, cards.facts, claim, self._options, steps=steps)
-                steps = fit.steps
-                if claim.uid not in cards.hold.pods and not fit.exhausted:
-                    found[node] = cards.version if fit.fits else -cards.version
-                if fit.fits:
+                known = asked.fits.get(room)
+                if known:
                     continue
-                why = Why.GIVEN_UP if fit.exhausted else Why.WILL_NOT_FIT
-            rejected[node] = TEXTS[why]
-            refused[why] += 1
+                refusing = self._not_holding(alike, claim)
+                why = Why.WILL_NOT_FIT
+                if not refusing:
+                    continue
+                if known is None:
+                    cards = self._nodes[refusing[0]]
+                    fit = fits_within(cards.hold, cards.inventory, cards.facts, claim, self._options, steps=steps)
+                    steps = fit.steps
+                    if fit.exhausted:
+                        why = Why.GIVEN_UP
+                    else:
+                        asked.fits[room] = fit.fits
+                    if fit.fits:
+                        continue
+            rejected.update(dict.fromkeys(refusing, TEXTS[why]))
+            refused[why] += len(refusing)
         decision = FilterDecision(rejected=rejected, unresolvable=False, unknown_rejected=refused[Why.UNKNOWN_NODE])
         return CardsFilter(decision, refused)
 
@@ -111,19 +119,33 @@ class CardsDecider:
         claim = self._of(pod).claim
         if claim is None or isinstance(claim, Refusal) or not claim.units:
             return {}
+        scores: dict[str, int] = {}
         options = msgspec.structs.replace(self._options, steps=max(self._options.steps // max(len(candidates), 1), 1))
-        scores, known = {}, self._asked_before(claim).scores
-        for node in candidates:
-            if (cards := self._nodes.get(node)) is None:
+        asked = self._asked_before(claim)
+        for room, alike in asked.rooms.alike(candidates).items():
+            if room == UNKNOWN:
                 continue
-            version, score = known.get(node, (0, 0))
-            if version != cards.version or claim.uid in cards.hold.pods:
-                score = card_score(cards.hold, cards.inventory, cards.facts, claim, options, by=self._by)
+            others = self._not_holding(alike, claim)
+            if len(others) < len(alike):
+                scores.update((node, self._score(node, claim, options)) for node in set(alike).difference(others))
+            if not others:
+                continue
+            score = asked.scores.get(room)
+            if score is None:
+                score = self._score(others[0], claim, options)
                 # With preferred cards the score also depends on the steps that this request allows.
-                if not cards.facts.preferred and claim.uid not in cards.hold.pods:
-                    known[node] = cards.version, score
-            scores[node] = score
+                if not self._nodes[others[0]].facts.preferred:
+                    asked.scores[room] = score
+            scores.update(dict.fromkeys(others, score))
         return scores
+
+    def _score(self, node: str, claim: Claim, options: Options) -> int:
+        cards = self._nodes[node]
+        return card_score(cards.hold, cards.inventory, cards.facts, claim, options, by=self._by)
+
+    def _not_holding(self, nodes: Sequence[str], claim: Claim) -> list[str]:
+        """The nodes of which the pod has no cards: the pod keeps those that it has."""
+        return [node for node in nodes if claim.uid not in self._nodes[node].hold.pods]
 
     def known(self, uid: str) -> KnownPod | None:
         """What a request of filter or prioritize said about a pod; None if it is not remembered."""
@@ -139,7 +161,7 @@ class CardsDecider:
                 self._known.popitem(last=False)
         return known
 
-    def _asked_before(self, claim: Claim) -> "_Asked":
+    def _asked_before(self, claim: Claim) -> _Asked:
         """What was found for claims that ask for the same.
 
         Most pods come from templates, so another pod has asked for the same before.
@@ -147,14 +169,27 @@ class CardsDecider:
         units = tuple((unit.slots, unit.cards, unit.needs) for unit in claim.units)
         wishes = claim.linked, claim.single_numa, claim.allow, claim.deny
         key = claim.resources, units, tuple(claim.node_amounts.items()), wishes
-        found = self._asked.setdefault(key, _Asked({}, {}))
+        rooms = self._rooms_for(claim)
+        asked = self._asked.get(key)
+        if asked is None or asked.rooms is not rooms:
+            asked = self._asked[key] = _Asked(rooms, {}, {})
         self._asked.move_to_end(key)
         if len(self._asked) > MAX_ASKED:
             self._asked.popitem(last=False)
-        for of_nodes in found:
-            if len(of_nodes) > 2 * len(self._nodes) + 100:  # names of nodes that are gone
-                of_nodes.clear()
-        return found
+        for of_rooms in (asked.fits, asked.scores):
+            if len(of_rooms) > 2 * len(self._nodes) + 100:  # rooms that no node has any more
+                of_rooms.clear()
+        return asked
+
+    def _rooms_for(self, claim: Claim) -> CardRooms:
+        shape = shape_of(claim)
+        rooms = self._rooms.get(shape)
+        if rooms is None:
+            rooms = self._rooms[shape] = CardRooms(self._nodes, shape)
+        self._rooms.move_to_end(shape)
+        if len(self._rooms) > MAX_SHAPES:
+            self._rooms.popitem(last=False)
+        return rooms
 
     def _of(self, pod: Pod) -> KnownPod:
         """The pod of a request. It is read anew each time: somebody may have changed its annotations."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tas.devices.assigning import fits
 from tas.devices.claim import DevicePod, Options
 from tas.devices.refusal import PREFIX, TEXTS, Refusal, Why
 from tas.enforcing.pod import PodKey
@@ -15,7 +16,7 @@ from tas.extender import cards
 from tas.extender.cards import CardsDecider
 from tas.extender.decision import Pod
 from tas.extender.wire import decode_args
-from tas.scoring.cards import CardScore
+from tas.scoring.cards import CardScore, card_score
 from tas.view.cards import CardView
 from tests.unit.tas.devices import notation
 from tests.unit.tas.devices.notation import Node
@@ -104,7 +105,7 @@ def test_all_candidates_of_a_request_share_the_steps_of_the_search() -> None:
     assert set(decision.rejected.values()) == {TEXTS[Why.GIVEN_UP]}
     assert not decision.unresolvable
 
-    two_nodes = dict.fromkeys("ab", "N(0..2) i3 mem30 ; card2: mem9")
+    two_nodes = {"a": "N(0..2) i3 mem30 ; card2: mem9", "b": "N(0..2) i3 mem33 ; card2: mem10"}
     two_taken_back = "A{i2 mem2} B{i1 mem2}"
     assert decider(two_nodes, Options(steps=3)).filter(asked(two_taken_back), ["a"]).refused == {}
     three = decider(two_nodes, Options(steps=3))
@@ -115,13 +116,24 @@ def test_all_candidates_of_a_request_share_the_steps_of_the_search() -> None:
 
 def test_a_pod_with_many_containers_takes_steps_also_without_a_search() -> None:
     """A node takes 1.5 ms: 100 containers with two resources each are compared with 8 cards, 32 steps."""
-    nodes = {f"n{number}": "N(0..7) i800 mc8000" for number in range(5)}
+    nodes = {f"n{number}": f"N(0..7) i800 mc{8000 + 8 * number}" for number in range(5)}
     many = " ".join(f"c{number}{{i1 mc1}}" for number in range(100))
     assert decider(nodes, Options(steps=5 * 32 + 1)).filter(asked(many), [*nodes]).refused == {}
     assert decider(nodes, Options(steps=3 * 32 + 1)).filter(asked(many), [*nodes]).refused == {Why.GIVEN_UP: 2}
     assert decider(nodes, Options(steps=32)).filter(asked(many), ["n1"]).refused == {Why.GIVEN_UP: 1}
     few = "A{i1 mc1} B{i1 mc1} C{i1 mc1}"
     assert decider(nodes, Options(steps=1)).filter(asked(few), [*nodes]).refused == {}
+
+
+def test_nodes_that_are_alike_take_the_steps_of_one() -> None:
+    """Also if other cards of them are the same: which card is which does not matter for these claims."""
+    alike = {
+        "a": "N(0..2) i3 mem30 ; card2: mem9",
+        "b": "N(0..2) i3 mem30 ; card1: mem9",
+        "c": "N(3..5) i3 mem30 ; card3: mem9",
+    }
+    pod = asked("A{i2 mem2} B{i1 mem2}")
+    assert decider(alike, Options(steps=3)).filter(pod, [*alike]).refused == {}
 
 
 def test_a_pod_is_remembered_for_bind_until_many_others_came(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +198,10 @@ LABELS = "links=0.0-1.0 numa=0-0_1-1"
 CARDS = (
     f"N(0,1) i4 mc2000 t2 mon1 {LABELS}",
     f"N(0,1) i4 mc2000 t2 {LABELS} ; card0: i1 mc500",
+    f"N(0,1) i4 mc2000 t2 {LABELS} ; card1: i1 mc500",
+    f"N(0,1) i4 mc2000 t2 {LABELS} ; card0: i1 mc500 ; card1: i1 mc500",
+    f"N(0,1) i4 mc2000 t2 {LABELS} disable-card0",
+    f"N(0,1) i4 mc2000 t2 mon1 {LABELS} disable-card1 ; card1: i2 mc900",
     f"N(0,1) i4 mc2000 t2 mon1 {LABELS} ; card0: i2 mc900",
     f"N(0,1) i4 mc2000 t2 {LABELS} ; card0: gt0 i1 ; card1: i2",
     f"N(0,1) i4 mc2000 t2 {LABELS} disable-card1",
@@ -194,9 +210,9 @@ CARDS = (
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(CARDS), st.sampled_from(SHAPES)), max_size=12))
-def test_what_is_remembered_is_what_a_new_decider_finds(history: list[tuple[str, str, str]]) -> None:
-    """Pods ask again and again while the cards of nodes change."""
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(CARDS), st.sampled_from(SHAPES)), max_size=12))
+def test_what_is_remembered_is_what_the_cards_of_each_node_give(history: list[tuple[str, str, str]]) -> None:
+    """Pods ask again and again while the cards of nodes change. Several nodes may be alike."""
     view, options = CardView(), Options(allowlist=True, denylist=True)
     old = CardsDecider(view.nodes, options=options, by=CardScore.PACK)
     for number, (node, text, shape) in enumerate(history):
@@ -206,9 +222,16 @@ def test_what_is_remembered_is_what_a_new_decider_finds(history: list[tuple[str,
             view.set_hold(node, "u", described.hold)
         for each in (shape, history[0][2]):
             for uid in (f"{number}", "used-0"):
-                pod, new = asked(each, uid=uid), CardsDecider(view.nodes, options=options, by=CardScore.PACK)
-                assert old.filter(pod, ["a", "b"]) == new.filter(pod, ["a", "b"]) == old.filter(pod, ["a", "b"])
-                assert old.score(pod, ["a", "b"]) == new.score(pod, ["a", "b"]) == old.score(pod, ["a", "b"])
+                pod, claim = asked(each, uid=uid), notation.claim(each, options, uid=uid)
+                of = {
+                    name: (known.hold, known.inventory, known.facts, claim, options)
+                    for name, known in view.nodes.items()
+                }
+                refused = {name for name in "abc" if name not in of or not fits(*of[name])}
+                scores = {name: card_score(*each_of, by=CardScore.PACK) for name, each_of in of.items()}
+                for _ in range(2):
+                    assert old.filter(pod, "abc").decision.rejected.keys() == refused
+                    assert old.score(pod, "abc") == (scores if claim.units else {})
 
 
 @pytest.mark.parametrize(
@@ -231,6 +254,41 @@ def test_claims_that_differ_in_anything_are_told_apart(node: str, fits: str, doe
         found = decider({"a": node}, options)
         for each in order:
             assert found.filter(asked(each), ["a"]).refused == ({Why.WILL_NOT_FIT: 1} if each == does_not else {})
+
+
+FIVE = "N(0..4) i5 mc10"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "pod"),
+    [
+        pytest.param(
+            f"{FIVE} ; card0: mc2 ; card1: mc2 ; card2: mc1",
+            f"{FIVE} ; card0: mc2 ; card1: mc1 ; card2: mc1 ; card3: mc1",
+            "A{i2 mc4}",
+            id="two cards with this amount, not one",
+        ),
+        pytest.param("N(0) i1 mc1000", "N(0,1) i2 mc2000 disable-card1", "A{i1 mc900}", id="more cards that are full"),
+        pytest.param("N(0) i1", "N(0) i1 disable-card0", "A{i1}", id="disabled"),
+        pytest.param("N(0) i1 mon1", "N(0) i1 mon2", "A{i1 mon2}", id="amounts of the node"),
+        pytest.param("N(0) i1", "N(1) i1", "A{i1} deny=card0", id="a card that is not wished for"),
+        pytest.param("N(0,1) i2 t2", "N(0,1) i2 t2 links=0.0-1.0", "A{i2} xelink", id="linked"),
+        pytest.param("N(0,1) i2 numa=0-0.1", "N(0,1) i2 numa=0-0_1-1", "A{i2} numa=true", id="on one NUMA node"),
+        pytest.param("N(0,1) i2", "N(0,1) i2 prefer-gpu=card1", "A{i1}", id="preferred"),
+        pytest.param("N(0) i2 ; card0: i1", "N(0) i2", "A{i1}", id="in use"),
+    ],
+)
+def test_nodes_that_differ_in_what_matters_are_told_apart(one: str, other: str, pod: str) -> None:
+    options = Options(denylist=True)
+
+    def found(nodes: Mapping[str, str]) -> dict[str, object]:
+        decided = decider(nodes, options)
+        rejected = decided.filter(asked(pod), [*nodes]).decision.rejected
+        return {node: rejected.get(node) or score for node, score in decided.score(asked(pod), [*nodes]).items()}
+
+    alone = found({"a": one}) | found({"b": other})
+    assert alone["a"] != alone["b"]
+    assert found({"a": one, "b": other}) == found({"b": other, "a": one}) == alone
 
 
 def test_a_pod_that_has_cards_passes_its_node_whatever_is_remembered() -> None:
