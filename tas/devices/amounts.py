@@ -42,6 +42,8 @@ def amount_text(amount: int) -> str:
 
 def increased(sums: Amounts, amounts: Amounts) -> Amounts:
     """`sums` with `amounts` added. Raises AmountError if an amount is negative, or a sum exceeds `MAX_AMOUNT`."""
+    if not amounts:
+        return sums
     result = dict(sums)
     for resource, amount in amounts.items():
         if amount:

@@ -92,10 +92,10 @@ EMPTY = Hold()
 
 def hold_of(pods: Mapping[str, Held]) -> Hold:
     """The hold with these pods. Raises HoldError as `add`."""
-    hold = EMPTY
+    sums = _Sums(pods={}, cards={}, node={})
     for uid, held in sorted(pods.items()):
-        hold = add(hold, uid, held)
-    return hold
+        sums.add(uid, held)
+    return sums.hold()
 
 
 def add(hold: Hold, uid: str, held: Held) -> Hold:
@@ -112,14 +112,32 @@ def add(hold: Hold, uid: str, held: Held) -> Hold:
         if known.verified:
             raise HoldError(f"pod {held.pod} ({uid}) already has other cards of the node")
         hold = remove(hold, uid)
-    cards = dict(hold.cards)
-    try:
-        for share in held.assignment.shares():
-            cards[share.card] = _with_share(hold, cards.get(share.card, NOT_USED), uid, share, verified=held.verified)
-        node = increased(hold.node, held.assignment.node_amounts)
-    except AmountError as error:
-        raise HoldError(f"pod {held.pod} ({uid}): {error}") from error
-    return Hold(pods={**hold.pods, uid: held}, cards=cards, node=node)
+    sums = _Sums(pods=dict(hold.pods), cards=dict(hold.cards), node=hold.node)
+    sums.add(uid, held)
+    return sums.hold()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sums:
+    """A hold while pods are added. An error leaves it half changed."""
+
+    pods: dict[str, Held]
+    cards: dict[int, CardUse]
+    node: Amounts
+
+    def add(self, uid: str, held: Held) -> None:
+        """Adds a pod that is not there. Raises HoldError."""
+        try:
+            for share in held.assignment.shares():
+                use = self.cards.get(share.card, NOT_USED)
+                self.cards[share.card] = _with_share(self.pods, use, uid, share, verified=held.verified)
+            self.node = increased(self.node, held.assignment.node_amounts)
+        except AmountError as error:
+            raise HoldError(f"pod {held.pod} ({uid}): {error}") from error
+        self.pods[uid] = held
+
+    def hold(self) -> Hold:
+        return Hold(pods=self.pods, cards=self.cards, node=self.node)
 
 
 def remove(hold: Hold, uid: str) -> Hold:
@@ -158,14 +176,14 @@ def _known(hold: Hold, uid: str) -> Held:
     return held
 
 
-def _with_share(hold: Hold, use: CardUse, uid: str, share: Share, *, verified: bool) -> CardUse:
+def _with_share(pods: Mapping[str, Held], use: CardUse, uid: str, share: Share, *, verified: bool) -> CardUse:
     owners = dict(use.owners)
     bits = use.tiles
     for tile in share.tiles:
         others = [other for other in owners.get(tile, ()) if other != uid]
-        owner = [other for other in others if hold.pods[other].verified]
+        owner = [other for other in others if pods[other].verified]
         if verified and owner:
-            raise HoldError(f"{card_name(share.card)}:{tile_name(tile)} belongs to pod {hold.pods[owner[0]].pod}")
+            raise HoldError(f"{card_name(share.card)}:{tile_name(tile)} belongs to pod {pods[owner[0]].pod}")
         first = [uid] if verified else owner
         owners[tile] = (*first, *sorted({uid, *others}.difference(first)))
         bits |= _bit(tile)

@@ -77,12 +77,22 @@ class NotBoundError(Exception):
         self.result = result
 
 
+class _Stored(NamedTuple):
+    """The hold of a node (with this uid) at a revision, read or written at the monotonic time `at`."""
+
+    uid: str
+    hold: Hold
+    revision: int
+    at: float
+
+
 class _Reservation(NamedTuple):
     """What the hold has of the pod; `is_new`: this bind made it. `read_at` is the monotonic time of its reads."""
 
     held: Held
     is_new: bool
     read_at: float
+    stored: _Stored
 
 
 class _Waits:
@@ -174,9 +184,9 @@ class CardBinder:
             await self._send(binding, annotations(held.assignment, held.nanoseconds), reservation.read_at, waits)
         except NotBoundError as error:
             if error.result is Result.FAILED and reservation.is_new:
-                await self._write(binding.node, lambda hold: released(hold, binding.uid, held))
+                await self._write(binding.node, lambda hold: released(hold, binding.uid, held), reservation.stored)
             raise
-        await self._write(binding.node, lambda hold: bound(hold, binding.uid))
+        await self._write(binding.node, lambda hold: bound(hold, binding.uid), reservation.stored)
 
     async def _claim(self, binding: Binding, waits: _Waits) -> Claim | None:
         """The claim of the pod, from its filter request or from the API server; None without GPU requests."""
@@ -214,19 +224,18 @@ class CardBinder:
 
     async def _try_to_reserve(self, binding: Binding, claim: Claim, waits: _Waits) -> _Reservation:
         """One try. Raises BusError, NotBoundError."""
-        node, read_at = binding.node, time.monotonic()
-        stored, described = await asyncio.gather(NODE_HOLDS.get(self._bus, node), NODE_INVENTORY.get(self._bus, node))
+        node = binding.node
+        before, described = await asyncio.gather(self._read(node), NODE_INVENTORY.get(self._bus, node))
         await self._check_epoch()  # after the hold was read: it is of this epoch, or the write fails
-        held, cards = stored.readable(), described.readable()
-        if held is None or cards is None or held.uid != cards.uid:
+        cards = described.readable()
+        if before is None or cards is None or before.uid != cards.uid:
             raise NotBoundError(Result.RETRY, TEXTS[Why.UNKNOWN_NODE])
-        hold = held.hold()
         if self._one_start:
-            await self._check_started(hold, claim.uid, node, waits)
+            await self._check_started(before.hold, claim.uid, node, waits)
         nanoseconds = time.time_ns()
         try:
             step = reserve(
-                hold,
+                before.hold,
                 cards.inventory,
                 cards.facts,
                 claim,
@@ -240,10 +249,8 @@ class CardBinder:
         if isinstance(step, Refusal):
             raise NotBoundError(Result.REFUSED, f"{PREFIX}{step}")
         if isinstance(step, Held):
-            return _Reservation(step, is_new=False, read_at=read_at)
-        following = NodeHold(uid=held.uid, pods=step.hold.pods)
-        await NODE_HOLDS.put(self._bus, node, following, revision=stored.revision, read_at=read_at)
-        return _Reservation(step.held, step.is_new, read_at)
+            return _Reservation(step, is_new=False, read_at=before.at, stored=before)
+        return _Reservation(step.held, step.is_new, before.at, await self._put(node, step.hold, before))
 
     async def _check_epoch(self) -> None:
         """Raises NotBoundError unless all holds of the current epoch are stored. Raises BusError."""
@@ -309,20 +316,21 @@ class CardBinder:
         found = pod.metadata.annotations
         return all(found.get(name, "") == wanted.get(name, "") for name in (CONTAINER_CARDS, CONTAINER_TILES))
 
-    async def _write(self, node: str, step: Callable[[Hold], Hold | None]) -> None:
-        """Writes what `step` makes of the hold of a node, if anything. If that fails, `inventory` will find out."""
+    async def _write(self, node: str, step: Callable[[Hold], Hold | None], stored: _Stored) -> None:
+        """Writes what `step` makes of the hold of a node, if anything. If that fails, `inventory` will find out.
+
+        The hold is read again only if another writer has changed it since it was `stored`.
+        """
+        known: _Stored | None = stored
         error: BusError | None = None
         for tried in range(TRIES):
-            if tried:
-                await asyncio.sleep(PAUSES.after(tried))
-            read_at = time.monotonic()
+            if tried > 1:
+                await asyncio.sleep(PAUSES.after(tried - 1))
             try:
-                stored = await NODE_HOLDS.get(self._bus, node)
-                held = stored.readable()
-                hold = None if held is None else step(held.hold())
-                if held is not None and hold is not None:
-                    following = NodeHold(uid=held.uid, pods=hold.pods)
-                    await NODE_HOLDS.put(self._bus, node, following, revision=stored.revision, read_at=read_at)
+                if tried:
+                    known = await self._read(node)
+                if known is not None and (hold := step(known.hold)) is not None:
+                    await self._put(node, hold, known)
             except (ConflictError, ExpiredError, UnavailableError) as failed:
                 self._conflicts.inc(isinstance(failed, ConflictError))
                 error = failed
@@ -332,3 +340,16 @@ class CardBinder:
             else:
                 return
         self._throttled.warning("gpu_hold_not_written", node, node=node, error=str(error))
+
+    async def _read(self, node: str) -> _Stored | None:
+        """The stored hold of a node; None without one that can be read. Raises BusError."""
+        at = time.monotonic()
+        stored = await NODE_HOLDS.get(self._bus, node)
+        held = stored.readable()
+        return None if held is None else _Stored(held.uid, held.hold(), stored.revision, at)
+
+    async def _put(self, node: str, hold: Hold, before: _Stored) -> _Stored:
+        """Writes a hold if nobody has changed it since `before`. Raises BusError."""
+        record = NodeHold(uid=before.uid, pods=hold.pods)
+        revision = await NODE_HOLDS.put(self._bus, node, record, revision=before.revision, read_at=before.at)
+        return _Stored(before.uid, hold, revision, time.monotonic())
