@@ -7,8 +7,8 @@ has `event_loop_stalled`.
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -129,8 +129,12 @@ class MountedExtension:
             text = f"{len(self._unfinished)} cancelled calls have not ended"
             raise self._error(HTTPStatus.SERVICE_UNAVAILABLE, name, text)
         self._nodes.advance(now)
+        with self._failing(name):
+            result = verb.hook(*verb.arguments(arguments, now))
+            if not inspect.isawaitable(result):  # done: no task, which takes longer than most hooks
+                return verb.respond(arguments, result, now)
         call = asyncio.create_task(
-            self._call(name, verb, arguments, now), name=f"extension {self.extension.name}: {name}"
+            self._finish(name, verb, arguments, result, now), name=f"extension {self.extension.name}: {name}"
         )
         try:
             await asyncio.wait([call], timeout=self._limit)
@@ -151,13 +155,18 @@ class MountedExtension:
         if not call.cancelled():
             call.exception()  # retrieved, so that asyncio does not log it
 
-    async def _call(self, name: str, verb: HookVerb, arguments: Any, now: float) -> tuple[bytes, Record]:
-        """The hook's result as a response. Raises RefusedError for any error of the hook, unless cancelled."""
+    async def _finish(
+        self, name: str, verb: HookVerb, arguments: Any, result: Awaitable[Any], now: float
+    ) -> tuple[bytes, Record]:
+        """The awaited result of a hook as a response. Raises RefusedError for any error of the hook."""
+        with self._failing(name):
+            return verb.respond(arguments, await result, now)
+
+    @contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        """Raises RefusedError for any error of the hook that is called in the body, unless the body is cancelled."""
         try:
-            result = verb.hook(*verb.arguments(arguments, now))
-            if inspect.isawaitable(result):
-                result = await result
-            return verb.respond(arguments, result, now)
+            yield
         except InvalidHookResultError as error:
             self._log_failure(name, "extension_answer_refused", error=str(error))
             raise self._error(HTTPStatus.INTERNAL_SERVER_ERROR, name, str(error)) from error
