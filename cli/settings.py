@@ -21,8 +21,9 @@ from tas.policy.policy import MAX_BREAKER_NODES
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import MAX_SAMPLE_AGE
 from tas.scoring.cards import CardScore
+from tas.sources.annotations import NAMES as ANNOTATIONS
 from tas.values.duration import DurationError, parse_duration
-from tas.values.names import is_label_name, is_subdomain
+from tas.values.names import is_label_name, is_metric_name, is_subdomain
 from tas.values.quantity import NANO, QuantityError, parse_quantity
 from workers.ingest.sources.spec import OF_KUBERNETES, SourceKind, SourceSpec, parse_sources
 from workers.process.address import Address
@@ -281,6 +282,24 @@ def _label_names(text: str) -> tuple[str, ...]:
     if not all(map(is_label_name, names)):
         raise ValueError("must be label keys without a prefix, separated by commas")
     return names
+
+
+def _metric_names(text: str) -> tuple[str, ...]:
+    names = _names(text)
+    if not all(map(is_metric_name, names)):
+        raise ValueError("must be names of metrics, of letters, digits, _, - and :, separated by commas")
+    return names
+
+
+def _annotation_prefix(text: str) -> str:
+    domain = text.removesuffix("/")
+    if text and not (is_subdomain(domain) and text.endswith("/")):
+        raise ValueError("must be a lowercase DNS subdomain (RFC 1123) with a / after it, such as example.com/")
+    return text
+
+
+def _lifetime(text: str) -> float:
+    return 0.0 if text in ("0", "0s") else _duration(most=86400.0)(text)
 
 
 def _replicas(text: str) -> int:
@@ -723,7 +742,7 @@ class Settings:
         group="GPU cards",
         form="on|off",
         help="Whether the GPU cards of nodes, and who has them, are stored on the bus. `off`: where only "
-        "`--allocations` is needed.",
+        "`--allocations` or `--annotations` is needed.",
         commands=("run inventory",),
         parse=_switch,
         default="on",
@@ -735,6 +754,41 @@ class Settings:
         commands=("run inventory",),
         parse=_switch,
         default="off",
+    )
+    annotations: bool = _setting(
+        group="Agents",
+        form="on|off",
+        help="Whether numbers in annotations of nodes become samples of the source `annotations`, for agents and "
+        "policies.",
+        commands=("run inventory",),
+        parse=_switch,
+        default="off",
+    )
+    annotation_names: tuple[str, ...] = _setting(
+        group="Agents",
+        form="NAME,...",
+        help="The annotations that are read, without --annotation-prefix: these are the names of the metrics.",
+        commands=("run inventory",),
+        parse=_metric_names,
+        default=",".join(ANNOTATIONS),
+    )
+    annotation_prefix: str = _setting(
+        group="Agents",
+        form="PREFIX",
+        help="What comes before each name in the annotations of nodes, such as `example.com/`.",
+        commands=("run inventory",),
+        parse=_annotation_prefix,
+        default="",
+        default_text="none",
+    )
+    annotation_lifetime: float = _setting(
+        group="Agents",
+        form="DURATION",
+        help="For how long an annotation that nobody changes counts as at most a minute old; from then on it ages. The "
+        "API server does not tell whether the same value was written again. At most 24h.",
+        commands=("run inventory",),
+        parse=_lifetime,
+        default="10m",
     )
     node: str = _setting(
         group="This machine",
@@ -902,9 +956,14 @@ def _tls_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
         yield Mistake(_label("client_names"), text, "needs HTTPS: " + ", ".join(map(flag, names)))
 
 
+_FOR_AGENTS = ("allocations", "annotations")
+"""What `inventory` stores besides GPU cards."""
+
+
 def _inventory_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:
-    if command == "run inventory" and values["cards"] is False and values["allocations"] is False:
-        yield Mistake(_label("cards"), "off", f"needs {flag('allocations')} on: else there is nothing to store")
+    if command == "run inventory" and not any(values[name] is not False for name in ("cards", *_FOR_AGENTS)):
+        needed = " or ".join(f"{flag(name)} on" for name in _FOR_AGENTS)
+        yield Mistake(_label("cards"), "off", f"needs {needed}: else there is nothing to store")
 
 
 def _cluster_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -6,7 +6,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,13 @@ from workers.enforcing.evictions import Evictions
 from workers.enforcing.labels import Labels
 from workers.enforcing.marks import Marks
 from workers.enforcing.resources import Resources
+from workers.ingest.annotations import Annotations
 from workers.ingest.collect import Collect
 from workers.ingest.machine import Machine
 from workers.ingest.materialize import Materialize
 from workers.kubernetes.client import KubernetesClient, RequestMetrics
 from workers.kubernetes.errors import ConfigurationError
+from workers.kubernetes.resources import GPU_NODES, annotated_nodes
 from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
@@ -135,6 +137,23 @@ async def _agents(bus: Bus, settings: Settings, registry: CollectorRegistry, tls
     )
 
 
+def _inventory(bus: Bus, client: KubernetesClient, settings: Settings, registry: CollectorRegistry) -> Worker:
+    keys = {settings.annotation_prefix + name: name for name in settings.annotation_names}
+    return Inventory(
+        bus,
+        client,
+        registry=registry,
+        new_bus_wait=settings.new_bus_wait,
+        card_metrics=settings.card_metrics,
+        cards=settings.cards,
+        allocations=settings.allocations,
+        nodes=annotated_nodes(keys) if settings.annotations else GPU_NODES,
+        more=partial(Annotations, bus, registry, keys=keys, lifetime=settings.annotation_lifetime)
+        if settings.annotations
+        else None,
+    )
+
+
 BUILD: dict[str, Callable[[Bus, Settings, CollectorRegistry], Worker]] = {
     "materialize": lambda bus, _, registry: Materialize(bus, registry=registry),
     "policies": _policies,
@@ -172,15 +191,7 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
             settings.breaker, settings.breaker_all, settings.flap_budget, new_bus_wait=settings.new_bus_wait
         ),
     ),
-    "inventory": lambda bus, client, settings, registry: Inventory(
-        bus,
-        client,
-        registry=registry,
-        new_bus_wait=settings.new_bus_wait,
-        card_metrics=settings.card_metrics,
-        cards=settings.cards,
-        allocations=settings.allocations,
-    ),
+    "inventory": _inventory,
     "evictions": lambda bus, client, _, registry: Evictions(bus, client, registry=registry),
     "marks": lambda bus, client, settings, registry: Marks(
         bus, client, registry=registry, default_stale_after=settings.stale_after

@@ -28,6 +28,7 @@ class _SourceState(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
     failures: int = 0
     samples: int = 0
     refused: list[_Refusal] = []
+    refused_now: dict[str, dict[str, str]] = {}
 
 
 _TIMES = ("since", "time", "last_success", "last_failure")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS
+from bus.kinds import NODE_ALLOCATION, NODE_FACTS, NODE_SAMPLES, POD_RECORDS, POLICY_RECORDS, SOURCE_STATES
 from bus.record_kind import Unreadable
 from bus.records.codec import UNREADABLE
 from cli.as_json import JSON_OPTION, print_json
@@ -27,6 +27,7 @@ from tas.errors import shortened
 from tas.explain.allocation import explain_allocation
 from tas.explain.cards import explain_cards, explain_claim, explain_held
 from tas.explain.explain import PodExplanation, explain_node, explain_pod, explain_policy
+from tas.explain.trace import refused_on
 from tas.extender.decision import Pod
 from tas.extender.telemetry import TelemetryDecider
 from tas.extender.verbs import Answer
@@ -149,8 +150,9 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
     stored = await NODE_ALLOCATION.get(bus, name)
     record = stored.readable()
     allocation = None if record is None else explain_allocation(record, stored.created, now)
+    refused = refused_on(name, await readable(bus, SOURCE_STATES))
     if as_json:
-        others = {"cards": cards, "allocation": allocation}
+        others = {"cards": cards, "allocation": allocation, "refused": refused}
         print_json(msgspec.to_builtins(explanation) | msgspec.to_builtins(others))
     else:
         if explanation.known:
@@ -159,6 +161,9 @@ async def _explain_node(bus: Bus, name: str, default_stale_after: float, *, as_j
             print_cards([cards], now)
         if allocation is not None:
             print_allocation(name, allocation)
+        for metric, reasons in refused.items():
+            for reason in reasons:
+                echo(f"{metric}: {reason}")
     is_known = explanation.known or cards is not None or allocation is not None
     if not is_known:
         echo(f"node {name}: the bus has neither samples nor labels of this node (tas get nodes)", err=True)

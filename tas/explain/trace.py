@@ -16,6 +16,7 @@ from tas.policy.rules import State, rule_state
 from tas.samples.freshness import is_fresh, stale_at
 from tas.samples.sample import NodeSamples, Scrape, newest
 from tas.samples.unknown_node import is_unknown_node
+from tas.sources.annotations import SOURCE as ANNOTATIONS
 from tas.sources.state import Health, SourceState, health
 from tas.values.quantity import short_text
 from tas.verdict.evaluation import evaluate_policy
@@ -103,7 +104,7 @@ def trace(metric: str, node: str, evidence: Evidence, now: float) -> Trace:
     return Trace(metric=metric, node=node, stages=stages, stopped_at=None)
 
 
-def _source(metric: str, _node: str, evidence: Evidence, now: float) -> StageResult:
+def _source(metric: str, node: str, evidence: Evidence, now: float) -> StageResult:
     details: list[str] = []
     has_values = False
     since: float | None = None
@@ -112,7 +113,8 @@ def _source(metric: str, _node: str, evidence: Evidence, now: float) -> StageRes
         problems = [text for text in (state.problem, "" if known is None else known.missing) if text]
         if health(state, is_held=name in evidence.held_sources, now=now) is Health.UNATTENDED:
             verb = "listens for" if state.period is None else "polls"
-            details.append(f"{name}: no replica of collect {verb} it: is one running?")
+            reader = "no replica of inventory reads" if state.kind == ANNOTATIONS else f"no replica of collect {verb}"
+            details.append(f"{name}: {reader} it: is one running?")
             since = state.time if since is None else since
         elif problems:
             details.append(f"{name} ({state.holder}): {'; '.join(problems)}")
@@ -137,25 +139,37 @@ def _source(metric: str, _node: str, evidence: Evidence, now: float) -> StageRes
             "no replica of collect has a source, and no program publishes it"
             + (f": only other metrics come from {others}" if others else "")
         )
-    return StageResult(
-        stage=Stage.SOURCE, passed=has_values or bool(pushed_scrapes), since=since, details=tuple(details)
-    )
+    passed = has_values or bool(pushed_scrapes)
+    details += () if passed else refused_on(node, evidence.sources).get(metric, ())
+    return StageResult(stage=Stage.SOURCE, passed=passed, since=since, details=tuple(details))
+
+
+def refused_on(node: str, sources: Mapping[str, SourceState]) -> dict[str, tuple[str, ...]]:
+    """What sources refuse of a node at present, with the source, by metric."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, state in sorted(sources.items()):
+        for metric, why in sorted(state.refused_now.get(node, {}).items()):
+            found[metric] = (*found.get(metric, ()), f"{name} refuses its value: {why}")
+    return found
 
 
 def _sample(metric: str, node: str, evidence: Evidence, now: float) -> StageResult:
     last = _last(metric, evidence)
+    refused = refused_on(node, evidence.sources).get(metric, ())
     if last is None:
         others = sorted(evidence.published)
         detail = f"SAMPLES has no {metric} of {node}" + (f", only of {', '.join(others)}" if others else "")
         stored = newest(evidence.known, metric)
         since = None if stored is None else stored.arrived
-        return StageResult(stage=Stage.SAMPLE, passed=False, since=since, details=(detail,))
+        return StageResult(stage=Stage.SAMPLE, passed=False, since=since, details=(detail, *refused))
     text = f"{short_text(last.metrics[metric])} from {last.source}, sequence {last.sequence} of SAMPLES"
     limit = _longest_limit(metric, evidence)
     ended = last.ends is not None and last.ends <= stale_at(last, limit)
     if not is_fresh(last, limit, now):
         detail = "stale: its series has ended, by a stale marker" if ended else f"stale: older than {limit:g} s"
-        return StageResult(stage=Stage.SAMPLE, passed=False, since=stale_at(last, limit), details=(text, detail))
+        return StageResult(
+            stage=Stage.SAMPLE, passed=False, since=stale_at(last, limit), details=(text, detail, *refused)
+        )
     if last.ends is not None:
         text += f"; its series has ended, by a stale marker: stale in {stale_at(last, limit) - now:.0f} s"
     return StageResult(stage=Stage.SAMPLE, passed=True, since=last.time, details=(text,))

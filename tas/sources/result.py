@@ -70,12 +70,14 @@ class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
     """The samples and refusals of one poll or one remote write request.
 
     `samples` has each metric of a node at most once. `missing` gives for each metric without any value the reason: the
-    source does not know the metric, or failed for this metric alone.
+    source does not know the metric, or failed for this metric alone. `refused_now` has why a value is refused, by node
+    and metric, if the source knows all its values at any time.
     """
 
     samples: tuple[Sample, ...] = ()
     refusals: Mapping[RefusalReason, Refusal] = {}
     missing: Mapping[str, str] = {}
+    refused_now: Mapping[str, Mapping[str, str]] = {}
 
 
 def excess_of(body: bytes) -> str | None:

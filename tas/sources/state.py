@@ -78,7 +78,8 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     Times are in seconds since 1970. `period` is in seconds; None for a source that writes to us. `problem` says why the
     last poll failed as a whole; empty after a success, and before the first poll. `last_success` is when a fresh sample
     of a metric of policies last came. `metrics` is empty if no policy uses the source: then nothing is polled. Since
-    `since` are counted: polls (or received requests), failed ones, published samples, refused values.
+    `since` are counted: polls (or received requests), failed ones, published samples, refused values. `refused_now`
+    has what is refused at present, if the source knows that, by node and metric.
     """
 
     kind: str
@@ -94,6 +95,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     samples: int = 0
     refused: Mapping[RefusalReason, RefusedValues] = {}
+    refused_now: Mapping[str, Mapping[str, str]] = {}
 
 
 def health(state: SourceState, *, is_held: bool, now: float) -> Health:
@@ -160,6 +162,7 @@ class SourceTracker:
         self._failures = 0
         self._samples = 0
         self._refused: dict[RefusalReason, RefusedValues] = {}
+        self._refused_now: Mapping[str, Mapping[str, str]] = {}
 
     @property
     def problem(self) -> str:
@@ -181,6 +184,7 @@ class SourceTracker:
         self._samples += published
         self._requested = frozenset(self._metrics)
         self._count_refused(result.refusals, now)
+        self._refused_now = result.refused_now
         if self._period is not None:
             self._fresh.clear()
             self._missing.clear()
@@ -246,6 +250,7 @@ class SourceTracker:
             failures=self._failures,
             samples=self._samples,
             refused=dict(self._refused),
+            refused_now=self._refused_now,
         )
 
     def _states_of_metrics(self, now: float) -> dict[str, SourceMetric]:
@@ -284,4 +289,4 @@ def is_write_due(written: SourceState | None, state: SourceState) -> bool:
 def _significant_fields(state: SourceState) -> tuple[object, ...]:
     """The fields whose change a user waits for; all others are growing numbers."""
     metrics = {name: (metric.missing, metric.nodes > 0, metric.ended > 0) for name, metric in state.metrics.items()}
-    return (state.holder, state.since, state.period, state.problem, metrics, state.refused.keys())
+    return (state.holder, state.since, state.period, state.problem, metrics, state.refused.keys(), state.refused_now)

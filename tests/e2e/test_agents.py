@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -148,6 +148,62 @@ def test_scores_are_added_by_weight_and_filters_are_asked_in_order(
             ]
             assert asked["/first"]["reasons"] == {"first: refused by name": 1}
         cluster.delete_pods(namespace)
+
+
+@contextmanager
+def inventory(cluster: Cluster, tas: Product) -> Iterator[None]:
+    """A running `tas run inventory` as agents need it."""
+    (health_port,) = free_ports(1)
+    command = [*TAS, "run", "inventory", "--bus", tas.bus, "--kubeconfig", str(cluster.kubeconfig), "--cards", "off"]
+    command += ["--allocations", "on", "--annotations", "on", "--health-listen", f"127.0.0.1:{health_port}"]
+    name = f"inventory-{len(cluster.processes)}"
+    with running(name, command, folder=cluster.folder, env=environment(cluster.folder)) as process:
+        cluster.processes.append(process)
+        until(lambda: is_ready(process, health_port), "the inventory is ready")
+        yield
+
+
+def test_annotations_that_somebody_writes_are_what_the_agents_of_the_original_score_by(
+    cluster: Cluster, namespace: str, tas: Product, tmp_path: Path
+) -> None:
+    """Under the names of the original, with nothing in the file of agents but their options of the original."""
+
+    def annotate(node: str, *annotations: str) -> None:
+        cluster.kubectl("annotate", "--overwrite", "node", node, *annotations)
+
+    # `much` must cost the other annotation of the node nothing.
+    annotate("node-1", "congestion-factor=1", "mean-free-cpu=much")
+    annotate("node-2", "congestion-factor=10", "mean-free-cpu=4300", "std-free-cpu=100")
+    annotate("node-3", "congestion-factor=5.0", "mean-free-cpu=N/A")
+    text = "agents: {congestion: {options: {limit: 10}}, safe-balance: }"
+    with inventory(cluster, tas), agents(cluster, tas, tmp_path / "agents", text) as found:
+
+        def scores(agent: str) -> dict[str, int]:
+            pod = {"metadata": {"name": "asked", "namespace": namespace}, "spec": {"containers": []}}
+            body = json.dumps({"Pod": pod, "NodeNames": list(NODES)}).encode()
+            request = Request(f"{found.url}/scheduler/priorities/{agent}", body, {"Content-Type": "application/json"})
+            with urlopen(request, timeout=30) as response:
+                return {each["Host"]: each["Score"] for each in json.load(response)}
+
+        until(lambda: scores("congestion") == {"node-1": 9, "node-2": 0, "node-3": 5}, "the annotations count")
+        until(lambda: scores("safe-balance")["node-2"] > 0, "the free cpu counts")
+        assert len(set(scores("safe-balance").values())) == 1  # `neutral`: the others get the mean of node-2
+        why = "annotation mean-free-cpu = 'much': must be a plain decimal number"
+        until(lambda: why in tas.tas("explain", "node", "node-1"), "people see what is refused")
+        with cluster.scheduler(found.entry("congestion", 10)):
+            cluster.create_pod(namespace, "first", managed=False)
+            assert cluster.placed(namespace, "first") == "node-1"
+            annotate("node-1", "congestion-factor=10")
+            until(lambda: scores("congestion")["node-1"] == 0, "the change counts")
+            cluster.create_pod(namespace, "second", managed=False)
+            assert cluster.placed(namespace, "second") == "node-3"
+            annotate("node-3", "congestion-factor-")  # what is not there any more is no reason to act: the value ages
+            annotate("node-1", "congestion-factor=8")
+            until(lambda: scores("congestion")["node-1"] == 2, "a later change counts")
+            assert scores("congestion")["node-3"] == 5
+    for node in NODES:
+        annotate(node, "congestion-factor-", "mean-free-cpu-", "std-free-cpu-")
+    cluster.delete_pods(namespace)
 
 
 def test_the_example_is_accepted_and_its_configuration_places_a_pod(

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -107,8 +108,8 @@ class Collect:
         """
         self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always)
         metrics = SourceMetrics(registry)
-        self._runs: list[_PolledSource | _ReceivingSource] = [
-            _ReceivingSource(bus, spec, source, self._wanted, metrics)
+        self._runs: list[_PolledSource | ReceivingSource] = [
+            ReceivingSource(bus, source, self._wanted, metrics, kind=spec.kind.value)
             if isinstance(source, Listener)
             else _PolledSource(bus, spec, source, self._wanted, metrics, period=period)
             for spec, source in sources.items()
@@ -128,6 +129,18 @@ class Collect:
                 tasks.create_task(run.run(), name=f"source {run.name}")
 
 
+class Wanted(Protocol):
+    """The metrics that are wanted from a source."""
+
+    def of(self, source: str) -> Mapping[str, float]:
+        """The metrics, each with the seconds after which its samples are stale."""
+        ...
+
+    async def wait_until_known(self) -> None:
+        """Waits until they are known."""
+        ...
+
+
 class _CollectedSource:
     """A source with its publisher, its state and its metrics; base of polled and receiving sources.
 
@@ -136,18 +149,18 @@ class _CollectedSource:
     """
 
     def __init__(
-        self, bus: Bus, spec: SourceSpec, wanted: WantedMetrics, metrics: SourceMetrics, *, period: float | None
+        self, bus: Bus, name: str, wanted: Wanted, metrics: SourceMetrics, *, kind: str, period: float | None
     ) -> None:
-        self.name = spec.name
+        self.name = name
         self._bus = bus
-        self._kind = spec.kind.value
+        self._kind = kind
         self._wanted = wanted
         self._metrics = metrics
         self._period = period
         self._holder = process_identity()
-        self._publisher = SamplePublisher(bus, spec.name)
-        self._throttled = ThrottledLog(log, source=spec.name)
-        self._missing_log = ThrottledLog(log, keys=MAX_MISSING_LOGGED, source=spec.name)
+        self._publisher = SamplePublisher(bus, name)
+        self._throttled = ThrottledLog(log, source=name)
+        self._missing_log = ThrottledLog(log, keys=MAX_MISSING_LOGGED, source=name)
         self.others: Sequence[_CollectedSource] = ()
         self._start_tracking()
         metrics.lease_held.labels(self.name).set(0)
@@ -254,8 +267,9 @@ class _PolledSource(_CollectedSource):
         *,
         period: float,
     ) -> None:
-        super().__init__(bus, spec, wanted, metrics, period=period)
+        super().__init__(bus, spec.name, wanted, metrics, kind=spec.kind.value, period=period)
         self._source = source
+        self._policies = wanted
         self._poll_period = period
         self._retry = Backoff(first=2 * period, longest=max(period, MAX_PAUSE_SECONDS))
         metrics.late.labels(self.name)
@@ -289,7 +303,7 @@ class _PolledSource(_CollectedSource):
         failures = 0
         while True:
             started = loop.time()
-            version = self._wanted.version
+            version = self._policies.version
             metrics = self._wanted.of(self.name)
             self._tracker.set_metrics(metrics)
             min_pause, pause = MIN_PAUSE_SECONDS, IDLE_SECONDS
@@ -304,7 +318,7 @@ class _PolledSource(_CollectedSource):
                     pause = max(self._poll_period, self._retry.after(failures))
                     min_pause = max(min_pause, min(error.retry_after, MAX_RETRY_AFTER_SECONDS))
             await asyncio.sleep(min_pause)
-            await self._wanted.wait_for_change(after=version, seconds=started + pause - loop.time())
+            await self._policies.wait_for_change(after=version, seconds=started + pause - loop.time())
 
     async def _poll(self, metrics: frozenset[str]) -> None:
         """Polls once and publishes. Raises SourceError; publish errors are already logged, and are not retried."""
@@ -337,13 +351,11 @@ class _PolledSource(_CollectedSource):
             await asyncio.sleep(STATE_CHECK_SECONDS)
 
 
-class _ReceivingSource(_CollectedSource):
+class ReceivingSource(_CollectedSource):
     """A source that writes to `collect`: every replica listens, and publishes what it receives."""
 
-    def __init__(
-        self, bus: Bus, spec: SourceSpec, listener: Listener, wanted: WantedMetrics, metrics: SourceMetrics
-    ) -> None:
-        super().__init__(bus, spec, wanted, metrics, period=None)
+    def __init__(self, bus: Bus, listener: Listener, wanted: Wanted, metrics: SourceMetrics, *, kind: str) -> None:
+        super().__init__(bus, listener.name, wanted, metrics, kind=kind, period=None)
         self._listener = listener
         self._written_polls = 0
 

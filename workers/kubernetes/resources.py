@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -26,11 +26,15 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class ManagedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fields that a field manager has set; `fields_v1` maps `f:<field>` to its subfields."""
+    """The fields that a field manager has set, and when it last changed one; `fields_v1` maps `f:<field>` to subfields.
+
+    The time is text, as in `Condition`.
+    """
 
     manager: str = ""
     operation: str = ""
     subresource: str = ""
+    time: str | None = None
     fields_v1: dict[str, Any] = msgspec.field(name="fieldsV1", default_factory=dict)
 
 
@@ -71,11 +75,43 @@ class NodeMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
         return frozenset(key for key, value in self.labels.items() if value == VIOLATING and "/" not in key)
 
 
+MAX_ANNOTATION = 100
+"""The most characters of an annotation that are kept: a number has fewer, and more are cut."""
+
+
+class AnnotatedMetadata(NodeMetadata, frozen=True, kw_only=True, rename="camel"):
+    """The metadata of a node with the annotations `keys`, and when each was written at the latest, if that is known.
+
+    The API server has a time for each field manager, not for each field: when it last changed any field of its own.
+    """
+
+    keys: ClassVar[frozenset[str]] = frozenset()
+    written: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        kept = {key: self.annotations[key][:MAX_ANNOTATION] for key in self.keys & self.annotations.keys()}
+        written: dict[str, float] = {}
+        for each in self.managed_fields if kept else ():
+            owned = _metadata_fields(each.fields_v1, "annotations")
+            if (at := time_in(each.time)) is None:
+                continue
+            for key in kept:
+                if f"f:{key}" in owned:
+                    written[key] = max(at.timestamp(), written.get(key, 0.0))
+        super().__post_init__()
+        force_setattr(self, "annotations", kept)
+        force_setattr(self, "written", written)
+
+
 def labels_of(fields: Mapping[str, Any]) -> Collection[str]:
     """The labels `f:<label>` among the fields of a manager."""
+    return _metadata_fields(fields, "labels")
+
+
+def _metadata_fields(fields: Mapping[str, Any], name: str) -> Collection[str]:
     of_metadata = fields.get("f:metadata")
-    of_labels = of_metadata.get("f:labels") if isinstance(of_metadata, dict) else None
-    return of_labels if isinstance(of_labels, dict) else ()
+    found = of_metadata.get(f"f:{name}") if isinstance(of_metadata, dict) else None
+    return found if isinstance(found, dict) else ()
 
 
 def _setters(managed: Iterable[ManagedFields], labels: Collection[str]) -> Iterator[ManagedFields]:
@@ -542,6 +578,21 @@ CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nod
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)
 GPU_NODES = Resource(group="", version="v1", plural="nodes", type=GpuNode, page_objects=100)
 GPU_PODS = Resource(group="", version="v1", plural="pods", type=GpuPod)
+
+
+def annotated_nodes(keys: Iterable[str]) -> Resource[GpuNode]:
+    """As `GPU_NODES`, with these annotations: all annotations of a large cluster would fill the memory."""
+    wanted = frozenset(keys)
+
+    class Kept(AnnotatedMetadata, frozen=True, kw_only=True, rename="camel"):
+        keys: ClassVar[frozenset[str]] = wanted
+
+    class AnnotatedNode(GpuNode, frozen=True, kw_only=True):
+        metadata: Kept
+
+    return replace(GPU_NODES, type=AnnotatedNode)
+
+
 LABELLED_PODS = Resource(group="", version="v1", plural="pods", type=LabelledPod, metadata_only=True)
 PLACEMENT_PODS = Resource(group="", version="v1", plural="pods", type=PlacementPod)
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", type=DaemonSet)

@@ -1,11 +1,12 @@
 """Inventory: follows the nodes and pods of the cluster once, and gives them to the parts that write to the bus.
 
-The parts are `cards.py` with `card_holds.py`, and `allocations.py`; either may be off. One replica, which has the
-lease, writes.
+The parts are `cards.py` with `card_holds.py`, `allocations.py`, and what brings annotations of nodes in; each may be
+off. One replica, which has the lease, writes.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import structlog
 from aiohttp import web
@@ -18,7 +19,7 @@ from bus.lease import Lease
 from tas.devices.reserving import RESERVED_SECONDS
 from workers.kubernetes.client import Change, KubernetesClient, Listing
 from workers.kubernetes.reflector import Reflector
-from workers.kubernetes.resources import GPU_NODES, GPU_PODS, GpuNode, GpuPod
+from workers.kubernetes.resources import GPU_NODES, GPU_PODS, GpuNode, GpuPod, Resource
 from workers.process.runtime import json_response
 from workers.watching.allocations import Allocations
 from workers.watching.cards import Cards
@@ -29,6 +30,34 @@ LEASE_KEY = "inventory"
 
 RETRY_SECONDS = 1.0
 """The wait after a failure of the bus."""
+
+
+class Part(Protocol):
+    """A part of `inventory` that writes by itself while this replica has the lease."""
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        ...
+
+    def begin(self) -> None:
+        """This replica has got the lease."""
+        ...
+
+    def list_nodes(self, listing: Listing[GpuNode]) -> None:
+        """Takes in a complete list of nodes."""
+        ...
+
+    def change_node(self, change: Change[GpuNode]) -> None:
+        """Takes in a change of a node."""
+        ...
+
+    def list_pods(self, listing: Listing[GpuPod]) -> None:
+        """Takes in a complete list of pods."""
+        ...
+
+    def change_pod(self, change: Change[GpuPod]) -> None:
+        """Takes in a change of a pod."""
+        ...
 
 
 class Inventory:
@@ -48,6 +77,8 @@ class Inventory:
         forget_seconds: float = FORGET_SECONDS,
         cards: bool = True,
         allocations: bool = False,
+        more: Callable[[Callable[[], bool]], Part] | None = None,
+        nodes: Resource[GpuNode] = GPU_NODES,
     ) -> None:
         """Holds are complete no sooner than `new_bus_wait` seconds after the creation of HOLDS.
 
@@ -55,11 +86,12 @@ class Inventory:
         `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card.
 
         `cards`: whether it writes the GPU cards of nodes and who has them; `allocations`: what the pods of each node
-        request.
+        request; `more`: makes a further part, which reads only nodes, from whether this replica has the lease. `nodes`
+        has what the parts read of a node.
         """
         self._bus = bus
         self._lease = Lease(bus, LEASE_KEY)
-        self._node_list = Reflector(client, GPU_NODES, on_list=self._list_nodes, on_change=self._change_node)
+        self._node_list = Reflector(client, nodes, on_list=self._list_nodes, on_change=self._change_node)
         self._pod_list = Reflector(
             client, GPU_PODS, on_list=self._list_pods, on_change=self._change_pod, before_list=self._before_pods
         )
@@ -84,12 +116,15 @@ class Inventory:
             if allocations
             else None
         )
-        self._parts = [part for part in (self._cards, self._allocations) if part is not None]
+        of_pods = [part for part in (self._cards, self._allocations) if part is not None]
+        self._lists = {"nodes": self._node_list} | ({"pods": self._pod_list} if of_pods else {})
+        further = None if more is None else more(lambda: self._lease.held)
+        self._writers: Sequence[Part] = [part for part in (self._allocations, further) if part is not None]
+        self._parts = of_pods + ([] if further is None else [further])
 
     def unready(self) -> str | None:
         """Why the bus may differ from the API server; a replica without the lease is on standby."""
-        lists = (("nodes", self._node_list), ("pods", self._pod_list))
-        reasons = [f"{name}: {each.problem}" for name, each in lists if not each.listed]
+        reasons = [f"{name}: {each.problem}" for name, each in self._lists.items() if not each.listed]
         return "; ".join(reasons) or None
 
     def health_routes(self) -> Iterable[web.RouteDef]:
@@ -103,7 +138,7 @@ class Inventory:
     async def run(self) -> None:
         """Follows until cancelled, and writes while this replica holds the lease."""
         async with asyncio.TaskGroup() as tasks:
-            for each in (self._node_list, self._pod_list, *self._parts):
+            for each in (*self._lists.values(), *self._parts):
                 tasks.create_task(each.run())
             tasks.create_task(self._write_with_lease())
 
@@ -112,8 +147,8 @@ class Inventory:
             await self._bus.wait_connected()
             try:
                 async with self._lease.hold():
-                    if self._allocations is not None:
-                        self._allocations.begin()  # it writes by itself from now on
+                    for part in self._writers:
+                        part.begin()
                     if self._cards is not None:
                         await self._cards.keep()
                     await asyncio.Event().wait()

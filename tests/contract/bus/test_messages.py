@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bus.records.allocations import decode_allocation
@@ -397,6 +398,13 @@ def test_what_is_read_can_be_written_whatever_its_times_are(
         except InvalidInputError:
             continue
         encode(found)
+
+
+def test_a_state_says_what_is_refused_of_which_node() -> None:
+    state = msgspec.structs.replace(SOURCE, refused_now={"node-1": {"mean-free-cpu": "no number"}})
+    written = encode_source_state(state)
+    assert json.loads(written)["refusedNow"] == {"node-1": {"mean-free-cpu": "no number"}}
+    assert decode_source_state(written) == state
 
 
 def test_a_refusal_reason_of_a_later_version_is_ignored() -> None:

@@ -154,6 +154,10 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "one_start": ("on", True),
         "cards": ("off", False),
         "allocations": ("on", True),
+        "annotations": ("on", True),
+        "annotation_names": ("a, b", ("a", "b")),
+        "annotation_prefix": ("example.com/", "example.com/"),
+        "annotation_lifetime": ("1h", 3600.0),
         "card_metrics": ("7", 7),
     }
     for file in ("pem", "sources.yaml"):

@@ -81,6 +81,18 @@ def state(**changes: Any) -> SourceState:
     return SourceState(**given | {"metrics": metrics} | changes)
 
 
+def gone() -> SourceState:
+    return state(kind="annotations", period=None, time=NOW - 1000)
+
+
+REFUSES = state(
+    kind="annotations",
+    period=None,
+    metrics={"load": SourceMetric(missing="none")},
+    refused_now={"node-1": {"load": "no number", "other": "x"}, "node-2": {"load": "y"}},
+)
+
+
 def test_a_value_passes_all_stages_if_all_workers_run() -> None:
     found = traced(whole())
     assert found.stopped_at is None
@@ -130,6 +142,31 @@ def test_a_value_passes_all_stages_if_all_workers_run() -> None:
             {"sources": {"prometheus": state()}, "held_sources": (), "published": {}, "known": ()},
             Stage.SOURCE,
             "prometheus: no replica of collect polls it: is one running?",
+        ),
+        (
+            {"sources": {"annotations": REFUSES}, "published": {}, "known": ()},
+            Stage.SOURCE,
+            "annotations refuses its value: no number",
+        ),
+        (
+            {"sources": {"annotations": REFUSES}, "published": {"push": scrape(metric="other")}, "known": ()},
+            Stage.SOURCE,
+            "annotations refuses its value: no number",
+        ),
+        (
+            {"sources": {"annotations": REFUSES, "prometheus": state()}, "published": {}, "known": ()},
+            Stage.SAMPLE,
+            "annotations refuses its value: no number",
+        ),
+        (
+            {"sources": {"annotations": REFUSES}, "published": {"push": scrape(ago=61)}},
+            Stage.SAMPLE,
+            "annotations refuses its value: no number",
+        ),
+        (
+            {"sources": {"annotations": gone()}, "published": {}, "known": ()},
+            Stage.SOURCE,
+            "annotations: no replica of inventory reads it: is one running?",
         ),
         ({"published": {"push": scrape(ago=61)}}, Stage.SAMPLE, "stale: older than 60 s"),
         (

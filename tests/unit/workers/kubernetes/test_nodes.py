@@ -8,7 +8,16 @@ import msgspec
 import pytest
 
 from workers.enforcing.node_patches import NodeLabels
-from workers.kubernetes.resources import FULL_NODES, LABELLED_NODES, MARKED_NODES, Object, Resource
+from workers.kubernetes.resources import (
+    FULL_NODES,
+    LABELLED_NODES,
+    MARKED_NODES,
+    MAX_ANNOTATION,
+    AnnotatedMetadata,
+    Object,
+    Resource,
+    annotated_nodes,
+)
 
 LABELS = {f"example.com/a-label-with-a-long-name-{number}": f"value-{number}" for number in range(30)}
 ANNOTATIONS = {f"example.com/annotation-{number}": "x" * 200 for number in range(8)}
@@ -34,7 +43,11 @@ def node(number: int, *managed: Any, **labels: str) -> bytes:
     return json.dumps({"metadata": metadata, "spec": {}, "status": {"images": images}}).encode()
 
 
-@pytest.mark.parametrize("resource", [LABELLED_NODES, MARKED_NODES, FULL_NODES], ids=["labels", "marks", "resources"])
+@pytest.mark.parametrize(
+    "resource",
+    [LABELLED_NODES, MARKED_NODES, FULL_NODES, annotated_nodes(["a"])],
+    ids=["labels", "marks", "resources", "annotations"],
+)
 def test_a_decoded_node_takes_little_memory(resource: Resource[Object]) -> None:
     nodes = [node(number) for number in range(200)]
     assert min(map(len, nodes)) > 8000
@@ -62,3 +75,36 @@ def test_the_managers_of_a_label_without_a_prefix_are_kept_and_no_others() -> No
     labels = NodeLabels.of(found.metadata)
     assert labels.managers == {"demo": ("tas-labels", "kubectl")}
     assert labels.labels == LABELS | {"kubernetes.io/hostname": "node-1"} | own
+
+
+def annotated(annotations: dict[str, str], *managed: Any) -> AnnotatedMetadata:
+    text = json.dumps({"metadata": {"name": "n", "annotations": annotations, "managedFields": managed}})
+    metadata = msgspec.json.decode(text, type=annotated_nodes(["a", "example.com/b"]).type).metadata
+    assert isinstance(metadata, AnnotatedMetadata)
+    return metadata
+
+
+def wrote(time: Any, *annotations: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"f:metadata": {"f:annotations": {f"f:{key}": {} for key in annotations}}}
+    return {"manager": "m", "operation": "Update", "time": time, "fieldsType": "FieldsV1", "fieldsV1": fields}
+
+
+def test_only_the_named_annotations_are_kept_each_with_the_last_time_of_its_writers() -> None:
+    found = annotated(
+        {"a": "1", "example.com/b": "x" * 100_000, "c": "3"},
+        wrote("2026-01-01T00:00:00Z", "a", "c"),
+        wrote("2026-01-01T00:00:05Z", "a"),
+        wrote("2026-01-01T00:00:09Z", "c"),
+        wrote("2026-01-01T00:00:02Z", "example.com/b"),
+    )
+    assert found.annotations == {"a": "1", "example.com/b": "x" * MAX_ANNOTATION}
+    new_year = 1767225600.0
+    assert found.written == {"a": new_year + 5, "example.com/b": new_year + 2}
+    assert found.managed_fields == ()
+
+
+@pytest.mark.parametrize("time", [None, "", "soon", "0000-01-01T00:00:00Z"])
+def test_an_unreadable_time_of_a_writer_is_no_time(time: Any) -> None:
+    odd = {"manager": "odd", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:metadata": {"f:annotations": "no object"}}}
+    found = annotated({"a": "1"}, wrote(time, "a"), odd)
+    assert (found.annotations, found.written) == ({"a": "1"}, {})
