@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 import structlog
@@ -60,9 +61,14 @@ def agents_of(path: Path) -> Collection[AgentConfig]:
     return [loaded.config for loaded in loaded_agents(path).values()]
 
 
-def loaded_agents(path: Path | None) -> Agents:
-    """The agents of a file, for a command; without a file those of the product. Raises click.ClickException."""
-    file = AgentsFile(path, builtin=BUILTIN, installed=installed_agents(), registry=CollectorRegistry())
+def loaded_agents(path: Path | None, options: Mapping[str, Mapping[str, Any]] | None = None) -> Agents:
+    """The agents of a file, for a command; without a file those of the product. Raises click.ClickException.
+
+    `options` count where the file does not give them, by agent.
+    """
+    file = AgentsFile(
+        path, builtin=BUILTIN, installed=installed_agents(), fallbacks=options or {}, registry=CollectorRegistry()
+    )
     try:
         return asyncio.run(file.load())
     except StartError as error:

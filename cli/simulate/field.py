@@ -20,11 +20,11 @@ DEFAULT = "default"
 TOGETHER = "+"
 """Joins the names of agents that run beside each other."""
 
-IDLE = ("foo", "peaks", "rl-priority")
-"""Agents of the product that take part only by name: no load has what they need, or they prefer no node.
+IDLE = ("foo",)
+"""Agents of the product that take part only by name: they prefer no node."""
 
-`peaks` needs power models, and `rl-priority` containers that fail.
-"""
+OWN_OPTIONS = {"peaks": {"default": {"k1": -91.50493019588365, "k2": -0.07186049052516228}}}
+"""Options of agents without a file, where their defaults say nothing: a power model of Trimaran."""
 
 _LEAST_USED = {
     "dontschedule": {
@@ -53,7 +53,7 @@ Makers = Mapping[str, Callable[[Load], Algorithm]]
 def algorithms(*, agents: Path | None, policies: Path | None, weight: int, only: Iterable[str]) -> Makers:
     """The algorithms, in the order of the table; `only` selects some, and joins agents. Raises click.ClickException."""
     found = _policies(policies)
-    loaded = loaded_agents(agents)
+    loaded = loaded_agents(agents, OWN_OPTIONS if agents is None else None)
     if agents is not None:
         weights = {name: each.config.weight for name, each in loaded.items()}
     else:
