@@ -764,6 +764,15 @@ class Settings:
         parse=_switch,
         default="off",
     )
+    write_annotations: bool = _setting(
+        group="Agents",
+        form="on|off",
+        help="Whether requests and measured use are written to annotations of nodes, under the names of the original "
+        "agents, for extenders of other people. Needs --allocations on.",
+        commands=("run inventory",),
+        parse=_switch,
+        default="off",
+    )
     annotation_names: tuple[str, ...] = _setting(
         group="Agents",
         form="NAME,...",
@@ -775,7 +784,8 @@ class Settings:
     annotation_prefix: str = _setting(
         group="Agents",
         form="PREFIX",
-        help="What comes before each name in the annotations of nodes, such as `example.com/`.",
+        help="What comes before each name in the annotations of nodes that are read or written, such as "
+        "`example.com/`.",
         commands=("run inventory",),
         parse=_annotation_prefix,
         default="",
@@ -964,6 +974,15 @@ def _inventory_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mis
     if command == "run inventory" and not any(values[name] is not False for name in ("cards", *_FOR_AGENTS)):
         needed = " or ".join(f"{flag(name)} on" for name in _FOR_AGENTS)
         yield Mistake(_label("cards"), "off", f"needs {needed}: else there is nothing to store")
+    if command == "run inventory" and values["write_annotations"]:
+        if values["allocations"] is False:
+            yield Mistake(_label("write_annotations"), "on", f"needs {flag('allocations')} on: the amounts of a node")
+        if values["annotations"]:
+            yield Mistake(
+                _label("write_annotations"),
+                "on",
+                f"cannot be combined with {flag('annotations')} on: others write them",
+            )
 
 
 def _cluster_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -29,8 +29,10 @@ from cli.settings import (
 )
 from cli.sinks import sinks_file
 from cli.sources import Sources, sources_of
+from tas.allocation.annotations import WRITTEN
 from tas.errors import shortened
 from tas.events.event import source_of
+from workers.enforcing.annotations import AnnotationWriter
 from workers.enforcing.brake import BrakeSettings
 from workers.enforcing.evaluate import Evaluate
 from workers.enforcing.evictions import Evictions
@@ -58,7 +60,7 @@ from workers.serving.agents import AgentsWorker
 from workers.serving.extender import ExtenderWorker
 from workers.serving.extensions import installed
 from workers.serving.gpu import GpuExtender
-from workers.watching.inventory import Inventory
+from workers.watching.inventory import Inventory, Part
 from workers.watching.policies import PolicyDirectory
 from workers.watching.status import PolicyStatus
 from workers.watching.watch import WatchWorker
@@ -138,7 +140,14 @@ async def _agents(bus: Bus, settings: Settings, registry: CollectorRegistry, tls
 
 
 def _inventory(bus: Bus, client: KubernetesClient, settings: Settings, registry: CollectorRegistry) -> Worker:
-    keys = {settings.annotation_prefix + name: name for name in settings.annotation_names}
+    prefix = settings.annotation_prefix
+    names = WRITTEN if settings.write_annotations else settings.annotation_names
+    keys = {prefix + name: name for name in names}
+    more: list[Callable[[Callable[[], bool]], Part]] = []
+    if settings.annotations:
+        more.append(partial(Annotations, bus, registry, keys=keys, lifetime=settings.annotation_lifetime))
+    if settings.write_annotations:
+        more.append(partial(AnnotationWriter, bus, client, registry, prefix=prefix))
     return Inventory(
         bus,
         client,
@@ -147,10 +156,8 @@ def _inventory(bus: Bus, client: KubernetesClient, settings: Settings, registry:
         card_metrics=settings.card_metrics,
         cards=settings.cards,
         allocations=settings.allocations,
-        nodes=annotated_nodes(keys) if settings.annotations else GPU_NODES,
-        more=partial(Annotations, bus, registry, keys=keys, lifetime=settings.annotation_lifetime)
-        if settings.annotations
-        else None,
+        nodes=annotated_nodes(keys) if more else GPU_NODES,
+        more=more,
     )
 
 

@@ -1,7 +1,7 @@
 """The allocation of a node counts as kube-scheduler does: what fits exactly is placed, and one unit more is not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -10,15 +10,20 @@ from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION
+from tas.allocation.annotations import WRITTEN
 from tas.allocation.node import NodeAllocation
+from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import running
+from workers.enforcing.annotations import AnnotationWriter
 from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.resources import annotated_nodes
 from workers.watching.inventory import Inventory
 
 from .cluster import Cluster
 
 NODE = "allocated-1"
+PREFIX = "e2e.example.com/"
 RUNTIME = "e2e-overhead"
 
 
@@ -68,8 +73,20 @@ def node(cluster: Cluster, namespace: str) -> Iterator[str]:
 @pytest.fixture
 async def inventory(cluster: Cluster, bus: Bus) -> AsyncIterator[None]:
     async with KubernetesClient.connect(cluster.kubeconfig, worker="inventory") as client:
+        registry = CollectorRegistry()
+
+        def writer(is_active: Callable[[], bool]) -> AnnotationWriter:
+            return AnnotationWriter(bus, client, registry, is_active, prefix=PREFIX, interval=0.5)
+
         worker = Inventory(
-            bus, client, registry=CollectorRegistry(), card_metrics=0, new_bus_wait=0.0, allocations=True
+            bus,
+            client,
+            registry=registry,
+            card_metrics=0,
+            new_bus_wait=0.0,
+            allocations=True,
+            more=[writer],
+            nodes=annotated_nodes(PREFIX + name for name in WRITTEN),
         )
         async with running(worker):
             yield
@@ -125,3 +142,18 @@ async def test_a_pod_that_fits_exactly_is_placed_and_one_unit_more_is_not(
         assert await asyncio.to_thread(cluster.placed, namespace, "exact") == node
         full = await allocation(len(PODS) + 1)
         assert [full.requested[name] for name in free] == [full.allocatable[name] for name in free]
+
+        # The same is written for extenders of other people.
+        written = {"requested-cpu": full.requested["cpu"], "free-cpu": 0, "free-memory": 0}
+        wanted = {f"{PREFIX}{name}": str(value) for name, value in written.items()}
+
+        def is_annotated() -> bool:
+            metadata = cluster.api.get(f"/api/v1/nodes/{node}")["metadata"]
+            managers = {
+                each["manager"]
+                for each in metadata["managedFields"]
+                if f"f:{PREFIX}free-cpu" in each["fieldsV1"].get("f:metadata", {}).get("f:annotations", {})
+            }
+            return wanted.items() <= metadata.get("annotations", {}).items() and managers == {ANNOTATIONS_MANAGER}
+
+        await eventually(is_annotated)

@@ -77,7 +77,7 @@ class Inventory:
         forget_seconds: float = FORGET_SECONDS,
         cards: bool = True,
         allocations: bool = False,
-        more: Callable[[Callable[[], bool]], Part] | None = None,
+        more: Sequence[Callable[[Callable[[], bool]], Part]] = (),
         nodes: Resource[GpuNode] = GPU_NODES,
     ) -> None:
         """Holds are complete no sooner than `new_bus_wait` seconds after the creation of HOLDS.
@@ -86,7 +86,7 @@ class Inventory:
         `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card.
 
         `cards`: whether it writes the GPU cards of nodes and who has them; `allocations`: what the pods of each node
-        request; `more`: makes a further part, which reads only nodes, from whether this replica has the lease. `nodes`
+        request; `more`: makes further parts, which read only nodes, from whether this replica has the lease. `nodes`
         has what the parts read of a node.
         """
         self._bus = bus
@@ -118,9 +118,9 @@ class Inventory:
         )
         of_pods = [part for part in (self._cards, self._allocations) if part is not None]
         self._lists = {"nodes": self._node_list} | ({"pods": self._pod_list} if of_pods else {})
-        further = None if more is None else more(lambda: self._lease.held)
-        self._writers: Sequence[Part] = [part for part in (self._allocations, further) if part is not None]
-        self._parts = of_pods + ([] if further is None else [further])
+        further = [make(lambda: self._lease.held) for make in more]
+        self._writers: Sequence[Part] = [*(() if self._allocations is None else (self._allocations,)), *further]
+        self._parts = [*of_pods, *further]
 
     def unready(self) -> str | None:
         """Why the bus may differ from the API server; a replica without the lease is on standby."""

@@ -155,6 +155,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "cards": ("off", False),
         "allocations": ("on", True),
         "annotations": ("on", True),
+        "write_annotations": ("on", True),
         "annotation_names": ("a, b", ("a", "b")),
         "annotation_prefix": ("example.com/", "example.com/"),
         "annotation_lifetime": ("1h", 3600.0),
@@ -256,6 +257,35 @@ def test_an_inventory_of_nothing_is_refused() -> None:
     ((setting, reason),) = mistakes("run inventory", {"cards": "off"})
     assert setting == "--cards"
     assert reason.startswith("needs --allocations on")
+
+
+def test_annotations_are_either_read_or_written() -> None:
+    given = {"kubeconfig": "in-cluster", "cards": "off", "annotations": "on"}
+    assert Settings.load("run inventory", given).annotations
+    with pytest.raises(SettingsError) as error:
+        Settings.load("run inventory", given | {"write_annotations": "on"})
+    reasons = [each.reason for each in error.value.mistakes]
+    assert [reason.split(" on")[0] for reason in reasons] == [
+        "needs --allocations",
+        "cannot be combined with --annotations",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("annotation_prefix", "example.com"),
+        ("annotation_prefix", "Example/"),
+        ("annotation_names", "a.b"),
+        ("annotation_names", "a,"),
+        ("annotation_lifetime", "25h"),
+        ("annotation_lifetime", "-1s"),
+    ],
+)
+def test_a_wrong_name_or_age_of_annotations_is_refused(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        Settings.load("run inventory", {"kubeconfig": "in-cluster", name: value})
+    assert [each.value for each in error.value.mistakes] == [repr(value)]
 
 
 @pytest.mark.parametrize(("name", "expected"), [("no", "does not exist"), (".", "is not a readable file")])

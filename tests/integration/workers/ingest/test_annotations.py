@@ -59,7 +59,7 @@ async def test_numbers_become_samples_and_anything_else_is_named_and_costs_nothi
                 return parts[-1]
 
             nodes = annotated_nodes(KEYS)
-            return Inventory(bus, client, registry=registry, card_metrics=0, cards=False, more=part, nodes=nodes)
+            return Inventory(bus, client, registry=registry, card_metrics=0, cards=False, more=[part], nodes=nodes)
 
         with capture_logs() as logs:
             async with running(worker := replica(registry)):
