@@ -1,6 +1,7 @@
 """The GPU cards of a node in NODES, and who has them in HOLDS."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -26,7 +27,7 @@ class NodeInventory(msgspec.Struct, frozen=True, kw_only=True):
     facts: PolicyFacts = PolicyFacts()
 
 
-class NodeHold(msgspec.Struct, frozen=True, kw_only=True):
+class NodeHold(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Value of `<node>` in HOLDS.
 
     Attributes:
@@ -37,8 +38,9 @@ class NodeHold(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     pods: Mapping[str, Held] = {}
 
+    @cached_property
     def hold(self) -> Hold:
-        """The hold with its sums."""
+        """The hold with its sums, which take longer than the decoding of the pods. Raises HoldError."""
         return hold_of(self.pods)
 
 
@@ -65,7 +67,7 @@ def decode_hold(data: bytes) -> NodeHold:
     """The value of `<node>` in HOLDS. Raises InvalidInputError, also if the pods cannot have their cards together."""
     found = _read_hold(data)
     try:
-        found.hold()
+        found.hold  # noqa: B018 - remembered
     except HoldError as error:
         raise InvalidInputError("hold of a node", "pods", len(found.pods), str(error)) from error
     return found

@@ -57,7 +57,7 @@ async def devices_of_node(bus: Bus, node: str) -> NodeDevices | None:
 def node_devices(inventory: NodeInventory | None, hold: NodeHold | None) -> NodeDevices | None:
     """The cards of a node by its records; None if neither it nor its pods have any."""
     if inventory is None:
-        return NodeDevices(Inventory(), NO_FACTS, hold.hold()) if hold is not None and hold.pods else None
+        return NodeDevices(Inventory(), NO_FACTS, hold.hold) if hold is not None and hold.pods else None
     # The hold of an earlier node of this name says nothing about this one.
     is_of_node = hold is not None and hold.uid == inventory.uid
-    return NodeDevices(inventory.inventory, inventory.facts, hold.hold() if hold is not None and is_of_node else None)
+    return NodeDevices(inventory.inventory, inventory.facts, hold.hold if hold is not None and is_of_node else None)

@@ -81,5 +81,5 @@ class FollowedCards:
         if record is None:
             self._view.drop_hold(entry.key)
         else:
-            self._view.set_hold(entry.key, record.uid, record.hold())
+            self._view.set_hold(entry.key, record.uid, record.hold)
         self._on_node(entry.key)

@@ -346,7 +346,7 @@ class CardBinder:
         at = time.monotonic()
         stored = await NODE_HOLDS.get(self._bus, node)
         held = stored.readable()
-        return None if held is None else _Stored(held.uid, held.hold(), stored.revision, at)
+        return None if held is None else _Stored(held.uid, held.hold, stored.revision, at)
 
     async def _put(self, node: str, hold: Hold, before: _Stored) -> _Stored:
         """Writes a hold if nobody has changed it since `before`. Raises BusError."""

@@ -243,7 +243,7 @@ class CardHolds:
         stored = self._records.get(name)
         if stored.record is None:
             return
-        found = answered(stored.record.hold(), uid, held, pod, name, is_over=is_over)
+        found = answered(stored.record.hold, uid, held, pod, name, is_over=is_over)
         if found is None:
             return
         hold, ending = found
@@ -283,7 +283,7 @@ class CardHolds:
         pods = to_adopt(held, self._on_node(name))
         if record is not None and record.uid == uid and not pods:
             return True
-        found = adopted(EMPTY if record is None else record.hold(), pods)
+        found = adopted(EMPTY if record is None else record.hold, pods)
         for pod in pods:
             if problems := found.problems.get(pod.uid):
                 texts = [str(each) for each in problems[:3]]

@@ -46,7 +46,7 @@ class CardMetrics(Collector):
             self._free[amount.resource] -= amount.free
         if inventory is None or hold is None:
             return
-        self._nodes[name] = amounts = tuple(_amounts(inventory.inventory, inventory.facts, hold.hold()))
+        self._nodes[name] = amounts = tuple(_amounts(inventory.inventory, inventory.facts, hold.hold))
         for amount in amounts:
             self._capacity[amount.resource] += amount.capacity
             self._free[amount.resource] += amount.free

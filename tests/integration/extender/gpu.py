@@ -113,7 +113,7 @@ class Gpus:
     async def hold(self, node: str) -> Hold:
         stored = (await answered(partial(NODE_HOLDS.get, self.bus, node))).readable()
         assert stored is not None
-        return stored.hold()
+        return stored.hold
 
     @asynccontextmanager
     async def extender(

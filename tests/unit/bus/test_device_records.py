@@ -59,7 +59,7 @@ def hold(**shares: dict[str, Any]) -> bytes:
 
 def test_an_adopted_pod_may_name_the_tile_of_a_verified_one() -> None:
     found = decode_hold(hold(first={"card": 0, "tiles": [0]}, second={"card": 0, "tiles": [0]}))
-    assert found.hold().cards[0].owners == {0: (FIRST, SECOND)}
+    assert found.hold.cards[0].owners == {0: (FIRST, SECOND)}
 
 
 def test_two_verified_pods_cannot_have_one_tile() -> None:
