@@ -73,9 +73,14 @@ def utc_now() -> datetime:
 
 
 class Cluster:
-    """The objects of a cluster. Every method raises StatusError where the API server answers with an error."""
+    """The objects of a cluster. Every method raises StatusError where the API server answers with an error.
+
+    Attributes:
+        starts_pods: Whether a bound pod is Running at once, since the sandbox has no kubelet. Else it stays Pending.
+    """
 
     def __init__(self, *, now: Clock = utc_now) -> None:
+        self.starts_pods = True
         self.store = Store()
         self._now = now
         self._events: deque[tuple[datetime, Object]] = deque()
@@ -156,7 +161,7 @@ class Cluster:
         return self.store.remove(resource, old)
 
     def bind(self, namespace: str, name: str, body: object, *, manager: str) -> None:
-        """Binds a pod to a node. The pod is Running at once, since the sandbox has no kubelet."""
+        """Binds a pod to a node."""
         pod = self.get(PODS, namespace, name)
         binding = must_be_object(body)
         if binding.get("metadata", {}).get("name") != name:
@@ -177,6 +182,8 @@ class Cluster:
             bound["metadata"]["annotations"] = bound["metadata"].get("annotations", {}) | annotations
         self._sign(PODS, pod, bound, manager=manager, status=False)
         bound = self.store.put(PODS, bound)
+        if not self.starts_pods:
+            return
         status = bound["status"] | {"phase": "Running", "startTime": self.time()}
         for kind in ("Initialized", "Ready", "ContainersReady"):
             status = with_condition(status, self._condition(kind))

@@ -261,8 +261,9 @@ class CardBinder:
 
     async def _check_started(self, hold: Hold, uid: str, node: str, waits: _Waits) -> None:
         """Raises NotBoundError if another pod of the node has not started: the device plugin could mix them up."""
-        started = self._started.setdefault(node, set())
-        started &= hold.pods.keys()
+        started = self._started.pop(node, set()) & hold.pods.keys()
+        if hold.pods:  # else nothing is kept of the node, which may be gone soon
+            self._started[node] = started
         for other, held in hold.pods.items():
             if other == uid or other in started:
                 continue

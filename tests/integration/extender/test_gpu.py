@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import EntryPoint
@@ -385,17 +385,49 @@ async def test_a_second_bind_of_a_pod_does_not_free_what_the_first_may_still_use
 async def test_with_one_start_a_node_gets_its_next_pod_when_the_last_has_started(world: Gpus) -> None:
     await world.add_nodes(a="N(0) i9")
     await world.complete()
+    world.sandbox.cluster.starts_pods = False
     first, second = world.add_pod("first", "A{i1}"), world.add_pod("second", "A{i1}")
     async with world.extender(one_start=True) as extender:
         assert await extender.bind(first, "a") == ""
-        status = {"status": {"phase": "Pending"}}
-        world.sandbox.cluster.patch(PODS, NAMESPACE, "first", status, manager="kubelet", status=True)
         assert "pod default/first with GPU cards has not started" in await extender.bind(second, "a")
         assert "nodeName" not in world.pod("second")["spec"]
         status = {"status": {"phase": "Running"}}
         world.sandbox.cluster.patch(PODS, NAMESPACE, "first", status, manager="kubelet", status=True)
         assert await extender.bind(second, "a") == ""
         assert len((await world.hold("a")).pods) == 2
+
+
+@pytest.mark.parametrize("one_start", [False, True])
+async def test_facts_g6_with_one_start_no_order_of_starts_gives_a_pod_the_cards_of_another(
+    world: Gpus, one_start: bool
+) -> None:
+    """Six pods want one node at once. Whichever of the bound pods starts next, the device plugin picks its cards."""
+    world.sandbox.cluster.starts_pods = False
+    await world.add_nodes(a="N(0..2) i6 mc3000")
+    await world.complete()
+    waiting = {f"p-{number}": world.add_pod(f"p-{number}", "A{i1 mc500}") for number in range(6)}
+    bound: dict[str, Pending] = {}
+    plugin, order = DevicePlugin(), random.Random(1)
+    mixed_up: list[tuple[str, str]] = []
+    async with world.extender(one_start=one_start) as extender:
+        while waiting or bound:
+            names = order.sample([*waiting], len(waiting))
+            errors = await asyncio.gather(*(extender.bind(waiting[name], "a") for name in names))
+            for name, error in zip(names, errors, strict=True):
+                if not error:
+                    del waiting[name]
+                    bound[name] = Pending(world.pod(name)["metadata"]["annotations"], 1)
+            assert bound, errors
+            assert len(bound) == 1 or not one_start
+            # The kubelet starts them in any order: here the one that was bound last comes first.
+            starting = max(bound, key=lambda name: bound[name].annotations["gas-ts"])
+            with suppress(LookupError):  # the cards of this pod were given to another one before
+                if (picked := plugin.allocate(bound).pod) != starting:
+                    mixed_up.append((starting, picked))
+            del bound[starting]
+            status = {"status": {"phase": "Running"}}
+            world.sandbox.cluster.patch(PODS, NAMESPACE, starting, status, manager="kubelet", status=True)
+    assert bool(mixed_up) == (not one_start), mixed_up
 
 
 SHAPES = ("A{i1 mc300}", "A{i1 t1}", "A{i1 t1 mc100} B{i1 t1}", "A{i2 t2 mc400}", "A{i1 mc900} B{} C{i1 mc200}")
