@@ -102,9 +102,7 @@ class Annotations:
         for key, text in metadata.annotations.items():
             metric = self._keys[key]
             written = metadata.written.get(key)
-            if (
-                written is None
-            ):  # somebody has deleted the entries of field managers: then the change that we see counts
+            if written is None:  # somebody has deleted the field managers: the change that is seen counts
                 before = known.get(metric)
                 written = before.written if before is not None and before.text == text else now
             annotations[metric] = Annotation(text, written)

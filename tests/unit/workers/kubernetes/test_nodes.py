@@ -92,9 +92,9 @@ def wrote(time: Any, *annotations: str) -> dict[str, Any]:
 def test_only_the_named_annotations_are_kept_each_with_the_last_time_of_its_writers() -> None:
     found = annotated(
         {"a": "1", "example.com/b": "x" * 100_000, "c": "3"},
-        wrote("2026-01-01T00:00:00Z", "a", "c"),
         wrote("2026-01-01T00:00:05Z", "a"),
         wrote("2026-01-01T00:00:09Z", "c"),
+        wrote("2026-01-01T00:00:00Z", "a", "c"),
         wrote("2026-01-01T00:00:02Z", "example.com/b"),
     )
     assert found.annotations == {"a": "1", "example.com/b": "x" * MAX_ANNOTATION}
