@@ -129,13 +129,11 @@ class MountedExtension:
             text = f"{len(self._unfinished)} cancelled calls have not ended"
             raise self._error(HTTPStatus.SERVICE_UNAVAILABLE, name, text)
         self._nodes.advance(now)
-        with self._failing(name):
+        with self._failing(name), _named(called := f"extension {self.extension.name}: {name}"):
             result = verb.hook(*verb.arguments(arguments, now))
             if not inspect.isawaitable(result):  # done: no task, which takes longer than most hooks
                 return verb.respond(arguments, result, now)
-        call = asyncio.create_task(
-            self._finish(name, verb, arguments, result, now), name=f"extension {self.extension.name}: {name}"
-        )
+        call = asyncio.create_task(self._finish(name, verb, arguments, result, now), name=called)
         try:
             await asyncio.wait([call], timeout=self._limit)
         finally:  # also if the client leaves
@@ -192,6 +190,19 @@ class MountedExtension:
     def _error(self, status: HTTPStatus, name: str, text: str) -> RefusedError:
         verb = f" {name}" if name else ""
         return RefusedError(status, f"extension {self.extension.name}{verb}: {text}")
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Names the current task within the body: the log of a stall has this name (`workers.process.stalls`)."""
+    task = asyncio.current_task()
+    assert task is not None, "requests are answered in tasks"
+    before = task.get_name()
+    task.set_name(name)
+    try:
+        yield
+    finally:
+        task.set_name(before)
 
 
 @asynccontextmanager
