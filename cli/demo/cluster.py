@@ -61,7 +61,8 @@ class ClusterChecks:
     async def choose_nodes(self) -> list[Node]:
         """The nodes for the demo: nodes that accept pods, and whose uids on the bus are those of this cluster.
 
-        All other conditions are checked too, except whether the scheduler asks the extender.
+        Of a demo with nodes of its own: their names, of which the cluster has none. All other conditions are checked
+        too, except whether the scheduler asks the extender.
         """
         try:
             policies = await self._client.list(POLICIES)
@@ -73,6 +74,8 @@ class ClusterChecks:
             self._check_policy(policy)
         await self._check_namespace()
         listed = await self._listed_nodes()
+        if self._story.own_nodes:
+            return await self._own_nodes(listed)
         accepting = [node for node in listed if _accepts_pods(node)]
         needed = len(self._story.nodes)
         if len(accepting) < needed:
@@ -84,11 +87,31 @@ class ClusterChecks:
         if len(known) < needed:
             raise UnfitError(
                 f"the bus at {self._bus.address} knows {len(known)} of the {len(accepting)} nodes that accept pods, "
-                f"and the demo needs {needed}: does tas run all {flag('kubeconfig')} (or tas run watch) run for "
-                f"{self._client.server}, and is {flag('bus')} its bus?"
+                f"and the demo needs {needed}: {self._is_watched()}"
             )
         await self._check_ready()
         return [Node(node.metadata.name, node.metadata.labels[HOSTNAME]) for node in known[:needed]]
+
+    async def _own_nodes(self, listed: Sequence[NodeObject]) -> list[Node]:
+        names = self._story.nodes
+        if existing := sorted({node.metadata.name for node in listed}.intersection(names)):
+            raise UnfitError(
+                f"node {existing[0]} already exists: the demo is running, or was killed before it deleted the node "
+                f"(kubectl delete node {existing[0]})"
+            )
+        if not [node async for node in self._known(listed)]:
+            raise UnfitError(
+                f"the bus at {self._bus.address} knows none of the {len(listed)} nodes of the cluster: "
+                f"{self._is_watched()}"
+            )
+        await self._check_ready()
+        return [Node(name, hostname=name) for name in names]
+
+    def _is_watched(self) -> str:
+        return (
+            f"does tas run all {flag('kubeconfig')} (or tas run watch) run for {self._client.server}, and is "
+            f"{flag('bus')} its bus?"
+        )
 
     async def recent_pod(self) -> str | None:
         """A pod of this cluster about which its scheduler has asked this extender; None if none is found.
@@ -196,8 +219,10 @@ class ClusterChecks:
     async def _check_ready(self) -> None:
         readiness = await self._http("GET", f"{self._health}/readyz")
         workers: Mapping[str, str | None] = readiness.get("workers", {}) if isinstance(readiness, dict) else {}
-        if "extender" not in workers:
-            raise UnfitError(f"no extender reports its health at {self._health}: {flag('extender_health')}")
+        if self._story.answering not in workers:
+            raise UnfitError(
+                f"no worker {self._story.answering} reports its health at {self._health}: {flag('extender_health')}"
+            )
         if unready := [f"{worker}: {reason}" for worker, reason in workers.items() if reason is not None]:
             raise UnfitError(f"not ready at {self._health}: {'; '.join(unready)}")
 

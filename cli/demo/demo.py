@@ -21,10 +21,10 @@ from cli.console import new_console
 from cli.demo.cluster import ClusterChecks, UnfitError, probe
 from cli.demo.narration import Narration, Observed, StepFailedError
 from cli.demo.stage import Node, Stage
-from cli.demo.stories import ON_A_CLUSTER, STORIES, Story
+from cli.demo.stories import STORIES, Story
 from cli.options import settings_command
 from cli.queries.query import ask
-from cli.settings import EMBEDDED, Settings, flag
+from cli.settings import EMBEDDED, Settings
 from cli.wiring import all_workers, kubeconfig_problem, process, run_process
 from sandbox import Sandbox, extender_entry
 from tas.errors import shortened
@@ -139,8 +139,10 @@ async def run_story_on_cluster(
             raise UnfitError(kubeconfig_problem(settings.kubeconfig, error)) from error
         checks = ClusterChecks(client, bus, story, extender=settings.listen, health=settings.extender_health)
         nodes = await checks.choose_nodes()
-        recent_pod = await checks.recent_pod()
-        if recent_pod is None and not may_probe:
+        # On nodes of its own the demo shows by its pods whether the scheduler asks the extender.
+        recent_pod = None if story.own_nodes else await checks.recent_pod()
+        must_probe = recent_pod is None and not story.own_nodes
+        if must_probe and not may_probe:
             raise checks.no_request_error()
         stage = Stage(
             client,
@@ -150,16 +152,17 @@ async def run_story_on_cluster(
             extender=f"http://{settings.listen}{PREFIX}",
             ready=checks.observe_ready,
             narration=Narration(console, within=within),
+            creates_nodes=story.own_nodes,
         )
         console.print(f"on {', '.join(stage.nodes)} of {client.server}")
-        if recent_pod is None:
+        if must_probe:
             console.print(f"no evidence yet that its scheduler asks the extender at {settings.listen}")
-        else:
+        elif recent_pod is not None:
             console.print(f"its scheduler has asked the extender at {settings.listen} about pod {recent_pod}")
 
         async def steps() -> None:
             await stage.set_up()
-            if recent_pod is None:
+            if must_probe:
                 await probe(stage)
             await story.run(stage)
 
@@ -198,8 +201,8 @@ def demo() -> None:
     Each step prints the expected and the observed state. The cluster is deleted at the end. Exit codes: 0 if all steps
     succeeded, 1 if a step failed.
 
-    With --kubeconfig each demo but gpu runs on a cluster where tas run all is running and whose scheduler asks this
-    extender. It creates a namespace, and deletes it at the end. If the demo cannot run there, it prints the reason,
+    With --kubeconfig a demo runs on a cluster where tas run all is running and whose scheduler asks this extender. It
+    creates a namespace, and deletes it at the end. If the demo cannot run there, it prints the reason,
     changes nothing, and exits with 1.
     """
 
@@ -253,11 +256,6 @@ def _add(name: str, story: Story) -> None:
 
 def _command_on_cluster(name: str, settings: Settings, console: Console, *, within: float, may_probe: bool) -> int:
     story = STORIES[name]
-    if name not in ON_A_CLUSTER:
-        text = (
-            f"{name} runs only on a simulated cluster, without {flag('kubeconfig')}. On yours, see {story.on_a_cluster}"
-        )
-        raise click.ClickException(text)
 
     async def on(bus: Bus, _url: str) -> int:
         return await run_story_on_cluster(settings, story, bus, console=console, within=within, may_probe=may_probe)

@@ -22,7 +22,7 @@ from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
 from workers.kubernetes.client import KubernetesClient
 from workers.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
-from workers.kubernetes.resources import NAMESPACES, NODES, PODS, POLICIES, PodObject
+from workers.kubernetes.resources import FULL_NODES, NAMESPACES, NODES, PODS, POLICIES, PodObject
 from workers.process.http_body import MAX_OWN_BYTES, TooLargeError, body_start, failed_request, whole_body
 
 SOURCE = "demo"
@@ -30,6 +30,9 @@ SOURCE = "demo"
 
 RUN_LABEL = "tas-demo-run"
 """The label of a namespace with the id of the run that created it. Only this run deletes the namespace."""
+
+MANAGER = "tas-demo"
+"""The field manager of what the demo writes to nodes."""
 
 IMAGE = "registry.k8s.io/pause:3.10"
 """The image of the demo's pods. The demo only checks where a pod is placed."""
@@ -78,7 +81,9 @@ class Stage:
         extender: str,
         ready: Check,
         narration: Narration,
+        creates_nodes: bool = False,
     ) -> None:
+        """With `creates_nodes` it creates the nodes, which kwok simulates, and deletes them at the end."""
         self.nodes = sorted(node.name for node in nodes)
         self._hostnames = sorted(node.hostname for node in nodes)
         self._client = client
@@ -87,6 +92,7 @@ class Stage:
         self._extender = extender
         self._ready = ready
         self._narration = narration
+        self._creates_nodes = creates_nodes
         self._run = uuid.uuid4().hex
         self._created = False
         self._policies: list[str] = []
@@ -100,6 +106,8 @@ class Stage:
         self._created = True  # the namespace may exist also if the request fails
         body = {"metadata": {"name": self._namespace, "labels": {RUN_LABEL: self._run}}}
         await self._done(self._client.create(NAMESPACES, body))
+        if self._creates_nodes:
+            await self._create_nodes()
         for node in self.nodes:
             annotations = (await self._done(self._client.get(NODES, node))).metadata.annotations
             self._woken[node] = annotations.get(ANNOTATION, "")
@@ -151,10 +159,9 @@ class Stage:
     async def cards(self, node: str, labels: Mapping[str, str], amounts: Mapping[str, str]) -> None:
         """Describes the GPU cards of a node: its labels, and the amounts of its resources."""
         self._narration.step(f"{node} gets two GPU cards, as node feature discovery and the device plugin write them")
-        manager = "tas-demo"
-        await self._done(self._client.merge_patch(NODES, node, {"metadata": {"labels": labels}}, field_manager=manager))
+        await self._done(self._client.merge_patch(NODES, node, {"metadata": {"labels": labels}}, field_manager=MANAGER))
         status = {"status": {"capacity": amounts, "allocatable": amounts}}
-        await self._done(self._client.merge_patch(NODES, node, status, field_manager=manager, subresource="status"))
+        await self._done(self._client.merge_patch(NODES, node, status, field_manager=MANAGER, subresource="status"))
 
     async def pod_with_card(self, name: str, amounts: Mapping[str, str]) -> None:
         """Creates a pod that requests these amounts of a GPU card."""
@@ -162,7 +169,14 @@ class Stage:
         self._narration.step(f"pod {name} is created, which requests {wishes}")
         resources = {"limits": amounts, "requests": amounts}
         container = {"name": "main", "image": IMAGE, "resources": resources}
-        spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+        expressions = [{"key": HOSTNAME, "operator": "In", "values": self._hostnames}]
+        required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+        spec = {
+            "containers": [container],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+            "tolerations": [{"key": RUN_LABEL, "operator": "Exists"}],
+            "terminationGracePeriodSeconds": 0,
+        }
         await self._done(self._create_pod({"metadata": {"name": name}, "spec": spec}))
 
     async def evict(self, name: str, *, what: str = "evicted, as a descheduler does") -> None:
@@ -180,7 +194,11 @@ class Stage:
         self._narration.step(f"namespace {self._namespace} is deleted with its contents")
         self._narration.within = max(self._narration.within, DELETE_SECONDS)
         await self._narration.expect("the namespace is deleted", self._deleted)
-        await self.expect_labels({})
+        if self._creates_nodes:
+            self._narration.step(f"the nodes {', '.join(self.nodes)} are deleted")
+            await self._narration.expect("the nodes are deleted", self._deleted_nodes)
+        else:
+            await self.expect_labels({})
 
     async def expect_scores(self, policy: str, expected: Mapping[str, int]) -> None:
         """Expects these scores from the extender's prioritize."""
@@ -313,6 +331,47 @@ class Stage:
             deleted = error.confirms_missing(group="", plural=NAMESPACES.plural, name=self._namespace)
             return Observed(deleted, f"there is no namespace {self._namespace}" if deleted else str(error))
         return Observed(expected=False, state=f"namespace {self._namespace} still exists")
+
+    async def _create_nodes(self) -> None:
+        """Creates the nodes, and expects kwok to make them Ready. Their taint keeps other pods away."""
+        self._narration.step(f"the nodes {', '.join(self.nodes)} are created, which kwok simulates")
+        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        for node in self.nodes:
+            metadata = {
+                "name": node,
+                "labels": {HOSTNAME: node, RUN_LABEL: self._run, "type": "kwok"},
+                "annotations": {"kwok.x-k8s.io/node": "fake"},
+            }
+            taint = {"key": RUN_LABEL, "value": self._run, "effect": "NoSchedule"}
+            body = {"metadata": metadata, "spec": {"taints": [taint]}}
+            await self._done(self._client.create(NODES, body))
+            status = {"status": {"capacity": amounts, "allocatable": amounts}}
+            await self._done(self._client.merge_patch(NODES, node, status, field_manager=MANAGER, subresource="status"))
+
+        async def check() -> Observed:
+            states = {node: await self._readiness(node) for node in self.nodes}
+            return Observed(set(states.values()) == {"True"}, f"Ready: {_pairs(states)}")
+
+        await self._narration.expect("the nodes are Ready: kwok runs in the cluster, and simulates them", check)
+
+    async def _readiness(self, node: str) -> str:
+        conditions = (await self._client.get(FULL_NODES, node)).status.conditions
+        return next((each.status for each in conditions if each.type == "Ready"), "not reported")
+
+    async def _deleted_nodes(self) -> Observed:
+        """Deletes the nodes that this run created; expected when they no longer exist."""
+        left = []
+        for node in self.nodes:
+            try:
+                metadata = (await self._client.get(NODES, node)).metadata
+                if metadata.labels.get(RUN_LABEL) == self._run:
+                    left.append(node)
+                    if metadata.deletion_timestamp is None:
+                        await self._client.delete(NODES, node, uid=metadata.uid)
+            except NotFoundError as error:
+                if not error.confirms_missing(group="", plural=NODES.plural, name=node):
+                    left.append(node)
+        return Observed(not left, f"{', '.join(left)} still exists" if left else "the nodes do not exist")
 
     async def _create_pod(self, pod: Json) -> None:
         """Creates a pod. A new namespace rejects pods until its service account exists."""

@@ -150,7 +150,8 @@ async def gpu(stage: Stage) -> None:
     Kubernetes counts the cards of a node together. tas run gpu counts each card: here a pod uses more than half a card,
     so each card has room for one. While a card is hot, its node has room by its totals, but the pod waits.
 
-    Only on a simulated cluster; on yours, see deploy/examples/gpu.
+    With --kubeconfig the demo creates two nodes, which kwok simulates, and deletes them at the end. There tas run all,
+    inventory and gpu must be running, the scheduler must ask gpu, and --extender-health is the address of gpu.
     """
     for node in stage.nodes:
         await stage.cards(node, {"gpu.intel.com/gpu-numbers": "0.1"}, TWO_CARDS)
@@ -192,8 +193,9 @@ class Story(NamedTuple):
     `nodes` are those of the simulated cluster: on the user's cluster the demo takes as many nodes, with other names.
     The name `policy` is also in the keys of the labels. `metrics` are those that the demo publishes.
 
-    A demo with `workers` runs only on the simulated cluster, with these in place of those of `tas run all`, and with
-    these fields in the `entry` of the scheduler's configuration; `on_a_cluster` says what else there is.
+    On a simulated cluster `workers` run, or else those of `tas run all`, and the `entry` of the scheduler's
+    configuration has these fields. `answering` is the worker that answers the scheduler. With `own_nodes` the demo
+    creates its nodes on the user's cluster, too: simulated ones, since real ones may lack what the demo needs.
     """
 
     run: Callable[[Stage], Awaitable[None]]
@@ -203,7 +205,8 @@ class Story(NamedTuple):
     metrics: Collection[str]
     workers: Sequence[str] | None = None
     entry: Mapping[str, object] = {}
-    on_a_cluster: str = ""
+    answering: str = "extender"
+    own_nodes: bool = False
 
 
 STORIES: Mapping[str, Story] = {
@@ -211,7 +214,7 @@ STORIES: Mapping[str, Story] = {
     "labeling": Story(labeling, THREE_NODES[:2], "labeling-demo", LABELING_POLICY, {CARD0, CARD1}),
     "gpu": Story(
         gpu,
-        ("gpu-1", "gpu-2"),
+        ("gpu-demo-1", "gpu-demo-2"),
         "gpu-demo",
         GPU_POLICY,
         set(TEMPERATURES.values()),
@@ -220,11 +223,9 @@ STORIES: Mapping[str, Story] = {
             "bindVerb": "bind",
             "managedResources": [{"name": "gpu.intel.com/i915", "ignoredByScheduler": False}],
         },
-        on_a_cluster="deploy/examples/gpu",
+        answering="gpu",
+        own_nodes=True,
     ),
     "memory": Story(memory, THREE_NODES, "memory-demo", MEMORY_POLICY, {MEMORY}),
 }
 """The demos by name."""
-
-ON_A_CLUSTER: Mapping[str, Story] = {name: story for name, story in STORIES.items() if story.workers is None}
-"""Those that also run on the user's cluster."""

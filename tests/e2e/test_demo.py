@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo.stories import ON_A_CLUSTER
+from cli.demo.stories import STORIES
 
 from .cluster import NODES, Cluster, extender
 from .controlplane import ADMIN_GROUP, Call
-from .processes import until
-from .product import TAS, Product, environment, product
+from .processes import free_ports, running, until
+from .product import TAS, Product, environment, is_ready, product
+from .test_gpu import entry
+
+TELEMETRY = [name for name, story in STORIES.items() if story.answering == "extender"]
 
 
 class Demo:
@@ -69,13 +72,13 @@ def test_every_story_runs_and_leaves_the_cluster_as_before(
         cluster.create_pod(namespace, "app")
         cluster.placed(namespace, "app")
         before = state_of(cluster)
-        for story in ON_A_CLUSTER:
+        for story in TELEMETRY:
             done = demo(story)
             assert done.returncode == 0, done.stdout + done.stderr
             assert f"about pod {namespace}/app\n" in done.stdout
             assert f"{story}: all steps succeeded\n" in done.stdout
             written = {call.uri.partition("?")[0] for call in demo.acts()}
-            own = ON_A_CLUSTER[story].namespace
+            own = STORIES[story].namespace
             assert {uri for uri in written if not re.search(rf"/namespaces(/{own}(/|$)|$)", uri)} == set()
             assert state_of(cluster) == before
 
@@ -123,9 +126,45 @@ def state_of(cluster: Cluster) -> dict[str, str]:
     """The uids of all objects that a story could create or delete, and the labels of nodes."""
     found = {
         f"{each['metadata'].get('namespace', '')}/{each['metadata']['name']}": each["metadata"]["uid"]
-        for path in ("/api/v1/namespaces", "/api/v1/pods", "/apis/telemetry.intel.com/v1alpha1/taspolicies")
+        for path in (
+            "/api/v1/namespaces",
+            "/api/v1/nodes",
+            "/api/v1/pods",
+            "/apis/telemetry.intel.com/v1alpha1/taspolicies",
+        )
         for each in cluster.api.get(path)["items"]
     }
     for node in NODES:
         found[node] = str(cluster.api.get(f"/api/v1/nodes/{node}")["metadata"]["labels"])
     return found
+
+
+@pytest.mark.timeout(300)
+def test_the_gpu_story_runs_on_nodes_that_it_creates_and_deletes(
+    cluster: Cluster, tas: Product, demo: Demo, tmp_path: Path
+) -> None:
+    before = state_of(cluster)
+    where = ["--kubeconfig", str(cluster.kubeconfig), "--bus", tas.bus]
+    port, gpu_health, health = free_ports(3)
+    gpu = [*TAS, "run", "gpu", *where, "--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{gpu_health}"]
+    inventory = [*TAS, "run", "inventory", *where, "--health-listen", f"127.0.0.1:{health}"]
+    done = demo("gpu")
+    assert done.returncode == 1
+    assert "nothing was changed: no worker gpu reports its health at" in done.stderr
+    assert demo.acts() == []
+    env = environment(tmp_path)
+    with (
+        running("inventory", inventory, folder=tmp_path, env=env),
+        running("gpu", gpu, folder=tmp_path, env=env) as binder,
+        cluster.scheduler(entry(f"http://127.0.0.1:{port}/scheduler")),
+    ):
+        until(lambda: is_ready(binder, gpu_health), "gpu is ready")
+        done = demo("gpu", "--extender-health", f"127.0.0.1:{gpu_health}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "demo-app-4 stays Pending: Not enough GPU-resources" in done.stdout
+    assert "gpu: all steps succeeded\n" in done.stdout
+    own = STORIES["gpu"]
+    nodes, namespace = "|".join(own.nodes), own.namespace
+    outside = rf"/nodes$|/nodes/({nodes})(/status)?$|/namespaces(/{namespace}(/|$)|$)"
+    assert {call.uri for call in demo.acts() if not re.search(outside, call.uri.partition("?")[0])} == set()
+    assert state_of(cluster) == before

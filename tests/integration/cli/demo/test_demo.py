@@ -49,10 +49,10 @@ STEPS = {
         "observed  no node has a label of the demo",
     ],
     "gpu": [
-        "gpu-1 gets two GPU cards",
+        "gpu-demo-1 gets two GPU cards",
         "pod demo-app-1 is created, which requests i915 1, millicores 600",
         "observed  demo-app-2 has card",
-        "observed  gpu-",
+        "observed  gpu-demo-",
         "has telemetry.aware.scheduling.gpu-health/gas-disable-card",
         "observed  demo-app-3 has card",
         "observed  demo-app-4 is Pending: 0/2 nodes are available: 2 Not enough GPU-resources",
