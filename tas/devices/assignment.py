@@ -8,7 +8,7 @@ from tas.devices.amounts import Amounts
 from tas.devices.names import Number
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Share(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What one container has of one card: its amounts, and the tiles in the order in which they were chosen."""
 
     card: Number
@@ -16,14 +16,14 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tiles: tuple[Number, ...] = ()
 
 
-class SlotAssignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SlotAssignment(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What one container has: a share of each of its cards; none if it needs no card."""
 
     container: str
     shares: tuple[Share, ...] = ()
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, rename="camel"):
     """What a pod has of a node.
 
     Attributes:

@@ -28,8 +28,11 @@ class Phase(StrEnum):
     BOUND = "bound"
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What one pod has of a node.
+
+    The garbage collector does not search it, nor its parts (gc=False), because no such value is part of a cycle. With a
+    hundred pods on each node its search took 20 ms, now and then within a bind.
 
     Attributes:
         pod: Namespace and name, for people.

@@ -7,7 +7,7 @@ import msgspec
 from tas.policy.rules import rejection_prefix
 
 
-class PodKey(msgspec.Struct, frozen=True, order=True):
+class PodKey(msgspec.Struct, frozen=True, order=True, gc=False):
     """A pod's name in the cluster."""
 
     namespace: str
