@@ -22,8 +22,9 @@ class Cluster:
         allocatable: What pods may request: a row for each of `RESOURCES`.
         requested: What the pods request, as sums.
         limited: Their limits, as sums; a pod without a limit, or with one below its request, counts with its request.
-        counted: The same, with `UNREQUESTED` for pods without a request.
+        counted: As `requested`, with `UNREQUESTED` for pods without a request.
         pods: The number of pods on each node.
+        most_pods: How many pods each node may have.
         series: What was measured.
     """
 

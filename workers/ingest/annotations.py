@@ -130,7 +130,8 @@ class Annotations:
                     await asyncio.sleep(GATHER_SECONDS)
             self._wake.clear()
             if not self._is_active():
-                await self._wake.wait()  # of `begin`
+                self._changed.clear()  # `begin` publishes every node
+                await self._wake.wait()
                 continue
             changed, self._changed = self._changed, set()
             is_full = time.monotonic() >= self._all_at + REPEAT_SECONDS

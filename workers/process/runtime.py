@@ -41,6 +41,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals for an orderly stop: from a supervisor, Ctrl-C, or a closed terminal."""
 
 
+READY_POLL_SECONDS = 0.05
+
+
 class Worker(Protocol):
     """A stateless worker. Any replica can be killed at any line."""
 
@@ -153,6 +156,12 @@ async def listening(
             await listener.stop()
     finally:
         await runner.cleanup()
+
+
+async def first_ready(unready: Callable[[], str | None]) -> None:
+    """Waits until `unready` returns None for the first time: so long only other processes listen on a shared port."""
+    while unready() is not None:  # noqa: ASYNC110 - several watches together make a worker ready
+        await asyncio.sleep(READY_POLL_SECONDS)
 
 
 def version_route() -> web.RouteDef:

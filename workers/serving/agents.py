@@ -26,7 +26,7 @@ from workers.process.address import Address
 from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics
 from workers.process.limits import Limits
-from workers.process.runtime import json_response, listening, product_version
+from workers.process.runtime import first_ready, json_response, listening, product_version
 from workers.serving.agents_file import Agents, AgentsSource, LoadedAgent
 from workers.serving.extender_http import MAX_BODY_BYTES, AnswerRing, Route, build_app
 from workers.serving.extender_metrics import ExtenderMetrics
@@ -119,7 +119,7 @@ class AgentsWorker:
             tasks.create_task(self._allocations.run())
             tasks.create_task(self._follow_file())
             if self._share_listen:
-                await self._followed.completed.wait()  # until then only other processes listen on the port
+                await first_ready(self.unready)
             address = await stack.enter_async_context(
                 listening(
                     app,

@@ -26,7 +26,7 @@ from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics
 from workers.process.limits import Limits
 from workers.process.logs import ThrottledLog
-from workers.process.runtime import json_response, listening, version_route
+from workers.process.runtime import first_ready, json_response, listening, version_route
 from workers.serving.extender_debug import ExplainHandler
 from workers.serving.extender_http import AnswerRing, build_app, verb_handlers
 from workers.serving.extender_metrics import ExtenderMetrics
@@ -122,7 +122,7 @@ class ExtenderWorker:
                 if part is not None:
                     tasks.create_task(part.run())
             if self._share_listen:
-                await self._followed.completed.wait()  # until then only other processes listen on the port
+                await first_ready(self.unready)
             async with listening(
                 app,
                 self._listen,

@@ -26,7 +26,7 @@ from workers.process.address import Address
 from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics
 from workers.process.limits import Limits
-from workers.process.runtime import json_response, listening, version_route
+from workers.process.runtime import first_ready, json_response, listening, version_route
 from workers.serving.binder import CardBinder
 from workers.serving.extender_http import MAX_BODY_BYTES, AnswerRing, build_app
 from workers.serving.extender_metrics import ExtenderMetrics
@@ -116,6 +116,8 @@ class GpuExtender:
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._followed.run())
+            if self._share_listen:
+                await first_ready(self.unready)
             async with listening(
                 app,
                 self._listen,

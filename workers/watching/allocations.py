@@ -211,7 +211,10 @@ class Allocations:
             await asyncio.sleep(max(0.0, ready_at - time.monotonic()))
             ready_at = time.monotonic() + self._gather_seconds
             self._wake.clear()
-            if not self._is_active() or self._nodes is None or not self._are_pods_listed:
+            if not self._is_active():
+                self._dirty.clear()  # `begin` touches every node
+                continue
+            if self._nodes is None or not self._are_pods_listed:
                 continue
             if not self._records.caught_up:
                 continue

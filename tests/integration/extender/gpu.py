@@ -117,7 +117,13 @@ class Gpus:
 
     @asynccontextmanager
     async def extender(
-        self, *, bus: Bus | None = None, ready: bool = True, options: Options | None = None, one_start: bool = False
+        self,
+        *,
+        bus: Bus | None = None,
+        ready: bool = True,
+        options: Options | None = None,
+        one_start: bool = False,
+        share_listen: bool = False,
     ) -> AsyncIterator[Extender]:
         registry = CollectorRegistry()
         listen = Address("127.0.0.1", *free_ports(1))
@@ -132,10 +138,12 @@ class Gpus:
                 registry=registry,
                 options=options or Options(),
                 one_start=one_start,
+                share_listen=share_listen,
             )
             async with running(worker):
                 extender = Extender(worker, f"http://{listen}", session, registry)
-                await eventually(extender.listens)
+                if not share_listen:
+                    await eventually(extender.listens)
                 if ready:
                     await eventually(lambda: worker.unready() is None)
                 yield extender

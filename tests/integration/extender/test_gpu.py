@@ -382,6 +382,18 @@ async def test_a_second_bind_of_a_pod_does_not_free_what_the_first_may_still_use
         assert len((await world.hold("a")).pods) == 1
 
 
+async def test_a_replica_that_shares_a_port_listens_only_when_it_is_ready(world: Gpus) -> None:
+    await world.add_nodes(a="N(0) i1")
+    async with world.extender(ready=False, share_listen=True) as extender:
+        await eventually(lambda: all(watch.caught_up for watch in extender.worker._followed.watches.values()))
+        assert extender.worker.unready() is not None
+        assert not await extender.listens()
+        await world.complete()
+        await eventually(extender.listens)
+        assert extender.worker.unready() is None
+        assert (await extender.filter(world.add_pod("p", "A{i1}"), "a"))["NodeNames"] == ["a"]
+
+
 async def test_with_one_start_a_node_gets_its_next_pod_when_the_last_has_started(world: Gpus) -> None:
     await world.add_nodes(a="N(0) i9")
     await world.complete()
