@@ -66,8 +66,8 @@ class Bucket:
         return f"$KV.{self.name}.{key}"
 
     def key(self, subject: str) -> str:
-        """The key of a subject."""
-        return subject[len(self.name) + 5 :]
+        """The key of a subject. A subject of another bucket comes back as it is, and is no valid key."""
+        return subject.removeprefix(self.subject(""))
 
 
 SAMPLES = Stream(
@@ -77,6 +77,8 @@ SAMPLES = Stream(
     max_bytes=1 << 30,
     max_message_bytes=256 << 10,
 )
+SAMPLES_CONSUMER = "materialize"
+"""The durable consumer of SAMPLES that all replicas of `materialize` share."""
 NODES = Bucket(name="NODES")
 POLICIES = Bucket(name="POLICIES")
 PODS = Bucket(name="PODS")
@@ -97,14 +99,29 @@ DEAD_LETTERS = Stream(
     name="DEAD_LETTERS", subjects=("tas.dead_letters.*",), max_age_seconds=30 * 24 * 3600, max_bytes=256 << 20
 )
 """Events that a subscription gave up."""
+OUTCOMES = Stream(
+    name="OUTCOMES",
+    subjects=("tas.outcomes.*",),
+    max_age_seconds=7 * 24 * 3600,
+    max_bytes=256 << 20,
+    max_message_bytes=16 << 10,
+)
+"""What becomes of pods, for agents that learn: as long as such an agent remembers, if there is room."""
 LEASES = Bucket(name="LEASES", ttl=True)
 SOURCES = Bucket(name="SOURCES", ttl=True)
 """A key expires when its source is no longer configured."""
 REFUSALS = Bucket(name="REFUSALS", ttl=True)
 """A key expires when no replica of `labels` renews it."""
 BREAKERS = Bucket(name="BREAKERS")
+AGENTS = Bucket(name="AGENTS", ttl=True)
+"""What agents have learned. A key expires when no replica has written it for a month."""
 HOLDS = Bucket(name="HOLDS")
 """One key for each node with GPU cards: a conditional write of it assigns cards."""
+WINDOWS = Bucket(name="WINDOWS", ttl=True, max_bytes=1 << 30)
+"""What the worker `windows` has of each series, so that another replica can go on with it.
+
+A key expires when its series gets no values any more. At the limit writes are refused: then a restart costs accuracy.
+"""
 
 ALL: tuple[Stream | Bucket, ...] = (
     SAMPLES,
@@ -119,8 +136,11 @@ ALL: tuple[Stream | Bucket, ...] = (
     EVENTS,
     ANNOUNCED,
     DEAD_LETTERS,
+    OUTCOMES,
     BREAKERS,
+    AGENTS,
     HOLDS,
+    WINDOWS,
 )
 """Every stream and bucket that a connection creates if it is missing."""
 

@@ -5,11 +5,12 @@ It carries bytes. Other packages read and write records by their kinds (`bus.kin
 
 import asyncio
 import base64
+import itertools
 import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -20,16 +21,20 @@ from bus.buckets import ALL, Bucket, Stream
 from bus.entry import Epoch, RawEntry, StreamMessage, is_tombstone
 from bus.errors import (
     MESSAGE_NOT_FOUND,
+    AccessError,
     BusError,
     ExpiredError,
     MisconfiguredError,
+    NoMajorityError,
     RefusedError,
     UnavailableError,
 )
 from bus.feed import Feed
 from bus.invalid import InvalidEntries, OnInvalid
 from bus.link import CALL_SECONDS, HEADER_BYTES, Link
-from bus.streams import ensure
+from bus.rights.access import Access, Loaded, refusal
+from bus.rights.roles import INBOX
+from bus.streams import ensure, has_majority
 from tas.values.backoff import Backoff
 
 __all__ = ["CALL_SECONDS", "ENTRIES_SECONDS", "WRITE_SECONDS", "Bus", "Epoch", "RawEntry", "StreamMessage"]
@@ -54,6 +59,21 @@ STABLE_SECONDS = 1.0
 RECHECK_SECONDS = 5.0
 """After this time, streams that could not be created or have wrong settings are checked again."""
 
+LOOK_SECONDS = 5.0
+"""How often an idle connection to a cluster asks for one of its streams, each in turn.
+
+A server that has lost the majority of its cluster keeps its connections: only a question shows that no stream answers.
+"""
+
+MAJORITY_SECONDS = 1.0
+"""How often a process looks whether its streams have a majority of their copies again."""
+
+KEEPER_SECONDS = 1.0
+"""How often a process looks whether the keeper has created the missing streams, which it may not create itself."""
+
+FOLLOW_SECONDS = 1.0
+"""How often the files of credentials are read. Polling also works for mounted secrets and replaced links."""
+
 CLOSE_SECONDS = 1.0
 """How long closing may take to send pending data, such as acknowledgements."""
 
@@ -73,11 +93,13 @@ class Bus:
         max_value_bytes: The most bytes of a value of a bucket, by the server of the last connection.
     """
 
-    def __init__(self, url: str, *, name: str, streams: Sequence[Stream | Bucket], replicas: int) -> None:
+    def __init__(
+        self, url: str, *, name: str, streams: Sequence[Stream | Bucket], replicas: int, access: Access | None = None
+    ) -> None:
         self.name = name
+        self._access = access or Access()
         self.on_invalid: OnInvalid = InvalidEntries()
-        self._consumer_prefix = re.sub(r"[^A-Za-z0-9_-]", "_", name)
-        self._inbox_prefix = f"_INBOX_{self._consumer_prefix}"
+        self._consumer_prefix = _token(name)
         self._servers = _servers(url)
         self._last_error = "not tried yet"
         self._closing = False
@@ -86,6 +108,7 @@ class Bus:
         self._streams = streams
         self._replicas = replicas
         self._link: Link | None = None
+        self._next: Link | None = None  # with new credentials, to follow the current one
         self._connected = asyncio.Event()
         self._recheck = asyncio.Event()
         self._problems: dict[str, BusError] = {}
@@ -100,6 +123,7 @@ class Bus:
         streams: Sequence[Stream | Bucket] = ALL,
         replicas: int = 1,
         on_invalid: OnInvalid | None = None,
+        access: Access | None = None,
     ) -> AsyncIterator["Bus"]:
         """Gives a connection that connects and reconnects in the background, and closes it on exit.
 
@@ -107,13 +131,16 @@ class Bus:
 
         Args:
             url: One or more servers of a cluster, separated by commas.
-            name: Shown by the server; replies come to inboxes under `_INBOX_<name>` (facts.md n40).
+            name: Shown by the server; replies come to inboxes under `_INBOX_<name>` (facts.md n40), or with
+                credentials under `_INBOX.<user>`.
             streams: The streams and buckets to create.
             replicas: The number of copies of each created stream: 3 in a cluster of three servers.
             on_invalid: Called with bucket, key and error of each entry that cannot be decoded. Default: log it.
+            access: The files with credentials and certificates. When they change, a new connection is opened with
+                them; the old one is closed only when the new one is accepted.
         Raises MisconfiguredError if `url` is not the address of a server.
         """
-        bus = cls(url, name=name, streams=streams, replicas=replicas)
+        bus = cls(url, name=name, streams=streams, replicas=replicas, access=access)
         bus.on_invalid = on_invalid or bus.on_invalid
         task = asyncio.create_task(bus._stay_connected(), name=f"bus {name}")
         try:
@@ -123,6 +150,8 @@ class Bus:
             while not task.done():  # `asyncio.wait_for` of Python 3.11 can lose a cancellation
                 task.cancel()
                 await asyncio.wait([task], timeout=2 * CLOSE_SECONDS)
+            if bus._next is not None:
+                await bus._next.close(CLOSE_SECONDS)
 
     @property
     def last_error(self) -> str:
@@ -138,6 +167,11 @@ class Bus:
     def problem(self) -> BusError | None:
         """What is wrong with a stream or a consumer, or None. Everything else continues to work."""
         return next(iter(self._problems.values()), None)
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether a stream or a consumer gave no answer: for example, most servers of the cluster do not run."""
+        return any(isinstance(problem, UnavailableError) for problem in self._problems.values())
 
     async def wait_connected(self) -> None:
         """Waits until a server is connected, without a time limit."""
@@ -244,6 +278,10 @@ class Bus:
         """One call of the JetStream API, within `CALL_SECONDS`, for the modules of this package."""
         return await self._checked(self.link.api(verb, body, seconds=CALL_SECONDS))
 
+    def check_streams(self) -> None:
+        """Lets the streams be checked again soon, and created if they are missing."""
+        self._recheck.set()
+
     def report(self, what: str, problem: BusError | None) -> None:
         """Sets or clears the problem of one stream or consumer, for the modules of this package."""
         if problem is None:
@@ -313,7 +351,7 @@ class Bus:
         loop = asyncio.get_running_loop()
         while not self._closing:
             try:
-                link = await self._open()
+                link, self._next = self._next or await self._open(), None
                 started = loop.time()
                 await self._use(link)
                 if loop.time() - started < STABLE_SECONDS:
@@ -325,12 +363,17 @@ class Bus:
 
     async def _use(self, link: Link) -> None:
         """Offers the connection to callers until it is lost."""
+        following = asyncio.create_task(self._follow_files(link)) if self._access.has_files else None
         try:
             if not self._closing:
                 await self._serve(link)
             if self._connected.is_set():
-                log.warning("bus_disconnected", connection=self.name, bus=self.address)
+                self._last_error = link.why_lost
+                log.warning("bus_disconnected", connection=self.name, bus=self.address, error=link.why_lost)
         finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.wait([following])
             self._link = None
             self._connected.clear()
             await link.close(CLOSE_SECONDS)
@@ -340,13 +383,52 @@ class Bus:
         failures = 0
         while True:
             try:
-                return await Link.open(self._servers, name=self.name, inbox_prefix=self._inbox_prefix)
-            except UnavailableError as error:
+                return await self._open_with(await asyncio.to_thread(self._access.load))
+            except (AccessError, UnavailableError) as error:
                 self._last_error = str(error)
                 if not failures:
                     log.warning("bus_unreachable", connection=self.name, bus=self.address, error=str(error))
             failures += 1
             await asyncio.sleep(RETRY.after(failures))
+
+    async def _open_with(self, loaded: Loaded) -> Link:
+        """A connection. Raises UnavailableError with what the server refused."""
+        inbox = f"{INBOX}.{_token(loaded.name)}" if loaded.name else f"{INBOX}_{self._consumer_prefix}"
+        try:
+            return await Link.open(self._servers, name=self.name, inbox_prefix=inbox, loaded=loaded)
+        except UnavailableError as error:
+            has_user = any("@" in server for server in self._servers)
+            raise UnavailableError(refusal(error, loaded, self._access, address_has_user=has_user)) from error
+
+    async def _follow_files(self, link: Link) -> None:
+        """Ends the connection when the files have changed, and a new one with them is open.
+
+        The server reads credentials only when a connection begins. While the new ones are invalid or refused, the
+        connection stays.
+        """
+        settled, refused, reported = link.loaded.contents, None, ""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            try:
+                contents = await asyncio.to_thread(self._access.read)
+                if contents != settled:  # a file may still be being written: contents count once read twice
+                    settled = contents
+                elif contents not in (link.loaded.contents, refused):
+                    refused = contents
+                    self._next = await self._open_with(await asyncio.to_thread(self._access.load))
+                    log.info("bus_credentials_renewed", connection=self.name, bus=self.address)
+                    await link.close(CLOSE_SECONDS)
+                    return
+            except (AccessError, UnavailableError) as error:
+                if str(error) != reported:
+                    reported = str(error)
+                    log.error(  # noqa: TRY400 - no traceback: it is no bug
+                        "bus_credentials_refused",
+                        connection=self.name,
+                        bus=self.address,
+                        error=reported,
+                        in_force="the last accepted ones",
+                    )
 
     async def _serve(self, link: Link) -> None:
         """Creates missing streams, and again when needed, until the link is lost."""
@@ -363,13 +445,35 @@ class Bus:
                 self.max_value_bytes = link.max_payload
                 self._connected.set()
                 log.info("bus_connected", connection=self.name, bus=self.address)
-            if isinstance(state.problem, UnavailableError):
+            if isinstance(state.problem, NoMajorityError):
+                failures, pause = 0, MAJORITY_SECONDS
+            elif isinstance(state.problem, UnavailableError):
                 failures += 1
-                pause: float | None = RETRY.after(failures)
-            else:
+                pause = KEEPER_SECONDS if link.may_create is False else RETRY.after(failures)
+            elif state.problem is not None:
+                failures, pause = 0, RECHECK_SECONDS
+            elif link.server.cluster and self._streams:
                 failures = 0
-                pause = RECHECK_SECONDS if state.problem is not None else None
+                await self._look(link)
+                continue
+            else:
+                failures, pause = 0, None
             await _either(link.lost, self._recheck, seconds=pause)
+
+    async def _look(self, link: Link) -> None:
+        """Asks for one stream after the other, until one has no majority, a check is wanted, or the link is lost."""
+        for of in itertools.cycle(self._streams):
+            await _either(link.lost, self._recheck, seconds=LOOK_SECONDS)
+            if link.lost.is_set() or self._recheck.is_set():
+                return
+            with suppress(RefusedError, UnavailableError):  # the latter demands a check
+                if not has_majority(await self._checked(link.api(f"STREAM.INFO.{of.stream}", seconds=CALL_SECONDS))):
+                    return
+
+
+def _token(name: str) -> str:
+    """A name as one token of a subject."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 async def _either(first: asyncio.Event, second: asyncio.Event, *, seconds: float | None) -> None:

@@ -20,6 +20,10 @@ class NobodyListensError(UnavailableError):
     """No stream has the subject, or the server has no JetStream."""
 
 
+class NoMajorityError(UnavailableError):
+    """Most servers with copies of a stream do not run: the stream accepts nothing until they do."""
+
+
 class ConflictError(BusError):
     """The key was written since the read: read again (server codes 10071 and 10164: facts.md n7)."""
 
@@ -32,12 +36,20 @@ class RefusedError(BusError):
     """The server refuses the call, and will again: a full store, a message too large, a missing permission."""
 
 
+class ForbiddenError(RefusedError):
+    """The user has no permission for the subject; nothing was stored."""
+
+
 class FullError(RefusedError):
     """The store, or the stream's own limit, is full."""
 
 
 class MisconfiguredError(BusError):
     """A stream or consumer differs from what this version needs; TAS does not change it."""
+
+
+class AccessError(BusError):
+    """A file of credentials cannot be used; the message names it, and what it must be. It never has a secret."""
 
 
 CONSUMER_NOT_FOUND = 10014

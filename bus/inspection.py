@@ -5,18 +5,21 @@ import time
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from bus.buckets import ALL, BREAKERS, DEAD_LETTERS, EVENTS, VERDICT_LOG, Bucket, Stream, differences
+from bus.buckets import AGENTS, ALL, BREAKERS, DEAD_LETTERS, EVENTS, OUTCOMES, VERDICT_LOG, Bucket, Stream, differences
 from bus.connection import Bus
 from bus.errors import STREAM_NOT_FOUND, NobodyListensError, UnavailableError
 from bus.server import MINIMUM_VERSION
+from bus.streams import copies, has_leader, has_majority, late_copies
 from tas.diagnosis.bus import BusFacts, WrongStream
 from tas.diagnosis.clocks import Offset
 from tas.diagnosis.finding import Missing
 
 LOST = {
+    AGENTS.stream: "what agents have learned",
     BREAKERS.stream: "a pause, and which breakers have tripped,",
     DEAD_LETTERS.stream: "the events that a subscription gave up",
     EVENTS.stream: "the events of seven days",
+    OUTCOMES.stream: "what became of pods in seven days",
     VERDICT_LOG.stream: "the verdicts of a day",
 }
 """What no worker can build again, by stream."""
@@ -63,7 +66,7 @@ async def inspect(bus: Bus) -> tuple[BusFacts, Offset | Missing]:
         version=server.version,
         needed=MINIMUM_VERSION,
         cluster=server.cluster,
-        copies={of.stream: _copies(answer) for of, answer in known.items()},
+        copies={of.stream: copies(answer) for of, answer in known.items()},
         wrong=[
             WrongStream(of.stream, different, LOST.get(of.stream, ""))
             for of, answer in known.items()
@@ -94,37 +97,9 @@ async def _told(bus: Bus, of: Stream | Bucket, attempts: int) -> _Told:
             if attempts <= 0 or error.code is not None:
                 return _Told({}, Missing(str(error)), error)
         else:
-            if attempts <= 0 or _has_leader(answer):
+            if attempts <= 0 or has_leader(answer):
                 return _Told(answer, _offset(answer, asked, time.time()), None)
             await asyncio.sleep(ELECTION_SECONDS)
-
-
-def _has_leader(answer: dict[str, Any]) -> bool:
-    return bool(_cluster(answer).get("leader"))
-
-
-def _cluster(answer: dict[str, Any]) -> dict[str, Any]:
-    cluster = answer.get("cluster")
-    return cluster if isinstance(cluster, dict) else {}
-
-
-def _copies(answer: dict[str, Any]) -> int:
-    copies = answer["config"].get("num_replicas")
-    return copies if isinstance(copies, int) else 1
-
-
-def has_majority(answer: dict[str, Any]) -> bool:
-    """Whether a stream in a cluster has a leader that most copies follow.
-
-    For some seconds a server that has lost all others still calls itself the leader.
-    """
-    return _has_leader(answer) and 2 * len(late_copies(answer)) <= _copies(answer)
-
-
-def late_copies(answer: dict[str, Any]) -> list[str]:
-    """The servers whose copy of a stream is offline or behind."""
-    replicas = _cluster(answer).get("replicas") or ()
-    return [str(each.get("name")) for each in replicas if each.get("offline") or not each.get("current")]
 
 
 def _offset(answer: dict[str, Any], asked: float, answered: float) -> Offset | Missing:

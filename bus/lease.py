@@ -35,6 +35,10 @@ CHECKS_PER_TTL = 4
 """How often a standby checks the lease within its TTL; at least once a second."""
 
 
+ABANDONED_TTLS = 2
+"""After so many TTLs without a renewal a lease is free: only a key without a TTL is still there then."""
+
+
 def process_identity() -> str:
     """The name of this process in leases and source reports: host and process id."""
     return f"{socket.gethostname()}-{os.getpid()}"
@@ -84,10 +88,15 @@ class Lease:
             await self._release()
 
     async def _acquire(self) -> None:
+        clock = asyncio.get_running_loop().time
+        seen, since = -1, clock()
         while True:
             try:
                 entry = await LEASE_RECORDS.get(self._bus, self._key)
-                if not entry.present or self._is_ours(entry):
+                if entry.revision != seen:
+                    seen, since = entry.revision, clock()
+                is_abandoned = clock() - since > self._ttl * ABANDONED_TTLS
+                if not entry.present or is_abandoned or self._is_ours(entry):
                     # An expired lease leaves a tombstone: then the write must expect the tombstone's revision.
                     self._revision = entry.revision
                     await self._write()

@@ -4,6 +4,8 @@ So no pending write and no subscription of an old connection reaches a server la
 """
 
 import asyncio
+import re
+import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -12,7 +14,9 @@ import msgspec
 import structlog
 
 from bus.client import Client, Msg, Subscription, errors
-from bus.errors import BusError, NobodyListensError, RefusedError, UnavailableError, jetstream_error
+from bus.errors import BusError, ForbiddenError, NobodyListensError, RefusedError, UnavailableError, jetstream_error
+from bus.rights.access import Loaded
+from tas.values.throttle import Throttle
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +41,12 @@ MAX_PENDING_BYTES = 1 << 20
 
 _ACKNOWLEDGED = "$JS.ACK."
 
+REPORT_SECONDS = 60.0
+"""How often the log names the same missing permission."""
+
+_VIOLATION = re.compile(r'for (publish|subscription) to "([^"]*)"')
+"""The server's text of a missing permission, which nats-py puts into lower case."""
+
 NO_RESPONDERS = "503"
 """The server's status for a request to a subject without subscribers."""
 
@@ -52,6 +62,16 @@ class _OneLife(Client):
         super().__init__()
         self._on_lost = on_lost
         self._on_forbidden = on_forbidden
+        self.needs_tls = self.has_certificate = False
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:  # noqa: FBT001, FBT002 - of nats-py
+        """Refuses a server without TLS before anything is sent to it: nats-py would send the credentials in clear."""
+        scheme = "" if self._current_server is None else self._current_server.uri.scheme
+        if initial_connection and (self.needs_tls or scheme == "tls") and not info.get("tls_required"):
+            raise errors.Error("the server offers no TLS, which this process demands: nothing was sent to it")
+        if initial_connection and info.get("tls_verify") and not self.has_certificate:
+            raise errors.Error("the server demands a certificate of its clients, and none is given")
+        await super()._process_info(info, initial_connection)
 
     async def _process_op_err(self, e: Exception) -> None:
         self._on_lost(e)
@@ -133,21 +153,36 @@ _publish_answer = msgspec.json.Decoder(_PublishAnswer)
 
 
 class Link:
-    """An open connection. Every call ends within its time limit, and at once when the link is lost."""
+    """An open connection. Every call ends within its time limit, and at once when the link is lost.
 
-    def __init__(self, inbox: str) -> None:
+    Attributes:
+        may_create: Whether this user may create streams; None: not tried yet. One that may not does not try again.
+        creating: Held during the first attempt.
+    """
+
+    def __init__(self, inbox: str, loaded: Loaded) -> None:
         self.lost = asyncio.Event()
+        self.why_lost = ""
         self.inbox = inbox
+        self.loaded = loaded
         self._client = _OneLife(self._lose, self._forbid)
+        self.may_create: bool | None = None
+        self.creating = asyncio.Lock()
+        self._forbidden_inbox = False
+        self._reports = Throttle(seconds=REPORT_SECONDS)
         # By token: the subject of the request, and the future of the answer or error.
         self._replies: dict[str, tuple[str, asyncio.Future[Msg | BusError]]] = {}
         self._count = 0
 
     @classmethod
-    async def open(cls, servers: Sequence[str], *, name: str, inbox_prefix: str) -> "Link":
-        """Connects to one of `servers`. Raises UnavailableError within `CONNECT_SECONDS`."""
-        link = cls("")
+    async def open(cls, servers: Sequence[str], *, name: str, inbox_prefix: str, loaded: Loaded) -> "Link":
+        """Connects to one of `servers`. Raises UnavailableError within `CONNECT_SECONDS`.
+
+        `loaded`: what this process shows to the server. RefusedError if the user may not subscribe to its own inbox.
+        """
+        link = cls("", loaded)
         client = link._client
+        client.needs_tls, client.has_certificate = loaded.needs_tls, loaded.has_certificate
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await client.connect(
@@ -162,12 +197,21 @@ class Link:
                     ping_interval=PING_SECONDS,
                     max_outstanding_pings=UNANSWERED_PINGS,
                     inbox_prefix=inbox_prefix,
+                    **loaded.options,
                 )
                 link.inbox = client.new_inbox()
                 await link.subscribe(f"{link.inbox}.reply.*", link._on_reply)
+                # Without its inbox every call would time out, and would not say why. nats-py sends a ping ahead of
+                # what is pending, so only the second one follows the subscription.
+                await client.flush()
+                await client.flush()
+                link._check_inbox(inbox_prefix)
         except (OSError, TimeoutError, errors.Error) as error:
             await client.drop()
-            raise UnavailableError(f"no connection: {error or type(error).__name__}") from error
+            # A refused certificate ends the connection after the handshake, often without a word.
+            was_shown = client._server_info.get("tls_verify") and type(error) is not ssl.SSLCertVerificationError
+            after = " after it got a certificate" if was_shown and isinstance(error, OSError) else ""
+            raise UnavailableError(f"no connection: {error or type(error).__name__}{after}") from error
         except BaseException:
             await client.drop()
             raise
@@ -341,6 +385,10 @@ class Link:
             self._lose(errors.ConnectionClosedError())
         await self._client.drop()
 
+    def _check_inbox(self, prefix: str) -> None:
+        if self._forbidden_inbox:
+            raise errors.Error(f"{self.who} may not subscribe to {prefix}.>, and gets no answer without this inbox")
+
     async def _on_closed(self) -> None:
         """The client has closed itself: so a link also ends if nats-py no longer calls the methods of `_OneLife`."""
         self._lose(errors.ConnectionClosedError())
@@ -348,18 +396,32 @@ class Link:
     def _lose(self, error: Exception) -> None:
         if self.lost.is_set():
             return
-        log.debug("bus_link_lost", error=str(error) or type(error).__name__)
+        self.why_lost = str(error) or type(error).__name__
+        log.debug("bus_link_lost", error=self.why_lost)
         self.lost.set()
         for subject, reply in self._replies.values():
             if not reply.done():
                 reply.set_result(UnavailableError(f"{subject}: the connection was lost"))
 
+    @property
+    def who(self) -> str:
+        """The user, for messages."""
+        return self.loaded.user or "this user"
+
     def _forbid(self, violation: str) -> None:
         """Fails the requests that the server rejected; its text is `… for publish to "<subject>"`."""
-        log.warning("bus_permission_missing", error=violation)
-        for subject, reply in self._replies.values():
-            if f'publish to "{subject.lower()}"' in violation and not reply.done():
-                reply.set_result(RefusedError(f"{subject}: the permission to publish to this subject is missing"))
+        found = _VIOLATION.search(violation)
+        verb, subject = (found[1], found[2]) if found else ("", "")
+        if self._reports.admit((verb, tuple(subject.split(".")[:5])), asyncio.get_running_loop().time()) is not None:
+            log.warning("bus_permission_missing", user=self.who, subject=subject or None, error=violation)
+        if verb == "subscription":
+            self._forbidden_inbox = self._forbidden_inbox or subject.startswith(self.inbox.lower())
+            return
+        for wanted, reply in self._replies.values():
+            if wanted.lower() == subject and not reply.done():
+                reply.set_result(
+                    ForbiddenError(f"{wanted}: {self.who} may not publish to this subject: give it this permission")
+                )
 
     def _expect(self, subject: str) -> tuple[str, "asyncio.Future[Msg | BusError]"]:
         """Registers a request to `subject`; returns its token and the future of the answer."""

@@ -4,8 +4,10 @@ import asyncio
 import fcntl
 import os
 import re
+import secrets
 import shutil
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -55,6 +57,9 @@ jetstream {{
 }}
 """
 
+_DEMAND = 'authorization {{ token: "{token}" }}\n'
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
+
 
 class _Ports(msgspec.Struct):
     """The file in which a server reports its ports."""
@@ -95,15 +100,20 @@ class EmbeddedServer:
         *,
         port: int = 0,
         store_bytes: int = STORE_BYTES,
+        token: Path | None = None,
     ) -> AsyncIterator["EmbeddedServer"]:
         """Starts a server on 127.0.0.1 (`port` 0: any free port), and ends it on exit.
 
         All its files, with configuration and log, are in the folder `store`. `store_bytes` is JetStream's limit.
+        `token` is a file with the token that clients must show, created with a random one if it is missing; None:
+        every user of the machine may connect.
         Raises UnavailableError with the end of its log, if the server does not start within `START_SECONDS`. Raises
-        MisconfiguredError without a nats-server of at least 2.12.3, or if `store` cannot be written or is in use.
+        MisconfiguredError without a nats-server of at least 2.12.3, or if `store` cannot be written or is in use, or
+        if other users can read `token`.
         """
         binary = await find_binary()
         store = _prepare(store)
+        demanded = "" if token is None else _DEMAND.format(token=_ensure_token(token))
         lock = await _lock(store)
         try:
             process = await _spawn(
@@ -115,7 +125,8 @@ class EmbeddedServer:
                     store=msgspec.json.encode(str(store)).decode(),
                     store_bytes=store_bytes,
                     memory_bytes=MEMORY_STORE_BYTES,
-                ),
+                )
+                + demanded,
             )
         finally:
             os.close(lock)  # the server's own copy keeps the lock
@@ -195,8 +206,36 @@ def _configure(store: Path, config: str) -> Path:
     for leftover in store.glob("*.ports"):
         leftover.unlink(missing_ok=True)
     path = store / "nats-server.conf"
-    path.write_text(config)
+    path.unlink(missing_ok=True)  # an earlier one may be readable by others
+    _write_private(path, config)
     return path
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A new file that only its owner can read. Raises OSError, also if it exists."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _ensure_token(path: Path) -> str:
+    """The token in a file of this user, created if missing. Raises MisconfiguredError, which never has the token."""
+    try:
+        with suppress(FileExistsError):
+            _write_private(path, f"{secrets.token_urlsafe(32)}\n")
+        status = path.stat()
+        text = path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise MisconfiguredError(f"the token of the bus {path}: {error.strerror}") from error
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
+        raise MisconfiguredError(
+            f"the token of the bus {path}: mode is {mode:o}, must be 600: delete the file to get a new token"
+        )
+    if not _TOKEN.fullmatch(text):
+        raise MisconfiguredError(
+            f"the token of the bus {path}: must be 16 to 128 letters, digits, - and _: delete the file to get a new one"
+        )
+    return text
 
 
 async def _spawn(binary: Path, store: Path, lock: int, config: str) -> asyncio.subprocess.Process:

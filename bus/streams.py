@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -15,7 +15,9 @@ from bus.errors import (
     STREAM_EXISTS_OTHERWISE,
     STREAM_NOT_FOUND,
     BusError,
+    ForbiddenError,
     MisconfiguredError,
+    NoMajorityError,
     RefusedError,
     UnavailableError,
 )
@@ -28,8 +30,8 @@ log = structlog.get_logger(__name__)
 class StreamsState:
     """The result of a check of the streams.
 
-    `usable` is true if at least one stream exists. `problem` is an UnavailableError if a retry may help, and a
-    MisconfiguredError if somebody has to change a stream.
+    `usable` is true if a server has answered about at least one stream. `problem` is an UnavailableError if a retry may
+    help, and a MisconfiguredError if somebody has to change a stream.
     """
 
     usable: bool
@@ -43,6 +45,7 @@ async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: in
     """
     wrong: list[str] = []
     unknown: list[UnavailableError] = []
+    stuck: list[str] = []
     # Sources before their copies: the server retries a missing source only after some seconds.
     ordered = sorted(streams, key=_copies)
     found: list[dict[str, Any] | BaseException] = []
@@ -54,14 +57,19 @@ async def ensure(link: Link, streams: Sequence[Stream | Bucket], *, replicas: in
         if isinstance(outcome, UnavailableError):
             unknown.append(outcome)
         elif isinstance(outcome, RefusedError):
-            wrong.append(f"{of.stream} cannot be created: {outcome}")
+            wrong.append(f"{of.stream} cannot be read or created: {outcome}")
         elif isinstance(outcome, BaseException):
             raise outcome
         else:
-            wrong += (f"{of.stream}: {what}" for what in differences(of, outcome, replicas=replicas))
+            if link.server.cluster and not has_majority(outcome):
+                stuck.append(of.stream)
+            wrong += (f"{of.stream}: {what}" for what in differences(of, outcome["config"], replicas=replicas))
     problem: BusError | None = None
     if unknown:
         problem = unknown[0]
+    elif stuck:
+        others = f" and {len(stuck) - 1} other streams" if len(stuck) > 1 else ""
+        problem = NoMajorityError(f"most servers with copies of {stuck[0]}{others} do not run, or follow no leader")
     elif wrong:
         problem = MisconfiguredError("; ".join(wrong))
     return StreamsState(usable=len(unknown) < len(streams) or not streams, problem=problem)
@@ -72,7 +80,7 @@ def _copies(of: Stream | Bucket) -> bool:
 
 
 async def _ensured(link: Link, of: Stream | Bucket, *, replicas: int, seconds: float) -> dict[str, Any]:
-    """The configuration of the stream, which is created if missing. Raises BusError."""
+    """What a server says about the stream, which is created if missing. Raises BusError."""
     for _ in range(3):  # another process may create or delete the stream between the two requests
         try:
             answer = await link.api(f"STREAM.INFO.{of.stream}", seconds=seconds)
@@ -80,24 +88,68 @@ async def _ensured(link: Link, of: Stream | Bucket, *, replicas: int, seconds: f
             if error.code != STREAM_NOT_FOUND:
                 raise
         else:
-            config: dict[str, Any] = answer["config"]
-            return config
-        with _ignored(STREAM_EXISTS_OTHERWISE):
-            first_sequence = time.time_ns() // 1000
-            await link.api(
-                f"STREAM.CREATE.{of.stream}",
-                configuration(of, first_sequence=first_sequence, replicas=replicas),
-                seconds=seconds,
-            )
-            log.info("bus_stream_created", stream=of.stream, first_sequence=first_sequence)
+            return answer
+        async with _one_attempt(link):
+            await _create(link, of, replicas=replicas, seconds=seconds)
     raise UnavailableError(f"{of.stream} was created and deleted by others several times")
 
 
-@contextmanager
-def _ignored(code: int) -> Iterator[None]:
-    """Ignores a BusError with this `err_code` in the body."""
-    try:
+@asynccontextmanager
+async def _one_attempt(link: Link) -> AsyncIterator[None]:
+    """Until it is known whether this user may create streams, only one attempt at a time: each refusal is logged."""
+    if link.may_create is None:
+        async with link.creating:
+            yield
+    else:
         yield
+
+
+async def _create(link: Link, of: Stream | Bucket, *, replicas: int, seconds: float) -> None:
+    """Creates a stream, unless somebody else has just done so. Raises BusError."""
+    if link.may_create is False:
+        raise UnavailableError(f"{of.stream} is missing, and {link.who} may not create it: tas run keeper does")
+    first_sequence = time.time_ns() // 1000
+    try:
+        await link.api(
+            f"STREAM.CREATE.{of.stream}",
+            configuration(of, first_sequence=first_sequence, replicas=replicas),
+            seconds=seconds,
+        )
+        log.info("bus_stream_created", stream=of.stream, first_sequence=first_sequence)
+        link.may_create = True
+    except ForbiddenError:
+        link.may_create = False
     except BusError as error:
-        if error.code != code:
+        if error.code != STREAM_EXISTS_OTHERWISE:
             raise
+
+
+def has_leader(answer: dict[str, Any]) -> bool:
+    """Whether the server that answered knows a leader of the stream."""
+    return bool(_cluster(answer).get("leader"))
+
+
+def _cluster(answer: dict[str, Any]) -> dict[str, Any]:
+    cluster = answer.get("cluster")
+    return cluster if isinstance(cluster, dict) else {}
+
+
+def copies(answer: dict[str, Any]) -> int:
+    """How many copies a stream has by its configuration."""
+    wanted = answer["config"].get("num_replicas")
+    return wanted if isinstance(wanted, int) else 1
+
+
+def has_majority(answer: dict[str, Any]) -> bool:
+    """Whether a stream in a cluster has a leader that most copies follow.
+
+    For some seconds a server that has lost all others still calls itself the leader. Later it answers as before, and
+    names none.
+    """
+    return has_leader(answer) and 2 * len(late_copies(answer)) <= copies(answer)
+
+
+def late_copies(answer: dict[str, Any]) -> list[str]:
+    """The servers whose copy of a stream is offline or behind."""
+    replicas = _cluster(answer).get("replicas") or ()
+    return [str(each.get("name")) for each in replicas if each.get("offline") or not each.get("current")]

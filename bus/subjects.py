@@ -4,19 +4,23 @@ Names of nodes and policies contain dots, but a dot separates tokens in a subjec
 becomes `_` and back: `ip-10-0-0-1.ec2.internal` is the token `ip-10-0-0-1_ec2_internal`.
 """
 
-from typing import Literal, cast, get_args
+import re
+from typing import Literal, NamedTuple, cast, get_args
 
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
 from tas.events.data import ALL_POLICIES, BreakerReset, BreakerTripped, Data
 from tas.events.selection import Selection
 from tas.policy.policy import PolicyKey
-from tas.values.names import is_dns_label, is_source_name, is_subdomain
+from tas.values.names import is_dns_label, is_metric_name, is_source_name, is_subdomain
 from tas.verdict.brake import ALL
+from tas.windows.series import Family, SeriesKey
 
 SAMPLES = "tas.samples"
 EVENTS = "tas.events"
+OUTCOMES = "tas.outcomes"
 _MARKS = ".marks"
+_SECONDS = re.compile(r"[1-9][0-9]{1,4}")
 
 NodeKind = Literal["metrics", "facts", "inventory", "allocation"]
 """The kind of a key of NODES: the node's newest samples, its uid and labels, its GPU cards, or its requests."""
@@ -51,6 +55,11 @@ def parse_samples_subject(subject: str) -> tuple[str, str]:
     if not is_source_name(source):
         raise InvalidInputError("sample", "subject", subject, "its source must be of a-z, 0-9 and -, at most 63")
     return node, source
+
+
+def outcomes_subject(node: str) -> str:
+    """The subject of what becomes of the pods of a node."""
+    return f"{OUTCOMES}.{token(node)}"
 
 
 def event_subject(data: Data) -> str:
@@ -131,6 +140,36 @@ def hold_key(node: str) -> str:
 def parse_hold_key(key: str) -> str:
     """The node that a key of HOLDS names. Raises InvalidInputError."""
     return _parse_name("HOLDS", "node", key)
+
+
+def parse_agent_key(key: str) -> str:
+    """The agent that a key of AGENTS names. Raises InvalidInputError."""
+    if not is_dns_label(key):
+        raise InvalidInputError("entry of AGENTS", "key", key, "must be <agent>")
+    return key
+
+
+class WindowKey(NamedTuple):
+    """A series of a node, from which statistics of windows are computed."""
+
+    node: str
+    series: SeriesKey
+
+
+def window_key(key: WindowKey) -> str:
+    """The key of a series in WINDOWS: a metric's name may contain `:`, which becomes `=`."""
+    series = key.series
+    return f"{token(key.node)}.{series.metric.replace(':', '=')}.{series.seconds:.0f}.{series.family.value}"
+
+
+def parse_window_key(key: str) -> WindowKey:
+    """The series that a key of WINDOWS names. Raises InvalidInputError."""
+    match key.split("."):
+        case [node_token, metric_token, seconds, family]:
+            node, metric = name(node_token), metric_token.replace("=", ":")
+            if is_subdomain(node) and is_metric_name(metric) and _SECONDS.fullmatch(seconds) and family in set(Family):
+                return WindowKey(node, SeriesKey(metric, float(seconds), Family(family)))
+    raise InvalidInputError("entry of WINDOWS", "key", key, "must be <node>.<metric>.<seconds>.<family>")
 
 
 def policy_key(key: PolicyKey) -> str:

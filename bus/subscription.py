@@ -22,6 +22,7 @@ from bus.dead_letters import DeadLetter, publish_dead_letter
 from bus.errors import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, BusError, RefusedError
 from bus.events import decoded
 from bus.pull import Message, Pull
+from bus.rights.access import Access
 from bus.stream_reader import Start
 from bus.subjects import selection_filters
 from tas.errors import InvalidInputError, line_of
@@ -117,6 +118,7 @@ class Subscription:
         resync: bool = False,
         attempts: int = ATTEMPTS,
         retry: Backoff = RETRY,
+        access: Access | None = None,
     ) -> None:
         """A subscription; nothing is sent before `async with`.
 
@@ -132,6 +134,7 @@ class Subscription:
                 on transitions must not get them.
             attempts: How often an event is delivered at most.
             retry: The waits between the attempts.
+            access: The files with credentials and certificates, as for `Bus.connect`.
         Raises InvalidInputError.
         """
         if not _NAME.fullmatch(name):
@@ -141,6 +144,7 @@ class Subscription:
         self.counts = Counts()
         self._selection = Selection(of=tuple(of), node=node, namespace=namespace, policy=policy_name)
         self._url = url
+        self._access = access
         self._since_seconds = since_seconds
         self._resync = resync
         self._attempts = attempts
@@ -172,7 +176,7 @@ class Subscription:
 
     async def __aenter__(self) -> Self:
         """Connects in the background: the first event waits until a server answers."""
-        connecting = Bus.connect(self._url, name=f"tas-events-{self.name}", streams=())
+        connecting = Bus.connect(self._url, name=f"tas-events-{self.name}", streams=(), access=self._access)
         self._bus = await self._stack.enter_async_context(connecting)
         keeping = asyncio.create_task(self._keep(), name=f"subscription {self.name}")
         self._stack.callback(keeping.cancel)

@@ -15,6 +15,7 @@ import msgspec
 import psutil
 import structlog
 
+from bus.rights.access import Access
 from cli.settings import DEFAULT_URL, EMBEDDED, Settings
 from workers.process.errors import StartError
 
@@ -34,11 +35,15 @@ def temporary_directory() -> str:
 
 
 class _Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """A running server; `started` distinguishes its process from a later process with the same id."""
+    """A running server; `started` distinguishes its process from a later process with the same id.
+
+    `token` is the file with the token that it demands.
+    """
 
     url: str
     pid: int
     started: float
+    token: str = ""
 
 
 def runtime_directory() -> Path:
@@ -49,11 +54,12 @@ def runtime_directory() -> Path:
 
 
 @contextmanager
-def announced(url: str, pid: int) -> Iterator[None]:
+def announced(url: str, pid: int, token: Path) -> Iterator[None]:
     """Announces the server `pid` while the body runs. A failure is logged; clients then need `--bus`."""
     path: Path | None = None
     try:
-        path = _announce(_Announcement(url=url, pid=pid, started=psutil.Process(pid).create_time()))
+        started = psutil.Process(pid).create_time()
+        path = _announce(_Announcement(url=url, pid=pid, started=started, token=str(token.absolute())))
     except (OSError, psutil.Error) as error:
         log.warning("bus_not_announced", bus=url, error=str(error))
     try:
@@ -67,11 +73,16 @@ def announced(url: str, pid: int) -> Iterator[None]:
 
 def running_bus() -> str | None:
     """The address of the embedded server that this user started last; None if none runs."""
+    running = _running()
+    return max(running, key=lambda announcement: announcement.started).url if running else None
+
+
+def _running() -> list[_Announcement]:
+    """The embedded servers of this user."""
     directory = runtime_directory()
     if not _is_private(directory):
-        return None
-    running = [announcement for path in directory.glob("bus-*.json") if (announcement := _read(path)) is not None]
-    return max(running, key=lambda announcement: announcement.started).url if running else None
+        return []
+    return [announcement for path in directory.glob("bus-*.json") if (announcement := _read(path)) is not None]
 
 
 def _announce(announcement: _Announcement) -> Path:
@@ -122,3 +133,22 @@ def bus_url(settings: Settings) -> str:
             "this user runs no embedded bus: start one (tas run all, tas run bus), or give its address with --bus"
         )
     return found or DEFAULT_URL
+
+
+def bus_access(settings: Settings, url: str) -> Access:
+    """The files that a process shows to the bus at `url`, and by which it recognizes the bus.
+
+    To an embedded server of this user a process shows its token, also if the server starts later.
+    """
+
+    def find_token() -> Path | None:
+        return next((Path(each.token) for each in _running() if each.url == url and each.token), None)
+
+    return Access(
+        credentials=settings.bus_credentials,
+        token=settings.bus_token,
+        cacert=settings.bus_cacert,
+        cert=settings.bus_cert,
+        key=settings.bus_key,
+        find_token=find_token,
+    )

@@ -124,6 +124,7 @@ RUN = (
     "run extender",
     "run gpu",
     "run inventory",
+    "run keeper",
     "run labels",
     "run machine",
     "run marks",
@@ -132,6 +133,7 @@ RUN = (
     "run policies",
     "run resources",
     "run watch",
+    "run windows",
 )
 """The commands that run workers, besides `up`."""
 
@@ -153,6 +155,7 @@ _USES_KUBERNETES = (
 )
 _OFFERS_RESOURCE = ("run all", "run resources")
 _RUNS_COLLECT = ("run all", "run collect")
+_WANTS_METRICS = (*_RUNS_COLLECT, "run windows")
 _RUNS_NOTIFY = ("run all", "run notify")
 _RUNS_EXTENDER = ("run all", "run extender", "up")
 _RUNS_GPU = ("run gpu",)
@@ -167,6 +170,9 @@ _LABELS = ("run all", "run labels")
 _PROCESSES = (*RUN, "up")
 _LOGS = ("demo", *_PROCESSES)
 _CONNECTS = tuple(command for command in _PROCESSES if command != "run bus")
+
+_SHOWS_CREDENTIALS = tuple(sorted((*_CONNECTS, *_QUERIES, "bus check", "demo")))
+_NAMES_BUS = tuple(sorted((*_SHOWS_CREDENTIALS, "bus url")))
 
 
 def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
@@ -332,7 +338,7 @@ class Settings:
         form=f"{EMBEDDED}|nats://HOST:PORT",
         help="The addresses of the servers of one NATS cluster, separated by commas. With `embedded`, `run all` "
         "and `up` start a server; the other commands use the embedded server that this user already runs.",
-        commands=tuple(sorted((*_CONNECTS, *_QUERIES, "demo"))),
+        commands=_NAMES_BUS,
         parse=_bus,
         default_text=f"the embedded server that this user runs, else {DEFAULT_URL}",
         default_of={"run all": EMBEDDED, "up": EMBEDDED},
@@ -352,6 +358,50 @@ class Settings:
         commands=_STARTS_BUS,
         parse=_port,
         default_text=f"{EMBEDDED_PORT}, or any free port if that is in use",
+    )
+    bus_credentials: Path | None = _setting(
+        group="The bus",
+        form="FILE",
+        help="The credentials of this process on the bus (.creds): the JWT and the key of its user. These files of the "
+        "bus are read again when they change.",
+        commands=_SHOWS_CREDENTIALS,
+        parse=Path,
+        default_text="none",
+    )
+    bus_token: Path | None = _setting(
+        group="The bus",
+        form="FILE",
+        help="The token that the bus demands, in one line. The embedded server of this user gets its token without "
+        "this.",
+        commands=_NAMES_BUS,
+        parse=Path,
+        default_text="none",
+    )
+    bus_cacert: Path | None = _setting(
+        group="The bus",
+        form="FILE",
+        help="The CA certificates in PEM, one of which has signed the certificate of the bus. With it a bus without "
+        "TLS is refused.",
+        commands=_SHOWS_CREDENTIALS,
+        parse=Path,
+        default_text="those of the system",
+    )
+    bus_cert: Path | None = _setting(
+        group="The bus",
+        form="FILE",
+        help="The certificate in PEM that this process shows to the bus, followed by the certificates of its issuers. "
+        "Give --bus-cert and --bus-key, or none.",
+        commands=_SHOWS_CREDENTIALS,
+        parse=Path,
+        default_text="none",
+    )
+    bus_key: Path | None = _setting(
+        group="The bus",
+        form="FILE",
+        help="The private key of --bus-cert in PEM, not encrypted.",
+        commands=_SHOWS_CREDENTIALS,
+        parse=Path,
+        default_text="none",
     )
     replicas: int = _setting(
         group="The bus",
@@ -468,8 +518,9 @@ class Settings:
     metrics: tuple[str, ...] | None = _setting(
         group="Sources",
         form="METRIC,...",
-        help="Metrics that are collected although no policy uses them, for agents, extensions and subscribers.",
-        commands=_RUNS_COLLECT,
+        help="Metrics that are collected although no policy uses them, for agents, extensions and subscribers. "
+        "Also statistics of windows, such as `cpu:p95:5m`: give the same list to `collect` and `windows`.",
+        commands=_WANTS_METRICS,
         parse=_names,
         default_text="none",
     )
@@ -541,7 +592,9 @@ class Settings:
         form="DURATION",
         help="How old a sample may be before its value is unknown, for policies without `staleAfter`; at most 1h.",
         commands=tuple(
-            sorted((*_RUNS_EXTENDER, *_RUNS_AGENTS, *_EVALUATES, "doctor", "explain", "run collect", "top", "trace"))
+            sorted(
+                (*_RUNS_EXTENDER, *_RUNS_AGENTS, *_EVALUATES, *_WANTS_METRICS[1:], "doctor", "explain", "top", "trace")
+            )
         ),
         parse=_duration(most=MAX_SAMPLE_AGE),
         default=f"{DEFAULT_STALE_AFTER / 60:g}m",
@@ -742,7 +795,7 @@ class Settings:
         group="GPU cards",
         form="on|off",
         help="Whether the GPU cards of nodes, and who has them, are stored on the bus. `off`: where only "
-        "`--allocations` or `--annotations` is needed.",
+        "`--allocations`, `--outcomes` or `--annotations` is needed.",
         commands=("run inventory",),
         parse=_switch,
         default="on",
@@ -751,6 +804,15 @@ class Settings:
         group="Agents",
         form="on|off",
         help="Whether the requests and limits of the pods on each node are stored on the bus, for agents.",
+        commands=("run inventory",),
+        parse=_switch,
+        default="off",
+    )
+    outcomes: bool = _setting(
+        group="Agents",
+        form="on|off",
+        help="Whether it is stored on the bus where pods are placed and how their containers end, for agents that "
+        "learn.",
         commands=("run inventory",),
         parse=_switch,
         default="off",
@@ -833,6 +895,8 @@ class Settings:
             "run evictions": "127.0.0.1:9019",
             "run notify": "127.0.0.1:9014",
             "run marks": "127.0.0.1:9015",
+            "run keeper": "127.0.0.1:9016",
+            "run windows": "127.0.0.1:9021",
         },
     )
     log_format: LogFormat = _setting(
@@ -912,8 +976,7 @@ def _combined_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mist
     listen, health = values["listen"], values["health_listen"]
     if command in _LISTENS and listen is not None and listen == health and listen.port != 0:
         yield Mistake(_label("health_listen"), str(health), f"must not be the extender's address ({flag('listen')})")
-    if command in _SERVES_HTTPS:
-        yield from _tls_mistakes(values)
+    yield from _credential_mistakes(command, values)
     if command == "run resources" and values["node_resource"] == 0:
         yield Mistake(_label("node_resource"), "0", "must be at least 1")
     if command == "run all" and values["kubeconfig"] is None:
@@ -966,7 +1029,21 @@ def _tls_mistakes(values: Mapping[str, Any]) -> Iterator[Mistake]:
         yield Mistake(_label("client_names"), text, "needs HTTPS: " + ", ".join(map(flag, names)))
 
 
-_FOR_AGENTS = ("allocations", "annotations")
+_OF_BUS = ("bus_credentials", "bus_token", "bus_cacert", "bus_cert", "bus_key")
+
+
+def _credential_mistakes(command: str, values: Mapping[str, Any]) -> Iterator[Mistake]:
+    """The files of HTTPS and of the bus. The setting of another command has its default."""
+    if command in _SERVES_HTTPS:
+        yield from _tls_mistakes(values)
+    for name in _OF_BUS:
+        yield from _path_mistakes(name, values[name])
+    for name, other in (("bus_cert", "bus_key"), ("bus_key", "bus_cert")):
+        if values[name] is None and values[other] is not None:
+            yield Mistake(_label(name), "", f"must be given, since {flag(other)} is given: both or none")
+
+
+_FOR_AGENTS = ("allocations", "outcomes", "annotations")
 """What `inventory` stores besides GPU cards."""
 
 

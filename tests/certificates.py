@@ -68,12 +68,14 @@ class Authority:
         dns: Sequence[str] = ("localhost",),
         ips: Sequence[str] = ("127.0.0.1",),
         lives: dt.timedelta = dt.timedelta(days=1),
+        is_client: bool = False,
     ) -> Pair:
-        """For a server reached under these names and addresses."""
+        """For a server reached under these names and addresses; with `is_client` also as a client of its peers."""
         addresses = [x509.IPAddress(ipaddress.ip_address(ip)) for ip in ips]
         names = x509.SubjectAlternativeName([*map(x509.DNSName, dns), *addresses])
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, names, lives)
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if is_client else [])]
+        return self._issue(subject, usages, names, lives)
 
     def client(
         self,
@@ -87,17 +89,17 @@ class Authority:
         parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         subject = x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, user)])
         alternative = x509.SubjectAlternativeName(names) if names else None
-        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, alternative, lives)
+        return self._issue(subject, [ExtendedKeyUsageOID.CLIENT_AUTH], alternative, lives)
 
     def _issue(
         self,
         subject: x509.Name,
-        usage: x509.ObjectIdentifier,
+        usages: Sequence[x509.ObjectIdentifier],
         names: x509.SubjectAlternativeName | None,
         lives: dt.timedelta,
     ) -> Pair:
         key = private_key()
-        builder = self._builder(subject, key, lives).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder = self._builder(subject, key, lives).add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bus import connection
 from bus import server as embedded
-from bus.buckets import NODES
+from bus.buckets import NODES, SAMPLES
 from bus.connection import CALL_SECONDS, Bus
-from bus.errors import ConflictError, MisconfiguredError, UnavailableError
+from bus.errors import ConflictError, MisconfiguredError, NoMajorityError, UnavailableError
 from tests.e2e.processes import free_ports
 from tests.integration.bus.followers import following
 from tests.integration.bus.limits import WORK_SECONDS
@@ -32,8 +33,12 @@ class Cluster:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
 
     @property
+    def urls(self) -> list[str]:
+        return [f"nats://127.0.0.1:{port}" for port in self._ports[:3]]
+
+    @property
     def url(self) -> str:
-        return ",".join(f"nats://127.0.0.1:{port}" for port in self._ports[:3])
+        return ",".join(self.urls)
 
     async def start(self, number: int) -> None:
         store = embedded._prepare(self._store / str(number))
@@ -140,3 +145,32 @@ async def test_a_stream_with_too_few_copies_is_reported_and_used(cluster: Cluste
             await eventually(lambda: isinstance(three.problem, MisconfiguredError))
             assert "num_replicas is 1, must be 3" in str(three.problem)
             await write_eventually(three, "a")
+
+
+@pytest.mark.timeout(300)
+async def test_an_idle_connection_to_a_server_without_a_majority_says_so(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server that is left keeps its connections, and a program that asks nothing would never notice."""
+    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.2)
+    async with Bus.connect(cluster.urls[2], name="idle", streams=[NODES, SAMPLES], replicas=3) as idle:
+        await eventually(lambda: idle.connected and idle.problem is None)
+        link = idle.link
+        for number in (0, 1):
+            await cluster.kill(number)
+        await eventually(lambda: idle.unavailable)
+
+        async def names_no_leader() -> bool:
+            return not (await answered(lambda: idle.api("STREAM.INFO.SAMPLES")))["cluster"].get("leader")
+
+        await eventually(names_no_leader)  # the server answers again, as if the stream could be used
+        await eventually(lambda: isinstance(idle.problem, NoMajorityError))
+        assert idle.connected
+        assert idle.link is link
+        with pytest.raises(UnavailableError):
+            await idle.publish(SAMPLES, "tas.samples.n1.test", b"{}")
+        for number in (0, 1):
+            await cluster.start(number)
+        await eventually(lambda: idle.problem is None)
+        assert idle.link is link, "it was connected all the time"
+        await write_eventually(idle, "a")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bus import connection
 from bus.buckets import ALL, LEASES, NODES, SAMPLES, Bucket, Stream
 from bus.connection import WRITE_SECONDS, Bus
 from bus.errors import ConflictError, ExpiredError, MisconfiguredError, RefusedError, UnavailableError
@@ -168,6 +169,28 @@ async def test_connections_that_create_the_streams_at_the_same_time_use_the_same
     assert all(other == first for other in others)
 
 
+async def test_an_idle_connection_to_a_single_server_asks_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no majority that it could lose."""
+    asked: list[str] = []
+    api = Link.api
+
+    async def noted(link: Link, verb: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        asked.append(verb)
+        return await api(link, verb, *arguments, **options)
+
+    monkeypatch.setattr(Link, "api", noted)
+    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.0)
+    async with Bus.connect(server.url, name="test", streams=[NODES]) as bus:
+        await bus.wait_connected()
+        assert set(asked) == {"STREAM.INFO.KV_NODES", "STREAM.CREATE.KV_NODES"}
+        asked.clear()
+        for number in range(50):
+            await bus.put(NODES, f"a{number}", b"1", revision=0, read_at=now())
+        assert asked == []
+
+
 async def test_a_stream_with_wrong_settings_is_reported_and_left_unchanged(server: Server) -> None:
     theirs = Bucket(name="B", history=1)
     async with Bus.connect(server.url, name="theirs", streams=[theirs]) as bus:
@@ -187,7 +210,7 @@ async def test_a_stream_that_the_store_has_no_room_for_is_reported(server: Serve
     async with Bus.connect(server.url, name="test", streams=[huge, NODES]) as bus:
         await bus.wait_connected()
         assert isinstance(bus.problem, MisconfiguredError)
-        assert "HUGE cannot be created" in str(bus.problem)
+        assert "HUGE cannot be read or created" in str(bus.problem)
         await bus.put(NODES, "a", b"1", revision=0, read_at=now())
 
 

@@ -232,6 +232,30 @@ async def test_a_lease_with_an_invalid_record_is_acquired_after_its_ttl(bus: Bus
         assert lease.held
 
 
+async def test_a_lease_that_does_not_expire_is_acquired_once_nobody_renews_it(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a TTL, as what a server writes to a reply subject: no worker of this lease would ever work again."""
+    monkeypatch.setattr("bus.lease.ABANDONED_TTLS", 0.5)
+    monkeypatch.setattr("bus.lease.CHECKS_PER_TTL", 20)
+    standby = Lease(bus, "cpu", ttl_seconds=1)
+    renewed, revision = asyncio.Event(), 0
+
+    async def renew() -> None:
+        nonlocal revision
+        for _ in range(10):
+            revision = await bus.put(LEASES, "cpu", b"{}", revision=revision, read_at=time.monotonic())
+            await asyncio.sleep(0.1)
+        assert not standby.held
+        renewed.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(renew())
+        await eventually(lambda: revision > 0)
+        async with asyncio.timeout(3), standby.hold():
+            assert renewed.is_set()
+
+
 async def test_a_timeout_or_cancellation_of_the_body_is_not_changed(bus: Bus) -> None:
     with pytest.raises(TimeoutError):
         async with Lease(bus, "cpu", "first").hold():

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bus.connection import Bus
 from bus.errors import MisconfiguredError
+from bus.rights.access import Access
 from bus.server import EmbeddedServer
 from tests.integration.servers import eventually
 
@@ -33,6 +35,35 @@ async def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
         writer.close()
         await writer.wait_closed()
     assert is_gone(server.pid)
+
+
+async def test_it_lets_in_only_who_shows_the_token_of_a_file_that_others_cannot_read(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    previous = os.umask(0)
+    try:
+        async with EmbeddedServer.start(tmp_path / "store", token=token) as server:
+            first = token.read_text().strip()
+            assert len(first) > 40
+            modes = {path: path.stat().st_mode & 0o777 for path in (token, tmp_path / "store" / "nats-server.conf")}
+            assert set(modes.values()) == {0o600}, modes
+            async with Bus.connect(server.url, name="test", access=Access(token=token), streams=()) as bus:
+                await bus.wait_connected()
+            async with Bus.connect(server.url, name="test", streams=()) as bus:
+                await eventually(lambda: "demands credentials, and none are given" in bus.last_error)
+    finally:
+        os.umask(previous)
+    async with EmbeddedServer.start(tmp_path / "store", token=token):
+        assert token.read_text().strip() == first, "programs that know the token can still connect"
+    token.write_text("short")
+    with pytest.raises(MisconfiguredError, match=f"{token}: must be 16 to 128"):
+        async with EmbeddedServer.start(tmp_path / "store", token=token):
+            pass
+    token.write_text(first)
+    token.chmod(0o640)
+    with pytest.raises(MisconfiguredError, match=f"{token}: mode is 640, must be 600") as caught:
+        async with EmbeddedServer.start(tmp_path / "store", token=token):
+            pass
+    assert first not in str(caught.value)
 
 
 async def test_it_ends_also_when_it_is_paused(tmp_path: Path) -> None:

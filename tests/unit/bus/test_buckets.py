@@ -2,7 +2,22 @@
 
 import pytest
 
-from bus.buckets import ALL, LEASES, NODES, SAMPLES, VERDICT_LOG, VERDICTS, Bucket, Stream, configuration, differences
+from bus.buckets import (
+    AGENTS,
+    ALL,
+    LEASES,
+    NODES,
+    SAMPLES,
+    VERDICT_LOG,
+    VERDICTS,
+    WINDOWS,
+    Bucket,
+    Stream,
+    configuration,
+    differences,
+)
+from bus.subjects import parse_verdict_key
+from tas.errors import InvalidInputError
 
 FIRST = 1_795_277_068_888_665
 
@@ -20,9 +35,19 @@ def test_a_bucket_is_a_stream_of_this_form_facts_n5() -> None:
     assert (NODES.subject("a.metrics"), NODES.key("$KV.NODES.a.metrics")) == ("$KV.NODES.a.metrics", "a.metrics")
 
 
+def test_a_subject_of_another_bucket_is_no_key_of_this_one() -> None:
+    """A server can store a message in a stream that does not have its subject: docs/bus.md, "What remains"."""
+    assert VERDICTS.key(VERDICTS.subject("node-1")) == "node-1"
+    foreign = AGENTS.subject("xxnode-1")
+    assert len(foreign) == len(VERDICTS.subject("node-1"))
+    with pytest.raises(InvalidInputError):
+        parse_verdict_key(VERDICTS.key(foreign))
+
+
 def test_only_streams_and_buckets_with_history_have_a_size_limit() -> None:
+    """And WINDOWS, in which a lost record costs only accuracy."""
     limited = {of.name for of in ALL if of.max_bytes}
-    assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1}
+    assert limited == {of.name for of in ALL if isinstance(of, Stream) or of.history > 1 or of is WINDOWS}
 
 
 def test_only_a_bucket_with_ttls_has_delete_markers() -> None:

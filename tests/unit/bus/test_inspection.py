@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bus.inspection import has_majority, late_copies
+from bus.streams import has_majority, late_copies
 
 N0, N1, N2 = ({"name": name, "current": True, "active": 152682520} for name in ("n0", "n1", "n2"))
 GONE: dict[str, Any] = {"current": False, "active": 13912062402}

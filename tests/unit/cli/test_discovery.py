@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.discovery import announced, running_bus, runtime_directory, temporary_directory
+from cli.discovery import announced, bus_access, bus_url, running_bus, runtime_directory, temporary_directory
+from cli.settings import Settings
+
+TOKEN = Path("/somewhere/token")
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +30,36 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_server_is_found_while_it_is_announced(folder: Path) -> None:
     assert running_bus() is None
-    with announced("nats://127.0.0.1:1", os.getpid()):
+    with announced("nats://127.0.0.1:1", os.getpid(), TOKEN):
         assert running_bus() == "nats://127.0.0.1:1"
         assert folder.stat().st_mode & 0o777 == 0o700
     assert running_bus() is None
     assert not folder.exists()
 
 
+def test_the_token_of_an_embedded_server_is_shown_to_it_alone_also_if_it_starts_later(
+    folder: Path, tmp_path: Path
+) -> None:
+    token, mine = tmp_path / "token", tmp_path / "mine"
+    token.write_text("0123456789abcdef")
+    mine.write_text("fedcba9876543210")
+    url, settings = "nats://127.0.0.1:1", Settings.load("get", {})
+    access = bus_access(settings, url)
+    assert access.load().contents.token == b""
+    with announced(url, os.getpid(), token):
+        (file,) = folder.iterdir()
+        assert "0123456789abcdef" not in file.read_text()
+        assert bus_url(settings) == url
+        assert access.load().contents.token == b"0123456789abcdef"
+        for other in ("nats://127.0.0.1:2", "nats://other@127.0.0.1:1"):
+            assert bus_access(settings, other).load().contents.token == b""
+        given = Settings.load("get", {"bus_token": str(mine)})
+        assert bus_access(given, url).load().contents.token == b"fedcba9876543210"
+
+
 def test_the_server_started_last_is_found(other: subprocess.Popen[bytes], folder: Path) -> None:
-    with announced("nats://127.0.0.1:2", other.pid):
-        with announced("nats://127.0.0.1:1", os.getpid()):
+    with announced("nats://127.0.0.1:2", other.pid, TOKEN):
+        with announced("nats://127.0.0.1:1", os.getpid(), TOKEN):
             assert running_bus() == "nats://127.0.0.1:2"
         assert folder.exists()
         assert running_bus() == "nats://127.0.0.1:2"
@@ -44,7 +67,7 @@ def test_the_server_started_last_is_found(other: subprocess.Popen[bytes], folder
 
 
 def test_the_announcement_of_a_killed_server_does_not_count(other: subprocess.Popen[bytes], folder: Path) -> None:
-    with announced("nats://127.0.0.1:2", other.pid):
+    with announced("nats://127.0.0.1:2", other.pid, TOKEN):
         left = folder / f"bus-{other.pid}.json"
         text = left.read_text()
         other.communicate(b"")
@@ -63,14 +86,14 @@ def test_an_unreadable_announcement_does_not_count(folder: Path) -> None:
 
 
 def test_a_folder_that_other_users_may_write_does_not_count(folder: Path) -> None:
-    with announced("nats://127.0.0.1:1", os.getpid()):
+    with announced("nats://127.0.0.1:1", os.getpid(), TOKEN):
         folder.chmod(0o777)
         assert running_bus() is None
         folder.chmod(0o700)
         assert running_bus() == "nats://127.0.0.1:1"
     folder.mkdir()
     folder.chmod(0o777)
-    with announced("nats://127.0.0.1:1", os.getpid()):
+    with announced("nats://127.0.0.1:1", os.getpid(), TOKEN):
         assert not list(folder.iterdir())
 
 
@@ -78,7 +101,7 @@ def test_a_symbolic_link_as_the_folder_does_not_count(folder: Path, tmp_path: Pa
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     folder.symlink_to(elsewhere)
-    with announced("nats://127.0.0.1:1", os.getpid()):
+    with announced("nats://127.0.0.1:1", os.getpid(), TOKEN):
         assert not list(elsewhere.iterdir())
         assert running_bus() is None
 

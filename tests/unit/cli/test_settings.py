@@ -28,6 +28,8 @@ from workers.process.log_form import LogFormat, LogLevel
 COMMANDS = (
     *RUN,
     "up",
+    "bus check",
+    "bus url",
     "demo",
     "doctor",
     "pause",
@@ -49,6 +51,15 @@ def mistakes(command: str, given: Mapping[str, str]) -> list[tuple[str, str]]:
     with pytest.raises(SettingsError) as caught:
         Settings.load(command, given)
     return [(mistake.setting.partition(" ")[0], mistake.reason) for mistake in caught.value.mistakes]
+
+
+@pytest.mark.parametrize(("given", "missing"), [("bus_cert", "bus_key"), ("bus_key", "bus_cert")])
+def test_a_certificate_for_the_bus_and_its_key_are_given_together(tmp_path: Path, given: str, missing: str) -> None:
+    (tmp_path / "pem").touch()
+    assert mistakes("run extender", {given: str(tmp_path / "pem")}) == [
+        (flag(missing), f"must be given, since {flag(given)} is given: both or none")
+    ]
+    assert mistakes("get", {"bus_credentials": str(tmp_path / "no.creds")}) == [("--bus-credentials", "does not exist")]
 
 
 def test_defaults_are_those_of_a_small_installation(tmp_path: Path) -> None:
@@ -142,6 +153,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "metrics": ("cpu:mean:5m, load", ("cpu:mean:5m", "load")),
         "source_config": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         **{f"remote_write_{name}": (str(pem), pem) for name in ("cert", "key", "token")},
+        **{f"bus_{name}": (str(pem), pem) for name in ("credentials", "token", "cacert", "cert", "key")},
         "sinks": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         "agents": (str(tmp_path / "sources.yaml"), tmp_path / "sources.yaml"),
         "cluster_name": ("prod-1", "prod-1"),
@@ -154,6 +166,7 @@ def test_each_given_value_is_read_with_its_unit(tmp_path: Path) -> None:
         "one_start": ("on", True),
         "cards": ("off", False),
         "allocations": ("on", True),
+        "outcomes": ("on", True),
         "annotations": ("on", True),
         "write_annotations": ("on", True),
         "annotation_names": ("a, b", ("a", "b")),

@@ -1,0 +1,292 @@
+"""Who may do what on a closed bus: for each role what it writes, and which streams it reads.
+
+Plain data. A *role* is a kind of user: a worker, the program on a node, a subscription, a person. From what it reads
+and writes follow its subjects, among them those of the JetStream API. A subject may have a template, which the server
+replaces: `{{name()}}` is the name of the user, `{{tag(x)}}` each of its tags `x:VALUE`.
+
+Only the keeper creates streams, and nobody changes or deletes one. Ephemeral consumers have random names, and nobody
+may list them: so nobody deletes or reads those of others, although the subject has a wildcard there. The durable
+consumer of `materialize` has a known name, and is denied to all others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import zip_longest
+from operator import or_
+from typing import TypeVar
+
+from bus.buckets import (
+    AGENTS,
+    ALL,
+    ANNOUNCED,
+    BREAKERS,
+    DEAD_LETTERS,
+    EVENTS,
+    HOLDS,
+    LEASES,
+    NODES,
+    OUTCOMES,
+    PODS,
+    POLICIES,
+    REFUSALS,
+    SAMPLES,
+    SAMPLES_CONSUMER,
+    SOURCES,
+    SYNCED,
+    VERDICT_LOG,
+    VERDICTS,
+    WINDOWS,
+    Bucket,
+    Stream,
+)
+from bus.subjects import EVENTS as EVENTS_SUBJECT
+from bus.subjects import SAMPLES as SAMPLES_SUBJECT
+from bus.subjects import dead_letters_subject
+
+NAME = "{{name()}}"
+"""The name of the user."""
+
+SOURCE = "{{tag(source)}}"
+"""Each source of the user, by its tags `source:NAME`."""
+
+OWN_RIGHTS = "$SYS.REQ.USER.INFO"
+"""Where a user asks the server who it is, and what it may do."""
+
+INBOX = "_INBOX"
+"""The answers to a user with credentials come to `_INBOX.<user>.>`, which nobody else may subscribe to.
+
+A template is a whole token, so the name cannot be a part of the first one.
+"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """The subjects to which a user may publish and subscribe; everything else is refused.
+
+    Attributes:
+        denied: Subjects to which the user may not publish although `publish` contains them.
+    """
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    denied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """What a role may do.
+
+    Attributes:
+        reads: The streams and buckets that it may read, each as a whole.
+        writes: The subjects to which it may publish data, with wildcards.
+        durables: Its durable consumers, as stream and name.
+        purges: The buckets of which it may purge messages: tombstones, and the history of keys.
+        creates: Whether it may create the streams and buckets of the product, and no others.
+    """
+
+    reads: tuple[Stream | Bucket, ...] = ()
+    writes: tuple[str, ...] = ()
+    durables: tuple[tuple[Stream, str], ...] = ()
+    purges: tuple[Bucket, ...] = ()
+    creates: bool = False
+
+    def __or__(self, other: "Rights") -> "Rights":
+        return Rights(
+            reads=_joined(self.reads, other.reads),
+            writes=_joined(self.writes, other.writes),
+            durables=_joined(self.durables, other.durables),
+            purges=_joined(self.purges, other.purges),
+            creates=self.creates or other.creates,
+        )
+
+    @property
+    def streams(self) -> tuple[Stream | Bucket, ...]:
+        """The streams and buckets that it reads, writes or creates, in the order of `ALL`."""
+        durable = [stream for stream, _ in self.durables]
+        return tuple(of for of in ALL if self.creates or of in self.reads or of in durable or self._writes_to(of))
+
+    def _writes_to(self, of: Stream | Bucket) -> bool:
+        return any(overlap(written, subject) for written in self.writes for subject in of.subjects)
+
+    @property
+    def permissions(self) -> Permissions:
+        """The same as subjects."""
+        publish = [OWN_RIGHTS, *self.writes, *(f"$JS.API.STREAM.INFO.{of.stream}" for of in self.streams)]
+        for of in self.reads:
+            publish += _of_reader(of.stream)
+        for stream, durable in self.durables:
+            publish += _of_durable(stream.stream, durable)
+        publish += [f"$JS.API.STREAM.PURGE.{of.stream}" for of in self.purges]
+        publish += [f"$JS.API.STREAM.CREATE.{of.stream}" for of in ALL if self.creates]
+        denied: list[str] = []
+        if SAMPLES in self.reads and (SAMPLES, SAMPLES_CONSUMER) not in self.durables:
+            denied += _of_durable(SAMPLES.stream, SAMPLES_CONSUMER)
+        return Permissions(publish=_joined(publish), subscribe=(f"{INBOX}.{NAME}.>",), denied=tuple(denied))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A kind of user.
+
+    Attributes:
+        workers: The workers of a process, each of which has a connection of its own; none for programs and people.
+        who: Who it is, for people.
+    """
+
+    who: str
+    rights: Rights
+    workers: tuple[str, ...] = ()
+
+
+def _of_reader(stream: str) -> list[str]:
+    """What a reader of a whole stream publishes: consumers of its own, and reads from the leader."""
+    return [
+        f"$JS.API.STREAM.MSG.GET.{stream}",
+        f"$JS.API.CONSUMER.CREATE.{stream}.*",
+        f"$JS.API.CONSUMER.CREATE.{stream}.*.>",
+        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
+        f"$JS.API.CONSUMER.DELETE.{stream}.*",
+        f"$JS.FC.{stream}.>",
+    ]
+
+
+def _of_durable(stream: str, name: str) -> list[str]:
+    return [
+        f"$JS.API.CONSUMER.INFO.{stream}.{name}",
+        f"$JS.API.CONSUMER.CREATE.{stream}.{name}",
+        f"$JS.API.CONSUMER.CREATE.{stream}.{name}.>",
+        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
+        f"$JS.API.CONSUMER.DELETE.{stream}.{name}",
+        f"$JS.ACK.{stream}.{name}.>",
+    ]
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether a subject can match both patterns; a template counts as `*`."""
+    for one, other in zip_longest(map(_wildcard, first.split(".")), map(_wildcard, second.split("."))):
+        if one is None or other is None:
+            return False
+        if ">" in (one, other):
+            return True
+        if "*" not in (one, other) and one != other:
+            return False
+    return True
+
+
+def _wildcard(token: str) -> str:
+    return "*" if "{{" in token else token
+
+
+def _joined(first: Iterable[T], second: Iterable[T] = ()) -> tuple[T, ...]:
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def _lease(key: str) -> Rights:
+    return Rights(reads=(LEASES,), writes=(LEASES.subject(key),))
+
+
+def _source(name: str) -> Rights:
+    """Publishes samples of all nodes as one source, and reports on it."""
+    return Rights(reads=(SOURCES,), writes=(f"{SAMPLES_SUBJECT}.*.{name}", SOURCES.subject(name)))
+
+
+WORKERS: Mapping[str, Rights] = {
+    "materialize": Rights(
+        reads=(SAMPLES, NODES), writes=(NODES.subject("*.metrics"),), durables=((SAMPLES, SAMPLES_CONSUMER),)
+    ),
+    "windows": Rights(reads=(SAMPLES, NODES, POLICIES, WINDOWS), writes=(WINDOWS.subject(">"),))
+    | _source("windows")
+    | _lease("windows"),
+    "watch": Rights(
+        reads=(NODES, POLICIES, PODS),
+        writes=(NODES.subject("*.facts"), NODES.subject(SYNCED), POLICIES.subject(">"), PODS.subject(">")),
+        purges=(NODES, POLICIES, PODS),
+    ),
+    "status": Rights(reads=(NODES, POLICIES, VERDICTS, REFUSALS, BREAKERS)) | _lease("status"),
+    "policies": Rights(reads=(NODES, POLICIES), writes=(POLICIES.subject(">"), NODES.subject(SYNCED))),
+    "evaluate": Rights(reads=(NODES, POLICIES, VERDICTS), writes=(VERDICTS.subject("*"),), purges=(VERDICTS,)),
+    "extender": Rights(reads=(NODES, POLICIES, PODS, HOLDS)),
+    "labels": Rights(
+        reads=(NODES, POLICIES, PODS, VERDICTS, BREAKERS, REFUSALS),
+        writes=(REFUSALS.subject("*"), BREAKERS.subject("*")),
+    )
+    | _lease("labels"),
+    "marks": Rights(reads=(NODES, POLICIES, VERDICTS, BREAKERS, REFUSALS), writes=(REFUSALS.subject("*.marks"),))
+    | _lease("marks"),
+    "resources": Rights(reads=(EVENTS, ANNOUNCED), writes=(f"{EVENTS_SUBJECT}.resource.>",)) | _lease("resources"),
+    "collect": Rights(reads=(POLICIES,)) | _source(SOURCE) | _lease(f"collect.{SOURCE}"),
+    "events": Rights(
+        reads=(VERDICT_LOG, VERDICTS, NODES, POLICIES, BREAKERS, SOURCES, EVENTS, ANNOUNCED), writes=EVENTS.subjects
+    )
+    | _lease("events"),
+    "notify": Rights(reads=(EVENTS, ANNOUNCED, POLICIES), writes=DEAD_LETTERS.subjects, durables=((EVENTS, "*"),))
+    | _lease("notify.*"),
+    "inventory": Rights(
+        reads=(NODES, POLICIES, HOLDS, OUTCOMES),
+        writes=(
+            NODES.subject("*.inventory"),
+            NODES.subject("*.allocation"),
+            HOLDS.subject("*"),
+            *OUTCOMES.subjects,
+        ),
+        purges=(NODES, HOLDS),
+    )
+    | _source("annotations")
+    | _lease("inventory"),
+    "gpu": Rights(reads=(NODES, HOLDS), writes=(HOLDS.subject("*"),)),
+    "evictions": Rights(reads=(NODES, HOLDS)) | _lease("evictions"),
+    "agents": Rights(reads=(NODES, POLICIES, PODS, HOLDS, OUTCOMES, AGENTS), writes=(AGENTS.subject("*"),)),
+    "machine": Rights(writes=(f"{SAMPLES_SUBJECT}.{NAME}.{SOURCE}",)),
+    "keeper": Rights(creates=True),
+}
+"""What each worker may do."""
+
+_READER = Rights(reads=ALL)
+
+
+def _process(who: str, *workers: str) -> Role:
+    return Role(who=who, rights=reduce(or_, (WORKERS[each] for each in workers)), workers=workers)
+
+
+ROLES: Mapping[str, Role] = {
+    **{name: _process(f"tas run {name}", name) for name in WORKERS if name not in ("machine", "status", "watch")},
+    "watch": _process("tas run watch", "watch", "status"),
+    "all": _process("tas run all", *(name for name in WORKERS if name != "machine")),
+    "node": Role(who="a program on a node, or tas run machine there", rights=WORKERS["machine"]),
+    "publisher": Role(
+        who="a program that publishes samples of all nodes", rights=Rights(writes=(f"{SAMPLES_SUBJECT}.*.{SOURCE}",))
+    ),
+    "subscriber": Role(
+        who="a subscription to events, of the name of the user",
+        rights=Rights(writes=(dead_letters_subject(NAME),), durables=((EVENTS, NAME),)),
+    ),
+    "reader": Role(who="a person who looks: tas get, explain, trace, events, top, doctor", rights=_READER),
+    "operator": Role(
+        who="a person who acts: a reader with tas pause, resume, reset and publish",
+        rights=_READER | Rights(writes=(BREAKERS.subject("*"), *SAMPLES.subjects)),
+    ),
+}
+"""Every role by its name, which is the role of its signing key."""
+
+
+def permissions_of(role: str, name: str, tags: Sequence[str]) -> Permissions:
+    """What a server allows a user of a role: the permissions without templates. `tags` are texts such as `source:a`."""
+    own = ROLES[role].rights.permissions
+    sources = [value for tag in tags for key, _, value in (tag.partition(":"),) if key == "source"]
+
+    def expanded(subjects: Iterable[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for subject in subjects:
+            named = subject.replace(NAME, name)
+            found += [named.replace(SOURCE, each) for each in sources] if SOURCE in named else [named]
+        return _joined(found)
+
+    return Permissions(publish=expanded(own.publish), subscribe=expanded(own.subscribe), denied=expanded(own.denied))
+
+
+def streams_of(worker: str) -> tuple[Stream | Bucket, ...]:
+    """The streams and buckets that a worker reads or writes; all for any other name."""
+    return WORKERS[worker].streams if worker in WORKERS else ALL

@@ -1,0 +1,148 @@
+"""`tas bus check`: whether the servers have the users, rights and streams that this version needs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import msgspec
+
+from bus.connection import Bus
+from bus.errors import BusError, MisconfiguredError
+from bus.link import CALL_SECONDS
+from bus.rights.access import Access
+from bus.rights.roles import OWN_RIGHTS, Permissions, permissions_of
+from cli.configure.files import FilesError
+from cli.discovery import bus_access, bus_url
+from cli.doctor.bus_facts import read_bus
+from cli.doctor.output import print_findings
+from cli.loop import run_to_end
+from cli.options import settings_command
+from cli.output import echo
+from cli.rights.folder import OperatorFolder, User
+from cli.settings import Settings
+from tas.diagnosis.bus import check_bus
+from tas.diagnosis.finding import exit_code
+from tas.errors import InvalidInputError
+from workers.process.errors import StartError
+from workers.process.log_form import LogFormat, LogLevel
+from workers.process.logs import configure_logging
+
+CONNECT_SECONDS = 2.0
+"""How long a user may take to connect, or to be refused."""
+
+READER = "tas-reader"
+"""The user that looks at the streams."""
+
+
+class _Allowed(msgspec.Struct):
+    allow: list[str] = []
+    deny: list[str] = []
+
+
+class _Permitted(msgspec.Struct):
+    publish: _Allowed = msgspec.field(default_factory=_Allowed)
+    subscribe: _Allowed = msgspec.field(default_factory=_Allowed)
+
+
+class _Info(msgspec.Struct):
+    permissions: _Permitted | None = None
+
+
+class _Answer(msgspec.Struct):
+    data: _Info
+
+
+@settings_command(
+    "check",
+    settings_as="bus check",
+    params=[
+        click.Argument(["directory"], metavar="DIR", type=click.Path(path_type=Path, file_okay=False)),
+        click.Option(
+            ["--bus-monitor"],
+            metavar="URL",
+            help="The monitoring port of each nats-server, as for tas doctor. [default: port 8222 of each host]",
+        ),
+    ],
+)
+def check(settings: Settings, *, directory: Path, bus_monitor: str | None) -> int:
+    """Compare a running bus with the users in DIR, and with the streams that this version needs.
+
+    Connects as each user of DIR/users, and asks the server what this user may do. Then looks at the streams as
+    tas-reader does. Nothing is changed.
+
+    Exit codes: 0 all is as it should be, 1 something is not.
+    """
+    configure_logging(LogFormat.CONSOLE, LogLevel.ERROR)
+    try:
+        return run_to_end(_checked(settings, OperatorFolder.open(directory), bus_monitor))
+    except (FilesError, InvalidInputError, MisconfiguredError, StartError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _checked(settings: Settings, folder: OperatorFolder, monitor: str | None) -> int:
+    users = folder.users()
+    if not users:
+        raise FilesError(f"{folder.path}: has no users: tas bus init {folder.path} makes them")
+    address = bus_url(settings)
+    access = replace(bus_access(settings, address), find_token=None, token=None)
+    code = 0
+    # Together: a user whom the server refuses is tried for some seconds.
+    problems = await asyncio.gather(*(_problem_of(user, address, access) for user in users))
+    for user, problem in zip(users, problems, strict=True):
+        echo(f"{user.claims.name}: {problem or 'ok'}")
+        code |= bool(problem)
+    async with _connected(address, replace(access, credentials=folder.user_file(READER))) as bus:
+        if not bus.connected:
+            echo(f"{READER} cannot look at the streams: {bus.last_error}", err=True)
+            return 1
+        findings = list(check_bus((await read_bus(bus, monitor=monitor, embedded=False)).bus))
+    print_findings(findings, with_ok=False)
+    return code | exit_code(findings)
+
+
+async def _problem_of(user: User, address: str, access: Access) -> str:
+    """What is wrong with a user on the server; empty if nothing is."""
+    if not user.role:
+        return "its credentials are not signed by a key of DIR: another operator has made them"
+    async with _connected(address, replace(access, credentials=user.file)) as bus:
+        if not bus.connected:
+            return bus.last_error
+        try:
+            answer = await bus.link.request(OWN_RIGHTS, b"", seconds=CALL_SECONDS)
+            found = msgspec.json.decode(answer, type=_Answer).data.permissions
+        except (BusError, msgspec.MsgspecError) as error:
+            return str(error)
+    return difference(found, permissions_of(user.role, user.claims.name, user.claims.tags))
+
+
+def difference(found: _Permitted | None, needed: Permissions) -> str:
+    """How the rights on a server differ from those of this version; empty if they do not."""
+    if found is None:
+        return "the server does not limit this user: auth.conf is of another operator"
+    texts: list[str] = []
+    for what, here, there in (
+        ("publish", found.publish.allow, needed.publish),
+        ("publish, denied", found.publish.deny, needed.denied),
+        ("subscribe", found.subscribe.allow, needed.subscribe),
+    ):
+        texts += _some(f"lacks {what}", [each for each in there if each not in here])
+        texts += _some(f"has also {what}", [each for each in here if each not in there])
+    return "; ".join(texts) + (": give the servers the new auth.conf" if texts else "")
+
+
+def _some(what: str, subjects: Sequence[str]) -> list[str]:
+    more = f" and {len(subjects) - 2} more" if len(subjects) > 2 else ""
+    return [f"{what} {', '.join(subjects[:2])}{more}"] if subjects else []
+
+
+@asynccontextmanager
+async def _connected(address: str, access: Access) -> AsyncIterator[Bus]:
+    """A connection, if it comes about in time; otherwise `last_error` says why not."""
+    async with Bus.connect(address, name="tas-cli", streams=(), access=access) as bus:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await bus.wait_connected()
+        yield bus

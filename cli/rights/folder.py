@@ -1,0 +1,182 @@
+"""The folder of the operator of a closed bus: its keys, and the credentials of its users.
+
+```
+keys/          operator.seed, system.seed, account.seed, and role-ROLE.seed of each role: they can do everything
+users/         NAME.creds of each user
+issued.json    the public keys of all credentials that were made, by the name of the user: so all of them can be revoked
+revoked.json   the public keys whose credentials do not count any more
+auth.conf      the part of the server's configuration that trusts the operator: nothing in it is secret
+```
+"""
+
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from bus.errors import AccessError
+from bus.rights.credentials import parse_credentials
+from bus.rights.nkeys import Nkey, NkeyError, NkeyKind
+from bus.rights.operator import Keys, UserClaims, user_claims
+from bus.rights.roles import ROLES
+from cli.configure.files import FilesError, Step, stored
+
+AUTH = "auth.conf"
+ISSUED, REVOKED = "issued.json", "revoked.json"
+_ROLE = "role-"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """A user in the folder. `role` is empty if its signing key is not in the folder."""
+
+    file: Path
+    claims: UserClaims
+    role: str
+
+
+class NewUser(NamedTuple):
+    """A user whose credentials are to be made."""
+
+    role: str
+    name: str
+    tags: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorFolder:
+    """The contents of the folder.
+
+    Attributes:
+        found: Whether there was an operator.
+        issued: The public keys of each name.
+        revoked: Public keys, and until when what was made does not count, in seconds since 1970.
+    """
+
+    path: Path
+    keys: Keys
+    found: bool
+    issued: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    revoked: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path) -> "OperatorFolder":
+        """Reads the folder; what it lacks is new, and not written yet. Raises FilesError."""
+        _check_private(path)
+        seeds = {
+            name: _key(file)
+            for file in sorted((path / "keys").glob("*.seed"))
+            if (name := file.stem) in ("operator", "system", "account") or name.startswith(_ROLE)
+        }
+        missing = {"operator", "system", "account"} - seeds.keys()
+        if not seeds:
+            return cls(path=path, keys=Keys.new(), found=False)
+        if missing:
+            raise FilesError(f"{path / 'keys' / min(missing)}.seed: missing: without it no user of this operator works")
+        keys = Keys(
+            operator=seeds["operator"],
+            system=seeds["system"],
+            account=seeds["account"],
+            roles={role: seeds.get(_ROLE + role) or Nkey.new(NkeyKind.ACCOUNT) for role in ROLES},
+        )
+        return cls(
+            path=path,
+            keys=keys,
+            found=True,
+            issued=_read_json(path / ISSUED, dict[str, list[str]]),
+            revoked=_read_json(path / REVOKED, dict[str, int]),
+        )
+
+    def users(self) -> list[User]:
+        """The users with a file, by name. Raises FilesError."""
+        roles = {key.public: role for role, key in self.keys.roles.items()}
+        found: list[User] = []
+        for file in sorted((self.path / "users").glob("*.creds")):
+            try:
+                claims = user_claims(parse_credentials(file.read_bytes(), str(file)).jwt)
+            except (AccessError, ValueError) as error:
+                raise FilesError(str(error)) from error
+            found.append(User(file=file, claims=claims, role=roles.get(claims.issuer, "")))
+        return found
+
+    def user_file(self, name: str) -> Path:
+        """Where the credentials of a user are."""
+        return self.path / "users" / f"{name}.creds"
+
+    def steps(self, *, now: float, revoked: Mapping[str, int] | None = None) -> list[Step]:
+        """The keys, and the configuration of the server; nothing changes that is as it should be."""
+        gone = self.revoked if revoked is None else revoked
+        keys = {"operator": self.keys.operator, "system": self.keys.system, "account": self.keys.account}
+        keys |= {_ROLE + role: key for role, key in self.keys.roles.items()}
+        before = stored(self.path / AUTH)
+        auth = self.keys.server_configuration(
+            revoked=gone, now=now, before="" if before is None else before.content.decode(errors="replace")
+        )
+        steps = [secret_step(self.path / "keys" / f"{name}.seed", f"{key.seed}\n") for name, key in keys.items()]
+        if gone:
+            steps.append(_json_step(self.path / REVOKED, gone))
+        return [*steps, secret_step(self.path / AUTH, auth)]
+
+    def user_steps(self, users: Iterable[NewUser], *, now: float, expires: float | None = None) -> list[Step]:
+        """New credentials of users, whose public keys are noted."""
+        issued = {name: list(keys) for name, keys in self.issued.items()}
+        steps: list[Step] = []
+        for user in users:
+            text = self.keys.credentials(user.role, user.name, tags=user.tags, now=now, expires=expires)
+            public = user_claims(parse_credentials(text.encode(), user.name).jwt).public
+            issued.setdefault(user.name, []).append(public)
+            steps.append(secret_step(self.user_file(user.name), text))
+        return [_json_step(self.path / ISSUED, issued), *steps] if steps else []
+
+
+def secret_step(path: Path, text: str) -> Step:
+    """A file that only its owner can read."""
+    before = stored(path)
+    return Step(
+        path=path, before=before, content=text.encode(), mode=0o600, owner=None if before is None else before.owner
+    )
+
+
+def make_private(path: Path) -> None:
+    """Creates the folder and those in it that are missing, only for its owner. Raises FilesError."""
+    try:
+        for folder in (path, path / "keys", path / "users"):
+            folder.mkdir(mode=0o700, parents=folder is path, exist_ok=True)
+    except OSError as error:
+        raise FilesError(f"{path}: {error.strerror}") from error
+
+
+def _check_private(path: Path) -> None:
+    for folder in (path, path / "keys", path / "users"):
+        if not folder.exists():
+            continue
+        if not folder.is_dir():
+            raise FilesError(f"{folder}: is no folder")
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & 0o077:
+            raise FilesError(f"{folder}: mode is {mode:o}, must be 700: chmod 700 {folder}")
+
+
+def _key(file: Path) -> Nkey:
+    found = stored(file)
+    try:
+        return Nkey.of_seed(b"".join([] if found is None else [found.content]).decode("ascii", "replace").strip())
+    except NkeyError as error:
+        raise FilesError(f"{file}: {error}") from error
+
+
+def _json_step(path: Path, value: object) -> Step:
+    return secret_step(path, msgspec.json.encode(value, order="sorted").decode() + "\n")
+
+
+def _read_json(file: Path, kind: type[T]) -> T:
+    found = stored(file)
+    try:
+        return msgspec.json.decode(b"{}" if found is None else found.content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise FilesError(f"{file}: must be as `tas bus` has written it: {error}") from error

@@ -1,0 +1,233 @@
+"""`tas bus init`, `user`, `revoke` and `secrets`: the operator of a closed bus, and its users."""
+
+import time
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from bus.rights.roles import ROLES
+from bus.subjects import token
+from cli.certs.flags import errors_shown
+from cli.configure.files import FilesError, Step, stored, write_all
+from cli.output import echo
+from cli.rights.folder import AUTH, NewUser, OperatorFolder, User, make_private
+from tas.certificates.secret import NAMESPACE
+from tas.errors import InvalidInputError
+from tas.values.names import is_dns_label, is_source_name, is_subdomain
+from workers.ingest.sources.spec import SourceKind
+
+NEW_USERS = (*(role for role, each in ROLES.items() if each.workers), "reader", "operator")
+"""The roles that have one user `tas-ROLE` from the beginning."""
+
+SEPARATE = frozenset(role for role, each in ROLES.items() if each.workers) - {"all", "policies"}
+"""The roles of processes that run beside each other in a cluster: who needs another one asks for it."""
+
+DEFAULT_SOURCES = tuple(sorted(kind.value for kind in SourceKind))
+"""The names of sources of which no other name is given."""
+
+DAY = 86400
+
+
+def _directory() -> click.Argument:
+    return click.Argument(["directory"], metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+
+
+def _sources(default: str) -> click.Option:
+    return click.Option(
+        ["--source", "sources"], multiple=True, metavar="NAME",
+        help=f"A source in whose name the user publishes samples; may be given several times. [default: {default}]",
+    )  # fmt: skip
+
+
+def _days() -> click.Option:
+    return click.Option(
+        ["--days"], type=click.IntRange(min=1, max=36500), metavar="NUMBER",
+        help="How long new credentials count. [default: for ever, until they are revoked]",
+    )  # fmt: skip
+
+
+@errors_shown
+def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
+    """Create the keys of a closed bus, and credentials for each process.
+
+    DIR gets the keys of the operator and of each role (keys/), the credentials of one user for each process and for
+    people who read or operate (users/), and auth.conf, which the configuration of nats-server includes. A second run
+    changes nothing, except that new roles of a new version get their users, and auth.conf their rights. Only the
+    owner can read DIR. Keep it where no server and no process can read it: its keys can do everything.
+    """
+    folder, now = OperatorFolder.open(directory), time.time()
+    tags = source_tags(sources or DEFAULT_SOURCES)
+    users = [
+        NewUser(role, f"tas-{role}", tags if _has_sources(role) else ())
+        for role in NEW_USERS
+        if not folder.user_file(f"tas-{role}").exists()
+    ]
+    make_private(directory)
+    _write([*folder.steps(now=now), *folder.user_steps(users, now=now, expires=_end(days, now))])
+    echo(f"Include {directory / AUTH} in the configuration of nats-server: docs/bus.md, section Close the bus")
+    return 0
+
+
+@errors_shown
+def _user(*, directory: Path, role: str, name: str, sources: tuple[str, ...], days: int | None, renew: bool) -> int:
+    """Create credentials of one more user, or new ones of a user: DIR/users/NAME.creds.
+
+    A `node` is called as its node, a `subscriber` as its subscription. Old credentials of the name count on; revoke
+    them first if they were stolen.
+    """
+    folder, now = _existing(directory), time.time()
+    publishes = _has_sources(role)
+    if publishes and not sources and not ROLES[role].workers:
+        raise InvalidInputError("user", "--source", "", f"must be given for the role {role}")
+    if sources and not publishes:
+        raise InvalidInputError("user", "--source", ",".join(sources), f"the role {role} names no source")
+    user = _user_name(role, name)
+    known = {each.claims.name: each for each in folder.users()}
+    if user in known and not renew:
+        raise FilesError(f"{known[user].file}: exists: --renew replaces it")
+    tags = source_tags(sources or DEFAULT_SOURCES) if publishes else ()
+    steps = folder.user_steps([NewUser(role, user, tags)], now=now, expires=_end(days, now))
+    _write([*folder.steps(now=now), *steps])
+    return 0
+
+
+@errors_shown
+def _revoke(directory: Path, name: str) -> int:
+    """Let no credentials count that a user has until now, also those that were replaced.
+
+    This takes effect when every nats-server has read the new auth.conf: nats-server --signal reload. Then create new
+    credentials: tas bus user DIR ROLE NAME.
+    """
+    folder, now = _existing(directory), time.time()
+    issued = folder.issued.get(name)
+    if issued is None:
+        raise InvalidInputError("user", "NAME", name, f"is no user of {directory}")
+    file = folder.user_file(name)
+    revoked = {**folder.revoked, **dict.fromkeys(issued, int(now))}
+    _write([*folder.steps(now=now, revoked=revoked), Step(path=file, before=stored(file), content=None)])
+    return 0
+
+
+@errors_shown
+def _secrets(directory: Path, namespace: str, name: tuple[str, ...]) -> int:
+    """Print Kubernetes Secrets with the credentials of users, for kubectl apply -f -.
+
+    Without --user: the users of separate processes. Each Secret is called tas-bus-ROLE after the role of the user, or
+    tas-bus-NAME for other names, with the key user.creds. The Secret tas-nats has auth.conf for the servers. No key of
+    the operator is printed.
+    """
+    if not is_dns_label(namespace):
+        raise InvalidInputError("Secret", "--namespace", namespace, "must be a DNS label")
+    folder = _existing(directory)
+    users = [each for each in folder.users() if not name or each.claims.name in name]
+    if missing := set(name) - {each.claims.name for each in users}:
+        raise InvalidInputError("user", "--user", min(missing), f"has no file in {directory / 'users'}")
+    manifests = [
+        _secret(secret_name(each), namespace, {"user.creds": each.file.read_bytes()})
+        for each in users
+        if name or (each.claims.name == f"tas-{each.role}" and each.role in SEPARATE)
+    ]
+    manifests.append(_secret("tas-nats", namespace, {AUTH: (directory / AUTH).read_bytes()}))
+    echo("---\n".join(manifests), nl=False)
+    return 0
+
+
+def secret_name(user: User) -> str:
+    """The Secret of a user."""
+    name = user.claims.name
+    return f"tas-bus-{user.role}" if name == f"tas-{user.role}" else f"tas-bus-{name.replace('_', '.').lower()}"
+
+
+def _secret(name: str, namespace: str, files: dict[str, bytes]) -> str:
+    data = "".join(f"  {key}: {b64encode(content).decode()}\n" for key, content in files.items())
+    metadata = f"metadata:\n  name: {name}\n  namespace: {namespace}\n"
+    return f"apiVersion: v1\nkind: Secret\n{metadata}type: Opaque\ndata:\n{data}"
+
+
+def source_tags(names: Iterable[str]) -> tuple[str, ...]:
+    """The tags of a user that publishes in the name of sources. Raises InvalidInputError."""
+    for each in names:
+        if not is_source_name(each):
+            raise InvalidInputError("user", "--source", each, "must be of a-z, 0-9 and -, at most 63")
+    return tuple(f"source:{each}" for each in names)
+
+
+def _has_sources(role: str) -> bool:
+    return any("{{tag(source)}}" in subject for subject in ROLES[role].rights.writes)
+
+
+def _user_name(role: str, name: str) -> str:
+    """The name as one token: that of a node has `_` for `.`. Raises InvalidInputError."""
+    if not is_subdomain(name):
+        raise InvalidInputError("user", "NAME", name, "must be a DNS name: a-z, 0-9, - and .")
+    if role == "node":
+        return token(name)
+    if "." in name:
+        raise InvalidInputError("user", "NAME", name, "only the name of a node may have dots")
+    return name
+
+
+def _end(days: int | None, now: float) -> float | None:
+    return None if days is None else now + days * DAY
+
+
+def _existing(directory: Path) -> OperatorFolder:
+    folder = OperatorFolder.open(directory)
+    if not folder.found:
+        raise FilesError(f"{directory}: has no keys: tas bus init {directory} makes them")
+    make_private(directory)
+    return folder
+
+
+def _write(steps: Sequence[Step]) -> None:
+    write_all(steps)
+    for step in steps:
+        if step.changes:
+            done = "removed" if step.content is None else "created" if step.before is None else "replaced"
+            echo(f"{done}: {step.path}")
+
+
+def _name() -> click.Argument:
+    return click.Argument(["name"], metavar="NAME")
+
+
+init = click.Command(
+    "init",
+    callback=_init,
+    params=[_directory(), _sources(", ".join(DEFAULT_SOURCES)), _days()],
+    help=_init.__doc__,
+)
+
+user = click.Command(
+    "user",
+    callback=_user,
+    params=[
+        _directory(),
+        click.Argument(["role"], metavar="ROLE", type=click.Choice(sorted(ROLES))),
+        _name(),
+        _sources("as for init, for a process"),
+        _days(),
+        click.Option(["--renew"], is_flag=True, help="Replace the credentials of this user."),
+    ],
+    help=f"{_user.__doc__}\n\n    ROLE is one of: {', '.join(sorted(ROLES))}.",
+)
+
+revoke = click.Command("revoke", callback=_revoke, params=[_directory(), _name()], help=_revoke.__doc__)
+
+secrets = click.Command(
+    "secrets",
+    callback=_secrets,
+    params=[
+        _directory(),
+        click.Option(
+            ["--namespace"], metavar="NAME", default=NAMESPACE, show_default=True, help="The namespace of the Secrets."
+        ),
+        click.Option(
+            ["--user", "name"], multiple=True, metavar="NAME",
+            help="Only this user; may be given several times. [default: each process that runs beside others]",
+        ),
+    ],
+    help=_secrets.__doc__,
+)  # fmt: skip

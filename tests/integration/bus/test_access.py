@@ -1,0 +1,160 @@
+"""Credentials, tokens and certificates: what a server in operator mode demands, and what a process says without."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from bus.buckets import NODES, SAMPLES
+from bus.connection import Bus
+from bus.errors import ForbiddenError
+from bus.rights.access import Access
+from bus.rights.roles import Permissions
+from tests.certificates import Authority
+from tests.integration.bus.operated import EVERYTHING, Operator, operated
+from tests.integration.servers import Server, eventually
+
+now = time.monotonic
+pytestmark = pytest.mark.usefixtures("long_limits")
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    """A file that appears whole, as a mounted secret does."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return unfinished.replace(path)
+
+
+async def refused(url: str, access: Access, expected: str) -> str:
+    """Why no connection comes about: a reason that has `expected`."""
+    async with Bus.connect(url, name="test", streams=(), access=access) as bus:
+        await eventually(lambda: bus.connected or expected in bus.last_error, within=20)
+        assert not bus.connected
+        return bus.last_error
+
+
+async def test_a_server_with_accounts_and_certificates_lets_in_only_who_has_both(tmp_path: Path) -> None:
+    authority, foreign = Authority("of the bus"), Authority("foreign")
+    pair = authority.server("127.0.0.1")
+    ca = written(tmp_path / "ca.crt", authority.certificate)
+    written(tmp_path / "server.crt", pair.certificate)
+    written(tmp_path / "server.key", pair.key)
+    operator = Operator()
+    files = f'cert_file: "{tmp_path}/server.crt", key_file: "{tmp_path}/server.key", ca_file: "{ca}"'
+    tls = f"tls {{ {files}, verify: true }}\n"
+
+    def client(of: Authority, name: str) -> tuple[Path, Path]:
+        mine = of.client("extender")
+        return written(tmp_path / f"{name}.crt", mine.certificate), written(tmp_path / f"{name}.key", mine.key)
+
+    cert, key = client(authority, "client")
+    other_cert, other_key = client(foreign, "other")
+    mine = written(tmp_path / "mine.creds", operator.credentials("tas-extender"))
+    theirs = written(tmp_path / "theirs.creds", Operator().credentials("tas-stranger"))
+    past = written(tmp_path / "past.creds", operator.credentials("tas-past", expires=time.time() - 60))
+    token = written(tmp_path / "token", "secret-token")
+    damaged = written(tmp_path / "damaged.creds", re.sub("(SU[A-Z2-7]{20})[A-Z2-7]", r"\1", mine.read_text()))
+    async with operated(tmp_path, operator.configuration() + tls) as server:
+        accepted = Access(credentials=mine, cacert=ca, cert=cert, key=key)
+        async with Bus.connect(server.url, name="test", access=accepted) as bus:
+            await bus.wait_connected()
+            assert bus.link.inbox.startswith("_INBOX.tas-extender."), "replies come to the inbox of the user"
+            await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
+        refusals = {
+            "demands credentials, and none are given": Access(cacert=ca, cert=cert, key=key),
+            f"does not accept the user tas-stranger of {theirs}": Access(
+                credentials=theirs, cacert=ca, cert=cert, key=key
+            ),
+            f"the user tas-past of {past} expired 6": Access(credentials=past, cacert=ca, cert=cert, key=key),
+            f"does not accept the token in {token}": Access(token=token, cacert=ca, cert=cert, key=key),
+            "be signed by one of the authorities of the system": Access(credentials=mine, cert=cert, key=key),
+            f"be signed by one of those in {other_cert}": Access(
+                credentials=mine, cacert=other_cert, cert=cert, key=key
+            ),
+            "demands a certificate of its clients, and none is given": Access(credentials=mine, cacert=ca),
+            f"the certificate in {other_cert}": Access(credentials=mine, cacert=ca, cert=other_cert, key=other_key),
+            f"{cert} and {other_key}: must be a certificate and its": Access(
+                credentials=mine, cacert=ca, cert=cert, key=other_key
+            ),
+            f"{damaged}: USER NKEY SEED: must": Access(credentials=damaged, cacert=ca, cert=cert, key=key),
+            f"{tmp_path}/none: No such file": Access(credentials=tmp_path / "none"),
+        }
+        for reason in await asyncio.gather(
+            *(refused(server.url, access, expected) for expected, access in refusals.items())
+        ):
+            assert "secret-token" not in reason
+            assert not re.search(r"SU[A-Z2-7]{40}", reason), "a seed in a message"
+
+
+async def test_changed_credentials_are_used_at_once_and_bad_ones_change_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.connection.FOLLOW_SECONDS", 0.05)
+    operator = Operator()
+    file = written(tmp_path / "user.creds", operator.credentials("tas-first"))
+
+    async with (
+        operated(tmp_path, operator.configuration()) as server,
+        Bus.connect(server.url, name="test", access=Access(credentials=file)) as bus,
+    ):
+        await bus.wait_connected()
+        first = bus.link
+        for bad in ("nothing", Operator().credentials("tas-stranger")):
+            written(file, bad)
+            await eventually(lambda: "bus_credentials_refused" in capsys.readouterr().out)
+            assert bus.link is first
+            await bus.get(NODES, "a.facts")
+        written(file, operator.credentials("tas-second"))
+        await eventually(lambda: bus.connected and bus.link.loaded.name == "tas-second")
+        assert first.lost.is_set()
+        await bus.put(NODES, "a.facts", b"1", revision=0, read_at=now())
+        await server.stop()
+        await eventually(lambda: not bus.connected)
+        written(file, operator.credentials("tas-third"))
+        await server.start()
+        await eventually(lambda: bus.connected and bus.link.loaded.name == "tas-third")
+
+
+async def test_a_missing_permission_is_an_error_with_user_and_subject(tmp_path: Path) -> None:
+    operator = Operator()
+    only_samples = Permissions(publish=("tas.samples.a.*",), subscribe=("_INBOX.tas-a.>",))
+    agent = written(tmp_path / "a.creds", operator.credentials("tas-a", only_samples))
+    deaf = written(tmp_path / "b.creds", operator.credentials("tas-b", only_samples))
+    all_rights = written(tmp_path / "c.creds", operator.credentials("tas-c", EVERYTHING))
+    async with operated(tmp_path, operator.configuration()) as server:
+        async with Bus.connect(server.url, name="test", access=Access(credentials=all_rights)) as bus:
+            await bus.wait_connected()
+        async with Bus.connect(server.url, name="test", streams=(), access=Access(credentials=agent)) as bus:
+            await bus.wait_connected()
+            await bus.publish(SAMPLES, "tas.samples.a.machine", b"{}")
+            for subject in ("tas.samples.b.machine", "tas.samples.Big.machine"):
+                with pytest.raises(ForbiddenError, match=f"{subject}: the user tas-a of {agent} may not publish"):
+                    await bus.publish(SAMPLES, subject, b"{}")
+        expected = f"the user tas-b of {deaf} may not subscribe to _INBOX.tas-b.>"
+        await refused(server.url, Access(credentials=deaf), expected)
+
+
+@pytest.mark.parametrize("by", ["scheme", "authority"])
+async def test_credentials_are_not_sent_in_clear_where_tls_is_demanded(server: Server, tmp_path: Path, by: str) -> None:
+    """Else a server in between would get them, only by saying that it has no TLS."""
+    access = Access()
+    if by == "authority":
+        access = Access(cacert=written(tmp_path / "ca.crt", Authority("of the bus").certificate))
+    url = server.url.replace("nats://", "tls://") if by == "scheme" else server.url
+    await refused(url, access, "the server offers no TLS, which this process demands")
+
+
+async def test_a_token_file_is_read_for_each_connection(tmp_path: Path) -> None:
+    token = written(tmp_path / "token", "first\n")
+    async with (
+        operated(tmp_path, 'authorization { token: "first" }') as server,
+        Bus.connect(server.url, name="test", access=Access(token=token)) as bus,
+    ):
+        await bus.wait_connected()
+        await server.stop()
+        server.configuration = 'authorization { token: "second" }'
+        written(token, "second\n")
+        await server.start()
+        await eventually(lambda: bus.connected and bus.link.loaded.contents.token == b"second\n")

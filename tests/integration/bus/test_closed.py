@@ -1,0 +1,417 @@
+"""A closed bus: each process with the credentials of its own user, and what these users must not do."""
+
+import asyncio
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bus.buckets import (
+    AGENTS,
+    ALL,
+    BREAKERS,
+    EVENTS,
+    HOLDS,
+    LEASES,
+    NODES,
+    POLICIES,
+    REFUSALS,
+    SAMPLES,
+    SAMPLES_CONSUMER,
+    SOURCES,
+    VERDICT_LOG,
+    VERDICTS,
+    Bucket,
+    Stream,
+)
+from bus.connection import Bus
+from bus.errors import ForbiddenError, UnavailableError
+from bus.kinds import BREAKER_RECORDS, NODE_VERDICTS
+from bus.link import CALL_SECONDS
+from bus.pull import Message
+from bus.record_kind import Entry, Unreadable
+from bus.rights.access import Access
+from bus.rights.operator import Keys
+from bus.rights.roles import ROLES
+from bus.scrapes import publish_scrape
+from bus.stream_reader import FROM_START, StreamReader
+from bus.subjects import samples_subject, token
+from bus.subscription import Subscription
+from bus.verdict_log import logged_verdicts
+from cli.settings import Settings
+from cli.wiring import Process, all_workers
+from sandbox import Sandbox
+from sandbox.resources import NODES as SANDBOX_NODES
+from sandbox.resources import TASPOLICIES
+from tas.samples.sample import Scrape
+from tas.values.quantity import parse_quantity
+from tas.verdict.brake import Breaker, Trip
+from tests.e2e.processes import free_ports
+from tests.integration.bus.operated import OperatedServer
+from tests.integration.servers import eventually
+
+pytestmark = pytest.mark.usefixtures("long_limits")
+
+SINKS = "sinks: {hook: {type: cloudevents, url: http://127.0.0.1:9/}}"
+PROCESSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "materialize": (("materialize",), {}),
+    "watch": (("watch", "status"), {}),
+    "evaluate": (("evaluate",), {}),
+    "labels": (("labels",), {"breaker": "off", "breaker_all": "off", "new_bus_wait": "0s"}),
+    "marks": (("marks",), {}),
+    "resources": (("resources",), {}),
+    "events": (("events",), {}),
+    "extender": (("extender",), {}),
+    "windows": (("windows",), {}),
+    "collect": (("collect",), {"period": "200ms", "source": "custom-metrics"}),
+    "notify": (("notify",), {}),
+    "inventory": (("inventory",), {"allocations": "on", "outcomes": "on", "annotations": "on", "new_bus_wait": "0s"}),
+    "gpu": (("gpu",), {}),
+    "evictions": (("evictions",), {}),
+    "agents": (("agents",), {}),
+}
+"""The processes of a cluster: the workers of each, and its settings."""
+
+RULE = {"metricname": "health", "operator": "Equals", "target": 2}
+MEAN = {"metricname": "load:mean:1m", "operator": "GreaterThan", "target": 5}
+STRATEGIES = {
+    "deschedule": {"rules": [RULE], "taint": {"effect": "NoSchedule"}, "nodeCondition": True},
+    "dontschedule": {"rules": [RULE, MEAN]},
+}
+
+
+class Closed:
+    """A server with an operator, and the credentials of its users."""
+
+    def __init__(self, folder: Path) -> None:
+        self.keys = Keys.new()
+        self._folder = folder
+        self.server = OperatedServer(folder, self.keys.server_configuration(revoked={}, now=time.time()))
+
+    def user(self, role: str, name: str = "", *sources: str) -> Path:
+        """The credentials of a user, `tas-<role>` without a name."""
+        name = name or f"tas-{role}"
+        path = self._folder / f"{name}.creds"
+        tags = [f"source:{each}" for each in sources]
+        path.write_text(self.keys.credentials(role, name, tags=tags, now=time.time()))
+        return path
+
+    @asynccontextmanager
+    async def connected(self, role: str, name: str = "", *sources: str) -> AsyncIterator[Bus]:
+        access = Access(credentials=self.user(role, name, *sources))
+        async with Bus.connect(self.server.url, name="test", streams=(), access=access) as bus:
+            await bus.wait_connected()
+            yield bus
+
+    def violations(self) -> list[str]:
+        """What the server refused, as `user: publish subject`."""
+        found = re.findall(r'"User":"([^"]+)|(\w+) Violation - .*?"(\S+)"', self.server.log.read_text())
+        return [f"{verb} {subject}" for _, verb, subject in found if verb]
+
+
+@pytest.fixture
+async def closed(tmp_path: Path) -> AsyncIterator[Closed]:
+    folder = tmp_path / "bus"
+    folder.mkdir()
+    closed = Closed(folder)
+    await closed.server.start()
+    try:
+        yield closed
+    finally:
+        await closed.server.stop()
+
+
+async def start(stack: AsyncExitStack, closed: Closed, process: str, kubeconfig: Path, folder: Path) -> Process:
+    """A process with the credentials of its user, in this event loop."""
+    workers, given = PROCESSES.get(process, ((process,), {}))
+    command = f"run {process}"
+    sources = ("custom-metrics",) if process == "collect" else ()
+    texts = {
+        "bus": closed.server.url,
+        "bus_credentials": str(closed.user(process, "", *sources)),
+        "health_listen": "127.0.0.1:0",
+        **given,
+    }
+    if process in ("extender", "gpu", "agents"):
+        texts["listen"] = f"127.0.0.1:{free_ports(1)[0]}"
+    if process in ("watch", "labels", "marks", "resources", "collect", "inventory", "gpu", "evictions"):
+        texts["kubeconfig"] = str(kubeconfig)
+    if process == "notify":
+        texts["sinks"] = str(folder / "sinks.yaml")
+    settings = Settings.load(command, texts)
+    parts = Process(settings, stack)
+    await parts.build(closed.server.url, workers)
+    stop = asyncio.Event()
+    running = asyncio.create_task(parts.run(stop), name=process)
+
+    async def end() -> None:
+        stop.set()
+        assert await running == 0, process
+
+    stack.push_async_callback(end)
+    return parts
+
+
+async def publish(bus: Bus, node: str, *, ago: float = 0.0, **metrics: str) -> None:
+    at = time.time() - ago
+    values = {metric: parse_quantity(text) for metric, text in metrics.items()}
+    await publish_scrape(bus, node, Scrape(source="probe", measured=at, arrived=at, sequence=0, metrics=values))
+
+
+async def test_the_loop_works_with_the_rights_of_each_process_also_after_a_wipe(closed: Closed, tmp_path: Path) -> None:
+    (tmp_path / "sinks.yaml").write_text(SINKS)
+    async with Sandbox.start(nodes=["a", "b"]) as sandbox, AsyncExitStack() as stack:
+        kubeconfig = sandbox.kubeconfig(tmp_path / "kubeconfig")
+
+        def node() -> dict[str, Any]:
+            found: dict[str, Any] = sandbox.cluster.get(SANDBOX_NODES, "", "a")
+            return found
+
+        def is_marked() -> bool:
+            spec, status = node()["spec"], node()["status"]
+            return any(each["key"].endswith("/sick") for each in spec.get("taints", ())) and any(
+                each["type"].endswith("/sick") and each["status"] == "True" for each in status["conditions"]
+            )
+
+        # Who may not create streams waits for the keeper, and says so.
+        first = await start(stack, closed, "evaluate", kubeconfig, tmp_path)
+        await eventually(lambda: "is missing, and the user tas-evaluate" in str(first._bus_problem()))
+        keeper = await start(stack, closed, "keeper", kubeconfig, tmp_path)
+        await eventually(lambda: not keeper.unready())
+        processes = {
+            name: await start(stack, closed, name, kubeconfig, tmp_path) for name in PROCESSES if name != "evaluate"
+        }
+        body = {
+            "apiVersion": "telemetry.intel.com/v1alpha1",
+            "kind": "TASPolicy",
+            "metadata": {"name": "sick"},
+            "spec": {"strategies": STRATEGIES},
+        }
+        sandbox.cluster.create(TASPOLICIES, "default", body, manager="author")
+        sandbox.metrics.set("health", "b", 0)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        address = processes["extender"].settings.listen
+
+        async def rejected() -> set[str]:
+            pod = {"metadata": {"name": "p", "namespace": "default", "labels": {"telemetry-policy": "sick"}}}
+            request = {"Pod": pod, "Nodes": None, "NodeNames": ["a", "b"]}
+            async with session.post(f"http://{address}/scheduler/filter", json=request) as answer:
+                found = await answer.json()
+                return {"a", "b"} - set(found.get("NodeNames") or ()) if answer.status == 200 else set()
+
+        async def rejects(*nodes: str) -> bool:
+            return await rejected() == set(nodes)
+
+        probe = await stack.enter_async_context(closed.connected("publisher", "probe-of-all", "probe"))
+        reader = await stack.enter_async_context(closed.connected("reader"))
+        await eventually(lambda: not any(each.unready() for each in processes.values()))
+        for ago in (50.0, 20.0, 0.0):
+            await publish(probe, "b", ago=ago, load="9")
+        await publish(probe, "a", health="2")
+        await eventually(lambda: node()["metadata"].get("labels", {}).get("sick") == "violating")
+        await eventually(is_marked)
+        await eventually(lambda: rejects("a", "b"))  # b by a statistic
+        await eventually(lambda: "telemetry/scheduling" in node()["status"]["allocatable"])
+
+        async def has(subject: str, of: Any) -> bool:
+            return bool(await reader.last_messages(of, subject))
+
+        await eventually(lambda: has("tas.events.violation.>", EVENTS))
+        await eventually(lambda: has(NODES.subject("a.allocation"), NODES))
+        (attempt,) = closed.violations()  # of evaluate, once, before the keeper ran
+        assert attempt.startswith("Publish $JS.API.STREAM.CREATE.KV_")
+
+        await closed.server.stop()
+        shutil.rmtree(closed.server.log.parent / "store")
+        await closed.server.start()
+        await eventually(lambda: not any(each.unready() for each in processes.values()))
+
+        async def is_cleared() -> bool:
+            try:
+                await publish(probe, "a", health="0")
+            except UnavailableError:
+                return False
+            return "sick" not in node()["metadata"].get("labels", {})
+
+        await eventually(is_cleared, every=0.2)
+        await eventually(lambda: rejects("b"))  # windows went on
+        assert all("STREAM.CREATE" in each for each in closed.violations())
+
+
+async def test_one_process_with_all_rights_is_also_the_keeper(closed: Closed, tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    texts = {
+        "bus": closed.server.url,
+        "bus_credentials": str(closed.user("all")),
+        "policies": str(tmp_path / "policies"),
+        "health_listen": "127.0.0.1:0",
+        "listen": f"127.0.0.1:{free_ports(1)[0]}",
+    }
+    settings = Settings.load("run all", texts)
+    async with AsyncExitStack() as stack:
+        parts = Process(settings, stack)
+        await parts.build(closed.server.url, all_workers(settings))
+        stop = asyncio.Event()
+        running = asyncio.create_task(parts.run(stop))
+        try:
+            await eventually(lambda: not parts.unready() and parts._bus_problem() is None)
+            reader = await stack.enter_async_context(closed.connected("reader"))
+            for of in ALL:  # also those that no worker of this process uses
+                await eventually(partial(_exists, reader, of))
+        finally:
+            stop.set()
+            assert await running == 0
+    assert closed.violations() == []
+
+
+async def _exists(bus: Bus, of: Stream | Bucket) -> bool:
+    try:
+        await bus.epoch(of)
+    except UnavailableError:
+        return False
+    return True
+
+
+def api(verb: str) -> str:
+    return f"$JS.API.{verb}"
+
+
+OF_MATERIALIZE = (
+    *(api(f"CONSUMER.{verb}.SAMPLES.{SAMPLES_CONSUMER}") for verb in ("CREATE", "MSG.NEXT", "DELETE", "INFO")),
+    f"$JS.ACK.SAMPLES.{SAMPLES_CONSUMER}.1.1.1.1.1",
+)
+"""What only materialize may do with its durable consumer, although others read SAMPLES too."""
+
+OTHERS = {
+    "materialize": (NODES.subject("a.facts"), POLICIES.subject("n.p"), "tas.samples.a.x", api("STREAM.PURGE.KV_NODES")),
+    "watch": (NODES.subject("a.metrics"), VERDICTS.subject("a"), HOLDS.subject("a"), api("STREAM.PURGE.KV_VERDICTS")),
+    "policies": (NODES.subject("a.facts"), VERDICTS.subject("a"), api("STREAM.PURGE.KV_POLICIES")),
+    "evaluate": (NODES.subject("a.metrics"), LEASES.subject("labels"), api("STREAM.PURGE.KV_POLICIES")),
+    "labels": (VERDICTS.subject("a"), REFUSALS.subject("p.marks"), LEASES.subject("marks")),
+    "marks": (REFUSALS.subject("p"), BREAKERS.subject("p"), LEASES.subject("labels")),
+    "resources": ("tas.events.violation.p.a", LEASES.subject("labels")),
+    "collect": (
+        "tas.samples.a.other",
+        SOURCES.subject("other"),
+        LEASES.subject("collect.other"),
+        NODES.subject("a.facts"),
+    ),
+    "windows": ("tas.samples.a.collect", *OF_MATERIALIZE, SOURCES.subject("collect")),
+    "events": (VERDICTS.subject("a"), "tas.samples.a.x"),
+    "notify": ("tas.events.violation.p.a", LEASES.subject("events")),
+    "inventory": (NODES.subject("a.facts"), POLICIES.subject("n.p"), "tas.samples.a.other"),
+    "gpu": (NODES.subject("a.inventory"), "tas.outcomes.a"),
+    "evictions": (HOLDS.subject("a"),),
+    "agents": ("tas.outcomes.a", HOLDS.subject("a")),
+    "extender": (NODES.subject("a.metrics"), POLICIES.subject("n.p"), "tas.samples.a.x", VERDICTS.subject("a")),
+    "keeper": (NODES.subject("a.facts"), "tas.samples.a.x", api("STREAM.CREATE.OTHER"), api("STREAM.MSG.GET.SAMPLES")),
+    "reader": (NODES.subject("a.metrics"), BREAKERS.subject("_paused"), "tas.samples.a.x", *OF_MATERIALIZE),
+    "operator": (NODES.subject("a.metrics"), POLICIES.subject("n.p"), VERDICTS.subject("a")),
+    "publisher": (NODES.subject("a.metrics"), "tas.samples.a.other", api("STREAM.MSG.GET.SAMPLES")),
+    "subscriber": (api("STREAM.MSG.GET.EVENTS"), api("CONSUMER.INFO.EVENTS.other"), "tas.dead_letters.other"),
+    "node": ("tas.samples.b.probe", "tas.samples.a.other", NODES.subject("a.metrics"), api("STREAM.MSG.GET.SAMPLES")),
+}
+"""What each user must not do beside what nobody may do: only a neighbour may."""
+
+NOBODY = (
+    *(api(f"STREAM.{verb}.{of.stream}") for verb in ("UPDATE", "DELETE", "SNAPSHOT", "RESTORE") for of in ALL),
+    *(api(f"STREAM.MSG.DELETE.{of.stream}") for of in ALL),
+    *(api(f"CONSUMER.{verb}.{of.stream}") for verb in ("LIST", "NAMES") for of in ALL),
+    api("STREAM.LIST"),
+    api("STREAM.NAMES"),
+    api("STREAM.CREATE.OTHER"),
+    "$SYS.REQ.SERVER.PING",
+    "_INBOX.tas-evaluate.x",
+)
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "all"])
+async def test_a_user_is_refused_what_is_not_its_own(closed: Closed, role: str) -> None:
+    name = "a" if role == "node" else ""
+    async with closed.connected(role, name, "probe") as bus:
+        forbidden = (*OTHERS[role], *NOBODY, *(() if role == "keeper" else (api("STREAM.CREATE.SAMPLES"),)))
+        for subject in forbidden:
+            with pytest.raises(ForbiddenError, match=re.escape(subject)):
+                await bus.link.request(subject, b"", seconds=CALL_SECONDS)
+        # The answers to others are not its own, either.
+        for inbox in ("_INBOX.>", "_INBOX.tas-other.>", ">"):
+            await bus.link.subscribe(inbox, _ignore)
+        await eventually(
+            lambda: (
+                closed.violations()[-3:] == [f"Subscription {each}" for each in ("_INBOX.>", "_INBOX.tas-other.>", ">")]
+            )
+        )
+    assert len(closed.violations()) == len(forbidden) + 3
+
+
+async def test_a_node_publishes_its_own_samples_and_a_subscriber_reads_events(closed: Closed) -> None:
+    async with closed.connected("keeper"):
+        pass
+    async with Bus.connect(
+        closed.server.url, name="keeper", access=Access(credentials=closed.user("keeper"))
+    ) as keeper:
+        await eventually(lambda: keeper.connected and keeper.problem is None)
+    node = token("ip-10-0-0-1.ec2.internal")
+    async with closed.connected("node", node, "machine", "probe") as bus:
+        for source in ("machine", "probe"):
+            await bus.publish(SAMPLES, samples_subject("ip-10-0-0-1.ec2.internal", source), b"{}")
+    access = Access(credentials=closed.user("subscriber", "pager"))
+    async with Subscription(closed.server.url, "pager", access=access, resync=True) as events:
+        await eventually(lambda: events.bus.connected)
+    assert closed.violations() == []
+
+
+async def test_what_a_server_writes_to_a_reply_subject_resets_no_breaker_and_is_no_verdict(closed: Closed) -> None:
+    """NATS does not check reply subjects: so a server writes its answers, and what it delivers, to any subject."""
+    async with AsyncExitStack() as stack:
+        access = Access(credentials=closed.user("keeper"))
+        keeper = await stack.enter_async_context(Bus.connect(closed.server.url, name="keeper", access=access))
+        await eventually(lambda: keeper.connected and keeper.problem is None)
+        labels, node, agents, reader = [
+            await stack.enter_async_context(closed.connected(role, name, "probe"))
+            for role, name in (("labels", ""), ("node", "a"), ("agents", ""), ("reader", ""))
+        ]
+        tripped = Breaker(nodes={}, trip=Trip(since=1.0, limit=1, wanted=2, selected=3))
+        revision = await BREAKER_RECORDS.put(labels, "p", tripped, revision=0, read_at=time.monotonic())
+        await node.link.send(samples_subject("a", "probe"), b"{}", reply=BREAKERS.subject("p"))
+
+        async def breaker() -> Entry[str, Breaker]:
+            return await BREAKER_RECORDS.get(reader, "p")
+
+        async def is_overwritten() -> bool:
+            return (await breaker()).revision > revision
+
+        await eventually(is_overwritten)  # by the acknowledgement of the sample
+        assert isinstance((await breaker()).read(), Unreadable)  # labels stay frozen
+
+        # A state whose subject is as long as that of a verdict, and a pull of it to such a subject.
+        forged = AGENTS.subject("xxnode-1")
+        await agents.link.publish(forged, b'{"policies":{}}', seconds=CALL_SECONDS)
+        config = {"name": "thief", "ack_policy": "none", "deliver_policy": "all"}
+        body = {"stream_name": AGENTS.stream, "config": config}
+        await agents.api(f"CONSUMER.CREATE.{AGENTS.stream}.thief", body)
+        pull = f"$JS.API.CONSUMER.MSG.NEXT.{AGENTS.stream}.thief"
+        await agents.link.send(pull, b'{"batch":1}', reply=VERDICTS.subject("node-1"))
+        messages: list[Message] = []
+
+        async def is_copied() -> bool:
+            async with aclosing(StreamReader(reader, VERDICT_LOG, FROM_START).stored()) as batches:
+                async for batch in batches:
+                    messages.extend(batch.messages)
+            return bool(messages)
+
+        await eventually(is_copied)
+        assert [message.subject for message in messages] == [forged]
+        assert [each.entry for each in logged_verdicts(reader, messages)] == [None]
+        assert await NODE_VERDICTS.entries(reader) == []
+    assert closed.violations() == []
+
+
+async def _ignore(_: object) -> None: ...

@@ -1,0 +1,148 @@
+"""`tas bus`: an operator, its users, and what a server says of them."""
+
+import stat
+from pathlib import Path
+
+import yaml
+
+from bus.buckets import SAMPLES
+from bus.connection import Bus
+from bus.rights.access import Access
+from bus.rights.roles import ROLES
+from tests.integration.bus.operated import OperatedServer, operated
+from tests.integration.cli.tas import Tas
+from tests.integration.servers import eventually
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def auth(folder: Path) -> str:
+    return (folder / "auth.conf").read_text()
+
+
+async def init(tas: Tas, folder: Path, *arguments: str) -> None:
+    done = await tas("bus", "init", str(folder), *arguments)
+    assert done.code == 0, done.err
+
+
+async def test_init_makes_users_once_and_only_their_owner_can_read_them(tas: Tas, tmp_path: Path) -> None:
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    made = contents(folder)
+    assert {f"users/tas-{role}.creds" for role, each in ROLES.items() if each.workers} < made.keys()
+    assert {"keys/operator.seed", "keys/account.seed", "keys/role-node.seed", "auth.conf"} < made.keys()
+    for path in (folder, *folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    await init(tas, folder)
+    assert contents(folder) == made
+    # A version with a new role: only what is new is made.
+    for gone in ("keys/role-windows.seed", "users/tas-windows.creds"):
+        (folder / gone).unlink()
+    await init(tas, folder)
+    changed = {name for name, content in contents(folder).items() if made[name] != content}
+    assert changed == {"keys/role-windows.seed", "users/tas-windows.creds", "auth.conf", "issued.json"}
+
+
+async def test_mistakes_name_the_file_or_the_value_and_change_nothing(tas: Tas, tmp_path: Path) -> None:
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    before = contents(folder)
+    (tmp_path / "none").mkdir(mode=0o700)
+    mistakes: dict[tuple[str, ...], str] = {
+        ("user", str(folder), "node", "Node_1", "--source", "x"): "user: NAME = 'Node_1': must be a DNS name",
+        ("user", str(folder), "node", "node-1"): "--source = '': must be given for the role node",
+        ("user", str(folder), "node", "node-1", "--source", "X"): "--source = 'X': must be of a-z",
+        ("user", str(folder), "reader", "me", "--source", "x"): "--source = 'x': the role reader names no source",
+        ("user", str(folder), "reader", "me.you"): "NAME = 'me.you': only the name of a node may have dots",
+        ("user", str(folder), "reader", "tas-reader"): "tas-reader.creds: exists: --renew replaces it",
+        ("user", str(tmp_path / "none"), "reader", "me"): "none: has no keys: tas bus init",
+        ("revoke", str(folder), "nobody"): "NAME = 'nobody': is no user of",
+        ("secrets", str(folder), "--namespace", "A"): "--namespace = 'A': must be a DNS label",
+        ("secrets", str(folder), "--user", "nobody"): "--user = 'nobody': has no file in",
+    }
+    for arguments, text in mistakes.items():
+        done = await tas("bus", *arguments)
+        assert (done.code, text in done.err) == (1, True), (arguments, done.err)
+    folder.chmod(0o755)
+    done = await tas("bus", "init", str(folder))
+    assert f"{folder}: mode is 755, must be 700" in done.err
+    folder.chmod(0o700)
+    (folder / "keys" / "operator.seed").write_text("SOAX\n")
+    done = await tas("bus", "init", str(folder))
+    assert "operator.seed: must end with its checksum" in done.err
+    assert "SOAX" not in done.err
+    (folder / "keys" / "operator.seed").write_bytes(before["keys/operator.seed"])
+    assert contents(folder) == before
+
+
+async def test_secrets_have_the_users_and_no_key_of_the_operator(tas: Tas, tmp_path: Path) -> None:
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
+    done = await tas("bus", "secrets", str(folder), "--namespace", "tas")
+    secrets = {each["metadata"]["name"]: each for each in yaml.safe_load_all(done.out)}
+    assert {"tas-bus-watch", "tas-bus-keeper", "tas-bus-agents", "tas-nats"} <= secrets.keys()
+    # Whoever reads Secrets there gets no user with the rights of all, and none of a person.
+    assert not {"tas-bus-all", "tas-bus-operator", "tas-bus-reader", "tas-bus-a.b"} & secrets.keys()
+    assert {each["metadata"]["namespace"] for each in secrets.values()} == {"tas"}
+    assert secrets["tas-nats"]["data"].keys() == {"auth.conf"}
+    keys = [path.read_text().strip() for path in (folder / "keys").iterdir()]
+    assert not any(key in done.out for key in keys)
+    some = await tas("bus", "secrets", str(folder), "--user", "a_b", "--user", "tas-all")
+    names = [each["metadata"]["name"] for each in yaml.safe_load_all(some.out)]
+    assert names == ["tas-bus-a.b", "tas-bus-all", "tas-nats"]
+
+
+async def test_check_compares_a_server_and_a_revoked_user_is_refused_after_a_reload(tas: Tas, tmp_path: Path) -> None:
+    folder = tmp_path / "operator"
+    await init(tas, folder)
+    assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
+    other = tmp_path / "other"
+    await init(tas, other)
+
+    async def check(of: Path, server: OperatedServer) -> dict[str, str]:
+        """What is printed about each user; what it says about streams has tests of its own."""
+        done = await tas("bus", "check", str(of), "--bus", server.url)
+        assert done.code == 1  # at least: the monitoring port is closed
+        users = {path.stem for path in (of / "users").iterdir()}
+        found = dict(line.partition(": ")[::2] for line in done.out.splitlines() if line.partition(": ")[0] in users)
+        assert found.keys() == users
+        return found
+
+    async with operated(tmp_path, auth(folder)) as server:
+        keeper = Access(credentials=folder / "users" / "tas-keeper.creds")
+        async with Bus.connect(server.url, name="keeper", access=keeper) as bus:
+            await eventually(lambda: bus.connected and bus.problem is None)
+        node = Access(credentials=folder / "users" / "a_b.creds")
+        async with Bus.connect(server.url, name="node", streams=(), access=node) as bus:
+            await bus.wait_connected()
+            await bus.publish(SAMPLES, "tas.samples.a_b.machine", b"{}")
+            first = bus.link
+            found = await check(folder, server)
+            assert found.pop("a_b") == "ok"
+            assert set(found.values()) == {"ok"}
+            # Of another operator nobody is known.
+            assert all("does not accept" in text for text in (await check(other, server)).values())
+
+            # Credentials that are stolen before they are renewed are revoked with the new ones.
+            stolen = tmp_path / "stolen.creds"
+            stolen.write_bytes((folder / "users" / "a_b.creds").read_bytes())
+            renewed = await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine", "--renew")
+            assert renewed.code == 0, renewed.err
+            await eventually(lambda: bus.connected and bus.link is not first)
+            access = Access(credentials=stolen)
+            async with Bus.connect(server.url, name="thief", streams=(), access=access) as thief:
+                await thief.wait_connected()
+                second = bus.link
+                assert (await tas("bus", "revoke", str(folder), "a_b")).code == 0
+                assert not (folder / "users" / "a_b.creds").exists()
+                server.configuration = auth(folder)
+                server.reload()
+                await eventually(second.lost.is_set)
+                await eventually(lambda: "does not accept" in thief.last_error)
+                assert (await tas("bus", "user", str(folder), "node", "a.b", "--source", "machine")).code == 0
+                await eventually(lambda: bus.connected and bus.link is not second)
+                await bus.publish(SAMPLES, "tas.samples.a_b.machine", b"{}")
+                assert not thief.connected

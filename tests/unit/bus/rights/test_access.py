@@ -1,0 +1,70 @@
+"""The files of a process on the bus, and what it says when it is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from bus.errors import AccessError
+from bus.rights.access import Access, Loaded, refusal
+
+
+def test_without_files_nothing_is_shown() -> None:
+    assert Access().load() == Loaded()
+
+
+@pytest.mark.parametrize("content", ["", " \n", "two words", "zwölf", "a\x07b", "a\nb"])
+def test_a_token_that_no_server_can_have_is_refused_and_not_repeated(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(content)
+    with pytest.raises(AccessError, match=f"^{file}: must be one line") as caught:
+        Access(token=file).load()
+    assert content.strip() not in str(caught.value) or not content.strip()
+
+
+def test_the_secrets_of_a_process_are_not_in_its_repr(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hunter2\n")
+    loaded = Access(token=tmp_path / "token").load()
+    assert loaded.options["token"] == "hunter2"
+    assert "hunter2" not in repr(loaded)
+
+
+def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file.pem"
+    file.write_text("nothing")
+    for access in (Access(cacert=file), Access(cert=file)):
+        with pytest.raises(AccessError, match=f"^{file}: must"):
+            access.load()
+
+
+def test_a_token_that_was_found_counts_as_one_that_was_given(tmp_path: Path) -> None:
+    """Else each look at the files would find a change, and begin a new connection."""
+    token = tmp_path / "token"
+    token.write_text("found")
+    access = Access(find_token=lambda: token)
+    assert access.load().contents == access.read()
+    assert access.read().token == b"found"
+
+
+@pytest.mark.parametrize(
+    ("error", "loaded", "access", "expected"),
+    [
+        ("Authorization Violation", Loaded(user="the user a", expires=5.0), Access(), "the user a expired 5 s ago"),
+        (
+            "Authorization Violation",
+            Loaded(user="the user a", expires=11.0),
+            Access(credentials=Path("f")),
+            "does not accept the user a: it",
+        ),
+        ("User Authentication Expired", Loaded(user="the token in f"), Access(), "does not accept the token in f"),
+        ("Authorization Violation", Loaded(), Access(), "demands credentials, and none are given"),
+        ("SSL: TLSV13_ALERT_CERTIFICATE_EXPIRED", Loaded(), Access(cert=Path("c")), "the certificate in c has expired"),
+        ("SSL: TLSV1_ALERT_UNKNOWN_CA", Loaded(), Access(cert=Path("c")), "issuer of the certificate in c"),
+        ("Connect call failed", Loaded(), Access(), "Connect call failed"),
+    ],
+)
+def test_a_refusal_says_who_was_refused_and_what_to_do(
+    error: str, loaded: Loaded, access: Access, expected: str
+) -> None:
+    text = refusal(Exception(error), loaded, access, address_has_user=False, now=10.0)
+    assert text.startswith(error)
+    assert expected in text

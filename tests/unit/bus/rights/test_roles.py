@@ -1,0 +1,123 @@
+"""Who may write what on a closed bus: no two users share a subject, unless it is named here."""
+
+import time
+from itertools import combinations
+
+import pytest
+
+from bus.buckets import ALL
+from bus.rights.credentials import parse_credentials
+from bus.rights.jwt import claims_of
+from bus.rights.nkeys import Nkey, NkeyKind
+from bus.rights.operator import Keys, user_claims
+from bus.rights.roles import ROLES, WORKERS, overlap, permissions_of, streams_of
+
+SHARED = {
+    ("policies", "watch"): {"$KV.POLICIES.>", "$KV.NODES._synced"},  # never both in one installation
+    ("inventory", "gpu"): {"$KV.HOLDS.*"},
+    ("events", "resources"): {"tas.events.>", "tas.events.resource.>"},
+    ("labels", "operator"): {"$KV.BREAKERS.*"},
+}
+"""The subjects that two roles may write, each by conditional writes."""
+
+PUBLISHERS = {"all", "node", "publisher", "operator", "collect", "subscriber", "notify"}
+"""Roles with wildcards or templates for names that a user chooses: sources and subscriptions."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ("a.b", "a.b", True),
+        ("a.b", "a.c", False),
+        ("a.*", "a.c", True),
+        ("a.*", "a.b.c", False),
+        ("a.>", "a.b.c", True),
+        ("a.>", "a", False),
+        ("*.b", "a.*", True),
+        ("a.{{name()}}", "a.b", True),
+        (">", "a", True),
+    ],
+)
+def test_patterns_overlap_if_a_subject_matches_both(first: str, second: str, *, both: bool) -> None:
+    assert overlap(first, second) is overlap(second, first) is both
+
+
+def test_two_roles_write_the_same_only_where_it_is_named() -> None:
+    found = {}
+    for one, other in combinations([role for role in ROLES if role not in PUBLISHERS - {"operator"}], 2):
+        shared = {
+            subject
+            for first in ROLES[one].rights.writes
+            for second in ROLES[other].rights.writes
+            if overlap(first, second)
+            for subject in (first, second)
+        }
+        shared -= {subject for subject in shared if subject.startswith("tas.samples.")}  # of sources, by name
+        if shared:
+            found[(one, other)] = shared
+    assert {frozenset(pair): subjects for pair, subjects in found.items()} == {
+        frozenset(pair): subjects for pair, subjects in SHARED.items()
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nobody_may_do_everything_and_only_the_keeper_creates(role: str) -> None:
+    permissions = ROLES[role].rights.permissions
+    assert not {">", "$JS.>", "$JS.API.>", "$KV.>", "tas.>", "$SYS.>"} & {*permissions.publish, *permissions.subscribe}
+    assert permissions.subscribe == ("_INBOX.{{name()}}.>",)
+    creates = [each for each in permissions.publish if each.startswith("$JS.API.STREAM.CREATE.")]
+    assert creates == ([f"$JS.API.STREAM.CREATE.{of.stream}" for of in ALL] if role in ("keeper", "all") else [])
+    verbs = {".".join(each.split(".")[2:4]) for each in permissions.publish if each.startswith("$JS.API.STREAM.")}
+    assert verbs <= {"STREAM.INFO", "STREAM.CREATE", "STREAM.PURGE", "STREAM.MSG"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_template_is_a_whole_token(role: str) -> None:
+    """The server replaces no other."""
+    permissions = ROLES[role].rights.permissions
+    for subject in (*permissions.publish, *permissions.subscribe, *permissions.denied):
+        for token in subject.split("."):
+            assert "{{" not in token or token in ("{{name()}}", "{{tag(source)}}"), subject
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_worker_knows_of_every_stream_that_it_reads_or_writes(worker: str) -> None:
+    streams = streams_of(worker)
+    assert streams == ALL if worker == "keeper" else 0 < len(streams) < len(ALL)
+    for subject in WORKERS[worker].writes:
+        assert any(overlap(subject, each) for of in streams for each in of.subjects), subject
+
+
+def test_the_permissions_of_a_user_have_its_name_and_its_sources() -> None:
+    node = permissions_of("node", "a_b", ["source:machine", "source:probe", "other:x"])
+    assert node.publish[1:3] == ("tas.samples.a_b.machine", "tas.samples.a_b.probe")
+    assert node.subscribe == ("_INBOX.a_b.>",)
+    assert "tas.samples.*" not in " ".join(permissions_of("collect", "tas-collect", []).publish)
+
+
+def test_new_rights_change_the_configuration_and_a_later_time_does_not() -> None:
+    keys = Keys.new()
+    first = keys.server_configuration(revoked={}, now=1000.0)
+    assert keys.server_configuration(revoked={}, now=2000.0, before=first) == first
+    revoked = {Nkey.new(NkeyKind.USER).public: 1500}
+    second = keys.server_configuration(revoked=revoked, now=2000.0, before=first)
+    assert second != first
+    assert second.splitlines()[:3] == first.splitlines()[:3]  # a running server takes no other operator
+    (account,) = (line.split()[1] for line in second.splitlines() if line.startswith(f"  {keys.account.public}: "))
+    nats = claims_of(account)["nats"]
+    assert nats["revocations"] == revoked
+    assert {key["role"] for key in nats["signing_keys"]} == ROLES.keys()
+    denied = {key["role"]: "deny" in key["template"]["pub"] for key in nats["signing_keys"]}
+    assert [role for role, is_denied in denied.items() if is_denied] == ["windows", "reader", "operator"]
+    assert keys.server_configuration(revoked={}, now=3000.0, before="damaged\n") not in ("damaged\n", first)
+    assert all(key.seed not in second for key in (keys.operator, keys.account, keys.system, *keys.roles.values()))
+
+
+def test_credentials_name_the_user_its_sources_and_the_key_of_its_role() -> None:
+    keys, now = Keys.new(), time.time()
+    text = keys.credentials("node", "a_b", tags=["source:x"], now=now, expires=now + 60)
+    shown = parse_credentials(text.encode(), "file")
+    assert shown.name == "a_b"
+    assert shown.expires == int(now + 60)
+    claims = user_claims(shown.jwt)
+    assert (claims.name, claims.tags, claims.issuer) == ("a_b", ("source:x",), keys.roles["node"].public)
