@@ -20,8 +20,9 @@ from tas.sources.annotations import SOURCE, Annotation, annotation_samples
 from tas.sources.result import ResultBuilder, SourceResult
 from workers.ingest.collect import ReceivingSource, SourceMetrics
 from workers.ingest.sample_publisher import REPEAT_SECONDS
-from workers.kubernetes.client import Change, ChangeType, Listing
-from workers.kubernetes.resources import AnnotatedMetadata, GpuNode, GpuPod
+from workers.kubernetes.client import Change, ChangeType
+from workers.kubernetes.followers import Gathered
+from workers.kubernetes.resources import AnnotatedMetadata, GpuNode
 
 GATHER_SECONDS = 0.1
 """How long changes are gathered: an annotator writes all nodes one after another."""
@@ -34,7 +35,11 @@ RETRY_SECONDS = 1.0
 
 
 class Annotations:
-    """Publishes samples of annotations while `is_active()`; the nodes are those of the list of `inventory`."""
+    """Publishes samples of annotations while `is_active()`.
+
+    Attributes:
+        nodes: Takes the nodes of `inventory` in.
+    """
 
     name = SOURCE
 
@@ -48,6 +53,9 @@ class Annotations:
         lifetime: float,
     ) -> None:
         """`keys` are the metrics by annotation. `lifetime` is as in `annotation_samples`."""
+        self.nodes: Gathered[GpuNode, Mapping[str, Annotation]] = Gathered(
+            self._named, on_list=self._list_nodes, on_change=self._change_node
+        )
         self._keys = keys
         self._lifetime = lifetime
         self._is_active = is_active
@@ -69,13 +77,11 @@ class Annotations:
 
     # What `inventory` follows
 
-    def list_nodes(self, listing: Listing[GpuNode]) -> None:
-        """Takes in a complete list of nodes."""
-        read = ((found.metadata.name, self._read(found)) for found in listing.items)
-        self._nodes = {name: annotations for name, annotations in read if annotations}
+    def _list_nodes(self, nodes: dict[str, Mapping[str, Annotation]]) -> None:
+        self._nodes = nodes
         self.begin()
 
-    def change_node(self, change: Change[GpuNode]) -> None:
+    def _change_node(self, change: Change[GpuNode]) -> None:
         """Takes in a change of a node. Most changes are of its status."""
         name = change.object.metadata.name
         annotations = {} if change.type is ChangeType.DELETED else self._read(change.object)
@@ -88,11 +94,8 @@ class Annotations:
         self._changed.add(name)
         self._wake.set()
 
-    def list_pods(self, listing: Listing[GpuPod]) -> None:
-        """Pods have nothing for it."""
-
-    def change_pod(self, change: Change[GpuPod]) -> None:
-        """Pods have nothing for it."""
+    def _named(self, found: GpuNode) -> tuple[str, Mapping[str, Annotation]] | None:
+        return (found.metadata.name, annotations) if (annotations := self._read(found)) else None
 
     def _read(self, found: GpuNode) -> Mapping[str, Annotation]:
         metadata, now = found.metadata, time.time()

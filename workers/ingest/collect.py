@@ -23,7 +23,7 @@ from tas.values.backoff import Backoff
 from workers.ingest.sample_publisher import SamplePublisher
 from workers.ingest.source_states import SourceStates
 from workers.ingest.sources.base import Listener, Source, SourceError
-from workers.ingest.sources.spec import SourceSpec
+from workers.ingest.sources.spec import COMPUTING, SourceSpec
 from workers.ingest.wanted_metrics import WantedMetrics
 from workers.process.errors import WorkerError
 from workers.process.logs import ThrottledLog
@@ -53,7 +53,7 @@ IDLE_SECONDS = 3600.0
 
 
 class SourceMetrics:
-    """Metrics of sources."""
+    """Metrics of sources, of all workers of a process that have one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, labelnames=["source"], registry=registry)
@@ -99,15 +99,15 @@ class Collect:
         *,
         period: float,
         default_stale_after: float,
-        registry: CollectorRegistry,
+        metrics: SourceMetrics,
         always: Collection[str] = (),
     ) -> None:
         """In seconds: the time between polls of a source, and the age of a stale sample without `staleAfter`.
 
         The metrics `always` are collected, too, although no policy uses them.
         """
-        self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always)
-        metrics = SourceMetrics(registry)
+        computing = [spec.name for spec in sources if spec.kind in COMPUTING]
+        self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always, computing=computing)
         self._runs: list[_PolledSource | ReceivingSource] = [
             ReceivingSource(bus, source, self._wanted, metrics, kind=spec.kind.value)
             if isinstance(source, Listener)

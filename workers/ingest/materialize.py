@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from bus.buckets import NODES, SAMPLES
+from bus.buckets import NODES, SAMPLES, SAMPLES_CONSUMER
 from bus.connection import Bus, Epoch
 from bus.consumer import Message, SharedConsumer
 from bus.errors import BusError, ConflictError, ExpiredError, RefusedError
@@ -32,8 +32,6 @@ from workers.following.synced import SyncedWatch
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("materialize")
-
-DURABLE = "materialize"
 
 BATCH_SECONDS = 5.0
 """How long a node's write is retried after conflicts: well below the consumer's ack wait."""
@@ -125,7 +123,7 @@ class Materialize:
             on_complete=self._complete,
             pace=PACE_SECONDS,
         )
-        self._consumer = SharedConsumer(bus, SAMPLES, DURABLE, self.handle)
+        self._consumer = SharedConsumer(bus, SAMPLES, SAMPLES_CONSUMER, self.handle)
         self._overtaking = Overtaking(bus, SAMPLES, self._handle_early)
         self._metrics = _Metrics(registry)
         self._metrics.nodes.set_function(lambda: float(sum(stored.has_samples for stored in self._nodes.values())))

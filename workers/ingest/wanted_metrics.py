@@ -10,9 +10,13 @@ from bus.record_kind import Entry
 from bus.records.policies import PolicyRecord
 from bus.records.synced import Synced
 from tas.policy.policy import PolicyKey
+from tas.values.window import window_of
 from tas.verdict.status import MetricUse, metrics_of
 from tas.view.epoch_keys import EpochKeys
 from workers.following.synced import SyncedWatch
+
+WINDOWS = "windows"
+"""The source of the statistics that the worker `windows` computes."""
 
 
 class WantedMetrics:
@@ -25,8 +29,19 @@ class WantedMetrics:
         version: The number of changes so far.
     """
 
-    def __init__(self, bus: Bus, *, default_stale_after: float, always: Collection[str] = ()) -> None:
-        """The metrics `always` are wanted from every source, whatever policies use."""
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        default_stale_after: float,
+        always: Collection[str] = (),
+        computing: Collection[str] = (),
+    ) -> None:
+        """The metrics `always` are wanted from every source, whatever policies use.
+
+        The sources `computing` compute statistics of windows themselves.
+        """
+        self._computing = frozenset(computing)
         self._default_stale_after = default_stale_after
         self._always = frozenset(always)
         self._uses: dict[PolicyKey, Mapping[MetricUse, float]] = {}
@@ -49,15 +64,26 @@ class WantedMetrics:
     def of(self, source: str) -> Mapping[str, float]:
         """The metrics that policies read from a source or from any, and those always wanted.
 
+        Of a statistic of a window a source brings the metric itself, from which `windows` computes the statistic,
+        unless the source is in `computing`, and the policy does not ask for the source `windows`.
         They are known once `wait_until_known` has returned.
 
         With each metric the longest time in seconds after which a policy counts its samples as stale.
         """
-        found = dict.fromkeys(self._always, self._default_stale_after)
+        found: dict[str, float] = {}
+
+        def want(metric: str, of: str, stale_after: float) -> None:
+            window = window_of(metric)
+            if window is not None and (source not in self._computing or of == WINDOWS) and source != WINDOWS:
+                metric, of = window.metric, "" if of == WINDOWS else of
+            if of in ("", source):
+                found[metric] = max(stale_after, found.get(metric, 0.0))
+
+        for metric in self._always:
+            want(metric, "", self._default_stale_after)
         for uses in self._uses.values():
             for use, stale_after in uses.items():
-                if use.source in ("", source):
-                    found[use.metric] = max(stale_after, found.get(use.metric, 0.0))
+                want(use.metric, use.source, stale_after)
         return found
 
     async def wait_until_known(self) -> None:

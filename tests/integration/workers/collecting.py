@@ -24,7 +24,7 @@ from tas.sources.state import SourceState
 from tas.values.quantity import NANO
 from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import entry_on, epoch_on, put, running
-from workers.ingest.collect import Collect
+from workers.ingest.collect import Collect, SourceMetrics
 from workers.ingest.sources.base import Listener, Source
 from workers.ingest.sources.spec import SourceKind, SourceSpec
 
@@ -168,6 +168,7 @@ async def collecting(
     """Runs `collect` with these sources while the body runs, and gives its metrics."""
     registry = CollectorRegistry()
     specs = {SourceSpec(name=source.name, kind=kind): source for source in sources}
-    collect = Collect(bus, specs, period=period, default_stale_after=stale_after, registry=registry, always=always)
+    metrics = SourceMetrics(registry)
+    collect = Collect(bus, specs, period=period, default_stale_after=stale_after, metrics=metrics, always=always)
     async with running(collect):
         yield registry

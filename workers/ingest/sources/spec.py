@@ -21,6 +21,9 @@ class SourceKind(StrEnum):
 OF_KUBERNETES = frozenset({SourceKind.CUSTOM_METRICS, SourceKind.METRICS_SERVER})
 """The kinds that are polled through the API server."""
 
+COMPUTING = frozenset({SourceKind.PROMETHEUS})
+"""The kinds that compute statistics of windows themselves."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:

@@ -54,7 +54,7 @@ async def test_numbers_become_samples_and_anything_else_is_named_and_costs_nothi
     async with KubernetesClient.connect(kubeconfig, worker="inventory") as client:
 
         def replica(registry: CollectorRegistry) -> Inventory:
-            def part(is_active: Callable[[], bool]) -> Annotations:
+            def part(is_active: Callable[[], bool], _: object) -> Annotations:
                 parts.append(Annotations(bus, registry, is_active, keys=KEYS, lifetime=LIFETIME))
                 return parts[-1]
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from bus.buckets import NANOSECONDS, NODES, SAMPLES
+from bus.buckets import NANOSECONDS, NODES, SAMPLES, SAMPLES_CONSUMER
 from bus.connection import WRITE_SECONDS, Bus, RawEntry
 from bus.consumer import Message
 from bus.errors import ConflictError
@@ -30,7 +30,7 @@ from tests.integration.workers.running import (
     running,
     samples_on,
 )
-from workers.ingest.materialize import DURABLE, Materialize
+from workers.ingest.materialize import Materialize
 
 NODE = "node-1.example"
 ACK_SECONDS = 1.0
@@ -85,15 +85,17 @@ async def unacknowledged(bus: Bus) -> int:
 async def impatient(bus: Bus) -> Bus:
     """A bus with a short ack wait: the durable is created before the first replica."""
     config = {
-        "durable_name": DURABLE,
-        "name": DURABLE,
+        "durable_name": SAMPLES_CONSUMER,
+        "name": SAMPLES_CONSUMER,
         "ack_policy": "explicit",
         "ack_wait": int(ACK_SECONDS * NANOSECONDS),
         "max_ack_pending": 4096,
         "max_deliver": -1,
         "deliver_policy": "all",
     }
-    await bus.api(f"CONSUMER.CREATE.{SAMPLES.stream}.{DURABLE}", {"stream_name": SAMPLES.stream, "config": config})
+    await bus.api(
+        f"CONSUMER.CREATE.{SAMPLES.stream}.{SAMPLES_CONSUMER}", {"stream_name": SAMPLES.stream, "config": config}
+    )
     return bus
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tas.windows.name import Kind, Window, window_of
+from tas.values.window import Kind, Window, window_of
 
 
 @pytest.mark.parametrize(

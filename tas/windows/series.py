@@ -1,0 +1,159 @@
+"""One series of a node: what a metric was over a duration, as far as some of its statistics need it."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from math import isfinite
+from typing import Annotated
+
+import msgspec
+
+from tas.values.quantity import NANO, Quantity
+from tas.values.window import Kind, Window
+from tas.windows.average import Average
+from tas.windows.moments import Moments
+from tas.windows.quantiles import Quantiles
+from tas.windows.slots import SLOTS
+
+MAX_SOURCES = 8
+"""Values of so many sources count in one series; those of others are left out."""
+
+COVERED = 0.5
+"""A statistic is known once the values in its window span this part of its duration."""
+
+
+class Family(StrEnum):
+    """Statistics that are computed from the same sums."""
+
+    MOMENTS = "moments"
+    QUANTILES = "quantiles"
+    AVERAGE = "average"
+
+
+_FAMILY = {Kind.PERCENTILE: Family.QUANTILES, Kind.EWMA: Family.AVERAGE}
+
+
+class SeriesKey(msgspec.Struct, frozen=True, gc=False):
+    """A series of a node: `cpu` over 300 seconds for percentiles."""
+
+    metric: str
+    seconds: float
+    family: Family
+
+
+def series_key(window: Window) -> SeriesKey:
+    """The series from which a statistic is computed."""
+    return SeriesKey(window.metric, window.seconds, _FAMILY.get(window.kind, Family.MOMENTS))
+
+
+_Number = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
+
+
+class StoredSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A series as it is stored, of the node with this uid (empty: unknown).
+
+    `times` has the time of the last value of each source. Of the others only the field of its family is given.
+    """
+
+    times: dict[str, _Number]
+    node_uid: str = ""
+    moments: Annotated[list[list[_Number]], msgspec.Meta(max_length=SLOTS + 1)] = []
+    quantiles: Annotated[list[tuple[int, _Number, list[_Number], bytes]], msgspec.Meta(max_length=SLOTS + 1)] = []
+    average: list[_Number] = []
+
+
+class Series:
+    """The values of one metric of one node over a duration.
+
+    If several sources have the metric, the values of all count. A value counts once, however often it is received: it
+    must be newer than the last one of its source.
+    """
+
+    __slots__ = ("_history", "_times", "key")
+
+    def __init__(self, key: SeriesKey) -> None:
+        self.key = key
+        self._times: dict[str, float] = {}
+        self._history: Moments | Quantiles | Average
+        match key.family:
+            case Family.MOMENTS:
+                self._history = Moments(key.seconds)
+            case Family.QUANTILES:
+                self._history = Quantiles(key.seconds)
+            case Family.AVERAGE:
+                self._history = Average(key.seconds)
+
+    @property
+    def newest(self) -> float:
+        """The time of the newest value, in seconds since 1970; 0 without values."""
+        return max(self._times.values(), default=0.0)
+
+    @property
+    def covered(self) -> float:
+        """The seconds from the oldest to the newest value in the window."""
+        oldest = self._history.oldest
+        return 0.0 if oldest is None else max(self.newest - oldest, 0.0)
+
+    def add(self, source: str, time: float, value: Quantity) -> bool:
+        """Adds a value; False if it does not count."""
+        last = self._times.get(source)
+        if last is None:
+            if len(self._times) >= MAX_SOURCES:
+                oldest = min(self._times, key=self._times.__getitem__)
+                if self._times[oldest] >= time - self.key.seconds:
+                    return False
+                del self._times[oldest]
+        elif time <= last:
+            return False
+        self._times[source] = time
+        self._history.add(time, value / NANO)
+        return True
+
+    def is_ahead_of(self, time: float) -> bool:
+        """Whether it has values from after this time, so that those of now might not count."""
+        return self.newest > time or self._history.is_ahead_of(time)
+
+    def values(self, windows: Sequence[Window]) -> list[Quantity | None]:
+        """Statistics of this series; None while the values do not cover the window far enough."""
+        if self.covered < COVERED * self.key.seconds:
+            return [None for _ in windows]
+        match self._history:
+            case Quantiles() as history:
+                found = history.values(windows)
+            case Moments() | Average() as history:
+                found = [history.value(window, self.newest) for window in windows]
+        return [Quantity(round(each * NANO)) if each is not None and isfinite(each) else None for each in found]
+
+    def stored(self, node_uid: str) -> StoredSeries:
+        """The series, to be stored."""
+        times = dict(self._times)
+        match self._history:
+            case Moments() as history:
+                return StoredSeries(times=times, node_uid=node_uid, moments=history.stored())
+            case Quantiles() as history:
+                return StoredSeries(times=times, node_uid=node_uid, quantiles=history.stored())
+            case Average() as history:
+                return StoredSeries(times=times, node_uid=node_uid, average=history.stored())
+
+    @classmethod
+    def restored(cls, key: SeriesKey, stored: StoredSeries) -> "Series":
+        """The series that was stored. Raises ValueError if its fields cannot be those of a series."""
+        series = cls(key)
+        if len(stored.times) > MAX_SOURCES:
+            raise ValueError(f"times has {len(stored.times)} sources, must be at most {MAX_SOURCES}")
+        series._times = dict(stored.times)
+        parts: dict[Family, Sequence[object]] = {
+            Family.MOMENTS: stored.moments,
+            Family.QUANTILES: stored.quantiles,
+            Family.AVERAGE: stored.average,
+        }
+        for family, part in parts.items():
+            if part and family is not key.family:
+                raise ValueError(f"{family.value} is given in a series of {key.family.value}")
+        match series._history:
+            case Moments() as history:
+                history.restore(stored.moments)
+            case Quantiles() as history:
+                history.restore(stored.quantiles)
+            case Average() as history:
+                history.restore(stored.average)
+        return series

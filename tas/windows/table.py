@@ -1,0 +1,160 @@
+"""The series of all nodes: which statistics are wanted, and what they are now."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from tas.samples.sample import FUTURE_TOLERANCE, Scrape
+from tas.sources.result import Sample
+from tas.values.window import Window, window_of
+from tas.windows.series import COVERED, Series, SeriesKey, StoredSeries, series_key
+
+MAX_SERIES = 100_000
+"""The most series of all nodes together: six of each node of a cluster with 15,000."""
+
+
+class WindowTable:
+    """The series of each node that the wanted statistics need.
+
+    Attributes:
+        refused: How many series were not begun since there were too many, since the last call of `want`.
+    """
+
+    def __init__(self, *, max_series: int = MAX_SERIES) -> None:
+        self._max_series = max_series
+        self._wanted: Mapping[str, Mapping[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
+        self._nodes: dict[str, dict[SeriesKey, Series]] = {}
+        self._count = 0
+        self._changed: dict[str, set[SeriesKey]] = {}
+        self.refused = 0
+
+    @property
+    def metrics(self) -> Collection[str]:
+        """The metrics of which values are needed."""
+        return self._wanted.keys()
+
+    @property
+    def count(self) -> int:
+        """The number of series."""
+        return self._count
+
+    @property
+    def keys(self) -> frozenset[SeriesKey]:
+        """The wanted series, which each node may have."""
+        return frozenset(key for keys in self._wanted.values() for key in keys)
+
+    def want(self, names: Iterable[str]) -> frozenset[SeriesKey]:
+        """Computes the statistics of these names from now on, and no others; returns the series that are new.
+
+        A name that is no statistic of a window is left out. Series that no name needs are dropped.
+        """
+        before = self.keys
+        wanted: dict[str, dict[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
+        for name in sorted(names):
+            if (window := window_of(name)) is not None:
+                keys = wanted.setdefault(window.metric, {})
+                key = series_key(window)
+                keys[key] = (*keys.get(key, ()), (name, window))
+        self._wanted = wanted
+        self.refused = 0
+        kept = self.keys
+        if before - kept:
+            for node in list(self._nodes):
+                self._keep(node, {key: series for key, series in self._nodes[node].items() if key in kept})
+        return kept - before
+
+    def add(self, node: str, scrape: Scrape) -> None:
+        """Adds the values of a scrape to the series of a node."""
+        for metric in scrape.metrics.keys() & self._wanted.keys():
+            for key in self._wanted[metric]:
+                series = self._series(node, key)
+                if series is not None and series.add(scrape.source, scrape.time, scrape.metrics[metric]):
+                    self._changed.setdefault(node, set()).add(key)
+
+    def _series(self, node: str, key: SeriesKey) -> Series | None:
+        of_node = self._nodes.get(node, {})
+        series = of_node.get(key)
+        if series is None:
+            if self._count >= self._max_series:
+                self.refused += 1
+                return None
+            series = Series(key)
+            self._nodes.setdefault(node, of_node)[key] = series
+            self._count += 1
+        return series
+
+    def changed(self) -> dict[str, set[SeriesKey]]:
+        """The series with new values since the last call, by node."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+    def samples(self, node: str, keys: Collection[SeriesKey]) -> Iterator[Sample]:
+        """The statistics of a node that these series give, each of the time of the newest value in it."""
+        of_node = self._nodes.get(node, {})
+        for key in keys & of_node.keys():
+            series = of_node[key]
+            wanted = self._wanted.get(key.metric, {}).get(key, ())
+            values = series.values([window for _, window in wanted])
+            for (name, _), value in zip(wanted, values, strict=True):
+                if value is not None:
+                    yield Sample(node=node, metric=name, value=value, measured=series.newest)
+
+    def missing(self) -> dict[str, str]:
+        """Why no node has a statistic, by its name."""
+        found: dict[str, str] = {}
+        for metric, keys in self._wanted.items():
+            for key, windows in keys.items():
+                longest: float | None = None
+                for of_node in self._nodes.values():
+                    if (series := of_node.get(key)) is not None:
+                        longest = max(longest or 0.0, series.covered)
+                        if longest >= COVERED * key.seconds:
+                            break
+                else:
+                    why = f"no value of {metric} yet"
+                    if longest is not None:
+                        needed = COVERED * key.seconds
+                        why = f"the values of {metric} span {longest:.0f} s so far, {needed:.0f} s are needed"
+                    found |= dict.fromkeys((name for name, _ in windows), why)
+        return found
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The nodes with series."""
+        return self._nodes.keys()
+
+    def drop_node(self, node: str) -> None:
+        """Drops the series of a node."""
+        self._keep(node, {})
+
+    def drop_ended(self, now: float) -> None:
+        """Drops series that have had no value for longer than their window."""
+        for node, of_node in list(self._nodes.items()):
+            left = {key: series for key, series in of_node.items() if series.newest >= now - key.seconds}
+            if len(left) < len(of_node):
+                self._keep(node, left)
+
+    def _keep(self, node: str, series: dict[SeriesKey, Series]) -> None:
+        self._count += len(series) - len(self._nodes.get(node, {}))
+        if series:
+            self._nodes[node] = series
+        else:
+            self._nodes.pop(node, None)
+            self._changed.pop(node, None)
+
+    def stored(self, node: str, node_uid: str) -> Iterator[tuple[SeriesKey, StoredSeries]]:
+        """The series of a node, to be stored."""
+        for key, series in self._nodes.get(node, {}).items():
+            yield key, series.stored(node_uid)
+
+    def restore(self, node: str, key: SeriesKey, stored: StoredSeries, *, now: float) -> bool:
+        """Takes in a stored series, unless it is not wanted, or there are too many; whether it was taken in.
+
+        One with values from after `now` is refused: until then no other value would count. Raises ValueError if it
+        cannot be a series.
+        """
+        if key not in self._wanted.get(key.metric, {}) or self._count >= self._max_series:
+            return False
+        series = Series.restored(key, stored)
+        if series.is_ahead_of(now + FUTURE_TOLERANCE):
+            return False
+        self._keep(node, {**self._nodes.get(node, {}), key: series})
+        return True

@@ -1,0 +1,137 @@
+"""The series of all nodes."""
+
+from unittest.mock import patch
+
+import pytest
+from fastdigest import TDigest
+from msgspec.structs import replace
+
+from tas.samples.sample import FUTURE_TOLERANCE, Scrape
+from tas.values.quantity import NANO, Quantity
+from tas.windows import quantiles
+from tas.windows.series import StoredSeries
+from tas.windows.table import WindowTable
+
+START = 1_764_028_800.0
+
+
+def add(table: WindowTable, node: str, time: float, **metrics: float) -> None:
+    values = {metric: Quantity(round(value * NANO)) for metric, value in metrics.items()}
+    at = START + time
+    table.add(node, Scrape(source="s", measured=at, arrived=at, sequence=1, metrics=values))
+
+
+def samples(table: WindowTable) -> dict[tuple[str, str], tuple[float, float | None]]:
+    """Value, and time after `START`, of the changed statistics by node and name."""
+    return {
+        (sample.node, sample.metric): (sample.value / NANO, sample.measured and sample.measured - START)
+        for node, keys in table.changed().items()
+        for sample in table.samples(node, keys)
+    }
+
+
+def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() -> None:
+    table = WindowTable()
+    assert len(table.want(["cpu:mean:1m", "cpu:max:1m", "cpu:p50:1m", "memory:ewma:5m", "load1"])) == 3
+    assert set(table.metrics) == {"cpu", "memory"}
+    for time in (0, 30, 60):
+        add(table, "a", time, cpu=time, memory=1, load1=1)
+        add(table, "b", time / 2, cpu=5)
+    assert samples(table) == {
+        ("a", "cpu:mean:1m"): (30, 60),
+        ("a", "cpu:max:1m"): (60, 60),
+        ("a", "cpu:p50:1m"): (30, 60),
+        ("b", "cpu:mean:1m"): (5, 30),
+        ("b", "cpu:max:1m"): (5, 30),
+        ("b", "cpu:p50:1m"): (5, 30),
+    }
+    assert samples(table) == {}, "nothing has changed since"
+    assert table.missing() == {"memory:ewma:5m": "the values of memory span 60 s so far, 150 s are needed"}
+
+
+def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() -> None:
+    table = WindowTable()
+    table.want(["cpu:mean:1m", "cpu:p50:1m"])
+    add(table, "a", 0, cpu=1)
+    assert table.count == 2
+    assert not table.want(["cpu:max:1m"]), "of the same sums"
+    assert table.count == 1
+    add(table, "a", 30, cpu=3)
+    assert samples(table) == {("a", "cpu:max:1m"): (3, 30)}
+    assert table.want(["memory:mean:1m"])
+    assert (table.count, table.nodes) == (0, set())
+    assert table.missing() == {"memory:mean:1m": "no value of memory yet"}
+
+
+def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> None:
+    table = WindowTable(max_series=2)
+    table.want(["cpu:mean:1m"])
+    for node in ("a", "b", "c"):
+        add(table, node, 0, cpu=1)
+    assert (set(table.nodes), table.refused) == ({"a", "b"}, 1)
+    assert not table.restore("d", next(iter(table.keys)), StoredSeries(times={}), now=START)
+    table.drop_node("a")
+    add(table, "c", 1, cpu=1)
+    assert set(table.nodes) == {"b", "c"}
+    table.drop_ended(START + 60.5)
+    assert set(table.nodes) == {"c"}
+    assert table.count == 1
+
+
+def test_a_stored_series_goes_on_in_another_table() -> None:
+    table, other = WindowTable(), WindowTable()
+    for each in (table, other):
+        each.want(["cpu:mean:1m"])
+    add(table, "a", 0, cpu=1)
+    for key, stored in table.stored("a", "uid"):
+        assert stored.node_uid == "uid"
+        assert other.restore("a", key, stored, now=START)
+    assert samples(other) == {}
+    add(other, "a", 30, cpu=3)
+    assert samples(other) == {("a", "cpu:mean:1m"): (2, 30)}
+    with pytest.raises(ValueError, match="given in a series of moments"):
+        other.restore("a", key, StoredSeries(times={}, average=[1.0, 1.0, 1.0, 1.0]), now=START)
+
+
+@pytest.mark.parametrize("name", ["cpu:mean:1m", "cpu:p50:1m", "cpu:ewma:1m"])
+def test_a_stored_series_from_the_future_keeps_out_no_value_of_now(name: str) -> None:
+    """Whoever wrote it: its source, or its window, would take nothing in before that time, and be stored again."""
+    ahead = WindowTable()
+    ahead.want([name])
+    add(ahead, "a", 1e9, cpu=5)
+    ((key, stored),) = ahead.stored("a", "")
+    assert ahead.restore("a", key, stored, now=START + 1e9 - FUTURE_TOLERANCE), "as far as a clock may be ahead"
+    for hostile in (stored, replace(stored, times={}), StoredSeries(times={"s": START + 1e9})):
+        table = WindowTable()
+        table.want([name])
+        assert not table.restore("a", key, hostile, now=START)
+        for time in (0, 30):
+            add(table, "a", time, cpu=1)
+        assert samples(table) == {("a", name): (1, 30)}
+
+
+def test_many_percentiles_of_a_series_take_little_more_than_one() -> None:
+    """A policy may name any number: the values are merged once for all of them."""
+    table = WindowTable()
+    table.want(["cpu:p50:1m"])
+    for time in range(61):
+        add(table, "a", time, cpu=time)
+    table.want([f"cpu:p{number}:1m" for number in range(100)])
+    with patch.object(quantiles, "TDigest", wraps=TDigest) as digest:
+        found = list(table.samples("a", table.keys))
+    assert digest.call_count == 1
+    assert {sample.metric: sample.value / NANO for sample in found} == {
+        f"cpu:p{number}:1m": pytest.approx(number * 0.6) for number in range(100)
+    }
+
+
+def test_a_node_that_has_gone_has_no_changes_and_a_new_list_of_statistics_counts_refusals_from_nothing() -> None:
+    table = WindowTable(max_series=1)
+    table.want(["cpu:mean:1m"])
+    add(table, "a", 0, cpu=1)
+    add(table, "b", 0, cpu=1)
+    assert table.refused == 1
+    table.drop_node("a")
+    assert table.changed() == {}
+    table.want(["cpu:mean:1m", "cpu:p50:1m"])
+    assert table.refused == 0

@@ -1,0 +1,357 @@
+"""Windows: computes statistics of windows from samples, such as `cpu:p95:5m`, and publishes them as samples.
+
+One replica at a time reads the messages on SAMPLES, and the others are on standby. The replica stores each series again
+and again in WINDOWS. Another one goes on with what is stored there, and reads what was published since. What is lost
+costs accuracy, and shows: no statistic is known before its values span half of its window.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from bus.buckets import NODES, SAMPLES
+from bus.connection import Bus
+from bus.errors import BusError, ConflictError
+from bus.kinds import NODE_FACTS, WINDOW_SERIES
+from bus.lease import Lease
+from bus.pull import Message
+from bus.record_kind import Entry
+from bus.records.nodes import NodeFacts
+from bus.records.synced import Synced
+from bus.scrapes import received
+from bus.stream_reader import Start, StreamReader
+from bus.subjects import WindowKey
+from tas.errors import InvalidInputError
+from tas.samples.unknown_node import is_unknown_node
+from tas.sources.result import ResultBuilder, SourceResult
+from tas.values.window import window_of
+from tas.windows.series import SeriesKey
+from tas.windows.table import WindowTable
+from workers.following.synced import SyncedWatch
+from workers.ingest.collect import ReceivingSource, SourceMetrics
+from workers.ingest.wanted_metrics import WINDOWS, WantedMetrics
+from workers.process.logs import ThrottledLog
+
+log = structlog.get_logger("windows")
+
+GATHER_SECONDS = 0.2
+"""How long values are gathered before their statistics are published: the samples of a cluster arrive together."""
+
+STORE_SECONDS = 240.0
+"""Within this time each series is stored again: twice in what SAMPLES keeps, so that nothing is missing in between."""
+
+CHECK_SECONDS = 10.0
+"""How often it is checked which statistics are missing, and which series have ended."""
+
+IDLE_SECONDS = 3600.0
+"""The pause while no policy uses a statistic; a change of a policy ends it."""
+
+RETRY_SECONDS = 1.0
+"""The wait after a failure of the bus."""
+
+AT_ONCE = 64
+"""After so many nodes and statistics, or messages, the event loop runs."""
+
+KEPT_SECONDS = 600
+"""A stored series expires so long after the last value in its window."""
+
+
+class Windows:
+    """The worker. A message of a node that Kubernetes does not have counts for nothing."""
+
+    name = WINDOWS
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        default_stale_after: float,
+        registry: CollectorRegistry,
+        metrics: SourceMetrics,
+        always: Collection[str] = (),
+        store_seconds: float = STORE_SECONDS,
+    ) -> None:
+        """`default_stale_after` is in seconds. Statistics in `always` are computed although no policy uses them.
+
+        Within `store_seconds` each series is stored again.
+        """
+        self._store_seconds = store_seconds
+        self._bus = bus
+        self._wanted = WantedMetrics(bus, default_stale_after=default_stale_after, always=always)
+        self._lease = Lease(bus, WINDOWS)
+        self._table = WindowTable()
+        self._uids: dict[str, str] = {}
+        self._revisions: dict[WindowKey, int] = {}
+        self._missing: dict[str, str] = {}
+        self._active = self._caught_up = False
+        self._changed = asyncio.Event()
+        self._throttled = ThrottledLog(log)
+        self._nodes = SyncedWatch(
+            bus, NODE_FACTS.to(self._apply_facts), on_epoch=lambda _: self._uids.clear(), on_complete=self._complete
+        )
+        self._of_sources = metrics
+        self._metrics = _Metrics(registry)
+        self._metrics.series.set_function(lambda: float(self._table.count))
+
+    def unready(self) -> str | None:
+        """Why it is not known what is to be computed, or of which nodes."""
+        if (reason := self._wanted.unready()) is not None:
+            return reason
+        return None if self._nodes.status.caught_up else f"{NODES.name}: not caught up with the bus"
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._wanted.run())
+            tasks.create_task(self._nodes.run())
+            tasks.create_task(self._run_source())
+
+    async def _run_source(self) -> None:
+        """Before any statistic is wanted, there is no source to be shown."""
+        await self._wanted.wait_until_known()
+        while True:
+            version = self._wanted.version
+            if self._names():
+                break
+            await self._wanted.wait_for_change(after=version, seconds=IDLE_SECONDS)
+        await ReceivingSource(self._bus, self, self, self._of_sources, kind=WINDOWS).run()
+
+    # What the source needs
+
+    def of(self, _source: str) -> Mapping[str, float]:
+        """The statistics that are wanted from here; none on standby."""
+        wanted = self._wanted.of(WINDOWS) if self._active else {}
+        return {metric: stale_after for metric, stale_after in wanted.items() if window_of(metric) is not None}
+
+    async def wait_until_known(self) -> None:
+        """Waits for the first complete list of policies."""
+        await self._wanted.wait_until_known()
+
+    async def listen(
+        self, _metrics: Callable[[], frozenset[str]], publish: Callable[[SourceResult], Awaitable[None]]
+    ) -> None:
+        """Publishes statistics while this replica has the lease; without any wanted it asks for no lease."""
+        while True:
+            version = self._wanted.version
+            if not self._names() or self.unready() is not None:
+                pause = RETRY_SECONDS if self.unready() else IDLE_SECONDS
+                await self._wanted.wait_for_change(after=version, seconds=pause)
+                continue
+            try:
+                async with self._lease.hold():
+                    await self._compute(publish)
+            except BusError as error:
+                log.info("source_lease_lost", source=WINDOWS, error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            finally:
+                self._active = self._caught_up = False
+                self._table = WindowTable()
+                self._revisions = {}
+
+    def _names(self) -> frozenset[str]:
+        return frozenset(name for name in self._wanted.of(WINDOWS) if window_of(name) is not None)
+
+    async def _compute(self, publish: Callable[[SourceResult], Awaitable[None]]) -> None:
+        """Computes and publishes until no statistic is wanted any more. Raises BusError."""
+        self._active = True
+        is_known = await self._restore()
+        async with asyncio.TaskGroup() as tasks:
+            others = [tasks.create_task(work) for work in (self._publish(publish), self._store(), self._check())]
+            await self._read(seconds=2 * self._store_seconds if is_known else SAMPLES.max_age_seconds)
+            for task in others:
+                task.cancel()
+
+    async def _restore(self) -> bool:
+        """Takes in what is stored; whether each wanted series is stored of some node. Raises BusError."""
+        self._table.want(self._names())
+        found: set[SeriesKey] = set()
+        for count, entry in enumerate(await WINDOW_SERIES.entries(self._bus), 1):
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            self._revisions[entry.key] = entry.revision
+            node, key = entry.key
+            stored = entry.readable()
+            if stored is None or not self._is_same(node, stored.node_uid):
+                continue
+            if self._table.restore(node, key, stored, now=time.time()):
+                found.add(key)
+        log.info("windows_restored", series=self._table.count, stored=len(self._revisions))
+        return found == self._table.keys
+
+    async def _read(self, *, seconds: float) -> None:
+        """Reads the messages of the last `seconds` and every new one, until nothing is wanted.
+
+        For a series that is new, all messages are read again: a value that was counted does not count again.
+        """
+        is_complete = seconds < SAMPLES.max_age_seconds
+        while self._names():
+            reading = asyncio.create_task(self._read_messages(time.time() - seconds, is_complete=is_complete))
+            try:
+                await self._wait_for_new_series(reading)
+            finally:
+                reading.cancel()
+                await asyncio.wait((reading,))
+            seconds, is_complete = SAMPLES.max_age_seconds, False
+
+    async def _wait_for_new_series(self, reading: "asyncio.Task[None]") -> None:
+        """Returns when a series is wanted that was not wanted before, or nothing; raises what `reading` raises."""
+        while True:
+            version, names = self._wanted.version, self._names()
+            if self._table.want(names) or not names:
+                return
+            changed = asyncio.create_task(self._wanted.wait_for_change(after=version, seconds=IDLE_SECONDS))
+            try:
+                await asyncio.wait((reading, changed), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            if reading.done():
+                reading.result()
+
+    async def _read_messages(self, since: float, *, is_complete: bool) -> None:
+        """Reads until cancelled; `is_complete`: nothing that was published `since` then should be gone."""
+        reader = StreamReader(self._bus, SAMPLES, Start(time=since))
+        self._caught_up = False
+        async with aclosing(reader.batches()) as batches:
+            async for batch in batches:
+                if batch.lost is not None and (is_complete or self._caught_up):
+                    self._metrics.lost.inc(batch.lost.last - batch.lost.first + 1)
+                    self._throttled.warning("window_messages_lost", first=batch.lost.first, last=batch.lost.last)
+                await self._take(batch.messages)
+                if not batch.behind and not self._caught_up:
+                    self._caught_up = True
+                    self._find_missing()
+                self._changed.set()
+
+    async def _take(self, messages: Sequence[Message]) -> None:
+        own = f".{WINDOWS}"
+        for count, message in enumerate(messages, 1):
+            if not message.subject.endswith(own):
+                self._take_one(message)
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _take_one(self, message: Message) -> None:
+        try:
+            node, scrape, _ = received(message, self._table.metrics)
+        except InvalidInputError:
+            return  # `materialize` reads every message, and reports what it refuses
+        if scrape is not None and not self._is_unknown(node):
+            self._table.add(node, scrape)
+
+    async def _publish(self, publish: Callable[[SourceResult], Awaitable[None]]) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            self._changed.clear()
+            if not self._caught_up:
+                continue
+            changed = self._table.changed()
+            builder = ResultBuilder()
+            done = 0
+            for node, keys in changed.items():
+                for sample in self._table.samples(node, keys):
+                    builder.add_sample(sample)
+                    self._missing.pop(sample.metric, None)
+                    done += 1
+                done += 1
+                if done >= AT_ONCE:
+                    done = 0
+                    await asyncio.sleep(0)
+            for name, why in self._missing.items():
+                builder.add_missing(name, why)
+            try:
+                await publish(builder.result())
+            except BusError:  # logged; the next values bring the statistics again
+                continue
+
+    async def _check(self) -> None:
+        """Again and again: which statistics are missing, and which series have ended."""
+        while True:
+            if self._caught_up:
+                self._find_missing()
+            self._table.drop_ended(time.time())
+            if self._table.refused:
+                self._metrics.refused.inc(self._table.refused)
+                self._throttled.warning("window_series_refused", count=self._table.refused, series=self._table.count)
+                self._table.refused = 0
+            await asyncio.sleep(CHECK_SECONDS)
+
+    def _find_missing(self) -> None:
+        missing = self._table.missing()
+        if missing or self._missing:
+            self._missing = missing
+            self._changed.set()
+
+    async def _store(self) -> None:
+        """Stores every series again and again, evenly spread."""
+        while True:
+            nodes = list(self._table.nodes)
+            pause = self._store_seconds / max(len(nodes), 1)
+            for node in nodes:
+                await asyncio.sleep(pause)
+                await self._store_node(node)
+            if not nodes:
+                await asyncio.sleep(min(self._store_seconds, CHECK_SECONDS))
+
+    async def _store_node(self, node: str) -> None:
+        read_at = time.monotonic()
+        for series, stored in list(self._table.stored(node, self._uids.get(node, ""))):
+            key = WindowKey(node, series)
+            try:
+                self._revisions[key] = await WINDOW_SERIES.put(
+                    self._bus,
+                    key,
+                    stored,
+                    revision=self._revisions.get(key, 0),
+                    read_at=read_at,
+                    ttl_seconds=int(series.seconds) + KEPT_SECONDS,
+                )
+            except ConflictError:  # it has expired, or the bus is new: the next time
+                with suppress(BusError):
+                    self._revisions[key] = (await WINDOW_SERIES.get(self._bus, key)).revision
+            except BusError as error:
+                self._throttled.warning("window_not_stored", node=node, metric=series.metric, error=str(error))
+
+    # Nodes
+
+    @property
+    def _cluster(self) -> bool | None:
+        return None if self._nodes.synced is None else self._nodes.synced.cluster
+
+    def _is_unknown(self, node: str) -> bool:
+        return is_unknown_node(listed=node in self._uids, cluster=self._cluster)
+
+    def _is_same(self, node: str, uid: str) -> bool:
+        """Whether a series of a node with this uid may be of the node that has the name now."""
+        return not self._is_unknown(node) and (not uid or self._uids.get(node, uid) == uid)
+
+    def _apply_facts(self, entry: Entry[str, NodeFacts]) -> None:
+        node, facts = entry.key, entry.readable()
+        if not entry.present:
+            self._uids.pop(node, None)
+            self._table.drop_node(node)
+        elif facts is not None:
+            if self._uids.get(node, facts.uid) != facts.uid:  # another machine of the same name
+                self._table.drop_node(node)
+            self._uids[node] = facts.uid
+
+    def _complete(self, synced: Synced) -> None:
+        for node in [node for node in self._table.nodes if self._is_unknown(node)] if synced.cluster else ():
+            self._table.drop_node(node)
+
+
+class _Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.series = Gauge("tas_windows_series", "Series from which statistics are computed.", registry=registry)
+        counter = partial(Counter, registry=registry)
+        self.refused = counter(
+            "tas_windows_values_refused", "Values without a series, since there are too many series."
+        )
+        self.lost = counter(
+            "tas_windows_messages_lost", "Messages on SAMPLES that were gone before they could be read."
+        )
