@@ -1,9 +1,9 @@
 """The agent `rl-priority`: prefers nodes on which pods of the same kind have gone well.
 
 Each run of a container gives a reward from 0 to 1, and the reward of a kind of pods on a node is an exponential mean of
-them. A run that goes on gives 1. A run that has failed gives 0, but 0.5 if it had gone well for more than ten minutes
-before. A run that has ended well gives none: a Job says nothing of its node by its end. A kind that was never seen on a
-node has the reward 1, so that nodes are tried.
+them. A run that has lasted for a minute gives 1. A run that has failed gives 0, but 0.5 if it had gone well for more
+than ten minutes before. A run that has ended well gives none: a Job says nothing of its node by its end. A kind that
+was never seen on a node has the reward 1, so that nodes are tried.
 """
 
 from collections import OrderedDict
@@ -14,19 +14,20 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from tas.agents.agent import Agent, Candidates, Needs, Outcome, Placed, PodDemand, Result, Rounding, Scores
+from tas.agents.agent import Agent, Candidates, Needs, PodDemand, Rounding, Scores
 from tas.errors import InvalidInputError
+from tas.outcomes.outcome import Outcome, Placed, Result
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 KIND_LABELS = ("podtype", "app", "name")
 """The labels that name the kind of a pod, as in the original; `app.kubernetes.io/name` comes last."""
 
-MAX_RUNS = 50_000
+MAX_RUNS = 10_000
 """How many runs are remembered, so that each is counted once."""
 
-MAX_REWARDS = 100_000
-"""How many rewards are kept: those that changed last."""
+MAX_REWARDS = 20_000
+"""How many rewards are kept, those that changed last: a snapshot must fit a message of the bus."""
 
 MAX_STEP_SECONDS = 3600.0
 """How much later one event may make it: a clock that is ahead must not make all rewards seem old."""
@@ -40,7 +41,7 @@ class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         weight: How much a new reward counts against the mean so far.
         prior: The reward of a kind on a node where it was never seen.
-        running: The reward of a run that goes on.
+        running: The reward of a run that has lasted for a minute.
         late: The reward of a run that has failed after a long time.
         failed: The reward of a run that has failed before.
         long_seconds: How long a run must last until its failure comes after a long time.
@@ -98,7 +99,10 @@ class Rewards(Agent):
 
     def observe(self, event: Placed | Outcome) -> None:
         """Counts the reward of a run: once while the run goes on, and once when the run has ended."""
-        if not isinstance(event, Outcome) or not event.kind or not isfinite(event.at):
+        if not isinstance(event, Outcome) or not isfinite(event.at):
+            return
+        kind = kind_of(event.labels, self._options.labels)
+        if not kind:
             return
         run = (event.uid, event.container, event.restart)
         counted = self._runs.get(run)
@@ -114,7 +118,7 @@ class Rewards(Agent):
         reward = self._reward_of(event)
         if reward is None:
             return
-        key, weight = (event.kind, event.node), self._options.weight
+        key, weight = (kind, event.node), self._options.weight
         before = self.reward(*key)
         value = min(max((1.0 - weight) * before + weight * reward, 0.0), 1.0)
         self._rewards[key] = _Reward(value, self._now)

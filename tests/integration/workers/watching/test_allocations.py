@@ -1,10 +1,10 @@
 """The allocations that `inventory` stores, with a real nats-server and the sandbox, as an extension sees them."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,17 +15,26 @@ from bus.connection import Bus
 from bus.kinds import NODE_ALLOCATION
 from sandbox import Sandbox
 from sandbox.resources import NODES as NODE_OBJECTS
-from sandbox.resources import PODS
+from sandbox.resources import PODS, Object
 from tas.allocation.node import NodeAllocation
+from tas.allocation.pod import PodResources, PodTotals, pod_totals
 from tas.extension import NodeView
 from tas.view.view import View
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import entry_on, running
 from workers.following.allocations import FollowedAllocations
+from workers.kubernetes import client
 from workers.kubernetes.client import KubernetesClient
+from workers.watching import pods_on_nodes
 from workers.watching.inventory import Inventory
 
 BURST = 100
+
+
+def pod_of(name: str, node: str, cpu: str = "100m") -> Object:
+    resources = {"requests": {"cpu": cpu, "memory": "1Mi"}, "limits": {"memory": "2Mi"}}
+    spec = {"nodeName": node, "containers": [{"name": "main", "image": "pause", "resources": resources}]}
+    return {"metadata": {"name": name}, "spec": spec}
 
 
 class World:
@@ -35,11 +44,8 @@ class World:
         self._seen = nodes.allocations()
         self.registry = registry
 
-    def add_pod(self, name: str, node: str, cpu: str = "100m", **status: Any) -> None:
-        resources = {"requests": {"cpu": cpu, "memory": "1Mi"}, "limits": {"memory": "2Mi"}}
-        spec = {"nodeName": node, "containers": [{"name": "main", "image": "pause", "resources": resources}]}
-        body = {"metadata": {"name": name}, "spec": spec, "status": status}
-        self.sandbox.cluster.create(PODS, "default", body, manager="test")
+    def add_pod(self, name: str, node: str, cpu: str = "100m") -> None:
+        self.sandbox.cluster.create(PODS, "default", pod_of(name, node, cpu), manager="test")
 
     def seen(self, node: str) -> NodeAllocation:
         return self._seen.get(node) or NodeAllocation(uid="")
@@ -66,10 +72,10 @@ async def world(server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox) -> A
     seen = World(sandbox, bus, nodes, registry)
     assert nodes.followed_allocations is not None
     followed = FollowedAllocations(bus, nodes.followed_allocations)
-    async with KubernetesClient.connect(sandbox.kubeconfig(tmp_path / "kubeconfig"), worker="inventory") as client:
+    async with KubernetesClient.connect(sandbox.kubeconfig(tmp_path / "kubeconfig"), worker="inventory") as connected:
         worker = Inventory(
             bus,
-            client,
+            connected,
             registry=registry,
             card_metrics=0,
             new_bus_wait=0.0,
@@ -126,6 +132,32 @@ async def test_the_requests_of_the_pods_of_each_node_are_known(
         assert warning["pod"] == "default/bad"
         assert "spec.containers[0].resources.requests.cpu" in warning["error"]
         assert "much" in warning["error"]
+
+
+async def test_no_turn_of_the_loop_grows_with_the_number_of_pods(
+    server: Server, bus: Bus, tmp_path: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a probe gets no answer, and another replica takes the lease, while 150,000 pods are read."""
+    monkeypatch.setattr(client, "READ_AT_ONCE", 10)
+    in_turn: list[int] = [0]
+
+    async def count_turns() -> None:
+        while True:
+            in_turn.append(0)
+            await asyncio.sleep(0)
+
+    def counted(pod: PodResources) -> PodTotals:
+        in_turn[-1] += 1
+        return pod_totals(pod)
+
+    monkeypatch.setattr(pods_on_nodes, "pod_totals", counted)
+    turns = asyncio.create_task(count_turns())
+    for number in range(BURST):  # all of them are one page of the list
+        sandbox.cluster.create(PODS, "default", pod_of(f"pod-{number}", "a"), manager="test")
+    async with world(server, bus, tmp_path, sandbox) as seen:
+        await seen.sees("a", BURST, 100 * BURST)
+    turns.cancel()
+    assert (sum(in_turn), max(in_turn)) == (BURST, 10)
 
 
 async def test_only_the_end_of_a_node_ends_its_allocation(

@@ -20,11 +20,11 @@ FAILED, SUCCEEDED, RUNNING = Result.FAILED, Result.SUCCEEDED, Result.RUNNING
 def outcome(number: int, result: Result, **fields: Any) -> Outcome:
     usual: dict[str, Any] = {
         "uid": f"u{number}",
-        "kind": "web",
         "node": "n0",
         "container": "main",
         "restart": 0,
         "at": 0.0,
+        "labels": {"app": "web"},
     }
     return Outcome(result=result, **(usual | fields))
 
@@ -87,7 +87,7 @@ def test_vector_r8_a_kind_that_was_never_seen_has_no_preference() -> None:
 def test_defect_k7_a_pod_without_kind_is_no_kind_of_its_own() -> None:
     """Nothing is learned and nothing is said."""
     agent = Rewards(RewardOptions())
-    agent.observe(outcome(0, FAILED, kind=""))
+    agent.observe(outcome(0, FAILED, labels={"other": "x"}))
     assert agent.snapshot()["rewards"] == []
     assert score(agent, other="x") == [-1, -1]
 

@@ -1,0 +1,1 @@
+"""Outcomes: what becomes of pods on their nodes, for agents that learn."""

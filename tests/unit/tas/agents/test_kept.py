@@ -1,0 +1,238 @@
+"""The kept columns after any changes of the view, beside the same columns made anew from the view."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import nan
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from tas.agents import kept as kept_module
+from tas.agents.agent import Columns
+from tas.agents.columns import SHOWN_SECONDS, Known, NodeColumns, RequestCandidates
+from tas.agents.kept import MAX_COLUMNS, KeptColumns
+from tas.allocation.node import NodeAllocation, Recent, in_flight
+from tas.extension import NodeView
+from tas.values.quantity import NANO
+from tas.view.allocations import AllocationView
+from tas.view.view import View
+from tests.unit.tas.view.test_view import scrape
+
+NODES = ("a", "b", "c")
+METRICS = ("free", "used")
+AGES = (None, 20.0)
+RESOURCES = ("cpu", "memory")
+
+Change = Callable[["World"], None]
+
+
+class World:
+    """A view, and two agents that read it: one asks for fresher values."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.view = View(default_stale_after=60.0)
+        self.nodes = NodeView(self.view)
+        self.nodes.advance(self.now)
+        self.kept = self.nodes.shared(KeptColumns)
+        self.agents: list[tuple[float | None, Known]] = []
+
+    def load(self, max_age: float | None) -> None:
+        self.kept.follow_allocations(self.nodes)
+        metrics = {metric: self.kept.follow_metric(self.nodes, metric, max_age) for metric in METRICS}
+        self.agents.append((max_age, Known(kept=self.kept, metrics=metrics, allocations=True)))
+
+    @property
+    def allocations(self) -> AllocationView:
+        self.nodes.allocations()
+        assert self.nodes.followed_allocations is not None
+        return self.nodes.followed_allocations
+
+    def sample(self, node: str, metric: str, value: int, age: float, source: str) -> None:
+        scraped = scrape(self.now - age, 1, source, **{metric: str(value)})
+        self.view.add_samples(node, [scraped], self.now)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.nodes.advance(self.now)
+
+    def allocate(self, node: str, cpu: int, unreadable: int, ages: Sequence[float]) -> None:
+        recent = tuple(Recent(self.now - age, (("cpu", 100), ("memory", 7))) for age in ages)
+        amounts = {"cpu": cpu, "pods": 3}
+        allocation = NodeAllocation(
+            uid="u",
+            capacity=amounts,
+            allocatable=amounts | {"cpu": cpu - 1},
+            requested={"cpu": 5},
+            limited={"cpu": 6},
+            unreadable=unreadable,
+            recent=recent,
+        )
+        self.allocations.set_node(node, allocation)
+
+    def check(self, names: Sequence[str]) -> None:
+        for max_age, known in self.agents:
+            candidates = RequestCandidates(names, known, now=self.now, cluster=partial(self.cluster, known))
+            self.check_columns(candidates, names, max_age)
+            everything = {*self.nodes.names, *self.nodes.allocations()}
+            cluster = candidates.cluster
+            assert sorted(cluster.names) == sorted(everything)
+            self.check_columns(cluster, cluster.names, max_age)
+        measured = {name for name in NODES if any(self.nodes.measured_at(name, metric) for metric in METRICS)}
+        if self.agents:
+            assert len(self.kept) == len(measured | {*self.nodes.allocations()}), "a row for each known node"
+
+    def cluster(self, known: Known) -> NodeColumns:
+        names, rows = self.kept.cluster(self.nodes)
+        return NodeColumns(names, known, rows)
+
+    def check_columns(self, columns: Columns, names: Sequence[str], max_age: float | None) -> None:
+        allocations = self.nodes.allocations()
+        for metric in METRICS:
+            fresh = self.nodes.metric(metric, stale_after=max_age)
+            same(columns.metric(metric), [fresh[name] / NANO if name in fresh else nan for name in names])
+            for resource in RESOURCES:
+                same(columns.placed(resource, metric), [self.placed(name, resource, metric) for name in names])
+        for resource in RESOURCES:
+            for of in ("capacity", "allocatable", "requested", "limited"):
+                expected: list[float] = []
+                for name in names:
+                    found = allocations.get(name)
+                    is_unknown = found is None or (of in ("requested", "limited") and found.unreadable > 0)
+                    expected.append(nan if is_unknown else getattr(found, of).get(resource, 0))
+                same(getattr(columns, of)(resource), expected)
+
+    def placed(self, name: str, resource: str, metric: str) -> float:
+        found, measured = self.nodes.allocations().get(name), self.nodes.measured_at(name, metric)
+        if found is None or measured is None:
+            return 0.0
+        return in_flight(found.recent, resource, measured - SHOWN_SECONDS)
+
+
+def same(found: Any, expected: Sequence[float]) -> None:
+    np.testing.assert_array_equal(found, np.array(expected, dtype=np.float64))
+    assert not found.flags.writeable
+
+
+A_NODE = st.sampled_from(NODES)
+CHANGES: st.SearchStrategy[Change] = st.one_of(
+    st.builds(
+        lambda *of: lambda world: world.sample(*of),
+        A_NODE,
+        st.sampled_from([*METRICS, "other"]),
+        st.integers(0, 3),
+        st.sampled_from([0.0, 5.0, 30.0, 100.0]),
+        st.sampled_from(["one", "two"]),
+    ),
+    st.builds(lambda seconds: lambda world: world.advance(seconds), st.sampled_from([1.0, 25.0, 70.0, 4000.0])),
+    st.builds(lambda node: lambda world: world.view.drop_samples(node), A_NODE),
+    st.builds(lambda node: lambda world: world.view.set_labels(node, {}), A_NODE),
+    st.builds(lambda node: lambda world: world.view.drop_labels(node), A_NODE),
+    st.builds(
+        lambda *of: lambda world: world.allocate(*of),
+        A_NODE,
+        st.integers(1, 3),
+        st.integers(0, 1),
+        st.lists(st.sampled_from([0.0, 50.0, 200.0]), max_size=3),
+    ),
+    st.builds(lambda node: lambda world: world.allocations.drop_node(node), A_NODE),
+    st.just(lambda world: world.allocations.clear()),
+    st.builds(lambda age: lambda world: world.load(age), st.sampled_from(AGES)),
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(CHANGES, st.lists(st.sampled_from([*NODES, "stranger"]), unique=True)), min_size=10, max_size=40
+    ),
+    st.booleans(),
+)
+def test_after_any_change_the_columns_are_those_of_the_view(
+    changes: Sequence[tuple[Change, Sequence[str]]], few_rows: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if few_rows:
+            patch.setattr(kept_module, "FIRST_ROWS", 2)
+        world = World()
+        asked: Sequence[str] = NODES
+        for number, (change, names) in enumerate(changes):
+            if number == 3:  # of what is known before, all is followed
+                world.load(None)
+            change(world)
+            world.check(asked)  # the list as before the change
+            asked = names or asked
+            world.check(asked)
+        event(f"{len(world.kept)} nodes known")
+
+
+def test_what_is_left_of_a_node_is_still_known() -> None:
+    world = World()
+    world.load(None)
+    world.allocate("a", 3, 0, [0.0])
+    world.sample("a", "free", 1, 0.0, "one")
+    world.sample("b", "free", 1, 0.0, "one")
+    world.allocate("b", 2, 0, [0.0])
+    world.check(NODES)
+    world.view.drop_samples("a")
+    world.allocations.drop_node("b")
+    world.check(NODES)
+    assert len(world.kept) == 2
+
+
+def test_a_metric_that_a_node_has_no_more_shows_no_pods() -> None:
+    world = World()
+    world.load(None)
+    world.sample("a", "free", 1, 0.0, "one")
+    world.advance(3000.0)
+    world.sample("a", "used", 1, 0.0, "one")
+    world.allocate("a", 3, 0, [0.0])
+    world.check(NODES)
+    world.advance(3000.0)
+    world.sample("a", "used", 1, 0.0, "one")
+    assert world.nodes.measured_at("a", "free") is None, "the sample is too old to be kept"
+    world.check(NODES)
+
+
+def test_a_row_is_given_to_another_node_after_its_node_is_gone() -> None:
+    world = World()
+    world.load(None)
+    for number in range(2000):
+        name = f"node-{number}"
+        world.sample(name, "free", number, 0.0, "one")
+        world.allocate(name, 3, 0, [0.0])
+        ((_, known),) = world.agents
+        columns = NodeColumns((name,), known)
+        assert (columns.metric("free")[0], columns.requested("cpu")[0]) == (number, 5)
+        world.view.drop_samples(name)
+        world.allocations.drop_node(name)
+    assert len(world.kept) == 0
+    assert len(known.metrics["free"].values) == kept_module.FIRST_ROWS
+
+
+def test_resources_that_a_stranger_invents_take_no_more_than_a_bound() -> None:
+    world = World()
+    world.load(None)
+    world.allocate("a", 3, 0, [])
+    ((_, known),) = world.agents
+    kept = world.kept.amounts("capacity", "cpu")
+    for number in range(3 * MAX_COLUMNS):
+        columns = NodeColumns(("a",), known)
+        assert columns.capacity(f"example.com/{number}").tolist() == [0.0]
+        assert columns.capacity("cpu").tolist() == [3.0]
+    assert world.kept.columns == MAX_COLUMNS
+    assert world.kept.amounts("capacity", "cpu") is kept, "it was always asked for"
+
+
+def test_two_agents_that_read_the_same_share_a_column() -> None:
+    world = World()
+    world.load(None)
+    world.load(None)
+    world.load(20.0)
+    (_, first), (_, second), (_, fresher) = world.agents
+    assert first.metrics["free"] is second.metrics["free"]
+    assert first.metrics["free"] is not fresher.metrics["free"]
+    assert world.nodes.another().shared(KeptColumns) is world.kept
