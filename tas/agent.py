@@ -8,24 +8,24 @@ from tas.agents.agent import (
     BoolArray,
     Candidates,
     Columns,
+    ContainerDemand,
     FloatArray,
     Missing,
     Needs,
-    Outcome,
     Passes,
-    Placed,
     PodDemand,
-    Result,
     Rounding,
     Scores,
 )
 from tas.agents.conformance import faults
+from tas.outcomes.outcome import Outcome, Placed, Result
 
 __all__ = [
     "Agent",
     "BoolArray",
     "Candidates",
     "Columns",
+    "ContainerDemand",
     "FloatArray",
     "Missing",
     "Needs",

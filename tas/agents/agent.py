@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tas.outcomes.outcome import Outcome, Placed
+
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
@@ -64,11 +66,25 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodDemand:
-    """The pod that is to be placed. `requests` and `limits` are empty unless the agent needs them.
+class ContainerDemand:
+    """What one container requests, and its limits. A resource without a request or limit is absent."""
 
-    A request is what the scheduler counts: the larger of the sum of the containers and each init container, with the
-    overhead of the pod. A resource without a request or limit is absent.
+    requests: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodDemand:
+    """The pod that is to be placed. What it asks for is empty unless the agent needs it.
+
+    A resource without a request or limit is absent.
+
+    Attributes:
+        requests: What the scheduler counts: the larger of the sum of the containers and each init container, with the
+            overhead of the pod.
+        limits: The sums of the limits, over the containers that have one.
+        containers: Those that run together, with sidecars; none if the pod asks for resources as a whole.
+        overhead: What the runtime class adds to the containers; empty without `containers`.
     """
 
     namespace: str
@@ -77,6 +93,8 @@ class PodDemand:
     labels: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
+    containers: Sequence[ContainerDemand] = ()
+    overhead: Mapping[str, float] = field(default_factory=dict)
 
 
 class Columns(Protocol):
@@ -161,49 +179,6 @@ class Passes:
     reason: str
     resolvable: bool = False
     terms: Mapping[str, FloatArray] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """Observed: a pod was placed on a node. A pod is observed once, also if it is tried several times."""
-
-    uid: str
-    node: str
-    at: float
-    requests: Mapping[str, float]
-
-
-class Result(StrEnum):
-    """What a container did between two observations."""
-
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Observed: how one run of a container went. (uid, container, restart) identifies the run.
-
-    Attributes:
-        kind: What the pod is, by its labels: pods of one kind are compared.
-        restart: The number of runs of the container before this one.
-        started: When the run began, in seconds since 1970; None if it is not known.
-        finished: When the run ended; None while it runs, or if it is not known.
-        previous_finished: When the run before ended; None if there was none.
-        at: When this was observed, by the clock of the observer.
-    """
-
-    uid: str
-    kind: str
-    node: str
-    container: str
-    restart: int
-    result: Result
-    at: float
-    started: float | None = None
-    finished: float | None = None
-    previous_finished: float | None = None
 
 
 class Agent:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from tas.agents.agent import Agent, Needs, Outcome, Passes, Placed, Scores
+from tas.agents.agent import Agent, Needs, Passes, Scores
 from tas.agents.file import AgentVerb, verbs_of
 from tas.agents.made import COUNTS, Case, Kind, MadeCandidates, UndeclaredError, cases, events
 from tas.errors import InvalidInputError, shortened
+from tas.outcomes.outcome import Outcome, Placed
 
 T = TypeVar("T")
 

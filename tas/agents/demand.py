@@ -1,10 +1,12 @@
 """What the pod of a request asks for: read from the request, when an agent needs it."""
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Raw
 
-from tas.agents.agent import PodDemand
-from tas.allocation.pod import ContainerResources, PodResources, PodTotals, pod_totals
+from tas.agents.agent import ContainerDemand, PodDemand
+from tas.allocation.pod import ContainerResources, PodResources, pod_totals, read_amounts, running_together
 from tas.extender.decision import Pod
 from tas.extender.fields import decode_field
 
@@ -44,27 +46,34 @@ _decoder: msgspec.json.Decoder[_Pod | None] = msgspec.json.Decoder(_Pod | None)
 
 
 def demand_of(pod: Pod, *, amounts: bool) -> PodDemand:
-    """The pod for an agent, with `amounts` also its requests and limits. Raises InvalidInputError."""
-    totals = _totals(pod.document) if amounts else PodTotals()
+    """The pod for an agent, with `amounts` also what it asks for. Raises InvalidInputError."""
+    asked = _resources(pod.document) if amounts else PodResources()
+    totals = pod_totals(asked, subject=SUBJECT)
+    containers = () if asked.pod.requests or asked.pod.limits else running_together(asked, subject=SUBJECT)
     return PodDemand(
         namespace=pod.namespace,
         name=pod.name,
         uid=pod.uid,
         labels=pod.labels,
-        requests={name: float(amount) for name, amount in totals.requests},
-        limits={name: float(amount) for name, amount in totals.limits},
+        requests=_floats(totals.requests),
+        limits=_floats(totals.limits),
+        containers=tuple(
+            ContainerDemand(requests=_floats(each.requests), limits=_floats(each.limits)) for each in containers
+        ),
+        overhead=_floats(read_amounts(asked.overhead, "spec.overhead", subject=SUBJECT).items()) if containers else {},
     )
 
 
-def _totals(document: Raw) -> PodTotals:
+def _resources(document: Raw) -> PodResources:
     pod = decode_field(SUBJECT, "Pod", document, _decoder) or _Pod()
     spec = pod.spec or _Spec()
-    return pod_totals(
-        PodResources(
-            containers=tuple(each.as_resources() for each in spec.containers or ()),
-            init_containers=tuple(each.as_resources() for each in spec.init_containers or ()),
-            overhead=spec.overhead or {},
-            pod=_Container(resources=spec.resources).as_resources(),
-        ),
-        subject=SUBJECT,
+    return PodResources(
+        containers=tuple(each.as_resources() for each in spec.containers or ()),
+        init_containers=tuple(each.as_resources() for each in spec.init_containers or ()),
+        overhead=spec.overhead or {},
+        pod=_Container(resources=spec.resources).as_resources(),
     )
+
+
+def _floats(amounts: Iterable[tuple[str, int]]) -> dict[str, float]:
+    return {resource: float(amount) for resource, amount in amounts}

@@ -1,6 +1,6 @@
 """The file of agents: which agents run, under which names and with which options. It belongs to the operator."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
@@ -186,7 +186,20 @@ def _options(
             known = f"must be one of {', '.join(sorted(names))}" if names else "the agent has none"
             reader.add_mistake(f"{field}.{name}", value, f"is not a known option: {known}")
             return None
-        if isinstance(value, float) and not isfinite(value):
-            reader.add_mistake(f"{field}.{name}", value, "must be finite")
-            return None
+        for where, number in _numbers(f"{field}.{name}", value):
+            if not isfinite(number):
+                reader.add_mistake(where, number, "must be finite")
+                return None
     return None if agent.Options is None else reader.converted(field, {**fallbacks, **given}, agent.Options)
+
+
+def _numbers(where: str, value: object) -> Iterator[tuple[str, float]]:
+    """The fractions in a value, with their places."""
+    if isinstance(value, float):
+        yield where, value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _numbers(f"{where}.{name}", each)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _numbers(f"{where}[{number}]", each)

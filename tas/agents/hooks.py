@@ -7,25 +7,31 @@ name, and the request gets an error.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import nlargest
+from itertools import compress
 from math import fsum
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 
 from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Passes, Rounding, Scores
+from tas.agents.answers import checked_passes, checked_scores
 from tas.agents.columns import Known, NodeColumns, RequestCandidates
 from tas.agents.demand import demand_of
 from tas.agents.file import AgentVerb, verbs_of
-from tas.errors import shortened
+from tas.agents.kept import KeptColumns
 from tas.extender.decision import FilterDecision, Pod, RejectingValue, ScoreDecision
-from tas.extender.hooks import InvalidHookResultError
 from tas.extension import Hooks, NodeView
 from tas.scoring.score import MAX_SCORE
 from tas.values.quantity import NANO
 
 MAX_EXPLAINED = 3
-"""Of how many nodes the record of an answer has the terms of the formula."""
+"""Of how many nodes the record of an answer has the terms of the formula, and of how many what is unknown."""
+
+NO_OPINION = "no opinion"
+"""Instead of a term of the formula, of a node of which the agent has no opinion; the value says what is unknown."""
+
+MAX_MISSING = 6
+"""How many of the unknown values are named."""
 
 
 class AgentHooks:
@@ -48,10 +54,16 @@ class AgentHooks:
         self._needs = agent.needs
         self._missing = agent.missing if missing is None else missing
         self._rounding = agent.original_rounding if compat else Rounding.NEAREST
+        max_age = self._needs.max_age
+        self._metrics = {metric: nodes.metric(metric, stale_after=max_age) for metric in self._needs.metrics}
+        kept = nodes.shared(KeptColumns)
+        if self._needs.allocations:
+            nodes.allocations()  # this agent reads them, too
+            kept.follow_allocations(nodes)
         self._known = Known(
-            metrics={metric: nodes.metric(metric, stale_after=self._needs.max_age) for metric in self._needs.metrics},
-            allocations=nodes.allocations() if self._needs.allocations else {},
-            measured_at=nodes.measured_at,
+            kept=kept,
+            metrics={metric: kept.follow_metric(nodes, metric, max_age) for metric in self._needs.metrics},
+            allocations=self._needs.allocations,
         )
 
     def hooks(self) -> Hooks:
@@ -78,7 +90,10 @@ class AgentHooks:
             unresolvable=not passes.resolvable,
             count_unknown=lambda: 0 if rejects else unknown,
             unknown_rejected=unknown if rejects else 0,
-            list_values=lambda: self._values(tuple(rejected), names, passes.terms, now),
+            list_values=lambda: (
+                *self._missing_values(names, passes.known),
+                *self._values(tuple(rejected), names, passes.terms, now),
+            ),
         )
 
     def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
@@ -90,32 +105,21 @@ class AgentHooks:
         return ScoreDecision(
             scores=dict(zip(names, points, strict=True)),
             unknown=unknown,
-            list_values=lambda: self._values(_best(names, points), names, scores.terms, now),
+            list_values=lambda: (
+                *self._missing_values(names, scores.known),
+                *self._values(_best(names, points, scores.known), names, scores.terms, now),
+            ),
         )
 
     def passes(self, pod: Pod, names: Sequence[str], now: float) -> Passes:
         """What the agent returns for the filter, checked. Raises InvalidHookResultError."""
-        found: object = self._agent.filter(demand_of(pod, amounts=self._needs.pod), self._candidates(names, now))
-        if not isinstance(found, Passes):
-            raise InvalidHookResultError(f"{shortened(found)}: filter must return Passes")
-        _check_mask("known", found.known, names)
-        _check_mask("passed", found.passed, names)
-        if not isinstance(found.reason, str) or not found.reason:
-            raise InvalidHookResultError(f"reason = {shortened(found.reason)}: a rejected node has a reason")
-        return found
+        found = self._agent.filter(demand_of(pod, amounts=self._needs.pod), self._candidates(names, now))
+        return checked_passes(found, names)
 
     def scores(self, pod: Pod, names: Sequence[str], now: float) -> Scores:
         """What the agent returns for prioritize, checked. Raises InvalidHookResultError."""
-        found: object = self._agent.score(demand_of(pod, amounts=self._needs.pod), self._candidates(names, now))
-        if not isinstance(found, Scores):
-            raise InvalidHookResultError(f"{shortened(found)}: score must return Scores")
-        _check_mask("known", found.known, names)
-        _check_array("values", found.values, names, np.float64)
-        wrong = found.known & ~((found.values >= 0) & (found.values <= 1))  # NaN is neither
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise InvalidHookResultError(f"{names[at]} = {found.values[at]}: a score is a number from 0 to 1")
-        return found
+        found = self._agent.score(demand_of(pod, amounts=self._needs.pod), self._candidates(names, now))
+        return checked_scores(found, names)
 
     def _values(
         self, chosen: Sequence[str], names: Sequence[str], terms: Mapping[str, FloatArray], now: float
@@ -126,11 +130,20 @@ class AgentHooks:
             for term, column in terms.items():
                 if np.shape(column) == (len(names),) and np.isfinite(column[at]):
                     yield RejectingValue(node=node, rule=term, value=f"{column[at]:.6g}")
-            for metric, values in self._known.metrics.items():
+            for metric, values in self._metrics.items():
                 if (value := values.get(node)) is not None:
-                    measured_at = self._known.measured_at(node, metric)
+                    measured_at = self._nodes.measured_at(node, metric)
                     age = None if measured_at is None else max(now - measured_at, 0.0)
                     yield RejectingValue(node=node, rule=metric, value=f"{value / NANO:.6g}", age_seconds=age)
+
+    def _missing_values(self, names: Sequence[str], known: BoolArray) -> Iterator[RejectingValue]:
+        """What is unknown of some of the nodes of which the agent has no opinion."""
+        for node in _chosen(names, ~known)[:MAX_EXPLAINED]:
+            missing = ["allocation"] if self._needs.allocations and node not in self._nodes.allocations() else []
+            missing += [metric for metric, values in self._metrics.items() if node not in values]
+            more = [f"{len(missing) - MAX_MISSING} more"] if len(missing) > MAX_MISSING else []
+            text = f"unknown: {', '.join((*missing[:MAX_MISSING], *more))}" if missing else None
+            yield RejectingValue(node=node, rule=NO_OPINION, value=text)
 
     def _candidates(self, names: Sequence[str], now: float) -> Candidates:
         return RequestCandidates(names, self._known, now=now, cluster=self._cluster)
@@ -138,8 +151,8 @@ class AgentHooks:
     def _cluster(self) -> NodeColumns:
         if not self._needs.whole_cluster:
             raise ValueError("the agent reads the whole cluster, which its needs do not say")
-        names = {*self._nodes.names, *self._known.allocations}
-        return NodeColumns(tuple(names), self._known)
+        names, rows = self._known.kept.cluster(self._nodes)
+        return NodeColumns(names, self._known, rows)
 
 
 def to_points(scores: Scores, missing: Missing, rounding: Rounding = Rounding.NEAREST) -> list[int]:
@@ -157,19 +170,11 @@ def to_points(scores: Scores, missing: Missing, rounding: Rounding = Rounding.NE
     return listed
 
 
-def _best(names: Sequence[str], points: Sequence[int]) -> list[str]:
-    """The nodes with the best scores."""
-    return [name for _, name in nlargest(MAX_EXPLAINED, zip(points, names, strict=True), key=itemgetter(0))]
+def _best(names: Sequence[str], points: Sequence[int], known: BoolArray) -> list[str]:
+    """The nodes with the best scores of those of which the agent has an opinion."""
+    scored = compress(zip(points, names, strict=True), known)
+    return [name for _, name in nlargest(MAX_EXPLAINED, scored, key=itemgetter(0))]
 
 
 def _chosen(names: Sequence[str], mask: BoolArray) -> list[str]:
     return [names[at] for at in np.flatnonzero(mask).tolist()]
-
-
-def _check_mask(field: str, value: object, names: Sequence[str]) -> None:
-    _check_array(field, value, names, np.bool_)
-
-
-def _check_array(field: str, value: object, names: Sequence[str], kind: type[Any]) -> None:
-    if not isinstance(value, np.ndarray) or value.dtype != kind or value.shape != (len(names),):
-        raise InvalidHookResultError(f"{field} = {shortened(value)}: must be {len(names)} values of {kind.__name__}")

@@ -8,7 +8,8 @@ from zlib import crc32
 
 import numpy as np
 
-from tas.agents.agent import FloatArray, Needs, Outcome, Placed, PodDemand, Result
+from tas.agents.agent import ContainerDemand, FloatArray, Needs, PodDemand
+from tas.outcomes.outcome import Outcome, Placed, Result
 
 NOW = 1_800_000_000.0
 """The time of the made view."""
@@ -67,17 +68,24 @@ def _pods(needs: Needs) -> dict[str, PodDemand]:
         "with requests": {"cpu": 500.0, "memory": 256.0 * 2**20, "example.com/card": 1.0},
         "larger than any node": {"cpu": 1e15, "memory": 1e18},
     }
-    return {
-        what: PodDemand(
-            namespace="default",
-            name="web-1",
-            uid="uid-web-1",
-            labels={"app": "kind-0"},
-            requests=given if needs.pod else _Undeclared("requests of the pod"),
-            limits={name: 2 * amount for name, amount in given.items()} if needs.pod else _Undeclared("limits"),
-        )
-        for what, given in amounts.items()
-    }
+    return {what: _pod(given, needs) for what, given in amounts.items()}
+
+
+def _pod(requests: Mapping[str, float], needs: Needs) -> PodDemand:
+    """A pod with one container."""
+    limits: Mapping[str, float] = {name: 2 * amount for name, amount in requests.items()}
+    if not needs.pod:
+        requests, limits = _Undeclared("requests of the pod"), _Undeclared("limits of the pod")
+    return PodDemand(
+        namespace="default",
+        name="web-1",
+        uid="uid-web-1",
+        labels={"app": "kind-0"},
+        requests=requests,
+        limits=limits,
+        containers=(ContainerDemand(requests=requests, limits=limits),),
+        overhead={} if needs.pod else _Undeclared("overhead of the pod"),
+    )
 
 
 class _Undeclared(Mapping[str, float]):
@@ -194,11 +202,11 @@ def events(*, later: float = 0.0) -> Iterator[Placed | Outcome]:
         for restart, result in enumerate(Result):
             yield Outcome(
                 uid=uid,
-                kind=f"kind-{number % 2}",
                 node=node,
                 container="main",
                 restart=restart,
                 result=result,
+                labels={"app": f"kind-{number % 2}"},
                 at=at + 60.0 * restart,
                 started=None if number % 3 == 2 else at + 60.0 * restart - 30.0,
                 finished=None if result is Result.RUNNING else at + 60.0 * restart,

@@ -28,13 +28,12 @@ from tas.agents.agent import (
     FloatArray,
     Missing,
     Needs,
-    Outcome,
-    Placed,
     PodDemand,
     Rounding,
     Scores,
 )
 from tas.errors import InvalidInputError
+from tas.outcomes.outcome import Outcome, Placed
 
 RESOURCES = ("cpu", "memory", "pods", "gpu", "ephemeral-storage")
 """The resources of the original, in its order."""
@@ -189,8 +188,8 @@ class Pigeon(Agent):
         return demand
 
     def observe(self, event: Placed | Outcome) -> None:
-        """Counts the requests of a pod that was placed, once for each pod."""
-        if not isinstance(event, Placed) or event.uid in self._uids:
+        """Counts the requests of a pod that was placed, once for each pod; not if requests count instead."""
+        if self._options.candidates_only or not isinstance(event, Placed) or event.uid in self._uids:
             return
         self._uids[event.uid] = None
         if len(self._uids) > MAX_UIDS:

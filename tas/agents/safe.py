@@ -8,7 +8,7 @@ deviation has a smallest value, since a metric without spread is no proof of cal
 distribution is lowered, as Trimaran does, instead of rejecting an idle node; pods that no sample shows yet count.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Needs, Passes, PodDemand, Rounding, Scores
-from tas.agents.beta import beta_survival
-from tas.agents.usage import CPU, MEMORY, Base, Load, Usage, load
+from tas.agents.beta import BetaFunction, RememberedBeta, beta_survival
+from tas.agents.usage import CPU, MEMORY, Base, Usage, by_resource, loads, requests_of, usages_of
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -70,11 +70,7 @@ class SafeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def usages(self) -> dict[str, tuple[Usage, ...]]:
         """The metrics of each resource that has some."""
-        return {name: found for name, found in (("cpu", self.cpu), ("memory", self.memory)) if found}
-
-
-Risks = Mapping[str, tuple[FloatArray, BoolArray]]
-"""By resource: the risk of each node, and where it is known."""
+        return usages_of(self.cpu, self.memory)
 
 
 class _Safe(Agent):
@@ -91,24 +87,22 @@ class _Safe(Agent):
         metrics = dict.fromkeys(name for each in usages for name in each.metrics())
         return Needs(metrics=tuple(metrics), allocations=True, pod=True)
 
-    def _load(self, nodes: Candidates, resource: str) -> Load:
-        options = self._options
-        usages = options.usages()[resource]
-        return load(nodes, resource, usages, base=options.base, forecast_weight=options.forecast_weight)
-
-    def _fitted(self, pod: PodDemand, nodes: Candidates, resource: str) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """The mean with the pod, the standard deviation, and which are known; both are parts of the capacity."""
-        found = self._load(nodes, resource)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            mu = np.clip(found.mean + pod.requests.get(resource, 0.0) / found.size, 0.0, 1.0)
-            sigma = np.clip(np.maximum(found.std, self._options.sigma_floor), 0.0, 1.0)
-        return np.where(found.known, mu, 0.0), np.where(found.known, sigma, 0.0), found.known
+    def _fitted(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """The mean with the pod, the standard deviation, and which are known: each a row for each resource."""
+        options, usages = self._options, self._options.usages()
+        found = loads(nodes, usages, base=options.base, forecast_weight=options.forecast_weight)
+        sigma = np.minimum(np.maximum(found.std, options.sigma_floor), 1.0)
+        return found.with_pod(requests_of(pod, usages)), sigma, found.known
 
 
 class SafeOverload(_Safe):
     """Rejects nodes whose use is likely to exceed the limit with the pod, and prefers those with the least risk."""
 
     original_rounding = Rounding.DOWN
+
+    def __init__(self, options: SafeOptions) -> None:
+        super().__init__(options)
+        self._beta = RememberedBeta()
 
     def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
         """A node passes if no known resource has a larger risk than accepted."""
@@ -125,41 +119,35 @@ class SafeOverload(_Safe):
 
     def _risk(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, BoolArray, dict[str, FloatArray]]:
         """The largest risk of the known resources."""
-        worst = np.zeros(len(nodes.names))
-        anything = np.zeros(len(nodes.names), dtype=np.bool_)
-        found, terms = (self._empirical if self._options.mode is Mode.EMPIRICAL else self._by_beta)(pod, nodes)
-        for resource, (risk, known) in found.items():
-            terms[f"{resource} risk"] = _seen(risk, known)
-            worst = np.where(known, np.maximum(worst, risk), worst)
-            anything |= known
-        return worst, anything, terms
-
-    def _by_beta(self, pod: PodDemand, nodes: Candidates) -> tuple[Risks, dict[str, FloatArray]]:
-        """The risk of each resource, and the terms. All are computed at once: numpy costs for each call."""
+        resources = self._options.usages()
         terms: dict[str, FloatArray] = {}
-        fitted = {resource: self._fitted(pod, nodes, resource) for resource in self._options.usages()}
-        for resource, (mu, sigma, known) in fitted.items():
-            terms |= {f"{resource} mean": _seen(mu, known), f"{resource} deviation": _seen(sigma, known)}
-        mus, sigmas = (np.array([each[column] for each in fitted.values()]) for column in (0, 1))
-        risks = exceedance(mus, sigmas, self._options.utilization, cap=self._options.cap_sigma)
-        return {name: (risk, fitted[name][2]) for name, risk in zip(fitted, risks, strict=True)}, terms
+        if self._options.mode is Mode.EMPIRICAL:
+            risks, known = self._empirical(pod, nodes)
+        else:
+            mu, sigma, known = self._fitted(pod, nodes)
+            for term, values in (("mean", mu), ("deviation", sigma)):
+                terms |= by_resource(resources, term, values, known)
+            limit, cap = self._options.utilization, self._options.cap_sigma
+            risks = exceedance(mu, sigma, limit, cap=cap, survival=self._beta.survival)
+        terms |= by_resource(resources, "risk", risks, known)
+        return np.where(known, risks, 0.0).max(axis=0, initial=0.0), np.any(known, axis=0), terms
 
-    def _empirical(self, pod: PodDemand, nodes: Candidates) -> tuple[Risks, dict[str, FloatArray]]:
-        return {name: self._by_percentiles(pod, nodes, name) for name in self._options.usages()}, {}
-
-    def _by_percentiles(self, pod: PodDemand, nodes: Candidates, resource: str) -> tuple[FloatArray, BoolArray]:
+    def _empirical(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, BoolArray]:
+        """The risk of each resource by percentiles, and where it is known."""
         options = self._options
-        usages = [usage for usage in options.usages()[resource] if usage.quantiles]
-        columns = [
-            load(nodes, resource, tuple(each.percentile(number) for each in usages), base=options.base)
+        usages = {name: [each for each in found if each.quantiles] for name, found in options.usages().items()}
+        each = [
+            loads(
+                nodes,
+                {name: tuple(usage.percentile(number) for usage in found) for name, found in usages.items()},
+                base=options.base,
+            )
             for number in PERCENTILES
         ]
-        size = columns[0].size
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            at = options.utilization - pod.requests.get(resource, 0.0) / size
-        values = np.array([each.mean for each in columns])
-        known = np.any([each.known for each in columns], axis=0)
-        return np.where(known, 1.0 - empirical_cdf(at, values), 0.0), known
+            at = options.utilization - requests_of(pod, usages) / each[0].size
+        known = np.any([found.known for found in each], axis=0)
+        return np.where(known, 1.0 - empirical_cdf(at, np.array([found.mean for found in each])), 0.0), known
 
 
 class SafeBalance(_Safe):
@@ -167,19 +155,23 @@ class SafeBalance(_Safe):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """The score of the worse of the known resources."""
-        worst = np.ones(len(nodes.names))
-        anything = np.zeros(len(nodes.names), dtype=np.bool_)
-        terms: dict[str, FloatArray] = {}
-        for resource in self._options.usages():
-            mu, sigma, known = self._fitted(pod, nodes, resource)
-            value = evenness(mu, sigma, margin=self._options.margin, sensitivity=self._options.sensitivity)
-            terms |= {f"{resource} mean": _seen(mu, known), f"{resource} deviation": _seen(sigma, known)}
-            worst = np.where(known, np.minimum(worst, value), worst)
-            anything |= known
-        return Scores(values=worst, known=anything, terms=terms)
+        mu, sigma, known = self._fitted(pod, nodes)
+        options = self._options
+        return balanced(options.usages(), mu, sigma, known, margin=options.margin, sensitivity=options.sensitivity)
 
 
-def exceedance(mu: FloatArray, sigma: FloatArray, limit: float, *, cap: bool) -> FloatArray:
+def balanced(
+    resources: Iterable[str], mu: FloatArray, sigma: FloatArray, known: BoolArray, *, margin: float, sensitivity: float
+) -> Scores:
+    """The evenness of the worse of the known resources. The arrays have a row for each resource."""
+    values = np.where(known, evenness(mu, sigma, margin=margin, sensitivity=sensitivity), 1.0)
+    terms = by_resource(resources, "mean", mu, known) | by_resource(resources, "deviation", sigma, known)
+    return Scores(values=values.min(axis=0, initial=1.0), known=np.any(known, axis=0), terms=terms)
+
+
+def exceedance(
+    mu: FloatArray, sigma: FloatArray, limit: float, *, cap: bool, survival: BetaFunction = beta_survival
+) -> FloatArray:
     """The probability that a Beta value with mean `mu` and standard deviation `sigma` is above `limit`.
 
     A value without deviation is its mean; a mean of 0 is never above. Of a deviation that is too large for any Beta
@@ -192,16 +184,15 @@ def exceedance(mu: FloatArray, sigma: FloatArray, limit: float, *, cap: bool) ->
     fits = (mu > 0) & (mu < 1) & (variance > 0) & (variance < largest)
     risk = np.where((mu == 0) | ((variance == 0) & (mu <= limit)), 0.0, 1.0)
     if fits.any():
-        sum_of_both = largest[fits] / variance[fits] - 1.0
-        alpha, beta = mu[fits] * sum_of_both, (1.0 - mu[fits]) * sum_of_both
-        risk[fits] = beta_survival(np.full(alpha.shape, limit), alpha, beta)
+        mean, both = mu[fits], largest[fits] / variance[fits] - 1.0
+        risk[fits] = survival(np.full(mean.shape, limit), mean * both, (1.0 - mean) * both)
     return risk
 
 
 def evenness(mu: FloatArray, sigma: FloatArray, *, margin: float, sensitivity: float) -> FloatArray:
     """1 - (mu + s) / 2 with s = margin · sigma^(1/sensitivity), at most 1; sensitivity 0 ignores a sigma below 1."""
     root = np.where(sigma >= 1.0, 1.0, 0.0) if sensitivity == 0 else sigma ** (1.0 / sensitivity)
-    balanced: FloatArray = 1.0 - (mu + np.clip(margin * root, 0.0, 1.0)) / 2.0
+    balanced: FloatArray = 1.0 - (mu + np.minimum(margin * root, 1.0)) / 2.0
     return balanced
 
 
@@ -224,7 +215,3 @@ def empirical_cdf(at: FloatArray, quantiles: FloatArray) -> FloatArray:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         inner = part_below + (part_above - part_below) * (at - below) / width
     return np.clip(np.where(at >= 1.0, 1.0, np.where(width > 0, inner, part_below)), 0.0, 1.0)
-
-
-def _seen(values: FloatArray, known: BoolArray) -> FloatArray:
-    return np.where(known, values, np.nan)

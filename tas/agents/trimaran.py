@@ -7,15 +7,16 @@ measure.
 """
 
 from collections.abc import Mapping
+from math import floor, fsum
 from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
 
 from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Needs, PodDemand, Scores
-from tas.agents.beta import beta_cdf
-from tas.agents.safe import LARGEST_SPREAD, SMALLEST_VARIANCE, evenness
-from tas.agents.usage import CPU, MEMORY, Base, Usage, load
+from tas.agents.beta import BetaFunction, RememberedBeta, beta_cdf
+from tas.agents.safe import LARGEST_SPREAD, SMALLEST_VARIANCE, balanced
+from tas.agents.usage import CPU, MEMORY, Base, Usage, by_resource, column, load, loads, requests_of, usages_of
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Percent = Annotated[float, msgspec.Meta(gt=0, lt=100)]
@@ -32,7 +33,7 @@ class TargetLoadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     Attributes:
         target: The wanted use of cpu in percent.
         default_request: The millicores that a container without request and limit is expected to use.
-        multiplier: How much more than its request a pod is expected to use, if it has no limit.
+        multiplier: How much more than its request a container is expected to use, if it has no limit.
         cpu: The metrics of cpu; of each node the first with a known mean counts.
     """
 
@@ -66,11 +67,17 @@ class TargetLoad(Agent):
         return Scores(values=values, known=found.known, terms=terms)
 
     def _expected(self, pod: PodDemand) -> float:
-        """The millicores that the pod is expected to use: its limit, else its request and a part more."""
-        request, limit = pod.requests.get("cpu", 0.0), pod.limits.get("cpu", 0.0)
-        if limit > 0 and limit >= request:  # else a container has no limit
+        """The millicores that the pod is expected to use: of each container its limit, else more than its request."""
+        if not pod.containers:
+            return self._expected_of(pod.requests, pod.limits)
+        found = [self._expected_of(each.requests, each.limits) for each in pod.containers]
+        return fsum(found) + pod.overhead.get("cpu", 0.0)
+
+    def _expected_of(self, requests: Mapping[str, float], limits: Mapping[str, float]) -> float:
+        request, limit = requests.get("cpu", 0.0), limits.get("cpu", 0.0)
+        if limit > 0 and limit >= request:  # a smaller one is a sum over some containers
             return limit
-        return request * self._options.multiplier if request > 0 else self._options.default_request
+        return floor(request * self._options.multiplier + 0.5) if request > 0 else self._options.default_request
 
 
 def target_load(predicted: FloatArray, target: float) -> FloatArray:
@@ -115,23 +122,10 @@ class RiskBalance(Agent):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """The score of the worse of the known resources."""
-        options, count = self._options, len(nodes.names)
-        worst, anything = np.ones(count), np.zeros(count, dtype=np.bool_)
-        terms: dict[str, FloatArray] = {}
-        for resource, usages in (("cpu", options.cpu), ("memory", options.memory)):
-            if not usages:
-                continue
-            found = load(nodes, resource, usages, base=options.base)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                share = pod.requests.get(resource, 0.0) / found.size
-            mu = np.where(found.known, np.clip(np.minimum(found.mean, 1.0) + share, 0.0, 1.0), 0.0)
-            sigma = np.clip(found.std, 0.0, 1.0)
-            value = evenness(mu, sigma, margin=options.margin, sensitivity=options.sensitivity)
-            worst = np.where(found.known, np.minimum(worst, value), worst)
-            anything |= found.known
-            seen = {f"{resource} mean": mu, f"{resource} deviation": sigma}
-            terms |= {name: np.where(found.known, term, np.nan) for name, term in seen.items()}
-        return Scores(values=worst, known=anything, terms=terms)
+        options, usages = self._options, usages_of(self._options.cpu, self._options.memory)
+        found = loads(nodes, usages, base=options.base)
+        mu, sigma = found.with_pod(requests_of(pod, usages)), np.minimum(found.std, 1.0)
+        return balanced(usages, mu, sigma, found.known, margin=options.margin, sensitivity=options.sensitivity)
 
 
 class LowRiskOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,6 +152,7 @@ class LowRisk(Agent):
 
     def __init__(self, options: LowRiskOptions) -> None:
         self._options = options
+        self._beta = RememberedBeta()
 
     @property
     def needs(self) -> Needs:
@@ -166,38 +161,37 @@ class LowRisk(Agent):
 
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """1 - the larger risk of the resources."""
-        options, count = self._options, len(nodes.names)
-        worst, anything = np.zeros(count), np.zeros(count, dtype=np.bool_)
-        terms: dict[str, FloatArray] = {}
-        for resource, usages in (("cpu", options.cpu), ("memory", options.memory)):
-            if not usages:
-                continue
-            by_limits, by_load, known = self._risks(pod, nodes, resource, usages)
-            weight = options.limit_weights.get(resource, 0.5)
-            seen = {f"{resource} risk of limits": by_limits, f"{resource} risk of load": by_load}
-            terms |= {name: np.where(known, term, np.nan) for name, term in seen.items()}
-            if weight < 1.0:  # else the load does not count
-                known = known & np.isfinite(by_load)
-            risk = np.clip(weight * by_limits + (1.0 - weight) * np.nan_to_num(by_load), 0.0, 1.0)
-            worst = np.where(known, np.maximum(worst, risk), worst)
-            anything |= known
-        return Scores(values=1.0 - worst, known=anything, terms=terms)
+        usages = usages_of(self._options.cpu, self._options.memory)
+        by_limits, by_load, known = self._risks(pod, nodes, usages)
+        terms = by_resource(usages, "risk of limits", by_limits, known)
+        terms |= by_resource(usages, "risk of load", by_load, known)
+        weights = column([self._options.limit_weights.get(resource, 0.5) for resource in usages])
+        known = known & (np.isfinite(by_load) | (weights == 1.0))  # with a weight of 1 the load does not count
+        risk = weights * by_limits + (1.0 - weights) * np.where(np.isfinite(by_load), by_load, 0.0)
+        risk = np.minimum(np.maximum(risk, 0.0), 1.0)
+        worst = np.where(known, risk, 0.0).max(axis=0, initial=0.0)
+        return Scores(values=1.0 - worst, known=np.any(known, axis=0), terms=terms)
 
     def _risks(
-        self, pod: PodDemand, nodes: Candidates, resource: str, usages: tuple[Usage, ...]
+        self, pod: PodDemand, nodes: Candidates, usages: Mapping[str, tuple[Usage, ...]]
     ) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """The risk by limits, the risk by load (NaN where that is unknown), and where requests and limits are known."""
-        found = load(nodes, resource, usages, base=Base.CAPACITY)
-        size, requested, limited = found.size, nodes.requested(resource), nodes.limited(resource)
-        known = np.isfinite(size) & (size > 0) & np.isfinite(requested) & np.isfinite(limited)
-        size = np.where(known, size, 1.0)
+        """The risk by limits, the risk by load (NaN where that is unknown), and where requests and limits are known.
+
+        Each has a row for each resource.
+        """
+        found = loads(nodes, usages, base=Base.CAPACITY)
+        requested, limited = np.empty_like(found.size), np.empty_like(found.size)
+        for row, resource in enumerate(usages):
+            requested[row], limited[row] = nodes.requested(resource), nodes.limited(resource)
+        known = np.isfinite(found.size) & (found.size > 0) & np.isfinite(requested) & np.isfinite(limited)
+        size = np.where(known, found.size, 1.0)
         requested, limited = np.where(known, requested, 0.0), np.where(known, limited, 0.0)
-        request = pod.requests.get(resource, 0.0)
-        limit = max(pod.limits.get(resource, 0.0), request)
-        by_limits = limit_risk(size, np.minimum(requested + request, size), limited + limit)
+        requests = requests_of(pod, usages)
+        limits = np.maximum(column([pod.limits.get(resource, 0.0) for resource in usages]), requests)
+        by_limits = limit_risk(size, np.minimum(requested + requests, size), limited + limits)
         sigma = np.minimum(found.std * np.sqrt(self._options.window), 1.0)
-        mean = np.clip(np.where(found.known, found.mean, 0.0), 0.0, 1.0)
-        by_load = load_risk(mean, sigma, np.minimum(requested, size) / size, limited / size)
+        mean = np.minimum(np.where(found.known, found.mean, 0.0), 1.0)
+        by_load = load_risk(mean, sigma, np.minimum(requested, size) / size, limited / size, cdf=self._beta.cdf)
         return by_limits, np.where(found.known, by_load, np.nan), known
 
 
@@ -205,10 +199,13 @@ def limit_risk(size: FloatArray, requested: FloatArray, limited: FloatArray) -> 
     """The part of what limits allow beyond requests that the node does not have; 0 if the node has all limits."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         excess = (limited - size) / (limited - requested)
-    return np.where(limited > size, np.clip(np.where(limited > requested, excess, 0.0), 0.0, 1.0), 0.0)
+    excess = np.where((limited > size) & (limited > requested), excess, 0.0)
+    return np.minimum(np.maximum(excess, 0.0), 1.0)
 
 
-def load_risk(mean: FloatArray, sigma: FloatArray, requested: FloatArray, limited: FloatArray) -> FloatArray:
+def load_risk(
+    mean: FloatArray, sigma: FloatArray, requested: FloatArray, limited: FloatArray, *, cdf: BetaFunction = beta_cdf
+) -> FloatArray:
     """The probability that the use is above what is requested, all as parts of the node.
 
     If the limits are below the size of the node, the use cannot be above them: then it is the probability under the
@@ -221,12 +218,12 @@ def load_risk(mean: FloatArray, sigma: FloatArray, requested: FloatArray, limite
     both = np.where(fits, largest / np.where(fits, variance, 1.0) - 1.0, 1.0)
     alpha, beta = np.where(fits, mean * both, 1.0), np.where(fits, (1.0 - mean) * both, 1.0)
     bounded = (limited < 1.0) & (requested <= limited)
-    at = np.clip([requested, np.where(fits & bounded, limited, 0.0)], 0.0, 1.0)
-    by_request, by_limit = beta_cdf(at, np.array([alpha, alpha]), np.array([beta, beta]))
+    conditional = fits & bounded
+    at = np.array((requested, np.where(conditional, limited, 0.0)))
+    by_request, by_limit = cdf(np.minimum(np.maximum(at, 0.0), 1.0), np.array((alpha, alpha)), np.array((beta, beta)))
     below = np.where(fits, by_request, below)
-    possible = np.where(fits & bounded, by_limit, 0.0)
-    conditional = np.clip(below / np.where(possible > 0, possible, 1.0), 0.0, 1.0)
-    below = np.where(fits & bounded & (possible > 0), conditional, below)
+    possible = conditional & (by_limit > 0)
+    below = np.where(possible, np.minimum(below / np.where(possible, by_limit, 1.0), 1.0), below)
     return 1.0 - np.where(bounded & (limited == 0), 1.0, below)
 
 

@@ -1,5 +1,6 @@
 """How busy nodes are, in the units of requests, whatever the metric counts: used, free, or a ratio of the capacity."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from tas.agents.agent import BoolArray, Columns, FloatArray
+from tas.agents.agent import BoolArray, Columns, FloatArray, PodDemand
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -80,9 +81,14 @@ CPU = (windows_of("cpu", factor=1000.0), annotations_of("cpu"))
 MEMORY = (windows_of("memory"), annotations_of("memory"))
 
 
+def usages_of(cpu: tuple[Usage, ...], memory: tuple[Usage, ...]) -> dict[str, tuple[Usage, ...]]:
+    """The metrics of each resource that has some."""
+    return {resource: found for resource, found in (("cpu", cpu), ("memory", memory)) if found}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The use of one resource on each node, as parts of its capacity.
+    """The use of one resource on each node, as parts of its size; of several resources, a row for each.
 
     Attributes:
         size: The amount of the resource that a node has, in the units of requests.
@@ -96,28 +102,72 @@ class Load:
     std: FloatArray
     known: BoolArray
 
+    def with_pod(self, requests: FloatArray) -> FloatArray:
+        """The mean when the node also has a pod with these requests, from 0 to 1; 0 where it is not known.
 
-def load(nodes: Columns, resource: str, usages: tuple[Usage, ...], *, base: Base, forecast_weight: float = 0.0) -> Load:
-    """The use of `resource`, of each node by the first of `usages` whose mean is known.
+        `requests` has a row with one number for each resource.
+        """
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            mean = np.minimum(np.maximum(self.mean + requests / self.size, 0.0), 1.0)
+        return np.where(self.known, mean, 0.0)
+
+
+def load(nodes: Columns, resource: str, usages: tuple[Usage, ...], *, base: Base) -> Load:
+    """The use of one resource, of each node by the first of `usages` whose mean is known."""
+    found = loads(nodes, {resource: usages}, base=base)
+    return Load(size=found.size[0], mean=found.mean[0], std=found.std[0], known=found.known[0])
+
+
+def loads(nodes: Columns, usages: Mapping[str, tuple[Usage, ...]], *, base: Base, forecast_weight: float = 0.0) -> Load:
+    """The use of each resource of `usages`, of each node by the first usage of the resource whose mean is known.
 
     A forecast counts with `forecast_weight` (0 to 1) where it is known. Requests of pods that the mean does not show
     yet are added. A negative use is 0, a negative deviation is unknown.
     """
-    size = nodes.capacity(resource) if base is Base.CAPACITY else nodes.allocatable(resource)
-    count = len(nodes.names)
-    mean, std = np.full(count, np.nan), np.zeros(count)
+    shape = len(usages), len(nodes.names)
+    sizes, means, deviations = np.empty(shape), np.empty(shape), np.empty(shape)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        for usage in usages:
-            if not np.isnan(mean).any():
-                break  # the columns of the others are not made
-            used, deviation = _amounts(nodes, resource, usage, size, forecast_weight)
-            left = np.isnan(mean) & np.isfinite(used)
-            mean[left], std[left] = used[left], deviation[left]
-        has_size = np.isfinite(size) & (size > 0)
-        mean = np.where(has_size, mean / size, np.nan)
-        std = np.where(has_size, std / size, 0.0)
-    known = np.isfinite(mean)
-    return Load(size=size, mean=mean, std=np.where(known & np.isfinite(std), std, 0.0), known=known)
+        for row, (resource, found) in enumerate(usages.items()):
+            size = nodes.capacity(resource) if base is Base.CAPACITY else nodes.allocatable(resource)
+            sizes[row] = size
+            means[row], deviations[row] = _used(nodes, resource, found, size, forecast_weight)
+        has_size = (sizes > 0) & (sizes < np.inf)
+        means = np.where(has_size, means / sizes, np.nan)
+        deviations /= sizes
+    known = np.isfinite(means)
+    return Load(size=sizes, mean=means, std=np.where(known & np.isfinite(deviations), deviations, 0.0), known=known)
+
+
+def requests_of(pod: PodDemand, resources: Iterable[str]) -> FloatArray:
+    """The requests of a pod as `Load.with_pod` takes them."""
+    return column([pod.requests.get(resource, 0.0) for resource in resources])
+
+
+def column(values: Sequence[float]) -> FloatArray:
+    """A row with one number for each resource."""
+    return np.array(values, dtype=np.float64).reshape(-1, 1)
+
+
+def by_resource(resources: Iterable[str], term: str, values: FloatArray, known: BoolArray) -> dict[str, FloatArray]:
+    """The rows of `values` as terms of a formula, NaN where they are not known."""
+    return {f"{resource} {term}": row for resource, row in zip(resources, np.where(known, values, np.nan), strict=True)}
+
+
+def _used(
+    nodes: Columns, resource: str, usages: tuple[Usage, ...], size: FloatArray, forecast_weight: float
+) -> tuple[FloatArray, FloatArray]:
+    """The used amount and its deviation, of each node by the first of `usages` that is known; NaN if there is none."""
+    if not usages:
+        nothing = np.full(len(nodes.names), np.nan)
+        return nothing, nothing
+    used, deviation = _amounts(nodes, resource, usages[0], size, forecast_weight)
+    for usage in usages[1:]:
+        missing = ~np.isfinite(used)
+        if not missing.any():
+            break  # the columns of the others are not made
+        others = _amounts(nodes, resource, usage, size, forecast_weight)
+        used, deviation = np.where(missing, others, (used, deviation))
+    return used, deviation
 
 
 def _amounts(
@@ -131,4 +181,4 @@ def _amounts(
         mean = np.where(np.isfinite(forecast), (1 - forecast_weight) * mean + forecast_weight * forecast, mean)
     used = np.maximum(size - mean if usage.form is Form.FREE else mean, 0.0)
     std = nodes.metric(usage.std) * factor if usage.std else np.zeros(len(nodes.names))
-    return used + nodes.placed(resource, usage.mean), np.where(np.isfinite(std) & (std > 0), std, 0.0)
+    return used + nodes.placed(resource, usage.mean), np.where((std > 0) & (std < np.inf), std, 0.0)

@@ -33,6 +33,9 @@ class InvalidHookResultError(TasError):
     """A hook returned an invalid result; the message names the node or field, and the value."""
 
 
+_SCORES = frozenset(range(MAX_SCORE + 1))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookVerb:
     """One verb that a hook answers.
@@ -99,11 +102,16 @@ def _respond_score(args: ExtenderArgs, hook_result: object, now: float) -> tuple
         unknown = _count("unknown", hook_result.unknown)
         hook_result = {} if hook_result.scores is None else hook_result.scores
     scores = _by_node("scores", args.candidates, hook_result)
-    for node, score in scores.items():
-        if type(score) is not int or not 0 <= score <= MAX_SCORE:
-            raise InvalidHookResultError(f"{node} = {shortened(score)}: a score is an integer from 0 to {MAX_SCORE}")
+    if not _are_scores(scores.values()):
+        node, score = next((node, score) for node, score in scores.items() if not _are_scores((score,)))
+        raise InvalidHookResultError(f"{node} = {shortened(score)}: a score is an integer from 0 to {MAX_SCORE}")
     decision = ScoreDecision(outcome=Outcome.DECIDED, scores=scores, unknown=unknown, list_values=values)
     return answer_prioritize.respond(args, decision, now)
+
+
+def _are_scores(values: Collection[object]) -> bool:
+    """Whether all are integers in the range. In loops in C: there are as many as nodes."""
+    return set(map(type, values)) <= {int} and set(values) <= _SCORES
 
 
 def _respond_preempt_by_filter(args: PreemptionArgs, hook_result: object, now: float) -> tuple[bytes, Record]:
@@ -194,7 +202,7 @@ def _by_node(content: str, candidates: Collection[str], hook_result: object) -> 
     if not isinstance(hook_result, Mapping):
         raise InvalidHookResultError(f"{shortened(hook_result)}: must be a mapping of nodes to {content}")
     known = dict(hook_result)
-    for node in known:
-        if node not in candidates:
-            raise InvalidHookResultError(f"{shortened(node)}: the node is not in the request")
+    if not all(map(candidates.__contains__, known)):
+        node = next(node for node in known if node not in candidates)
+        raise InvalidHookResultError(f"{shortened(node)}: the node is not in the request")
     return known

@@ -13,7 +13,7 @@ and nodes a change affects, so that only these are evaluated again.
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
@@ -37,10 +37,14 @@ class MetricKey(NamedTuple):
     stale_after: float
 
 
+MetricFollower = Callable[[str, Quantity | None, float | None], None]
+"""Called after each sample with a node, its fresh value of a metric, and the time of the newest value, fresh or not."""
+
+
 class MetricIndex:
     """The fresh values of one metric by node, and the strategies whose state depends on them."""
 
-    __slots__ = ("dependents", "key", "target_counts", "targets", "users", "values", "watches")
+    __slots__ = ("dependents", "followers", "key", "target_counts", "targets", "users", "values", "watches")
 
     def __init__(self, key: MetricKey) -> None:
         self.key = key
@@ -50,6 +54,7 @@ class MetricIndex:
         self.targets: list[Quantity] = []  # of the dependents' rules, sorted, each once
         self.target_counts: Counter[Quantity] = Counter()
         self.users = 0
+        self.followers: list[MetricFollower] = []
 
     def add_dependent(self, strategy: "StrategyIndex") -> None:
         """Adds a strategy that is evaluated again when a value crosses one of its targets."""
@@ -205,9 +210,13 @@ class View:
     """The state of all nodes and policies. Not thread-safe: one event loop owns it."""
 
     def __init__(self, *, default_stale_after: float = DEFAULT_STALE_AFTER, verdicts: bool = False) -> None:
-        """With `verdicts`, `touched` maps each node to the policies whose verdict for it may have changed."""
+        """With `verdicts`, `touched` maps each node to the policies whose verdict for it may have changed.
+
+        `nodes_version` is another one after each change of `nodes`.
+        """
         self.default_stale_after = default_stale_after
         self.touched: dict[str, set[PolicyKey]] = {}
+        self.nodes_version = 0
         self._verdicts = verdicts
         self._indexed = INDEXED | frozenset(VERDICT_STRATEGIES) if verdicts else INDEXED
         self._samples: dict[str, NodeSamples] = {}
@@ -266,6 +275,15 @@ class View:
         """Each node's fresh value, read-only, and kept up to date from now on."""
         return MappingProxyType(self._use(key, now).values)
 
+    def follow_metric(self, key: MetricKey, follower: MetricFollower, now: float) -> None:
+        """Calls `follower` with all nodes that have the metric, and from now on after each change of their samples."""
+        index = self._use(key, now)
+        index.followers.append(follower)
+        for node, samples in self._samples.items():
+            scrape = newest(samples, key.metric, key.source)
+            if scrape is not None:
+                follower(node, index.values.get(node), scrape.time)
+
     def stale_after(self, policy: Policy) -> float:
         """Seconds after which a sample is stale for `policy`."""
         return policy.stale_after_or(self.default_stale_after)
@@ -277,6 +295,8 @@ class View:
         known = self._samples.get(node, ())
         merged = merge(known, samples)
         if merged is not known:
+            if node not in self._samples:
+                self.nodes_version += 1
             self._samples[node] = merged
             self._refresh(node, now)
             # The verdict notes which series ever had a sample.
@@ -287,15 +307,19 @@ class View:
         """Removes the samples of a deleted node."""
         if self._samples.pop(node, None) is None:
             return
+        self.nodes_version += 1
         self._deadlines.discard(node)
         for index in self._indices.values():
             self._touch_watching(node, index, index.values.pop(node, None), None)
+            for follower in index.followers:
+                follower(node, None, None)
         self._refresh_strategies(node, self._strategies())
         self._add_costs_of(node)
 
     def set_labels(self, node: str, labels: Mapping[str, str] | None) -> None:
         """Sets the labels of a node, as the API server reported them; None if they are too many to be known."""
         is_new = node not in self._labels
+        self.nodes_version += is_new
         if is_new or self._labels[node] != labels:
             self._labels[node] = labels
             self._refresh_strategies(node, self._strategies_with_selector())
@@ -305,6 +329,7 @@ class View:
         """Removes the labels of a node that was deleted from the API server."""
         if node in self._labels:
             del self._labels[node]
+            self.nodes_version += 1
             self._refresh_strategies(node, self._strategies_with_selector())
             self._touch(node, self._policies)
 
@@ -474,6 +499,8 @@ class View:
                     index.values[node] = value
                 if index.crosses_target(before, value):
                     touched.update(dict.fromkeys(index.dependents))
+            for follower in index.followers:
+                follower(node, value, None if scrape is None else scrape.time)
         self._deadlines.set(node, due)
         self._refresh_strategies(node, touched)
         self._add_costs_of(node)

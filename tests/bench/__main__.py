@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.bench import (
     agents,
+    beside,
     burst,
     cards,
     change,
@@ -37,7 +38,7 @@ from workers.process.log_form import LogFormat, LogLevel
 from workers.process.logs import configure_logging
 
 DOCS = REPOSITORY / "docs" / "performance.md"
-DOCS_HELP = "put the tables into docs/performance.md as well; with --only cards those of cards alone"
+DOCS_HELP = "put the tables into docs/performance.md as well; of cards alone, or agents and beside, to their own places"
 
 WIDTH = 160
 """Columns of an output that is no terminal: each row fits on one line."""
@@ -55,6 +56,7 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
         burst,
         cards,
         agents,
+        beside,
         sources,
         view,
         verdicts,
@@ -62,6 +64,13 @@ FAMILIES: Mapping[str, Callable[[Stand], Awaitable[Results]]] = {
         start,
     )
 }
+
+
+PARTS: Mapping[str, frozenset[str]] = {
+    "measured-cards": frozenset({cards.NAME}),
+    "measured-agents": frozenset({agents.NAME, beside.NAME}),
+}
+"""The marks of the page for a run of no other families."""
 
 
 def main() -> int:
@@ -107,7 +116,8 @@ async def _run(families: list[str], path: Path, *, quick: bool, docs: bool) -> l
             noise[family] = meter.read()
     write_json(path, results, noise, found)
     if docs:
-        write_docs(DOCS, tables(results, noise), found, mark="measured-cards" if families == ["cards"] else "measured")
+        mark = next((mark for mark, part in PARTS.items() if part >= set(families)), "measured")
+        write_docs(DOCS, tables(results, noise), found, mark=mark)
     console.print()
     print_tables(console, tables(results, noise))
     console.print(f"written to {path}", style="dim", soft_wrap=True)

@@ -3,8 +3,10 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -36,6 +38,11 @@ PIGEON_WITHIN = {"p50": Budget(50.0)}
 EQUAL = frozenset({"foo", "rl-priority"})
 """The agents for which all of these nodes are equal: one has seen no pod."""
 
+REMEMBERING = frozenset({"safe-overload"})
+"""The agents that remember values of a formula in which the requests of the pod are."""
+
+OTHERS = 300
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "peaks": {"options": {"default": {"k1": -91.5, "k2": -0.07}}},
     "by-consolidation": {"agent": PIGEON, "options": {"objective": "CONSOLIDATE"}},
@@ -44,28 +51,42 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """The entries that say more than a name."""
 
 
+ENTRIES: Mapping[str, dict[str, Any]] = {name: {} for name in BUILTIN} | OPTIONS
+
+
 async def measure(stand: Stand) -> Results:
     """Each agent and verb, all that an agent reads known of every node."""
     names = cluster.node_names(max(SIZES))
-    folder = stand.subfolder("agents")
-    file = folder / "agents.yaml"
-    entries: dict[str, dict[str, Any]] = {name: {} for name in BUILTIN} | OPTIONS
-    file.write_bytes(orjson.dumps({"agents": entries}))  # JSON is YAML
-    verbs = {name: verbs_of(BUILTIN[entry.get("agent", name)]) for name, entry in entries.items()}
+    file = entries_file(stand.subfolder("agents"))
+    verbs = {name: verbs_of(BUILTIN[entry.get("agent", name)]) for name, entry in ENTRIES.items()}
     rows = []
     for size in SIZES:  # in a cluster of so many nodes: some agents read all of them
         async with stand.bus(names[:size]) as running:
-            await _fill(running.bus, names[:size])
-            command = [*product("agents", running.server.url), "--agents", str(file), "--stale-after", STALE_AFTER]
-            with stand.serving("agents", command, "/foo/filter") as agents, stand.echo() as echo:
+            await fill(running.bus, names[:size])
+            with served(stand, running.server.url, file) as agents, stand.echo() as echo:
                 await asyncio.to_thread(agents.wait_ready)
                 for name, found in verbs.items():
                     rows += await _rows(stand, agents, echo, names[:size], agent=name, verbs=sorted(found))
     return Results(rows=rows)
 
 
-async def _fill(bus: Bus, names: Sequence[str]) -> None:
-    """Samples and allocations of every node, instead of the samples that the stand has written."""
+def entries_file(folder: Path) -> Path:
+    """A file of agents with all of them."""
+    file = folder / "agents.yaml"
+    file.write_bytes(orjson.dumps({"agents": ENTRIES}))  # JSON is YAML
+    return file
+
+
+@contextmanager
+def served(stand: Stand, url: str, file: Path) -> Iterator[Server]:
+    """`tas run agents` with the agents of the file, in a process of its own."""
+    command = [*product("agents", url), "--agents", str(file), "--stale-after", STALE_AFTER]
+    with stand.serving("agents", command, "/foo/filter") as server:
+        yield server
+
+
+async def fill(bus: Bus, names: Sequence[str]) -> None:
+    """Samples and allocations of every node, beside the metrics that the stand has written."""
     chance = random.Random(1)
     for part in range(0, len(names), 500):
         await asyncio.gather(*(_fill_node(bus, name, chance) for name in names[part : part + 500]))
@@ -79,7 +100,7 @@ async def _fill_node(bus: Bus, name: str, chance: random.Random) -> None:
         for percentile in (50, 70, 90, 95, 99):
             values[f"{resource}:p{percentile}:5m"] = f"{(used + deviation * (percentile - 50) / 25) * size:.3f}"
     now = time.time()
-    metrics = {metric: parse_quantity(value) for metric, value in values.items()}
+    metrics = cluster.metrics(chance) | {metric: parse_quantity(value) for metric, value in values.items()}
     data = encode_node_samples((cluster.scrape(metrics, now),))
     has = {"cpu": 1000 * CORES, "memory": BYTES, "pods": 110}
     requests = {"cpu": int(used * 1000 * CORES), "memory": int(used * BYTES), "pods": 30}
@@ -97,14 +118,6 @@ async def _fill_node(bus: Bus, name: str, chance: random.Random) -> None:
     await NODE_ALLOCATION.put(bus, name, allocation, revision=0, read_at=time.monotonic())
 
 
-def _body(number: int, names: Sequence[str]) -> bytes:
-    pod = cluster.pod(number)
-    pod["metadata"]["labels"]["app"] = "web"
-    (container,) = pod["spec"]["containers"]
-    container["resources"] = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}}
-    return orjson.dumps({"Pod": pod, "Nodes": None, "NodeNames": names})
-
-
 def _asking(client: Client, requests: Iterator[Request]) -> Timed:
     return lambda: client.seconds(next(requests))
 
@@ -120,15 +133,24 @@ async def _rows(
 ) -> list[Row]:
     size = len(names)
     lists = islice(cluster.lists_of_names(names, size, seed=size), LISTS)
-    bodies = [_body(number, found) for number, found in enumerate(lists)]
+    bodies = [cluster.requesting(number, found) for number, found in enumerate(lists)]
     echoed = cycle([echo.request(body) for body in bodies])
     repetitions = stand.some(20, 8) if size > 1000 else stand.some(100, 25)
+    # More different requests than are remembered, if each of them is of all nodes.
+    others = [
+        cluster.requesting(number, orjson.loads(bodies[number % LISTS])["NodeNames"], more=number)
+        for number in range(OTHERS if agent in REMEMBERING else 0)
+    ]
     with Client(agents.port) as ours, Client(echo.port) as floor:
         calls: dict[str, Timed] = {"echo": lambda: floor.seconds(next(echoed))}
         for verb in verbs:
             calls[f"{verb} of names by {agent}"] = _asking(
                 ours, cycle([agents.request(body, f"/{agent}/{verb}") for body in bodies])
             )
+            if others:
+                calls[f"{verb} by {agent}, each pod with other requests"] = _asking(
+                    ours, cycle([agents.request(body, f"/{agent}/{verb}") for body in others])
+                )
         if agent not in EQUAL:
             ours.ask(agents.request(bodies[0], f"/{agent}/{AgentVerb.PRIORITIZE}"))
             scores = {each["Score"] for each in orjson.loads(ours.body)}

@@ -97,6 +97,18 @@ def pod(policy: int) -> dict[str, Any]:
     return found
 
 
+def requesting(number: int, names: Sequence[str], *, more: int = 0) -> bytes:
+    """A request for a pod with requests and limits, as agents read them: `more` millicores and MiB than usual."""
+    asked = pod(number)
+    asked["metadata"]["labels"]["app"] = "web"
+    (container,) = asked["spec"]["containers"]
+    container["resources"] = {
+        "requests": {"cpu": f"{500 + more}m", "memory": f"{1024 + more}Mi"},
+        "limits": {"cpu": "1", "memory": "2Gi"},
+    }
+    return orjson.dumps({"Pod": asked, "Nodes": None, "NodeNames": names})
+
+
 def names_only(policy: int, names: Sequence[str]) -> bytes:
     """The request with `nodeCacheCapable: true`."""
     return orjson.dumps({"Pod": pod(policy), "Nodes": None, "NodeNames": names})

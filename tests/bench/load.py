@@ -35,7 +35,7 @@ async def measure(stand: Stand) -> Results:
             Client(extender.port) as ours,
             Client(echo.port) as floor,
         ):
-            pair = _Pair(ours, extender, floor, echo, names)
+            pair = Pair(ours, extender, floor, echo, names)
             calls = {"pair": pair.seconds, "echo": pair.echo_seconds}
             repetitions = stand.some(600, 300)
             idle = await interleaved(calls, rounds=stand.rounds, repetitions=repetitions, period=1 / PODS)
@@ -61,7 +61,7 @@ async def measure(stand: Stand) -> Results:
     return results
 
 
-class _Pair:
+class Pair:
     """The requests of a scheduler for one pod: filter, then prioritize of the nodes that passed."""
 
     def __init__(self, ours: Client, extender: Server, floor: Client, echo: Server, names: list[str]) -> None:

@@ -13,6 +13,9 @@ from tests.bench.rows import Row
 Timed = Callable[[], float]
 """Runs once and returns its seconds."""
 
+Rounds = list[list[float]]
+"""For each round the seconds of each repetition."""
+
 
 ROUND_SECONDS = 8.0
 """The longest time of a round: on a slow machine a round has fewer repetitions."""
@@ -20,12 +23,12 @@ ROUND_SECONDS = 8.0
 
 async def interleaved(
     calls: Mapping[str, Timed], *, rounds: int, repetitions: int, period: float = 0.0
-) -> dict[str, list[list[float]]]:
+) -> dict[str, Rounds]:
     """Seconds by name, round and repetition: within a round the calls take turns (A B C, A B C, …).
 
     A repetition begins at least `period` seconds after the one before.
     """
-    times: dict[str, list[list[float]]] = {name: [] for name in calls}
+    times: dict[str, Rounds] = {name: [] for name in calls}
     for call in calls.values():  # connections, caches and code paths are warm before anything counts
         call()
     with no_collection():

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from bus.connection import Bus
 from tas.agents.file import AgentVerb
+from tas.agents.hooks import NO_OPINION
 from tas.errors import shortened
 from tas.extender.hooks import hook_verbs
 from tas.extender.node_view import NodeView
@@ -26,12 +27,15 @@ from workers.process.address import Address
 from workers.process.certificates import Certificates
 from workers.process.connections import ConnectionMetrics
 from workers.process.limits import Limits
+from workers.process.logs import ThrottledLog
 from workers.process.runtime import first_ready, json_response, listening, product_version
 from workers.serving.agents_file import Agents, AgentsSource, LoadedAgent
 from workers.serving.extender_http import MAX_BODY_BYTES, AnswerRing, Route, build_app
 from workers.serving.extender_metrics import ExtenderMetrics
 from workers.serving.extensions import Extension
 from workers.serving.interrupting import Interrupter
+from workers.serving.learner import hand_over
+from workers.serving.learning import Learning
 from workers.serving.mounted import MountedExtension
 
 log = structlog.get_logger("agents")
@@ -81,6 +85,7 @@ class AgentsWorker:
         self._connections = ConnectionMetrics(registry)
         self._metrics = ExtenderMetrics(registry)
         self.answers = AnswerRing()
+        self._throttled = ThrottledLog(log)
         self._followed = FollowedView(bus, default_stale_after=default_stale_after)
         self._nodes = NodeView(self._followed.view)
         self._nodes.allocations()  # a later file may have the first agent that reads them
@@ -88,6 +93,7 @@ class AgentsWorker:
         self._allocations = FollowedAllocations(bus, self._nodes.followed_allocations)
         self._was_ready = False
         self._interrupter = Interrupter()
+        self._learning = Learning(bus, registry, self._interrupter)
         self._mounted: dict[str, tuple[LoadedAgent, MountedExtension]] = {}
         self._routes: dict[str, Route] = {}
         self._mount(agents)
@@ -97,7 +103,7 @@ class AgentsWorker:
         """Why requests are refused with 503; once None, it stays None."""
         if self._followed.completed.is_set() and self._was_ready:
             return None
-        reason = self._followed.unready() or self._allocations.unready()
+        reason = self._followed.unready() or self._allocations.unready() or self._learning.unready()
         self._was_ready = reason is None
         return reason
 
@@ -117,6 +123,7 @@ class AgentsWorker:
             stack.enter_context(self._interrupter.watching())
             tasks.create_task(self._followed.run())
             tasks.create_task(self._allocations.run())
+            tasks.create_task(self._learning.run())
             tasks.create_task(self._follow_file())
             if self._share_listen:
                 await first_ready(self.unready)
@@ -145,13 +152,22 @@ class AgentsWorker:
             self._mount(await self._source.changed())
 
     def _mount(self, agents: Agents) -> None:
-        """Serves these agents instead of those before. An agent that stays keeps the calls that have not ended."""
+        """Serves these agents instead of those before.
+
+        An agent that stays keeps the calls that have not ended, and one with new options what it has learned.
+        """
+        handed_over = [
+            name
+            for name, loaded in agents.items()
+            if (known := self._mounted.get(name)) is not None and known[0] is not loaded and hand_over(known[0], loaded)
+        ]
         self._mounted = {
             name: known
             if (known := self._mounted.get(name)) is not None and known[0] is loaded
             else (loaded, self._mount_one(loaded))
             for name, loaded in agents.items()
         }
+        self._learning.set(agents, handed_over)
         routes = {}
         for name, (loaded, mounted) in self._mounted.items():
             served = {str(verb): mounted.verbs[verb] for verb in AgentVerb if verb in loaded.config.verbs}
@@ -182,6 +198,17 @@ class AgentsWorker:
 
     def _answered(self, answer: Answer) -> None:
         self.answers.add(answer)
+        if 0 < answer.candidates == answer.unknown + answer.unknown_rejected:
+            missing = next((each for each in answer.values if each.rule == NO_OPINION and each.value), None)
+            if missing is not None:  # else it has not learned anything of such a pod, or its formula does not apply
+                self._throttled.warning(
+                    "agent_without_opinion",
+                    answer.path,
+                    agent=answer.path.strip("/"),
+                    verb=answer.verb,
+                    nodes=answer.candidates,
+                    example=f"node {missing.node}: {missing.value}",
+                )
 
     async def _answers(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.answers.to_json(), content_type="application/json")

@@ -76,10 +76,13 @@ class AgentsFile:
         registry: CollectorRegistry,
     ) -> None:
         self._builtin = builtin
-        self._points: dict[str, EntryPoint] = {}
+        self._points: dict[str, list[EntryPoint]] = {}
         for point in sorted(installed, key=lambda point: (point.name, point.value)):
-            if point.name not in builtin:  # the names of the product stay its own
-                self._points.setdefault(point.name, point)
+            known = self._points.setdefault(point.name, [])
+            if point not in known:  # a package may be found twice, by two paths
+                known.append(point)
+        for name in builtin:  # the names of the product stay its own
+            self._points.pop(name, None)
         self._fallbacks = fallbacks or {}
         self._loaded: dict[str, LoadedAgent] = {}
         readable = Gauge("tas_agents_readable", "1 while the file of --agents can be read, else 0.", registry=registry)
@@ -121,8 +124,12 @@ class AgentsFile:
         """The built-in agents, and the named ones of other packages, which are imported. Raises StartError."""
         kinds = dict(self._builtin)
         for name in names:
-            if (point := self._points.get(name)) is not None:
-                kinds[name] = _imported(origin, point)
+            points = self._points.get(name, [])
+            if len(points) > 1:
+                text = f"several packages have an agent of this name: {' and '.join(each.value for each in points)}"
+                raise StartError(str(InvalidInputError(origin, "agent", name, text)))
+            if points:
+                kinds[name] = _imported(origin, points[0])
         return kinds
 
     def _built(self, configs: Mapping[str, AgentConfig], kinds: Kinds) -> Agents:
@@ -131,20 +138,18 @@ class AgentsFile:
         for name, config in configs.items():
             known = self._loaded.get(name)
             if known is None or known.config != config or type(known.agent) is not kinds[config.kind]:
-                known = self._made(config, kinds[config.kind], known)
+                known = self._made(config, kinds[config.kind])
             found[name] = known
         self._loaded = found
         return found
 
-    def _made(self, config: AgentConfig, kind: type[Agent], before: LoadedAgent | None) -> LoadedAgent:
+    def _made(self, config: AgentConfig, kind: type[Agent]) -> LoadedAgent:
         try:
             agent = kind() if kind.Options is None else kind(config.options)  # type: ignore[call-arg] # see `Agent`
-            if before is not None and type(before.agent) is kind:
-                _hand_over(config.name, before.agent, agent)
         except Exception as error:
             text = f"{config.kind} cannot be made: {type(error).__name__}: {error}"
             raise StartError(f"agents: {InvalidInputError('agents', config.name, config.kind, text)}") from error
-        point = self._points.get(config.kind)
+        point = next(iter(self._points.get(config.kind, ())), None)
         package = "" if point is None or point.dist is None else f"{point.dist.name} {point.dist.version}"
         return LoadedAgent(
             config=config, agent=agent, target=f"{kind.__module__}:{kind.__qualname__}", package=package
@@ -162,14 +167,3 @@ def _imported(origin: str, point: EntryPoint) -> type[Agent]:
         text = f"{point.value} must be a subclass of tas.agent.Agent"
         raise StartError(str(InvalidInputError(origin, "agent", point.name, text)))
     return kind
-
-
-def _hand_over(name: str, before: Agent, after: Agent) -> None:
-    """An agent with new options keeps what it has learned, if it can read that."""
-    state = before.snapshot()
-    if state is None:
-        return
-    try:
-        after.restore(state)
-    except InvalidInputError as error:
-        log.warning("agent_state_refused", agent=name, error=str(error))

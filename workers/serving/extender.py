@@ -30,7 +30,7 @@ from workers.process.runtime import first_ready, json_response, listening, versi
 from workers.serving.extender_debug import ExplainHandler
 from workers.serving.extender_http import AnswerRing, build_app, verb_handlers
 from workers.serving.extender_metrics import ExtenderMetrics
-from workers.serving.extensions import TELEMETRY, load
+from workers.serving.extensions import TELEMETRY, Extension, load
 from workers.serving.instant_query import InstantQueryHandler
 from workers.serving.mounted import EXTENSION_SECONDS, MountedExtension, entered
 
@@ -87,24 +87,45 @@ class ExtenderWorker:
             else None
         )
         self._share_listen = share_listen
+        self._served = {PREFIX: verb_handlers(self._decider)} if only in (None, TELEMETRY) else {}
         nodes = NodeView(self._followed.view)
         self._extensions = [
-            MountedExtension(extension, nodes, limit=extension_seconds)
+            MountedExtension(
+                extension,
+                extension.nodes or nodes,
+                limit=extension_seconds,
+                incomplete=partial(self._incomplete, extension),
+            )
             for extension in load(extensions, nodes, only=only)
         ]
+        self._only = None if PREFIX in self._served else self._extensions[0].extension
         cards = nodes.followed_cards
         self._cards = None if cards is None else FollowedCards(bus, cards)
         allocations = nodes.followed_allocations
         self._allocations = None if allocations is None else FollowedAllocations(bus, allocations)
-        self._served = {PREFIX: verb_handlers(self._decider)} if only in (None, TELEMETRY) else {}
         self._served |= {path: mounted.verbs for mounted in self._extensions if (path := mounted.extension.path)}
         self._metrics = ExtenderMetrics(registry)
         self._throttled = ThrottledLog(log)
         self._export(registry)
 
     def unready(self) -> str | None:
-        """Why requests are refused with 503; once None, it stays None."""
-        return None if self._followed.completed.is_set() else self._followed.unready()
+        """Why requests are refused with 503; once None, it stays None.
+
+        What an extension reads is only waited for if the extension is alone: else telemetry has answers before.
+        """
+        if not self._followed.completed.is_set():
+            return self._followed.unready()
+        return None if self._only is None else self._incomplete(self._only)
+
+    def _incomplete(self, extension: Extension) -> str | None:
+        """Why what the extension reads beside samples and labels is not complete; None if it is."""
+        if extension.nodes is None:
+            return None
+        if extension.nodes.reads_cards and self._cards is not None and (reason := self._cards.unready()) is not None:
+            return reason
+        if extension.nodes.reads_allocations and self._allocations is not None:
+            return self._allocations.unready()
+        return None
 
     async def run(self) -> None:
         """Serves until cancelled, then finishes current requests."""

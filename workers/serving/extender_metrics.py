@@ -46,6 +46,7 @@ class ExtenderMetrics(Collector):
         self._rejected: dict[str, int] = {}
         self._unknown_passed: dict[str, int] = {}
         self._unknown_rejected: dict[str, int] = {}
+        self._unknown_scored: dict[str, int] = {}
         self._costed: dict[str, int] = {}
         self._unknown_paths: dict[int, int] = {}
         registry.register(self)
@@ -54,7 +55,8 @@ class ExtenderMetrics(Collector):
         """Adds these verbs below `path`, with counts of 0; what was counted before stays."""
         for verb in verbs:
             self._counts.setdefault((path, verb), _VerbCounts())
-        for counts in (self._rejected, self._unknown_passed, self._unknown_rejected, self._costed):
+        counted = (self._rejected, self._unknown_passed, self._unknown_rejected, self._unknown_scored, self._costed)
+        for counts in counted:
             counts.setdefault(path, 0)
 
     def count_unknown_path(self, code: int) -> None:
@@ -76,6 +78,8 @@ class ExtenderMetrics(Collector):
             self._rejected[path] += answer.candidates - answer.passed
             self._unknown_passed[path] += answer.unknown
             self._unknown_rejected[path] += answer.unknown_rejected
+        if verb == "prioritize" and not answer.error:
+            self._unknown_scored[path] += answer.unknown
         self._costed[path] += answer.costed > 0
 
     def collect(self) -> Iterator[Metric]:
@@ -111,6 +115,9 @@ class ExtenderMetrics(Collector):
         unknown_rejected = CounterMetricFamily(
             "tas_extender_unknown_rejected", "Nodes that filter rejected for an unknown metric.", labels=["path"]
         )
+        unknown_scored = CounterMetricFamily(
+            "tas_extender_unknown_scored", "Nodes that prioritize scored with an unknown metric.", labels=["path"]
+        )
         costed = CounterMetricFamily(
             "tas_extender_pod_cost_answers", "Answers of prioritize that count costs of pods.", labels=["path"]
         )
@@ -119,4 +126,15 @@ class ExtenderMetrics(Collector):
             rejected.add_metric([path], count)
             unknown.add_metric([path], self._unknown_passed[path])
             unknown_rejected.add_metric([path], self._unknown_rejected[path])
-        yield from (requests, seconds, decisions, candidates, rejected, unknown, unknown_rejected, costed)
+            unknown_scored.add_metric([path], self._unknown_scored[path])
+        yield from (
+            requests,
+            seconds,
+            decisions,
+            candidates,
+            rejected,
+            unknown,
+            unknown_rejected,
+            unknown_scored,
+            costed,
+        )

@@ -43,6 +43,7 @@ class Extension:
         instance: The object with the hooks. An async context manager is entered before its hooks are called.
         problem: Why it cannot be mounted.
         at: The path of its verbs, if that is not its name.
+        nodes: The view that it has been given; None if it was not loaded from an entry point.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Extension:
     instance: Any = None
     problem: str | None = None
     at: str = ""
+    nodes: NodeView | None = None
 
     @property
     def path(self) -> str:
@@ -105,8 +107,9 @@ def _loaded(name: str, found: Sequence[EntryPoint], nodes: NodeView, *, alone: b
     if len(found) > 1:
         return refused(f"several extensions have this name: {' and '.join(point.value for point in found)}")
     log.info("extension_loading", extension=name, target=point.value, package=package)
+    own = nodes.another()
     try:
-        instance = point.load()(nodes)
+        instance = point.load()(own)
         hooks = (
             instance
             if isinstance(instance, Hooks)
@@ -118,7 +121,7 @@ def _loaded(name: str, found: Sequence[EntryPoint], nodes: NodeView, *, alone: b
     problem = _problem(name, hooks, alone=alone)
     if problem is not None:
         return refused(problem)
-    return Extension(name=name, package=package, target=point.value, hooks=hooks, instance=instance)
+    return Extension(name=name, package=package, target=point.value, hooks=hooks, instance=instance, nodes=own)
 
 
 def _problem(name: str, hooks: Hooks, *, alone: bool) -> str | None:

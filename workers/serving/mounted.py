@@ -7,7 +7,7 @@ has `event_loop_stalled`.
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -42,13 +42,22 @@ class MountedExtension:
         extension: The loaded extension; if it has a problem, every verb gets 503 with that problem.
         nodes: Its view of nodes, advanced to the time of each call.
         limit: Seconds after which a call is cancelled.
+        incomplete: Why what it reads is not complete; None if it is. Before, every verb gets 503 with the reason.
     """
 
-    def __init__(self, extension: Extension, nodes: NodeView, *, limit: float) -> None:
+    def __init__(
+        self,
+        extension: Extension,
+        nodes: NodeView,
+        *,
+        limit: float,
+        incomplete: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self.extension = extension
         self.problem = extension.problem
         self._nodes = nodes
         self._limit = limit
+        self._incomplete = incomplete
         self._unfinished: set[asyncio.Task[Any]] = set()
         self._throttled = ThrottledLog(log, extension=extension.name)
         self._is_entered = hasattr(extension.instance, "__aenter__")
@@ -88,20 +97,23 @@ class MountedExtension:
 
     def is_mounted(self) -> float:
         """1 while its hooks are called, else 0."""
-        return float(self.problem is None)
+        return float(self._current_problem() is None)
 
     def describe(self) -> dict[str, object]:
         """Its state, for a person to read."""
-        extension = self.extension
-        verbs = [] if self.problem else list(self.verbs)
+        extension, problem = self.extension, self._current_problem()
+        verbs = [] if problem else list(self.verbs)
         return {
             "name": extension.name,
             "path": extension.path,
             "verbs": verbs,
-            "problem": self.problem,
+            "problem": problem,
             "target": extension.target,
             "package": extension.package,
         }
+
+    def _current_problem(self) -> str | None:
+        return self.problem or self._incomplete()
 
     def _log_mounted(self) -> None:
         extension = self.extension
@@ -123,8 +135,8 @@ class MountedExtension:
 
     async def _answer(self, name: str, verb: HookVerb, body: bytes, now: float) -> tuple[bytes, Record]:
         arguments = verb.decode(body)
-        if self.problem is not None:
-            raise self._error(HTTPStatus.SERVICE_UNAVAILABLE, name, self.problem)
+        if (problem := self._current_problem()) is not None:
+            raise self._error(HTTPStatus.SERVICE_UNAVAILABLE, name, problem)
         if len(self._unfinished) >= MAX_UNFINISHED:
             text = f"{len(self._unfinished)} cancelled calls have not ended"
             raise self._error(HTTPStatus.SERVICE_UNAVAILABLE, name, text)

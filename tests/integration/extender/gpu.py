@@ -174,6 +174,26 @@ class UnusedCards:
         return {node: "in use" for node in candidates if (found := self._cards.get(node)) is None or found.hold.pods}
 
 
+class Allocated:
+    """An extension: only nodes whose allocation is known."""
+
+    def __init__(self, nodes: NodeView) -> None:
+        self._allocations = nodes.allocations()
+
+    def filter(self, _pod: Pod, candidates: Collection[str], _now: float) -> dict[str, str]:
+        return {node: "not known" for node in candidates if node not in self._allocations}
+
+
+class Three:
+    """An extension that reads nothing."""
+
+    def __init__(self, nodes: NodeView) -> None:
+        pass
+
+    def score(self, _pod: Pod, candidates: Collection[str], _now: float) -> dict[str, int]:
+        return dict.fromkeys(candidates, 3)
+
+
 @asynccontextmanager
 async def gpus(server: Server, bus: Bus, folder: Path) -> AsyncIterator[Gpus]:
     async with Sandbox.start() as sandbox:

@@ -31,6 +31,7 @@ from workers.process.errors import StartError
 from workers.process.runtime import product_version
 from workers.serving.agents import BIND_REFUSAL, AgentsWorker
 from workers.serving.agents_file import GROUP, AgentsFile
+from workers.serving.learner import hand_over
 
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
 NAMES = {"Pod": POD, "Nodes": None, "NodeNames": ["a", "b"]}
@@ -119,6 +120,10 @@ FAULTY = (Raises, Spins, Sleeps, Exits, Eleven, NotANumber, Broken)
 INSTALLED = [
     *[EntryPoint(kind.__name__.lower(), f"{PROGRAM}:{kind.__name__}", GROUP) for kind in FAULTY],
     EntryPoint("gone", "a_package_that_is_not_there:Agent", GROUP),
+    EntryPoint("twice", f"{PROGRAM}:Raises", GROUP),
+    EntryPoint("twice", f"{PROGRAM}:Exits", GROUP),
+    EntryPoint("found-twice", f"{PROGRAM}:Raises", GROUP),
+    EntryPoint("found-twice", f"{PROGRAM}:Raises", GROUP),
     EntryPoint("no-agent", f"{PROGRAM}:constant", GROUP),
     EntryPoint("unmakeable", f"{PROGRAM}:Unmakeable", GROUP),
     EntryPoint("fixed", "the name of a built-in agent:counts not", GROUP),
@@ -197,7 +202,9 @@ async def complete(bus: Bus) -> None:
         await write_synced(bus, bucket, epoch, count=0, writer="test", cluster=True)
 
 
-async def test_each_agent_answers_below_its_paths_and_binds_nothing(bus: Bus, tmp_path: Path) -> None:
+async def test_defects_f2_f3_f4_f5_f6_each_agent_answers_below_its_paths_and_binds_nothing(
+    bus: Bus, tmp_path: Path
+) -> None:
     async with serving(bus, tmp_path, "agents: {fixed: {options: {level: 7}}, other: {agent: fixed}}") as served:
         for path in ("/fixed/filter", "/scheduler/predicates/fixed"):
             status, answer = await served.ask(path)
@@ -307,6 +314,7 @@ async def test_an_agent_with_new_options_keeps_what_it_has_learned(
     write({"same": 1, "changes": 2, "too-high": 3})
     with capture_logs() as logs:
         after = await asyncio.wait_for(file.changed(), 60)
+        assert [name for name in ("changes", "too-high") if hand_over(before[name], after[name])] == ["changes"]
     assert after["same"] is before["same"]
     changed, refused = after["changes"].agent, after["too-high"].agent
     assert isinstance(changed, Fixed)
@@ -320,6 +328,10 @@ async def test_an_agent_with_new_options_keeps_what_it_has_learned(
     ("text", "message"),
     [
         ("agents: {gone: }", "agent = 'gone': a_package_that_is_not_there:Agent cannot be loaded: ModuleNotFoundError"),
+        (
+            "agents: {a: {agent: twice}}",
+            f"agent = 'twice': several packages have an agent of this name: {PROGRAM}:Exits and {PROGRAM}:Raises",
+        ),
         ("agents: {no-agent: }", "must be a subclass of tas.agent.Agent"),
         ("agents: {unmakeable: }", "OSError: no licence"),
         ("agents: {a: {agent: none}}", "agents.a.agent = 'none': is not installed: must be one of fixed"),

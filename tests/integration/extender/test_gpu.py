@@ -20,10 +20,11 @@ from prometheus_client import CollectorRegistry
 
 from bus.buckets import HOLDS, NODES, POLICIES, SYNCED
 from bus.connection import Bus
-from bus.kinds import NODE_HOLDS, synced_of
+from bus.kinds import NODE_ALLOCATION, NODE_HOLDS, synced_of
 from bus.records.synced import Synced
 from sandbox.faults import Call, Drop, Faults
 from sandbox.resources import PODS, Object
+from tas.allocation.node import NodeAllocation
 from tas.devices.annotations import parse_cards, parse_tiles
 from tas.devices.claim import Options
 from tas.devices.hold import EMPTY, Phase
@@ -36,6 +37,7 @@ from tests.integration.extender.gpu import NAMESPACE, Extender, Gpus, gpus
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.unit.tas.devices.device_plugin import DevicePlugin, Pending
+from workers.following.allocations import FollowedAllocations
 from workers.following.synced import write_synced
 from workers.kubernetes.client import KubernetesClient
 from workers.process.address import Address
@@ -294,33 +296,71 @@ async def test_a_binding_is_not_sent_when_its_reads_are_old(world: Gpus, monkeyp
     assert "nodeName" not in world.pod("p")["spec"]
 
 
-async def test_an_installed_extension_has_the_cards_of_nodes(world: Gpus) -> None:
+async def test_an_installed_extension_is_asked_once_what_it_reads_is_complete(
+    world: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_follow = asyncio.Event()
+    follow = FollowedAllocations.run
+
+    async def follow_later(self: FollowedAllocations) -> None:
+        await may_follow.wait()
+        await follow(self)
+
+    monkeypatch.setattr(FollowedAllocations, "run", follow_later)
     for bucket in (NODES, POLICIES):
         epoch = await answered(partial(world.bus.epoch, bucket))
         await write_synced(world.bus, bucket, epoch, count=0, writer="test", cluster=False)
     await world.add_nodes(full="N(0) i1 ; card0: i1", free="N(0) i1")
-    await world.complete()
-    own = EntryPoint("own", "tests.integration.extender.gpu:UnusedCards", "tas.extenders")
+    await NODE_ALLOCATION.put(world.bus, "full", NodeAllocation(uid="u"), revision=0, read_at=time.monotonic())
+    extensions = [
+        EntryPoint(name, f"tests.integration.extender.gpu:{kind}", "tas.extenders")
+        for name, kind in (("cards", "UnusedCards"), ("allocations", "Allocated"), ("plain", "Three"))
+    ]
     listen = Address("127.0.0.1", *free_ports(1))
-    worker = ExtenderWorker(
-        world.bus,
-        listen=listen,
-        registry=CollectorRegistry(),
-        default_stale_after=60.0,
-        max_body_bytes=1 << 20,
-        extensions=[own],
-    )
+    common: dict[str, Any] = {"default_stale_after": 60.0, "max_body_bytes": 1 << 20, "extensions": extensions}
+    registry = CollectorRegistry()
+    worker = ExtenderWorker(world.bus, listen=listen, registry=registry, **common)
+    alone = [
+        ExtenderWorker(
+            world.bus, listen=Address("127.0.0.1", *free_ports(1)), registry=CollectorRegistry(), only=name, **common
+        )
+        for name in ("cards", "allocations", "plain")
+    ]
     asked = {"Pod": world.add_pod("p", "A{i1}"), "Nodes": None, "NodeNames": ["full", "free", "unknown"]}
-    async with running(worker), aiohttp.ClientSession() as session:
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        for each in (worker, *alone):
+            await stack.enter_async_context(running(each))
 
-        async def knows_the_cards() -> bool:
+        async def ask(path: str) -> tuple[int, Any]:
             try:
-                async with session.post(f"http://{listen}/own/filter", json=asked) as answer:
-                    return answer.status == 200 and (await answer.json())["NodeNames"] == ["free"]
+                async with session.post(f"http://{listen}{path}", json=asked) as answer:
+                    return answer.status, await answer.json()
             except aiohttp.ClientError:
-                return False
+                return 0, {}
 
-        await eventually(knows_the_cards)
+        async def telemetry_answers() -> bool:
+            return (await ask("/scheduler/filter"))[0] == 200
+
+        await eventually(telemetry_answers)
+        assert (await ask("/plain/prioritize"))[0] == 200
+        for name, reason in (("cards", "HOLDS: no complete list yet"), ("allocations", "NODES: not caught up")):
+            status, answer = await ask(f"/{name}/filter")
+            assert (status, answer["error"].startswith(f"extension {name} filter: {reason}")) == (503, True), answer
+            assert registry.get_sample_value("tas_extension_mounted", {"extension": name}) == 0
+        await eventually(lambda: [each.unready() is None for each in alone] == [False, False, True])
+
+        await world.complete()
+        may_follow.set()
+
+        async def all_answer() -> bool:
+            status, answer = await ask("/cards/filter")
+            other, known = await ask("/allocations/filter")
+            return (status, other) == (200, 200) and (answer["NodeNames"], known["NodeNames"]) == (["free"], ["full"])
+
+        await eventually(all_answer)
+        await eventually(lambda: all(each.unready() is None for each in alone))
+        assert registry.get_sample_value("tas_extension_mounted", {"extension": "allocations"}) == 1
 
 
 async def test_a_pod_that_is_another_one_or_elsewhere_by_now_gets_no_cards(world: Gpus) -> None:

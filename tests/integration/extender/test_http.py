@@ -497,6 +497,7 @@ async def test_requests_and_answers_are_counted() -> None:
         assert served.metric("tas_extender_rejected_total") == 2
         assert served.metric("tas_extender_unknown_passed_total") == 6
         assert served.metric("tas_extender_unknown_rejected_total") == 2
+        assert served.metric("tas_extender_unknown_scored_total") == served.answers[-1].unknown > 0
 
 
 def test_times_are_counted_in_histogram_buckets() -> None:

@@ -1,14 +1,17 @@
 """The incomplete beta function against identities and tables."""
 
+from collections.abc import Sequence
 from itertools import pairwise
-from math import comb
+from math import comb, lgamma
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.agents.beta import NotConvergedError, beta_cdf, beta_survival
+from tas.agents import beta
+from tas.agents.agent import FloatArray
+from tas.agents.beta import NotConvergedError, RememberedBeta, beta_cdf, beta_survival, log_gamma
 
 PARTS = st.floats(min_value=0.001, max_value=0.999)
 SHAPES = st.floats(min_value=0.05, max_value=5000.0)
@@ -74,6 +77,73 @@ def test_a_small_probability_keeps_its_digits() -> None:
     assert exact < 1e-10
 
 
-def test_one_that_does_not_converge_is_reported() -> None:
+def test_defect_s2_one_that_does_not_converge_is_reported() -> None:
     with pytest.raises(NotConvergedError, match=r"a = 1e\+12"):
         cdf(0.5, 1e12, 1e12)
+
+
+@given(st.lists(st.floats(min_value=1e-9, max_value=1e9), min_size=1, max_size=20))
+def test_the_logarithm_of_gamma(values: list[float]) -> None:
+    found = log_gamma(np.array(values)).tolist()
+    assert found == pytest.approx([lgamma(value) for value in values], rel=1e-13, abs=1e-13)
+
+
+def test_a_column_has_the_values_of_its_elements_alone() -> None:
+    """Elements converge after different numbers of rounds, and those that go on are sorted out several times."""
+    chance = np.random.default_rng(1)
+    x, both = chance.uniform(0.01, 0.99, 400), 10 ** chance.uniform(0, 8, 400)
+    mean = np.clip(x + chance.normal(0, 0.2, 400) / np.sqrt(both), 0.005, 0.995)
+    a, b = mean * both, (1 - mean) * both
+    alone = [cdf(*each) for each in zip(x.tolist(), a.tolist(), b.tolist(), strict=True)]
+    assert beta_cdf(x, a, b).tolist() == alone
+    assert sum(0.01 < value < 0.99 for value in alone) > 100
+
+
+Arguments = Sequence[tuple[float, float, float]]
+
+FEW = st.tuples(st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.sampled_from([1.0, 2.0, 3.5]), st.sampled_from([0.5, 2.0]))
+"""So few different arguments that most of them come several times."""
+
+
+def columns(of: Arguments) -> tuple[FloatArray, FloatArray, FloatArray]:
+    x, a, b = np.array(of).T
+    return x, a, b
+
+
+@given(st.lists(st.lists(FEW, min_size=1, max_size=12), min_size=1, max_size=8), st.sampled_from([2, 4, 8, 1024]))
+def test_what_is_remembered_is_never_of_other_arguments(requests: Sequence[Arguments], places: int) -> None:
+    remembered = RememberedBeta(places)
+    for each in requests:
+        x, a, b = columns(each)
+        assert remembered.cdf(x, a, b).tolist() == beta_cdf(x, a, b).tolist()
+        assert remembered.survival(x, a, b).tolist() == beta_survival(x, a, b).tolist()
+
+
+def test_what_was_asked_before_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+
+    def counted(x: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
+        computed.append(x.size)
+        return beta_cdf(x, a, b)
+
+    monkeypatch.setattr(beta, "beta_cdf", counted)
+    remembered = RememberedBeta()
+    asked = [(number / 500, 2.0, 3.0) for number in range(1, 500)]
+    first = remembered.cdf(*columns(asked)).tolist()
+    assert remembered.cdf(*columns(asked)).tolist() == first
+    assert sum(computed) < 525, "in the first call a few had the same place"
+    before = len(computed)
+    again = remembered.cdf(*columns([*asked[::-1], (0.5, 2.0, 3.5)])).tolist()
+    assert again == [*first[::-1], cdf(0.5, 2.0, 3.5)]
+    assert computed[before:] == [1]
+
+
+def test_what_is_asked_for_stays_while_much_else_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered = RememberedBeta(256)
+    hot = columns([(number / 21, 2.0, 3.0) for number in range(1, 21)])
+    values = remembered.cdf(*hot).tolist()
+    for number in range(100):  # ten times as many values as there are places
+        remembered.cdf(*columns([(part / 28, 4.0 + number, 3.0) for part in range(1, 28)]))
+        assert remembered.cdf(*hot).tolist() == values
+    monkeypatch.setattr(beta, "beta_cdf", lambda *_: pytest.fail("it was computed again"))
+    assert remembered.cdf(*hot).tolist() == values

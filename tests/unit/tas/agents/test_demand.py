@@ -61,6 +61,31 @@ def test_the_overhead_counts_as_a_request_and_makes_no_limit() -> None:
     assert (found.requests, found.limits) == ({"cpu": 150.0, "memory": 1024.0}, {"cpu": 350.0})
 
 
+def test_an_agent_also_gets_what_each_container_asks_for() -> None:
+    """Those that run together: init containers have ended by then, sidecars have not."""
+    spec = {
+        "initContainers": [container("900m", "1"), container("100m", "0.2", sidecar=True)],
+        "containers": [container("1500m", "2", memory="64Mi"), container()],
+        "overhead": {"cpu": "50m"},
+    }
+    found = demand_of(pod(spec), amounts=True)
+    asked = [(each.requests, each.limits) for each in found.containers]
+    assert asked == [
+        ({"cpu": 1500.0, "memory": 64 * 2**20}, {"cpu": 2000.0}),
+        ({}, {}),
+        ({"cpu": 100.0}, {"cpu": 200.0}),
+    ]
+    assert found.overhead == {"cpu": 50.0}
+
+
+@pytest.mark.parametrize("field", ["requests", "limits"])
+def test_a_pod_that_asks_for_resources_as_a_whole_has_no_containers_for_agents(field: str) -> None:
+    whole = {"containers": [container("1500m", "2")], "overhead": {"cpu": "50m"}, "resources": {field: {"cpu": "3"}}}
+    found = demand_of(pod(whole), amounts=True)
+    assert (found.containers, found.overhead) == ((), {})
+    assert getattr(found, field) == {"cpu": 3050.0}
+
+
 @pytest.mark.parametrize("spec", [{}, None, {"containers": None}, {"containers": [{"name": "c", "resources": None}]}])
 def test_a_pod_without_requests_asks_for_nothing(spec: Any) -> None:
     found = demand_of(pod(spec), amounts=True)
@@ -72,4 +97,5 @@ def test_an_amount_that_is_none_names_the_container_and_the_value() -> None:
         demand_of(pod({"containers": [container("lots")]}), amounts=True)
     assert "pod of the request: spec.containers[0].resources.requests.cpu = 'lots': " in str(raised.value)
     # Nothing is decoded for an agent that does not need it.
-    assert demand_of(pod({"containers": [container("lots")]}), amounts=False).requests == {}
+    undecoded = demand_of(pod({"containers": [container("lots")]}), amounts=False)
+    assert (undecoded.requests, undecoded.containers) == ({}, ())

@@ -110,6 +110,10 @@ def test_options_of_the_file_count_before_fallbacks() -> None:
         ({"agents": {"both": {"options": {"percent": "x"}}}}, "f: agents.both.options.percent = 'x': Expected `int`"),
         ({"agents": {"both": {"options": {"share": 0}}}}, "share must not be 0"),
         ({"agents": {"both": {"options": {"share": float("nan")}}}}, "f: agents.both.options.share = nan: must be fin"),
+        (
+            {"agents": {"both": {"options": {"share": [1.0, {"size": float("inf")}]}}}},
+            "f: agents.both.options.share[1].size = inf: must be finite",
+        ),
         ({"agents": {"both": {"options": {"parts": 1}}}}, "f: agents.both.options.parts = 1: is not a known option"),
         (
             {"agents": {"plain": {"options": {"parts": 1}}}},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tas.agents.agent import Agent, Candidates, Missing, Needs, Passes, PodDemand, Rounding, Scores
 from tas.agents.foo import Foo
-from tas.agents.hooks import AgentHooks, to_points
+from tas.agents.hooks import MAX_MISSING, NO_OPINION, AgentHooks, to_points
 from tas.extender.decision import Pod
 from tas.extender.hooks import InvalidHookResultError
 from tas.extension import NodeView
@@ -131,6 +131,26 @@ def test_an_answer_has_the_terms_and_the_metrics_behind_it_with_their_ages() -> 
         ("b", "free", "0.3", None),
         ("b", "free", "0.3", 4.0),
     ]
+
+
+def test_of_a_node_without_an_opinion_the_record_says_what_is_unknown() -> None:
+    names = [*"uvwx", "b"]
+    hooks = hooks_of(Free(), view_of(b="0.3"))
+    for found in (hooks.score(POD, names, 100.0), hooks.filter(POD, names, 100.0)):
+        unknown = [(each.node, each.value) for each in found.list_values() if each.rule == NO_OPINION]
+        assert unknown == [(node, "unknown: free") for node in "uvw"]
+    assert {each.node for each in hooks.score(POD, names, 100.0).list_values()} > {"b"}
+
+    class Needy(Free):
+        @property
+        def needs(self) -> Needs:
+            return Needs(metrics=["free", *map(str, range(MAX_MISSING))], allocations=True)
+
+    (first, *_) = hooks_of(Needy(), view_of(b="0.3")).score(POD, ["u"], 100.0).list_values()
+    assert first.value == "unknown: allocation, free, 0, 1, 2, 3, 2 more"
+    unneedy = Scores(values=np.zeros(1), known=np.zeros(1, dtype=np.bool_))
+    (first, *_) = hooks_of(Returns(unneedy), view_of()).score(POD, ["u"], 100.0).list_values()
+    assert (first.rule, first.value) == (NO_OPINION, None)
 
 
 def test_without_any_opinion_all_nodes_are_equal() -> None:

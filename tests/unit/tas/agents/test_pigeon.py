@@ -251,6 +251,22 @@ def test_defect_p6_the_objective_is_of_all_nodes_and_a_pod_counts_once() -> None
     for _ in range(3):
         agent.observe(Placed(uid="u", node="n0", at=0.0, requests={"cpu": 500.0}))
     assert agent.snapshot()["n"] == 1
+    by_request = original(Objective.BINPACK, 0, 2)  # as the original: each request counts, so a placement does not
+    by_request.score(demand, whole)
+    by_request.observe(Placed(uid="u", node="n0", at=0.0, requests={"cpu": 500.0}))
+    assert by_request.snapshot()["n"] == 1
+
+
+def test_defect_p7_a_score_changes_nothing_and_follows_the_order_of_the_candidates() -> None:
+    agent = Pigeon(PigeonOptions())
+    for number, cpu in enumerate((100.0, 2000.0)):
+        agent.observe(Placed(uid=f"u{number}", node="n", at=0.0, requests={"cpu": cpu, "memory": 1024 * MEBI}))
+    before, demand = agent.snapshot(), pod(cpu=500.0, memory=512 * MEBI)
+    first, turned, again = (agent.score(demand, nodes_of(nodes)).values.tolist() for nodes in (N3, N3[::-1], N3))
+    assert len(set(first)) == 3
+    assert turned == pytest.approx(first[::-1])
+    assert again == first
+    assert agent.snapshot() == before
 
 
 def test_defect_p8_nodes_that_differ_by_little_keep_their_digits() -> None:

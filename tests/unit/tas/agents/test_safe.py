@@ -332,3 +332,25 @@ def test_a_larger_request_never_lowers_the_risk(mu: float, sigma: float, request
         float(agent.filter(pod(cpu=min(each, 0.9 - mu)), of_use(mu, sigma)).terms["cpu risk"][0]) for each in requests
     )
     assert few <= many + 1e-9
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_without_metrics_there_is_no_opinion(mode: Mode) -> None:
+    for agent in (SafeOverload(options(cpu=(), mode=mode)), SafeBalance(options(cpu=(), mode=mode))):
+        assert agent.score(pod(cpu=0.1), Nodes(3)).known.tolist() == [False] * 3
+
+
+def test_the_worse_of_the_known_resources_counts() -> None:
+    names = {"cpu": (Usage(mean="cpu", form=Form.RATIO),), "memory": (Usage(mean="memory", form=Form.RATIO),)}
+    use = {"cpu": [0.2, 0.6, 0.2, nan], "memory": [0.4, 0.4, nan, nan]}
+    nodes = Nodes(4, metrics=use, capacity={"cpu": [1.0] * 4, "memory": [1.0] * 4})
+    found = SafeBalance(options(**names)).score(pod(memory=0.1), nodes)
+    assert found.known.tolist() == [True, True, True, False]
+    assert found.values[:3].tolist() == pytest.approx([0.75, 0.7, 0.9])
+    hot = Nodes(
+        4,
+        metrics={"cpu": [0.5, 0.99, 0.5, 0.5], "memory": [0.5, 0.5, nan, 0.99]},
+        capacity={"cpu": [1.0] * 4, "memory": [1.0] * 4},
+    )
+    passes = SafeOverload(options(**names)).filter(pod(), hot)
+    assert passes.passed.tolist() == [True, False, True, False]

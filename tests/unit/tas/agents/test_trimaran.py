@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.agent import Agent, PodDemand
+from tas.agent import Agent, ContainerDemand, PodDemand
 from tas.agents.trimaran import (
     LowRisk,
     LowRiskOptions,
@@ -75,6 +75,41 @@ def test_target_load_of_a_pod_without_request_and_limit_expects_the_default() ->
     agent = TargetLoad(TargetLoadOptions(default_request=400.0, cpu=RATIO))
     nodes = Nodes(1, metrics={"mean": [0.0]}, capacity={"cpu": [1000.0]})
     assert percent(one(agent, nodes, pod())) == 100
+
+
+LIMITED, REQUESTED, NEITHER = (
+    ContainerDemand(requests={"cpu": 100.0}, limits={"cpu": 250.0}),
+    ContainerDemand(requests={"cpu": 101.0}),
+    ContainerDemand(requests={"memory": 1.0}),
+)
+
+
+@pytest.mark.parametrize(
+    ("containers", "overhead", "millicores"),
+    [
+        ((LIMITED, REQUESTED, NEITHER), 0.0, 250 + 152 + 400),
+        ((LIMITED, LIMITED), 30.0, 530),
+        ((REQUESTED, REQUESTED), 0.0, 304),  # 151.5 is rounded up for each
+        ((NEITHER, NEITHER), 0.0, 800),
+        ((), 0.0, 303),  # the pod asks as a whole
+    ],
+)
+def test_target_load_expects_of_each_container_its_limit_else_its_request_else_the_default(
+    containers: tuple[ContainerDemand, ...], overhead: float, millicores: float
+) -> None:
+    """By their sums, a pod with one container without a limit would be expected to use too little."""
+    agent = TargetLoad(TargetLoadOptions(default_request=400.0, cpu=RATIO))
+    nodes = Nodes(1, metrics={"mean": [0.0]}, capacity={"cpu": [1000.0]})
+    asked = PodDemand(
+        namespace="n",
+        name="p",
+        uid="u",
+        requests={"cpu": 202.0},
+        limits={"cpu": 201.0},
+        containers=containers,
+        overhead={"cpu": overhead},
+    )
+    assert float(agent.score(asked, nodes).terms["cpu predicted"][0]) == pytest.approx(millicores / 10)
 
 
 BALANCED = [
@@ -216,3 +251,36 @@ def test_the_risk_of_limits_is_a_part(size: float, requested: float, limited: fl
 def test_the_risk_of_the_load_is_a_part(mean: float, sigma: float, requested: float, limited: float) -> None:
     found = float(load_risk(*(np.array([each]) for each in (mean, sigma, requested, limited)))[0])
     assert 0.0 <= found <= 1.0
+
+
+def test_of_two_resources_the_worse_known_one_counts() -> None:
+    names: dict[str, Any] = {
+        "cpu": (Usage(mean="cpu", std="cpu std", form=Form.RATIO),),
+        "memory": (Usage(mean="memory", std="memory std", form=Form.RATIO),),
+    }
+    four = {"cpu": [1000.0] * 4, "memory": [1000.0] * 4}
+    use = {"cpu": [0.2, 0.6, 0.2, nan], "memory": [0.4, 0.4, nan, nan]}
+    nodes = Nodes(4, metrics=use, capacity=four, requested=four | {"memory": [400.0] * 4}, limited=four)
+    found = RiskBalance(RiskBalanceOptions(**names)).score(pod(memory=100.0), nodes)
+    assert found.known.tolist() == [True, True, True, False]
+    assert found.values[:3].tolist() == pytest.approx([0.75, 0.7, 0.9])
+    busy = Nodes(
+        4,
+        metrics={"cpu": [0.5, 0.9, 0.5, nan], "memory": [0.5, 0.5, 0.9, nan]},
+        capacity=four,
+        requested={"cpu": [600.0] * 4, "memory": [600.0] * 4},
+        limited={"cpu": [600.0] * 4, "memory": [600.0] * 4},
+    )
+    risks = LowRisk(LowRiskOptions(**names)).score(pod(), busy)
+    assert risks.known.tolist() == [True, True, True, False]
+    assert risks.values[:3].tolist() == [1.0, 0.5, 0.5]
+
+
+def test_without_metrics_no_agent_has_an_opinion() -> None:
+    for agent in (
+        TargetLoad(TargetLoadOptions(cpu=())),
+        RiskBalance(RiskBalanceOptions(cpu=(), memory=())),
+        LowRisk(LowRiskOptions(cpu=(), memory=())),
+        Peaks(PeaksOptions(cpu=(), default=PowerModel(k1=-1.0, k2=-0.1))),
+    ):
+        assert agent.score(pod(cpu=1.0), Nodes(3, capacity={"cpu": [1.0] * 3})).known.tolist() == [False] * 3

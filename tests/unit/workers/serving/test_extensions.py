@@ -40,10 +40,16 @@ def test_functions_are_mounted() -> None:
     assert extension.hooks.filter is None
 
 
-def test_all_extensions_get_the_same_view() -> None:
+def test_all_extensions_see_the_same_and_each_is_known_by_what_it_reads() -> None:
     first, second = loaded(point("a", "Good"), point("b", "Good"))
 
-    assert first.instance.nodes is second.instance.nodes
+    cards, allocations = first.instance.nodes.cards(), first.instance.nodes.allocations()
+    assert first.nodes is first.instance.nodes
+    assert second.nodes is not None
+    assert (second.nodes.reads_cards, second.nodes.reads_allocations) == (False, False)
+    assert second.nodes.cards() is cards
+    assert (second.nodes.reads_cards, second.nodes.reads_allocations) == (True, False)
+    assert second.nodes.allocations() is allocations
 
 
 WRONG = [
