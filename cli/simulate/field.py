@@ -6,10 +6,13 @@ from pathlib import Path
 import click
 
 from cli.agents import loaded_agents
+from cli.output import echo
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey
 from tas.simulating.algorithms import AgentExtender, Agents, Algorithm, DefaultScores, TelemetryPolicy
 from tas.simulating.load import Load
+from tas.simulating.series import METRICS, is_simulated
+from tas.verdict.status import metrics_of
 from workers.process.manifests import SUFFIXES
 from workers.serving.agents_file import LoadedAgent
 from workers.watching.policy_files import parse_file
@@ -60,8 +63,10 @@ def algorithms(*, agents: Path | None, policies: Path | None, weight: int, only:
         weights = dict.fromkeys(loaded, weight)
     makers: dict[str, Callable[[Load], Algorithm]] = {DEFAULT: lambda _: DefaultScores()}
     for name, policy in found.items():
+        _refuse_taken("policies", name, makers)
         makers[name] = _policy_maker(policy, weight)
     for name in loaded:
+        _refuse_taken("agents", name, makers)
         makers[name] = _agents_maker({name: loaded[name]}, weights)
     idle = IDLE if agents is None else ()
     names = tuple(dict.fromkeys(only)) or tuple(name for name in makers if name not in idle)
@@ -72,6 +77,12 @@ def algorithms(*, agents: Path | None, policies: Path | None, weight: int, only:
         if name not in makers:
             raise click.UsageError(f"--only = {name}: must be of {', '.join(makers)}, or agents joined by {TOGETHER}")
     return {name: makers[name] for name in names}
+
+
+def _refuse_taken(option: str, name: str, makers: Makers) -> None:
+    if name in makers:
+        what = "the default scores have" if name == DEFAULT else "a policy has"
+        raise click.UsageError(f"--{option}: {name}: {what} this name in the table; choose another one")
 
 
 def _policy_maker(policy: Policy, weight: int) -> Callable[[Load], Algorithm]:
@@ -107,7 +118,16 @@ def _policies(folder: Path | None) -> Mapping[str, Policy]:
         read = parse_file(str(file), file.suffix, file.read_bytes())
         if read.problems:
             raise click.UsageError(f"--policies = {folder}: {read.problems[0]}")
-        found |= {filed.policy.key.name: filed.policy for filed in read.policies}
+        for filed in read.policies:
+            key = filed.policy.key
+            if (other := found.get(key.name)) is not None:
+                reason = f"{key} and {other.key} have one name in the table; choose another one"
+                raise click.UsageError(f"--policies = {folder}: {file.name}: {reason}")
+            found[key.name] = filed.policy
+            for use in sorted(metrics_of(filed.policy)):
+                if not is_simulated(use.metric):
+                    reason = f"policy {key}: no simulated node has {use.metric}, so its rules are unknown"
+                    echo(f"Warning: {file.name}: {reason}; metrics are {', '.join(METRICS)}", err=True)
     if not found:
         raise click.UsageError(f"--policies = {folder}: the folder has no policy")
     return found

@@ -9,6 +9,10 @@ from cli.simulate.outcome import Outcome
 ROW, BAR, NAME, WIDTH, GAP, HEAD = 26, 14, 230, 170, 24, 58
 """Sizes in pixels: the height of a row and of its bar, the widths of names and of a column, gaps, and the title."""
 
+CAPTION = (
+    "A bar is the mean over the seeds, its line goes from the least to the most. Each load has a scale of its own."
+)
+
 _STYLE = """text{font:13px sans-serif;fill:#222}.t{font-weight:bold}.s{fill:#666;font-size:11px}
 .d{fill:#9aa0a6}.b{fill:#3b78c2}.w{stroke:#222;stroke-width:1}"""
 
@@ -32,12 +36,12 @@ def picture(outcomes: Sequence[Outcome], title: str) -> str:
         most = max((max(each.values("overload")) for each in of_load.values()), default=0.0) or 1.0
         lines += [
             _text(left, HEAD - 16, load, "t"),
-            _text(left, HEAD - 3, f"hours of overload, up to {most / 60:.1f}", "s"),
+            _text(left, HEAD - 3, f"full width: {most / 60:.1f} hours", "s"),
         ]
         for row, name in enumerate(names):
             if name in of_load:
                 lines += _bar(left, HEAD + row * ROW, of_load[name], (WIDTH - 45) / most)
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return "\n".join([*lines, _text(10, height - 6, CAPTION, "s"), "</svg>"]) + "\n"
 
 
 def _bar(left: int, top: int, outcome: Outcome, scale: float) -> list[str]:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import click
@@ -16,8 +17,9 @@ from cli.simulate.picture import picture
 from tas.errors import InvalidInputError
 from tas.simulating.load import Load
 from tas.simulating.recording import parse_recording
+from tas.simulating.simulation import Result
 from tas.simulating.simulation import simulate as run
-from tas.simulating.synthetic import Shape, synthetic_load
+from tas.simulating.synthetic import Shape, excess_of_made, synthetic_load
 from workers.process.errors import EXIT_FAILED
 
 BAR = 20
@@ -51,17 +53,22 @@ def compare(
     The load is made from --seed, or read from --recording. Equal arguments print equal bytes. Nothing but the named
     files is read: no bus, no cluster. docs/agents-compared.md explains the table, the loads and the recording.
     """
+    if recording is None and (excess := excess_of_made(nodes=nodes, pods=pods, hours=hours)) is not None:
+        raise click.UsageError(f"--nodes {nodes}, --pods {pods}, --hours {hours:g}: {excess}")
     makers = algorithms(agents=agents, policies=policies, weight=weight, only=only)
     loads = _loads(load, recording, nodes=nodes, pods=pods, hours=hours)
     outcomes = []
     try:
         with _progress() as show:
             for name, make_load in loads:
-                made = [make_load(each) for each in range(seed, seed + runs)]
-                for algorithm, make in makers.items():
-                    show(f"{name}: {algorithm}")
-                    results = [run(each, make(each), seed=seed + at) for at, each in enumerate(made)]
-                    outcomes.append(Outcome(load=name, algorithm=algorithm, results=results))
+                results: dict[str, list[Result]] = {algorithm: [] for algorithm in makers}
+                for one in range(seed, seed + runs):  # a load at a time: the largest take a gigabyte
+                    made = make_load(one)
+                    for algorithm, make in makers.items():
+                        show(f"{name}: {algorithm}")
+                        results[algorithm].append(run(made, make(made), seed=one))
+                    del made
+                outcomes += [Outcome(load=name, algorithm=each, results=found) for each, found in results.items()]
     except InvalidInputError as error:
         echo(f"Error: {error}", err=True)
         return EXIT_FAILED
@@ -150,7 +157,8 @@ def _loads(
 ) -> Iterator[tuple[str, Callable[[int], Load]]]:
     """Each load by name, as a function of the seed."""
     if recording is not None:
-        yield recording.name, lambda _: _read(recording)
+        read = cache(lambda: _read(recording))
+        yield recording.name, lambda _: read()
         return
     for name in dict.fromkeys(shapes):
         shape = Shape(name)

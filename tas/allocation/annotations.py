@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from tas.allocation.node import NodeAllocation
 from tas.allocation.pod import CPU, PODS
 from tas.samples.freshness import DEFAULT_STALE_AFTER, is_fresh
@@ -16,17 +18,23 @@ RESOURCES = (CPU, "memory", PODS, "ephemeral-storage")
 UNITS = {CPU: 1000, "memory": 1}
 """Of these the use is written: how many units of an annotation are one of the metric."""
 
+STATISTICS = ("mean", "std")
+
 CONGESTION = "congestion-factor"
 
 WRITTEN = (
     *(f"{amount}-{resource}" for amount in ("requested", "free") for resource in RESOURCES),
-    *(f"{statistic}-free-{resource}" for statistic in ("mean", "std") for resource in UNITS),
+    *(f"{statistic}-free-{resource}" for statistic in STATISTICS for resource in UNITS),
     CONGESTION,
 )
 """The names of all annotations that may be written."""
 
 STEP = 0.01
 """A measured value is written again if it differs by more than this part of the node's allocatable amount."""
+
+
+MEASURED = frozenset((*(f"{resource}:{statistic}:5m" for resource in UNITS for statistic in STATISTICS), CONGESTION))
+"""The metrics that are written."""
 
 
 class Amount(NamedTuple):
@@ -36,15 +44,21 @@ class Amount(NamedTuple):
     step: float = 0.0
 
 
+def needed(samples: NodeSamples) -> NodeSamples:
+    """Of the samples of a node those of metrics that are written. What was itself read from an annotation is not."""
+    own = ((each, {name: each.metrics[name] for name in MEASURED & each.metrics.keys()}) for each in samples)
+    return tuple(
+        msgspec.structs.replace(each, metrics=metrics) for each, metrics in own if metrics and each.source != SOURCE
+    )
+
+
 def amounts(allocation: NodeAllocation, samples: NodeSamples, now: float) -> dict[str, Amount]:
-    """The values for the annotations of a node, as far as they are known and fresh, by name.
+    """The values for the annotations of a node, as far as they are known and fresh, by name; `samples` are the needed.
 
     A sum of requests counts only if all pods can be read. Free is what pods may use and do not: the extenders that read
-    this compare it with the allocatable amount. What was itself read from an annotation is not written.
+    this compare it with the allocatable amount.
     """
-    sizes = allocation.allocatable
-    own = tuple(scrape for scrape in samples if scrape.source != SOURCE)
-    return dict((*_sums(allocation), *_measured(sizes, own, now)))
+    return dict((*_sums(allocation), *_measured(allocation.allocatable, samples, now)))
 
 
 def _sums(allocation: NodeAllocation) -> Iterator[tuple[str, Amount]]:
@@ -58,7 +72,7 @@ def _sums(allocation: NodeAllocation) -> Iterator[tuple[str, Amount]]:
 def _measured(sizes: Mapping[str, int], samples: NodeSamples, now: float) -> Iterator[tuple[str, Amount]]:
     for resource, unit in UNITS.items():
         size = sizes.get(resource, 0)
-        mean, deviation = (_fresh(samples, f"{resource}:{statistic}:5m", now) for statistic in ("mean", "std"))
+        mean, deviation = (_fresh(samples, f"{resource}:{statistic}:5m", now) for statistic in STATISTICS)
         if size > 0 and mean is not None:
             yield f"mean-free-{resource}", Amount(max(size - round(mean * unit), 0), STEP * size)
         if size > 0 and deviation is not None:

@@ -16,8 +16,9 @@ MAX_RECENT = 110
 MAX_RESOURCES = 64
 """The most resources of a node beside `ALWAYS`, the first by name. A record must stay small, whatever pods request."""
 
-MAX_RECENT_AMOUNTS = 1000
-"""The most amounts of all new pods of a node together."""
+MAX_RECENT_BYTES = 16 << 10
+"""The most bytes of all new pods of a node in a record, as `recent_bytes` counts them: so many of 110 pods with cpu,
+memory and ephemeral storage."""
 
 ALWAYS = frozenset({CPU, "memory", "ephemeral-storage", PODS})
 """The resources that count on every node. Others count if the node has them: else no pod can use them there."""
@@ -38,14 +39,17 @@ class Recent(msgspec.Struct, frozen=True, array_like=True):
 class NodeAllocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What kubectl describe calls the allocated resources of a node. cpu in millicores, others in whole units.
 
+    It has the resources in `ALWAYS`, and at most `MAX_RESOURCES` others that the node has.
+
     Attributes:
         uid: Of the node.
         capacity: `status.capacity`.
         allocatable: `status.allocatable`.
-        requested: The sums of the pods that have not ended; `pods` is their number.
-        limited: The sums of their limits.
-        unreadable: How many of these pods have a quantity that cannot be read; then the sums are too small.
-        recent: The new pods, the newest first.
+        requested: The sums of the requests of the pods that have not ended; `pods` is the number of these pods.
+        limited: The sums of their limits; of a pod without a limit, or with one below its request, the request.
+        unreadable: How many of these pods have a quantity that cannot be read; the other sums are without them.
+        recent: The newest of the new pods that can be read, the newest first: at most `MAX_RECENT` pods and
+            `MAX_RECENT_BYTES`.
     """
 
     uid: str
@@ -57,7 +61,7 @@ class NodeAllocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     recent: tuple[Recent, ...] = ()
 
 
-class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pod on a node that has not ended.
 
     Attributes:
@@ -99,12 +103,17 @@ def _of(counted: Collection[str], amounts: Mapping[str, int]) -> dict[str, int]:
 
 def _newest(recent: Sequence[Recent]) -> Iterator[Recent]:
     """As many as a record has room for, of new pods with the newest first."""
-    amounts = 0
+    size = 0
     for each in recent[:MAX_RECENT]:
-        amounts += len(each.requests)
-        if amounts > MAX_RECENT_AMOUNTS:
+        size += recent_bytes(each)
+        if size > MAX_RECENT_BYTES:
             return
         yield each
+
+
+def recent_bytes(recent: Recent) -> int:
+    """How many bytes a new pod takes in a record, at most: names, numbers of 20 digits, and what is between them."""
+    return 24 + sum(len(resource.encode()) + 26 for resource, _ in recent.requests)
 
 
 def is_same(before: NodeAllocation, after: NodeAllocation) -> bool:

@@ -57,7 +57,7 @@ class PodResources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodTotals(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
-    """What a pod requests, and its limits: sorted pairs of resource and amount."""
+    """What a pod or a container requests, and its limits: sorted pairs of resource and amount."""
 
     requests: tuple[tuple[str, int], ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
@@ -77,6 +77,22 @@ def pod_totals(pod: PodResources, *, subject: str = "pod") -> PodTotals:
     except _QuantityProblem as problem:
         raise InvalidInputError(subject, problem.field, problem.value, problem.reason) from problem
     return PodTotals(requests=_rounded(requests), limits=_rounded(limits))
+
+
+def running_together(pod: PodResources, *, subject: str = "pod") -> tuple[PodTotals, ...]:
+    """What each container requests, and its limits: those that run together, with the sidecars.
+
+    Raises InvalidInputError for a quantity that cannot be read or is negative.
+    """
+    found = [(f"spec.containers[{number}]", each) for number, each in enumerate(pod.containers)]
+    sidecars = [(f"spec.initContainers[{number}]", each) for number, each in enumerate(pod.init_containers)]
+    return tuple(
+        PodTotals(
+            requests=tuple(read_amounts(each.requests, f"{field}.resources.requests", subject=subject).items()),
+            limits=tuple(read_amounts(each.limits, f"{field}.resources.limits", subject=subject).items()),
+        )
+        for field, each in (*found, *(pair for pair in sidecars if pair[1].sidecar))
+    )
 
 
 def _total(pod: PodResources, of: Callable[[ContainerResources], Quantities], field: str) -> dict[str, Quantity]:

@@ -1,28 +1,34 @@
 """What is compared: the default scores alone, or with a policy or agents beside them, as extenders."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
 from typing import Protocol
 
 import numpy as np
 
-from tas.agents.agent import Agent, Missing, Placed, Rounding
+from tas.agents.agent import Agent, Missing, Rounding
+from tas.agents.answers import checked_passes, checked_scores
 from tas.agents.file import AgentVerb
 from tas.agents.hooks import to_points
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
 from tas.extender.decision import Pod
+from tas.extender.hooks import InvalidHookResultError
 from tas.extender.telemetry import TelemetryDecider
+from tas.outcomes.outcome import Placed
 from tas.policy.policy import POD_LABEL, Policy, StrategyType
-from tas.policy.rules import State, rule_state, strategy_state
+from tas.policy.rules import State
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import Scrape
 from tas.scoring.score import MAX_SCORE
-from tas.simulating.cluster import Cluster, ClusterColumns, demand_of
+from tas.simulating.cluster import Cluster, ClusterColumns, simulated_demand
 from tas.simulating.default_scores import MAX_NODE_SCORE, BoolArray, IntArray
 from tas.simulating.load import LoadPod
 from tas.values.quantity import NANO, Quantity
+from tas.verdict.evaluation import label_state
+from tas.verdict.verdict import deschedule_label
 from tas.view.view import View
 
 STEP = MAX_NODE_SCORE // MAX_SCORE
@@ -91,7 +97,9 @@ class Agents(DefaultScores):
         for each in self._extenders:
             if AgentVerb.FILTER not in each.verbs or not passed.any():
                 continue
-            found = each.agent.filter(demand_of(pod), ClusterColumns(cluster, chosen[passed], now))
+            columns = ClusterColumns(cluster, chosen[passed], now)
+            with _named(each.agent):
+                found = checked_passes(each.agent.filter(simulated_demand(pod), columns), columns.names)
             unknown_passes = _missing(each) is not Missing.REJECT
             passed[passed] = np.where(found.known, found.passed, unknown_passes)
         return passed
@@ -102,18 +110,16 @@ class Agents(DefaultScores):
         for each in self._extenders:
             if AgentVerb.PRIORITIZE not in each.verbs:
                 continue
-            found = each.agent.score(demand_of(pod), ClusterColumns(cluster, chosen, now))
-            known = found.values[found.known]
-            if not ((known >= 0) & (known <= 1)).all():  # NaN is neither
-                agent, worst = type(each.agent).__name__, known[~((known >= 0) & (known <= 1))][0]
-                raise InvalidInputError(f"agent {agent}", f"score for {pod.name}", float(worst), "must be from 0 to 1")
+            columns = ClusterColumns(cluster, chosen, now)
+            with _named(each.agent):
+                found = checked_scores(each.agent.score(simulated_demand(pod), columns), columns.names)
             points = to_points(found, _missing(each), each.agent.original_rounding if each.compat else Rounding.NEAREST)
             total += np.array(points, dtype=np.int64) * each.weight * STEP
         return total
 
     def observe_placed(self, pod: LoadPod, node: str, now: float) -> None:
         """Tells every agent."""
-        event = Placed(uid=pod.name, node=node, at=now, requests=demand_of(pod).requests)
+        event = Placed(uid=pod.name, node=node, at=now, requests=simulated_demand(pod).requests)
         for each in self._extenders:
             each.agent.observe(event)
 
@@ -156,23 +162,25 @@ class TelemetryPolicy(DefaultScores):
 
     def violating(self, cluster: Cluster) -> IntArray:
         """The nodes that violate `deschedule`."""
-        strategy = self._policy.strategies.get(StrategyType.DESCHEDULE)
-        if strategy is None or not strategy.rules:
+        measured = cluster.series.measured
+        label = deschedule_label(self._policy.key)
+        if measured is None or label is None or StrategyType.DESCHEDULE not in self._policy.strategies:
             return np.zeros(0, dtype=np.int64)
-        columns = [cluster.series.column(rule.metric).tolist() for rule in strategy.rules]
-        return np.array(
-            [
-                at
-                for at, values in enumerate(zip(*columns, strict=True))
-                if strategy_state(
-                    strategy,
-                    [rule_state(rule, _quantity(value)) for rule, value in zip(strategy.rules, values, strict=True)],
-                    selected=True,
-                )
-                is State.VIOLATED
-            ],
-            dtype=np.int64,
-        )
+        self._follow(cluster, measured)
+        violating = [
+            at
+            for at, node in enumerate(cluster.names)
+            if label_state(
+                self._policy,
+                label,
+                samples=self._view.samples(node),
+                labels=self._view.labels(node),
+                default_stale_after=self._view.default_stale_after,
+                now=measured,
+            )
+            is State.VIOLATED
+        ]
+        return np.array(violating, dtype=np.int64)
 
     def _follow(self, cluster: Cluster, now: float) -> None:
         """Brings the newest measurement into the view."""
@@ -190,6 +198,18 @@ class TelemetryPolicy(DefaultScores):
     def _pod(self, pod: LoadPod) -> Pod:
         key = self._policy.key
         return Pod(namespace=key.namespace, name=pod.name, uid=pod.name, labels={POD_LABEL: key.name})
+
+
+@contextmanager
+def _named(agent: Agent) -> Iterator[None]:
+    """A wrong answer of an agent, or its error, is one of the agent's input: the simulation ends with its name."""
+    name = type(agent).__name__
+    try:
+        yield
+    except InvalidHookResultError as error:
+        raise InvalidInputError(f"agent {name}", "answer", "wrong", str(error)) from error
+    except Exception as error:
+        raise InvalidInputError(f"agent {name}", "answer", "none", f"it has raised {error!r}") from error
 
 
 def _names(cluster: Cluster, chosen: IntArray) -> list[str]:

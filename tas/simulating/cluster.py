@@ -1,12 +1,11 @@
 """The nodes of a simulation while pods come and go, and what agents see of them."""
 
-from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
-from tas.agents.agent import PodDemand
+from tas.agents.agent import ContainerDemand, PodDemand
 from tas.agents.columns import SHOWN_SECONDS
 from tas.simulating.default_scores import RESOURCES, UNREQUESTED, FloatArray, IntArray
 from tas.simulating.load import Load, LoadPod
@@ -38,26 +37,30 @@ class Cluster:
         self.pods: IntArray = np.zeros(len(self.names), dtype=np.int64)
         self.most_pods: IntArray = np.array([node.pods for node in load.nodes], dtype=np.int64)
         self.series = Series(self.sizes, load.period, load.periods)
-        self._new: deque[tuple[float, int, IntArray]] = deque()
+        self._new: dict[str, tuple[float, int, IntArray]] = {}  # by pod, in the order of time
 
     def place(self, pod: LoadPod, node: int, now: float) -> None:
         """Adds a pod to a node."""
         self._add(pod, node, 1)
-        self._new.append((now, node, request_of(pod)))
+        self._new[pod.name] = (now, node, request_of(pod))
 
     def remove(self, pod: LoadPod, node: int) -> None:
         """Removes a pod from a node."""
         self._add(pod, node, -1)
+        self._new.pop(pod.name, None)
 
     def placed(self, resource: str) -> FloatArray:
         """The requests of the pods that are too new for the newest measurement."""
         measured = self.series.measured
-        while self._new and measured is not None and self._new[0][0] <= measured - SHOWN_SECONDS:
-            self._new.popleft()
+        while self._new and measured is not None:
+            oldest = next(iter(self._new))
+            if self._new[oldest][0] > measured - SHOWN_SECONDS:
+                break
+            del self._new[oldest]
         placed = np.zeros(len(self.names))
         if resource in RESOURCES:
             row = RESOURCES.index(resource)
-            for _, node, request in self._new:
+            for _, node, request in self._new.values():
                 placed[node] += request[row]
         return placed
 
@@ -79,17 +82,18 @@ def counted_request(request: IntArray) -> IntArray:
     return np.where(request == 0, UNREQUESTED, request)
 
 
-def demand_of(pod: LoadPod) -> PodDemand:
-    """The pod as agents see it."""
+def simulated_demand(pod: LoadPod) -> PodDemand:
+    """The pod as agents see it: with one container."""
+    requests = {name: float(amount) for name, amount in (("cpu", pod.cpu), ("memory", pod.memory)) if amount}
+    limits = {name: float(amount) for name, amount in (("cpu", pod.cpu_limit), ("memory", pod.memory_limit)) if amount}
     return PodDemand(
         namespace="default",
         name=pod.name,
         uid=pod.name,
         labels={"app": pod.kind},
-        requests={name: float(amount) for name, amount in (("cpu", pod.cpu), ("memory", pod.memory)) if amount},
-        limits={
-            name: float(amount) for name, amount in (("cpu", pod.cpu_limit), ("memory", pod.memory_limit)) if amount
-        },
+        requests=requests,
+        limits=limits,
+        containers=(ContainerDemand(requests=requests, limits=limits),),
     )
 
 

@@ -13,6 +13,20 @@ from tas.simulating.default_scores import FloatArray
 USES = ("cpu", "memory", "network")
 """What pods use: millicores, bytes, and bytes a second. The network is not requested: nobody declares it."""
 
+MAX_POD_PERIODS = 50_000_000
+"""The most pods times periods of a load, each pod while it lives: a simulation takes 50 bytes for each."""
+
+MAX_NODE_PERIODS = 20_000_000
+"""The most nodes times periods of a load."""
+
+
+def excess_of(*, pod_periods: int, node_periods: int) -> str | None:
+    """Why a load is too large to be simulated; None if it is not."""
+    for what, found, most in (("pods", pod_periods, MAX_POD_PERIODS), ("nodes", node_periods, MAX_NODE_PERIODS)):
+        if found > most:
+            return f"{what} times periods must be at most {most}: {found}"
+    return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:

@@ -13,14 +13,14 @@ Amounts are Kubernetes quantities, times are seconds since any moment. Nothing i
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import ceil, floor, inf, isfinite
+from math import ceil, floor, inf
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from tas.errors import InvalidInputError
-from tas.simulating.load import USES, Load, LoadPod, Node
+from tas.simulating.load import USES, Load, LoadPod, Node, excess_of
 from tas.values.duration import DurationError, parse_duration
 from tas.values.quantity import NANO, QuantityError, parse_quantity
 
@@ -28,8 +28,8 @@ VERSION = 1
 
 MAX_NODES = 5_000
 MAX_PODS = 200_000
-MAX_CELLS = 50_000_000
-"""The most pods times periods: about a gigabyte."""
+MAX_SECONDS = 2.0**40
+"""The largest time, before or after 0."""
 
 _FIELDS = {
     "recording": ("recording", "period"),
@@ -108,9 +108,9 @@ class _Reader:
         end = max((*ends, *known))
         periods = ceil((end - begin) / self._period)
         cells = sum(floor((min(pod.leaves, end) - pod.arrives) / self._period) + 2 for pod in self._pods.values())
-        if cells > MAX_CELLS or periods > MAX_CELLS:
+        if (excess := excess_of(pod_periods=cells, node_periods=periods * len(self._nodes))) is not None:
             self._at = 1
-            raise self._mistake("period", self._period, f"pods times periods must be at most {MAX_CELLS}: {cells}")
+            raise self._mistake("period", self._period, excess)
         return Load(
             name=self._origin,
             period=self._period,
@@ -201,8 +201,10 @@ class _Reader:
 
     def _time(self, found: dict[str, Any], name: str, default: float | None) -> float:
         value = found.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) or value is default):
-            raise self._mistake(name, value, "must be a number of seconds")
+        if default is not None and name not in found:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_SECONDS <= value <= MAX_SECONDS:
+            raise self._mistake(name, value, f"must be a number of seconds, at most {MAX_SECONDS:.0f}")
         return float(value)
 
     def _amount(self, found: dict[str, Any], name: str, default: float | None) -> float:

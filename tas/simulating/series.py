@@ -1,6 +1,6 @@
 """What was measured of nodes, and the statistics of windows over it: the metrics of a simulation.
 
-A metric is one of `METRICS`, or a statistic of one over a duration, as `cpu:mean:5m` (`tas.windows.name`). Metrics are
+A metric is one of `METRICS`, or a statistic of one over a duration, as `cpu:mean:5m` (`tas.values.window`). Metrics are
 named and measured as those of metrics-server: `cpu` in cores, `memory` in bytes.
 """
 
@@ -8,10 +8,16 @@ import numpy as np
 
 from tas.simulating.default_scores import FloatArray
 from tas.simulating.load import USES
-from tas.windows.name import Kind, Window, window_of
+from tas.values.window import Kind, Window, window_of
 
 METRICS = ("cpu", "memory", "network", "cpu_ratio", "memory_ratio", "network_ratio", "congestion-factor")
 """Use of nodes in cores, bytes and bytes a second, its part of the capacity, and 100 times that of the network."""
+
+
+def is_simulated(metric: str) -> bool:
+    """Whether a simulated cluster has the metric."""
+    window = window_of(metric)
+    return (metric if window is None else window.metric) in METRICS
 
 
 class Series:

@@ -18,7 +18,7 @@ from math import ceil, floor, pi
 import numpy as np
 
 from tas.simulating.default_scores import FloatArray
-from tas.simulating.load import Load, LoadPod, Node
+from tas.simulating.load import Load, LoadPod, Node, excess_of
 
 PERIOD = 30.0
 """Seconds between two measurements of the nodes."""
@@ -61,6 +61,12 @@ class _Workload:
     limited: bool
 
 
+def excess_of_made(*, nodes: int, pods: int, hours: float) -> str | None:
+    """Why `synthetic_load` must not be called with these: as `tas.simulating.load.excess_of`."""
+    periods = _periods(hours)
+    return excess_of(pod_periods=pods * periods, node_periods=nodes * periods)
+
+
 def synthetic_load(shape: Shape, *, seed: int, nodes: int, pods: int, hours: float) -> Load:
     """A load of this shape; equal arguments give equal loads.
 
@@ -68,7 +74,7 @@ def synthetic_load(shape: Shape, *, seed: int, nodes: int, pods: int, hours: flo
     """
     random = np.random.default_rng([seed, *shape.encode()])
     cluster = tuple(_node(number) for number in range(nodes))
-    periods = max(1, round(hours * 3600 / PERIOD))
+    periods = _periods(hours)
     workloads = [_workload(random, shape) for _ in range(max(1, pods // 12))]
     made = [_pod(random, number, workloads, periods) for number in range(pods)]
     limited = {_kind(at) for at, workload in enumerate(workloads) if workload.limited}
@@ -79,6 +85,10 @@ def synthetic_load(shape: Shape, *, seed: int, nodes: int, pods: int, hours: flo
         nodes=cluster,
         pods=tuple(sorted(_scaled(made, cluster, periods, limited), key=lambda pod: (pod.arrives, pod.name))),
     )
+
+
+def _periods(hours: float) -> int:
+    return max(1, round(hours * 3600 / PERIOD))
 
 
 def _node(number: int) -> Node:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tas.allocation.annotations import STEP, WRITTEN, Amount, amounts, to_write
+from tas.allocation.annotations import MEASURED, STEP, WRITTEN, Amount, amounts, needed, to_write
 from tas.allocation.node import NodeAllocation
 from tas.samples.freshness import DEFAULT_STALE_AFTER
 from tas.samples.sample import Scrape
@@ -24,7 +24,7 @@ def scrape(source: str = "prometheus", *, ago: float = 1.0, **metrics: str) -> S
 
 
 def values(*scrapes: Scrape, allocation: NodeAllocation = ALLOCATION) -> dict[str, int]:
-    return {name: amount.value for name, amount in amounts(allocation, scrapes, NOW).items()}
+    return {name: amount.value for name, amount in amounts(allocation, needed(scrapes), NOW).items()}
 
 
 SUMS = {
@@ -57,6 +57,15 @@ def test_a_stale_value_a_negative_one_and_one_from_an_annotation_are_not_written
     factor = msgspec.structs.replace(scrape(), metrics={"congestion-factor": parse_quantity("3")})
     assert values(factor) == SUMS | {"congestion-factor": 3}
     assert values(msgspec.structs.replace(factor, source="annotations")) == SUMS
+
+
+def test_only_the_samples_that_are_written_are_kept() -> None:
+    metrics = dict.fromkeys((*MEASURED, "other"), parse_quantity("1"))
+    every = [msgspec.structs.replace(scrape(source), metrics=metrics) for source in ("annotations", "prometheus")]
+    other = scrape("zz", other="3")
+    (kept,) = needed((*every, other))
+    assert (kept.source, set(kept.metrics)) == ("prometheus", set(MEASURED))
+    assert needed((other,)) == needed(()) == ()
 
 
 def test_pods_that_cannot_be_read_leave_the_sums_unknown() -> None:

@@ -11,7 +11,7 @@ from bus.records.allocations import decode_allocation
 from bus.records.codec import encode
 from tas.allocation.node import (
     MAX_RECENT,
-    MAX_RECENT_AMOUNTS,
+    MAX_RECENT_BYTES,
     MAX_RESOURCES,
     RECENT_SECONDS,
     NodeAllocation,
@@ -19,6 +19,7 @@ from tas.allocation.node import (
     allocated,
     in_flight,
     is_same,
+    recent_bytes,
 )
 from tas.allocation.pod import MAX_AMOUNT, PodTotals
 from tas.errors import InvalidInputError
@@ -35,7 +36,7 @@ def of(*pods: PlacedPod) -> NodeAllocation:
     return allocated("u", {"cpu": 8000}, {"cpu": 7000}, pods, NOW)
 
 
-def test_the_sums_of_the_pods() -> None:
+def test_defect_a1_the_sums_of_the_pods() -> None:
     found = of(placed(100), placed(250, ago=None), placed(5, ago=3.0))
     assert found.requested == {"cpu": 355, "pods": 3}
     assert found.limited == {"cpu": 710}
@@ -48,7 +49,7 @@ def test_a_pod_that_cannot_be_read_is_counted_but_adds_nothing() -> None:
     assert (found.unreadable, found.requested) == (1, {"cpu": 100, "pods": 2})
 
 
-def test_pods_in_flight_are_those_that_were_placed_since() -> None:
+def test_defect_t2_pods_in_flight_are_those_that_were_placed_since() -> None:
     found = of(placed(1, ago=10.0), placed(10, ago=20.0), placed(100, ago=30.0), placed(1000, ago=RECENT_SECONDS))
     assert [in_flight(found.recent, "cpu", NOW - ago) for ago in (5.0, 20.0, 25.0, 10 * RECENT_SECONDS)] == [
         0,
@@ -100,14 +101,32 @@ def test_a_record_stays_small_whatever_the_pods_request() -> None:
     assert list(found.capacity) == [*counted, "cpu"]
     assert list(found.requested) == [*counted, "cpu", "pods"]
     assert found.requested["cpu"] == len(pods)
-    assert [each.at for each in found.recent] == [NOW - number for number in range(MAX_RECENT_AMOUNTS // 65)]
+    assert found.recent == ()  # one of them has 64 names of 317 bytes
     data = encode(found)
-    assert 300_000 < len(data) < 512 * 1024
+    assert 60_000 < len(data) < 128 * 1024
     assert decode_allocation(data) == found
+
+
+def test_the_new_pods_of_a_node_have_so_many_bytes_at_most() -> None:
+    pod = PodTotals(requests=tuple((name, MAX_AMOUNT) for name in ("cpu", *names(1))))
+    pods = [PlacedPod(totals=pod, placed_at=NOW - number / 7) for number in range(MAX_RECENT)]
+    found = allocated("u", dict.fromkeys(names(1), 1), {}, pods, NOW)
+    size, bound = len(encode(found.recent)), sum(map(recent_bytes, found.recent))
+    assert size <= bound <= MAX_RECENT_BYTES < bound + recent_bytes(found.recent[0])
+    assert [each.at for each in found.recent] == [NOW - number / 7 for number in range(len(found.recent))]
+    assert 10 < len(found.recent) < MAX_RECENT
+    assert decode_allocation(encode(found)) == found
+
+
+def test_all_new_pods_with_the_usual_resources_are_listed() -> None:
+    requests = tuple((name, MAX_AMOUNT) for name in ("cpu", "ephemeral-storage", "memory"))
+    pods = [PlacedPod(totals=PodTotals(requests=requests), placed_at=NOW - number / 7) for number in range(MAX_RECENT)]
+    assert len(allocated("u", {}, {}, pods, NOW).recent) == MAX_RECENT
 
 
 def test_a_resource_that_a_node_does_not_have_is_not_counted() -> None:
     pod = PodTotals(requests=(("cpu", 1), ("example.com/card", 1), ("memory", 1)), limits=(("example.com/card", 1),))
+    assert "example.com/card" in allocated("u", {}, {"example.com/card": 1}, [PlacedPod(totals=pod)], NOW).requested
     found = allocated("u", {"cpu": 1, "example.com/disk": 1}, {}, [PlacedPod(totals=pod, placed_at=NOW)], NOW)
     assert (found.requested, found.limited) == ({"cpu": 1, "memory": 1, "pods": 1}, {"cpu": 1, "memory": 1})
     assert found.recent[0].requests == (("cpu", 1), ("memory", 1))
@@ -146,7 +165,15 @@ def test_the_order_of_the_pods_has_no_effect(pods: list[tuple[int, float | None]
     ("change", "field"),
     [
         ({"requested": {"cpu": -1}}, "requested.cpu"),
-        ({"recent": [[1.0, []]] * (MAX_RECENT + 1)}, "recent"),
+        ({"capacity": {"cpu": MAX_AMOUNT + 1}}, "capacity.cpu"),
+        ({"limited": {"cpu": 10**400}}, "limited.cpu"),
+        ({"allocatable": dict.fromkeys(map(str, range(MAX_RESOURCES + 5)), 1)}, "allocatable = 69"),
+        ({"unreadable": -1}, "unreadable"),
+        ({"recent": [[1.0, []]] * (MAX_RECENT + 1)}, "recent = 111"),
+        ({"recent": [[1.0, [["x" * MAX_RECENT_BYTES, 1]]]]}, "recent = 16434"),
+        ({"recent": [[1.0, [["é" * 8190, 1]]]]}, "recent = 16430"),
+        ({"recent": [[1.0, [["cpu", 1]]], [1.0, [["cpu", -1]]]]}, "recent.1..cpu = -1"),
+        ({"recent": [[1.0, [["cpu", 10**400]]]]}, "recent.0..cpu"),
         ({"uid": 1}, "body"),
         ({"capacity": {"cpu": 1.5}}, "body"),
     ],

@@ -100,6 +100,15 @@ BAD = {
     "a pod without use": ([HEAD, NODE, POD], "file.jsonl:3: pod = 'default/web': has no line"),
     "no pods": ([HEAD, NODE], "file.jsonl:3: line = None: a recording must have a node and a pod"),
     "nothing": ([], "file.jsonl:1: line = None: a recording must have"),
+    "a time beyond all times": ([HEAD, POD.replace("1000", "-1e308")], "file.jsonl:2: arrives = -1e+308: must be a"),
+    "a use beyond all times": (
+        [HEAD, POD, USE.replace("1000", "1e308")],
+        "file.jsonl:3: at = 1e+308: must be a number",
+    ),
+    "too many nodes for its periods": (
+        [HEAD, *(NODE.replace("n1", f"n{number}") for number in range(100)), POD, USE.replace("1000", "12100000")],
+        "file.jsonl:1: period = 60.0: nodes times periods must be at most 20000000: 20165100",
+    ),
     "too long for its period": (
         [HEAD, NODE, POD.replace("1300", "1e12"), USE],
         "file.jsonl:1: period = 60.0: pods times periods",

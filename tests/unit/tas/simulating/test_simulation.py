@@ -6,16 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tas.agents.agent import Agent, Candidates, Missing, Passes, Placed, PodDemand, Scores
+from tas.agents.agent import Agent, Candidates, Missing, Passes, PodDemand, Scores
 from tas.agents.builtin import BUILTIN
 from tas.agents.file import verbs_of
 from tas.agents.foo import Foo
 from tas.agents.safe import SafeBalance, SafeOptions, SafeOverload
 from tas.errors import InvalidInputError
+from tas.outcomes.outcome import Placed
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import Policy, PolicyKey
 from tas.simulating.algorithms import AgentExtender, Agents, Algorithm, DefaultScores, TelemetryPolicy
-from tas.simulating.cluster import demand_of
+from tas.simulating.cluster import Cluster, simulated_demand
 from tas.simulating.load import Load, LoadPod
 from tas.simulating.simulation import Result, simulate
 from tas.simulating.synthetic import Shape, synthetic_load
@@ -195,7 +196,7 @@ def test_an_agent_sees_what_is_measured_requested_and_too_new_to_be_measured() -
     }  # fmt: skip
     assert (second["cpu"], second["requested"], second["pods"], second["placed"]) == ([0.0], [1000.0], [1.0], [1000.0])
     assert (second["limited"], third["limited"]) == ([1600.0], [2100.0])  # a limit below the request is the request
-    assert demand_of(limited).limits == {"cpu": 1600.0}
+    assert simulated_demand(limited).limits == {"cpu": 1600.0}
     assert (third["cpu"], third["requested"], third["pods"], third["placed"]) == ([0.75], [1500.0], [2.0], [0.0])
 
 
@@ -236,9 +237,43 @@ class Wrong(Agent):
         return Scores(values=np.full(count, np.nan), known=np.ones(count, dtype=np.bool_))
 
 
-def test_an_agent_that_answers_nan_is_named() -> None:
-    with pytest.raises(InvalidInputError, match="agent Wrong: score for p = nan: must be from 0 to 1"):
-        simulate(load(NODES, [pod("p")]), agents(Wrong()), seed=1)
+class Short(Agent):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        return Scores(values=np.zeros(1), known=np.ones(1, dtype=np.bool_))
+
+
+class Listed(Agent):
+    def filter(self, pod: PodDemand, nodes: Candidates) -> Passes:
+        return [True] * len(nodes.names)  # type: ignore[return-value] # as an author who knows no types may
+
+
+class Raising(Agent):
+    def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+        raise RuntimeError("no such table")
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        (Wrong, "agent Wrong: answer = 'wrong': a = nan: a score is a number from 0 to 1"),
+        (Short, "agent Short: answer = 'wrong': known = .*: must be 2 values of bool"),
+        (Listed, "agent Listed: answer = 'wrong': .*: filter must return Passes"),
+        (Raising, "agent Raising: answer = 'none': it has raised RuntimeError.'no such table'."),
+    ],
+)
+def test_an_agent_with_a_wrong_answer_is_named(agent: type[Agent], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        simulate(load(NODES, [pod("p")]), agents(agent()), seed=1)
+
+
+def test_a_pod_that_has_ended_is_not_too_new_to_be_measured() -> None:
+    cluster = Cluster(load(NODES, []))
+    for number in range(2):
+        cluster.place(pod(f"p{number}", cpu=500), 0, 0.0)
+    cluster.remove(pod("p0", cpu=500), 0)
+    assert cluster.placed("cpu").tolist() == [500.0, 0.0]
+    cluster.remove(pod("p1", cpu=500), 0)
+    assert cluster.placed("cpu").tolist() == [0.0, 0.0]
 
 
 def test_one_point_of_an_extender_of_weight_one_counts_ten() -> None:
