@@ -14,18 +14,23 @@ FOLDER = "tas-files"
 SELF = ""
 """Stands for the user of the kubeconfig."""
 
+CUSTOM_METRICS = "custom.metrics.k8s.io"
+"""The group in which a metric of nodes is the resource `nodes/<metric>`."""
+
 _POLICIES = API_VERSION.partition("/")[0]
 
 
 class Right(NamedTuple):
-    """A right in the whole cluster; `resource` with its subresource, such as `nodes/status`."""
+    """A right in one namespace or the whole cluster; `resource` with its subresource, such as `nodes/status`."""
 
     verb: str
     resource: str
     group: str = ""
+    namespace: str = ""
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.resource}{'.' if self.group else ''}{self.group}"
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{'.' if self.group else ''}{self.group}{where}"
 
 
 def _rights(verbs: str, *resources: str, group: str = "") -> tuple[Right, ...]:
@@ -33,38 +38,39 @@ def _rights(verbs: str, *resources: str, group: str = "") -> tuple[Right, ...]:
 
 
 _WATCH = (
-    *_rights("get list watch", "taspolicies", group=_POLICIES),
+    *_rights("list watch", "taspolicies", group=_POLICIES),
     *_rights("patch", "taspolicies/status", group=_POLICIES),
     *_rights("list watch", "nodes", "pods"),
 )
 _LABELS = (
     *_rights("get list watch patch", "nodes"),
-    *_rights("get list", "taspolicies", group=_POLICIES),
-    *_rights("create patch", "events"),
+    *_rights("list", "taspolicies", group=_POLICIES),
+    Right("create", "events", namespace="default"),
 )
-_COLLECT = (
-    *_rights("get", "*", group="custom.metrics.k8s.io"),
-    *_rights("list", "nodes", group="metrics.k8s.io"),
+_MARKS = (
+    *_rights("get list watch patch", "nodes"),
+    *_rights("patch", "nodes/status"),
+    *_rights("list", "taspolicies", group=_POLICIES),
 )
+_RESOURCES = (*_rights("get list watch", "nodes"), *_rights("patch", "nodes/status"))
+_COLLECT = _rights("list", "nodes", group="metrics.k8s.io")
+_NOTIFY = _rights("create patch", "events", group="events.k8s.io")
 ACCOUNTS: Mapping[str, tuple[Right, ...]] = {
     "tas-watch": _WATCH,
     "tas-labels": _LABELS,
     "tas-collect": _COLLECT,
-    "tas-resources": (*_rights("get list watch", "nodes"), *_rights("patch", "nodes/status")),
-    "tas-marks": (
-        *_rights("get list watch patch", "nodes"),
-        *_rights("patch", "nodes/status"),
-        *_rights("get list", "taspolicies", group=_POLICIES),
-    ),
-    "tas-notify": _rights("create patch", "events", group="events.k8s.io"),
+    "tas-resources": _RESOURCES,
+    "tas-marks": _MARKS,
+    "tas-notify": _NOTIFY,
     "tas-gpu": (*_rights("get", "pods"), *_rights("create", "pods/binding")),
     "tas-inventory": (*_rights("list watch patch", "nodes"), *_rights("get list watch", "pods")),
     "tas-evictions": (*_rights("get", "nodes"), *_rights("get list watch patch", "pods")),
+    "tas-all": tuple(dict.fromkeys((*_WATCH, *_LABELS, *_MARKS, *_RESOURCES, *_COLLECT, *_NOTIFY))),
 }
-"""The rights of each account in deploy/rbac."""
+"""The rights of each account in deploy/rbac, without the metrics of `CUSTOM_METRICS`: each cluster has other ones."""
 
 TOGETHER: tuple[Right, ...] = tuple(dict.fromkeys((*_WATCH, *_LABELS, *_COLLECT)))
-"""The rights of `tas run all`."""
+"""The rights that `tas run all` always needs."""
 
 FILES: Mapping[str, str] = {ORIGINAL: "original.yaml"} | {
     name: f"{name.removeprefix('tas-')}.yaml" for name in ACCOUNTS

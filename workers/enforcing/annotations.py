@@ -13,16 +13,17 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from bus.connection import Bus
-from bus.kinds import NODE_ALLOCATION, NODE_SAMPLES
+from bus.kinds import NODE_SAMPLES
 from bus.record_kind import Entry
 from bus.watch import Watch
-from tas.allocation.annotations import amounts, to_write
+from tas.allocation.annotations import amounts, needed, to_write
 from tas.allocation.node import NodeAllocation
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tas.samples.sample import NodeSamples
-from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient
 from workers.kubernetes.errors import ConflictError, ExpiredError, KubernetesError, NotFoundError, ThrottledError
-from workers.kubernetes.resources import NODES, GpuNode, GpuPod
+from workers.kubernetes.followers import Gathered
+from workers.kubernetes.resources import NODES, GpuNode
 from workers.process.logs import ThrottledLog
 
 log = structlog.get_logger("annotations")
@@ -45,7 +46,11 @@ class _Node:
 
 
 class AnnotationWriter:
-    """Patches nodes while `is_active()`; the nodes are those of the list of `inventory`."""
+    """Patches nodes while `is_active()`.
+
+    Attributes:
+        nodes: Takes the nodes of `inventory` in.
+    """
 
     def __init__(
         self,
@@ -53,24 +58,25 @@ class AnnotationWriter:
         client: KubernetesClient,
         registry: CollectorRegistry,
         is_active: Callable[[], bool],
+        allocation: Callable[[str], NodeAllocation | None],
         *,
         prefix: str,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
-        """`prefix` comes before each name; `interval` is in seconds."""
+        """`allocation` is that of a node, if it is known. `prefix` comes before each name; `interval` is in seconds."""
+        self._bus = bus
+        self._allocation = allocation
+        self.nodes: Gathered[GpuNode, _Node] = Gathered(
+            lambda found: (found.metadata.name, self._read(found)),
+            on_list=self._list_nodes,
+            on_change=self._change_node,
+        )
         self._client = client
         self._is_active = is_active
         self._prefix = prefix
         self._interval = interval
         self._nodes: dict[str, _Node] = {}
-        self._allocations: dict[str, NodeAllocation] = {}
         self._samples: dict[str, NodeSamples] = {}
-        self._watch = Watch(
-            bus,
-            NODE_ALLOCATION.to(self._apply_allocation),
-            NODE_SAMPLES.to(self._apply_samples),
-            on_epoch=lambda _: self._forget(),
-        )
         self._throttled = ThrottledLog(log)
         self._patches = Counter(
             "tas_annotation_patches",
@@ -82,33 +88,31 @@ class AnnotationWriter:
             self._patches.labels(result)
 
     async def run(self) -> None:
-        """Follows the bus and writes until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch.run())
-            tasks.create_task(self._write())
+        """Follows the samples and writes, while it is active, until cancelled. On standby it follows nothing."""
+        while True:
+            if self._is_active():
+                watch = Watch(self._bus, NODE_SAMPLES.to(self._apply), on_epoch=lambda _: self._samples.clear())
+                async with asyncio.TaskGroup() as tasks:
+                    following = tasks.create_task(watch.run())
+                    await self._write(watch)
+                    following.cancel()
+                self._samples.clear()
+            await asyncio.sleep(min(CHECK_SECONDS, self._interval))
 
     def begin(self) -> None:
         """The next pass comes when it is due: another replica may just have written."""
 
     # What `inventory` follows
 
-    def list_nodes(self, listing: Listing[GpuNode]) -> None:
-        """Takes in a complete list of nodes."""
-        self._nodes = {found.metadata.name: self._read(found) for found in listing.items}
+    def _list_nodes(self, nodes: dict[str, _Node]) -> None:
+        self._nodes = nodes
 
-    def change_node(self, change: Change[GpuNode]) -> None:
-        """Takes in a change of a node."""
+    def _change_node(self, change: Change[GpuNode]) -> None:
         name = change.object.metadata.name
         if change.type is ChangeType.DELETED:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = self._read(change.object)
-
-    def list_pods(self, listing: Listing[GpuPod]) -> None:
-        """The sums of pods come from the bus."""
-
-    def change_pod(self, change: Change[GpuPod]) -> None:
-        """The sums of pods come from the bus."""
 
     def _read(self, found: GpuNode) -> _Node:
         metadata = found.metadata
@@ -117,27 +121,17 @@ class AnnotationWriter:
 
     # What the bus knows
 
-    def _apply_allocation(self, entry: Entry[str, NodeAllocation]) -> None:
-        if (record := entry.readable()) is None:
-            self._allocations.pop(entry.key, None)
+    def _apply(self, entry: Entry[str, NodeSamples]) -> None:
+        if kept := needed(entry.readable() or ()):
+            self._samples[entry.key] = kept
         else:
-            self._allocations[entry.key] = record
-
-    def _apply_samples(self, entry: Entry[str, NodeSamples]) -> None:
-        if (record := entry.readable()) is None:
             self._samples.pop(entry.key, None)
-        else:
-            self._samples[entry.key] = record
-
-    def _forget(self) -> None:
-        self._allocations.clear()
-        self._samples.clear()
 
     # Writing
 
-    async def _write(self) -> None:
-        while True:
-            if not (self._is_active() and self._watch.status.caught_up):
+    async def _write(self, watch: Watch) -> None:
+        while self._is_active():
+            if not watch.status.caught_up:
                 await asyncio.sleep(min(CHECK_SECONDS, self._interval))
                 continue
             began = time.monotonic()
@@ -152,7 +146,7 @@ class AnnotationWriter:
             await self._write_node(name)
 
     async def _write_node(self, name: str) -> None:
-        node, allocation = self._nodes.get(name), self._allocations.get(name)
+        node, allocation = self._nodes.get(name), self._allocation(name)
         if node is None or allocation is None or allocation.uid != node.uid or not self._is_active():
             return
         wanted = amounts(allocation, self._samples.get(name, ()), time.time())

@@ -88,6 +88,8 @@ class Records(Generic[K, R]):
         self._on_entry = on_entry
         self._on_written = on_written
         self._never: Stored[R] = Stored(0)
+        self._writing: dict[K, int] = {}  # how many writes of a key have no answer yet
+        self._arrived: dict[K, int] = {}  # the revision that came during a write
         self._watch = Watch(bus, kind.to(self._apply), on_epoch=self._begin_epoch, on_batch=on_batch)
 
     @property
@@ -131,14 +133,27 @@ class Records(Generic[K, R]):
         """Writes one key, and returns its new revision. Raises BusError."""
         epoch, before = self.epoch, self.get(key)
         content = self._kind.packed(key, what.record) if self._packed and what.record is not None else what.record
-        if content is None:
-            revision = await self._kind.delete(self._bus, key, revision=what.revision, read_at=what.read_at)
-        else:
-            revision = await self._kind.put(self._bus, key, content, revision=what.revision, read_at=what.read_at)
+        revision = 0
+        self._writing[key] = self._writing.get(key, 0) + 1
+        try:
+            if content is None:
+                revision = await self._kind.delete(self._bus, key, revision=what.revision, read_at=what.read_at)
+            else:
+                revision = await self._kind.put(self._bus, key, content, revision=what.revision, read_at=what.read_at)
+        finally:
+            self._end_write(key, revision)
         self._remember(key, Stored(revision, content, content is not None, time.time()), epoch)
         if self._on_written is not None:
             self._on_written(key, what.record, before.record)
         return revision
+
+    def _end_write(self, key: K, revision: int) -> None:
+        """Reports what came meanwhile, unless it is this write: the watch is often faster than the answer."""
+        self._writing[key] -= 1
+        if not self._writing[key]:
+            del self._writing[key]
+        if self._arrived.pop(key, 0) > revision:  # revisions of a new epoch are higher, too
+            self._on_entry(key)
 
     async def read(self, key: K) -> Stored[R]:
         """The key as the stream's leader has it: the watch may be behind. Raises BusError.
@@ -207,7 +222,10 @@ class Records(Generic[K, R]):
         if self.get(entry.key).revision >= entry.revision:
             return  # our own write
         self.stored[entry.key] = self._stored(entry)
-        self._on_entry(entry.key)
+        if entry.key in self._writing:
+            self._arrived[entry.key] = entry.revision  # perhaps our own write
+        else:
+            self._on_entry(entry.key)
 
     def _stored(self, entry: Entry[K, R]) -> Stored[R]:
         record = entry.readable()

@@ -3,11 +3,12 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -62,7 +63,11 @@ MAX_LIST_BYTES = 256 << 20
 
 MERGE_PATCH = "application/merge-patch+json"
 
+READ_AT_ONCE = 500
+"""So many objects of a list are read without a pause, which takes some 10 ms."""
+
 T = TypeVar("T", bound=Object)
+T_contra = TypeVar("T_contra", bound=Object, contravariant=True)
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -70,6 +75,33 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     items: tuple[T, ...]
     resource_version: str
+
+
+class ListReader(Protocol[T_contra]):
+    """Takes a list in while it arrives: the objects of a large list are never in memory all at once."""
+
+    def begin(self) -> None:
+        """A list begins. What came of another one that did not become complete has no meaning."""
+        ...
+
+    def read(self, items: Sequence[T_contra]) -> None:
+        """Some objects of the list."""
+        ...
+
+
+class Collected(Generic[T]):
+    """Keeps all objects of a list."""
+
+    def __init__(self) -> None:
+        self.items: list[T] = []
+
+    def begin(self) -> None:
+        """Drops the objects of a list that did not become complete."""
+        self.items.clear()
+
+    def read(self, items: Sequence[T]) -> None:
+        """Keeps some objects."""
+        self.items += items
 
 
 class ChangeType(StrEnum):
@@ -214,26 +246,43 @@ class KubernetesClient:
 
         Raises KubernetesError after `LIST_SECONDS` at the latest.
         """
+        whole: Collected[T] = Collected()
+        version = await self.read_list(resource, whole, label_selector=label_selector, page_objects=page_objects)
+        return Listing(items=tuple(whole.items), resource_version=version)
+
+    async def read_list(
+        self,
+        resource: Resource[T],
+        reader: ListReader[T],
+        *,
+        label_selector: str = "",
+        page_objects: int | None = None,
+    ) -> str:
+        """Hands a list as of `list` to the reader while it arrives, and returns its resource version.
+
+        `begin` is called again if the list has to be requested once more. Raises KubernetesError as `list`.
+        """
         page_objects = page_objects or resource.page_objects
+        read = partial(self._read_list, resource, reader, label_selector)
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 try:
-                    return await self._list(resource, label_selector, limit=page_objects)
+                    return await read(limit=page_objects)
                 except GoneError:
                     # The continue token has expired, on a slow network or a busy server: list again without pages.
-                    return await self._list(resource, label_selector, limit=0)
+                    return await read(limit=0)
                 except TooLargeResponseError:
                     # 500 objects of a megabyte, as any user may create them: the list must still become complete.
-                    return await self._list(resource, label_selector, limit=max(1, page_objects // SMALLER_PAGES))
+                    return await read(limit=max(1, page_objects // SMALLER_PAGES))
         except GoneError as error:
             raise UnavailableError(str(error), code=error.code, status=error.status) from error
         except TimeoutError as error:
             raise UnavailableError(f"list {resource}: not complete within {LIST_SECONDS:g} s") from error
 
-    async def _list(self, resource: Resource[T], labels: str, *, limit: int) -> Listing[T]:
+    async def _read_list(self, resource: Resource[T], reader: ListReader[T], labels: str, *, limit: int) -> str:
         decoder = msgspec.json.Decoder(_Page[resource.type])  # type: ignore[name-defined]
         query = {"labelSelector": labels, "limit": str(limit or "")}
-        items: list[T] = []
+        reader.begin()
         while True:
             body = await self._call(
                 "GET",
@@ -250,11 +299,15 @@ class KubernetesClient:
                 # A Status, for example, would be read as an empty list, and an empty list must never be invented.
                 kind = shortened(page.kind)
                 raise UnavailableError(f"list {resource}: the response is no list, but a {kind}: {body[:200]!r}")
-            items += page.items or ()
-            if not page.metadata.continue_:
-                return Listing(items=tuple(items), resource_version=page.metadata.resource_version)
-            query["continue"] = page.metadata.continue_
+            metadata, items = page.metadata, page.items or ()
             del body, page  # else the bytes of two pages are in memory
+            for start in range(0, len(items), READ_AT_ONCE):
+                await asyncio.sleep(0)  # a probe must not wait for a list of 150,000 pods
+                reader.read(items[start : start + READ_AT_ONCE])
+            if not metadata.continue_:
+                return metadata.resource_version
+            query["continue"] = metadata.continue_
+            del items
 
     async def watch(
         self,

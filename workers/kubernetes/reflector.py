@@ -19,6 +19,7 @@ from workers.kubernetes.client import (
     Listing,
 )
 from workers.kubernetes.errors import ForbiddenError, GoneError, KubernetesError, SilentError, ThrottledError
+from workers.kubernetes.followers import Follower, Whole
 from workers.kubernetes.problem import Problem
 from workers.kubernetes.resources import Object, Resource
 
@@ -34,15 +35,16 @@ T = TypeVar("T", bound=Object)
 
 
 class Reflector(Generic[T]):
-    """Calls `on_list` with a complete list, then `on_change` with each change after it, in order, until cancelled.
+    """Hands a complete list over, then calls `on_change` with each change after it, in order, until cancelled.
 
-    If changes may have been missed, `on_list` is called again: an object that is not in the list was deleted. Until
-    then the last state stays valid: neither an error nor silence means that an object is missing. `before_list` is
-    awaited before each list request, so that a consumer can record its state for the comparison. `on_list` and
-    `on_change` are plain functions, called on the event loop.
+    The list goes to `on_list` once it is complete, or to a `follower` while it arrives, which gets the changes, too.
+    If changes may have been missed, there is another list: an object that is not in the list was deleted. Until then
+    the last state stays valid: neither an error nor silence means that an object is missing. `before_list` is awaited
+    before each list request, so that a consumer can record its state for the comparison. All functions but this one are
+    plain, and called on the event loop.
 
     Attributes:
-        listed: How many complete lists have been passed to `on_list`.
+        listed: How many complete lists have been handed over.
         resource_version: The version that has been reached; empty before the first list.
         problem: Why the resource is currently not followed, or None.
     """
@@ -52,8 +54,9 @@ class Reflector(Generic[T]):
         client: KubernetesClient,
         resource: Resource[T],
         *,
-        on_list: Callable[[Listing[T]], None],
-        on_change: Callable[[Change[T]], None],
+        on_list: Callable[[Listing[T]], None] = lambda _: None,
+        on_change: Callable[[Change[T]], None] = lambda _: None,
+        follower: Follower[T] | None = None,
         before_list: Callable[[], Awaitable[None]] | None = None,
         label_selector: str = "",
         watch_seconds: float = WATCH_SECONDS,
@@ -64,8 +67,7 @@ class Reflector(Generic[T]):
         self.problem: str | None = "not listed yet"
         self._client = client
         self._resource = resource
-        self._on_list = on_list
-        self._on_change = on_change
+        self._follower: Follower[T] = follower or Whole(on_list, on_change)
         self._before_list = before_list
         self._label_selector = label_selector
         self._watch_seconds = watch_seconds
@@ -115,14 +117,14 @@ class Reflector(Generic[T]):
             await self._before_list()
         self._relist_requested.clear()  # a request from here on is for a list after this one
         try:
-            listing = await self._client.list(self._resource, label_selector=self._label_selector)
+            version = await self._client.read_list(self._resource, self._follower, label_selector=self._label_selector)
         except BaseException:  # any error or cancellation: the list is still needed
             self._relist_requested.set()
             raise
-        self.resource_version = listing.resource_version
+        self.resource_version = version
         self.listed += 1
         self._set_healthy()
-        self._on_list(listing)
+        self._follower.end(version)
 
     async def _watch_until_relist(self) -> None:
         """Watches until the API server ends the watch, or a list is requested."""
@@ -151,7 +153,7 @@ class Reflector(Generic[T]):
             async for change in changes:
                 self.resource_version = change.resource_version or self.resource_version
                 if change.type is not ChangeType.BOOKMARK:
-                    self._on_change(change)
+                    self._follower.change(change)
 
     def _opened(self) -> None:
         self._opened_at = time.monotonic()

@@ -16,7 +16,9 @@ from tas.devices.eviction import EvictionLabel
 from tas.devices.names import EVICTION_LABEL
 from tas.enforcing.pod import PodKey
 from tas.errors import shortened
+from tas.outcomes.runs import ContainerState, Ended, Run, runs_of
 from tas.policy.policy import API_VERSION
+from tas.values.names import is_dns_label
 from tas.verdict.verdict import VIOLATING
 from workers.kubernetes.errors import RejectedError
 
@@ -384,7 +386,7 @@ class GpuPod(Object, frozen=True, kw_only=True):
         """When the pod was placed, in seconds since 1970; None if that is not known."""
         for condition in self.status.conditions:
             if (condition.type, condition.status) == ("PodScheduled", "True"):
-                return None if (at := time_in(condition.last_transition_time)) is None else at.timestamp()
+                return _seconds(condition.last_transition_time)
         return None
 
     def as_pod_resources(self) -> PodResources:
@@ -407,6 +409,77 @@ class GpuPod(Object, frozen=True, kw_only=True):
             node=self.spec.node_name or None,
             phase=self.status.phase,
         )
+
+
+class RunningState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Since when a container runs. Text, as in `Condition`."""
+
+    started_at: str | None = None
+
+
+class TerminatedState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How a run of a container has ended. Times are text, as in `Condition`."""
+
+    exit_code: int = 0
+    started_at: str | None = None
+    finished_at: str | None = None
+
+    def as_ended(self) -> Ended:
+        """The end for the rules about outcomes."""
+        return Ended(exit_code=self.exit_code, started=_seconds(self.started_at), finished=_seconds(self.finished_at))
+
+
+class StateOfContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a container: one of the two, or it waits."""
+
+    running: RunningState | None = None
+    terminated: TerminatedState | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The status of a container."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: StateOfContainer = StateOfContainer()
+    last_state: StateOfContainer = StateOfContainer()
+
+    def as_state(self) -> ContainerState:
+        """The status for the rules about outcomes."""
+        running, ended, before = self.state.running, self.state.terminated, self.last_state.terminated
+        return ContainerState(
+            name=self.name,
+            restarts=self.restart_count,
+            running=running is not None,
+            started=None if running is None else _seconds(running.started_at),
+            ended=None if ended is None else ended.as_ended(),
+            before=None if before is None else before.as_ended(),
+        )
+
+
+class ObservedPodStatus(PodStatus, frozen=True, kw_only=True, rename="camel"):
+    """The status of a pod with that of its containers."""
+
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class ObservedPod(GpuPod, frozen=True, kw_only=True):
+    """A pod for `OBSERVED_PODS`."""
+
+    status: ObservedPodStatus = ObservedPodStatus()
+
+    def runs(self) -> tuple[Run, ...]:
+        """The runs of its containers."""
+        statuses = (*self.status.init_container_statuses, *self.status.container_statuses)
+        # The API server checks the name of a container, but not in what a kubelet reports.
+        states = tuple(each.as_state() for each in statuses if is_dns_label(each.name))
+        return runs_of(self.status.phase, states)
+
+
+def _seconds(text: str | None) -> float | None:
+    """A time in seconds since 1970; None if there is none."""
+    return None if (at := time_in(text)) is None else at.timestamp()
 
 
 class LabelledPodMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
@@ -578,6 +651,8 @@ CUSTOM_METRICS = Resource(group="custom.metrics.k8s.io", version="", plural="nod
 NODE_METRICS = Resource(group="metrics.k8s.io", version="v1beta1", plural="nodes", type=Object)
 GPU_NODES = Resource(group="", version="v1", plural="nodes", type=GpuNode, page_objects=100)
 GPU_PODS = Resource(group="", version="v1", plural="pods", type=GpuPod)
+OBSERVED_PODS = Resource(group="", version="v1", plural="pods", type=ObservedPod)
+"""As `GPU_PODS`, with what agents learn from: who does not need it does not decode it."""
 
 
 def annotated_nodes(keys: Iterable[str]) -> Resource[GpuNode]:

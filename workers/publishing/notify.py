@@ -81,7 +81,7 @@ class Notify:
             try:
                 if not sink.shared:
                     await sink.run()
-                async with Lease(self._bus, f"notify-{sink.name}").hold():
+                async with Lease(self._bus, f"notify.{sink.name}").hold():
                     held.set(1)
                     started = loop.time()
                     await sink.run()

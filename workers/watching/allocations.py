@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
-from weakref import WeakValueDictionary
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -18,13 +17,15 @@ from bus.buckets import NODES
 from bus.connection import Bus
 from bus.errors import BusError, ConflictError, ExpiredError
 from bus.kinds import NODE_ALLOCATION
-from tas.allocation.node import NodeAllocation, PlacedPod, allocated, is_same
-from tas.allocation.pod import PodTotals, pod_totals, read_amounts
+from tas.allocation.node import NodeAllocation, allocated, is_same
+from tas.allocation.pod import read_amounts
 from tas.errors import InvalidInputError
 from workers.following.records import Records, Write
-from workers.kubernetes.client import Change, ChangeType, Listing
-from workers.kubernetes.resources import GpuNode, GpuPod
+from workers.kubernetes.client import Change, ChangeType
+from workers.kubernetes.followers import Gathered
+from workers.kubernetes.resources import GpuNode
 from workers.process.logs import MAX_NAMES, ThrottledLog
+from workers.watching.pods_on_nodes import PodsOnNodes
 
 log = structlog.get_logger("allocations")
 
@@ -40,8 +41,6 @@ CHECK_ALL_SECONDS = 30.0
 NODES_AT_ONCE = 100
 """How many nodes are compared without a pause: to compare all of a large cluster takes half a second."""
 
-ENDED = frozenset({"Succeeded", "Failed"})
-
 
 class _Node:
     """The amounts of a node."""
@@ -55,7 +54,12 @@ class _Node:
 
 
 class Allocations:
-    """Writes allocations while `is_active()`; the nodes and pods are those of the lists of `inventory`."""
+    """Writes allocations while `is_active()`.
+
+    Attributes:
+        nodes: Takes the nodes of `inventory` in.
+        pods: Takes the pods in.
+    """
 
     def __init__(
         self,
@@ -70,11 +74,12 @@ class Allocations:
         self._forget_seconds = forget_seconds
         self._gather_seconds = gather_seconds
         self._nodes: dict[str, _Node] | None = None  # None: not listed yet
-        self._pods: dict[str, tuple[str, PlacedPod]] = {}  # node and pod by uid
-        self._of_node: dict[str, set[str]] = {}
-        self._are_pods_listed = False
-        self._shared: WeakValueDictionary[PodTotals, PodTotals] = WeakValueDictionary()
-        self._unreadable: set[str] = set()
+        self.nodes: Gathered[GpuNode, _Node] = Gathered(
+            lambda found: (found.metadata.name, self._read_node(found)),
+            on_list=self._list_nodes,
+            on_change=self._change_node,
+        )
+        self.pods = PodsOnNodes(on_list=self._touch_all, on_node=self._touch, log=log)
         self._dirty: set[str] = set()
         self._wake = asyncio.Event()
         self._throttled = ThrottledLog(log)
@@ -83,10 +88,10 @@ class Allocations:
         )
         Gauge(
             "tas_allocation_pods", "Pods on nodes that have not ended, as far as `inventory` knows.", registry=registry
-        ).set_function(lambda: len(self._pods))
+        ).set_function(lambda: self.pods.count)
         Gauge(
             "tas_allocation_unreadable_pods", "Pods on nodes with a quantity that cannot be read.", registry=registry
-        ).set_function(lambda: len(self._unreadable))
+        ).set_function(lambda: self.pods.unreadable)
         self._writes = Counter("tas_allocation_writes", "Allocations of nodes written to NODES.", registry=registry)
 
     async def run(self) -> None:
@@ -100,15 +105,17 @@ class Allocations:
         """Compares every node: this replica is active from now on."""
         self._touch_all()
 
+    def get(self, name: str) -> NodeAllocation | None:
+        """The allocation of a node as it is stored; None if it is not known."""
+        return self._records.get(name).record
+
     # What `inventory` follows
 
-    def list_nodes(self, listing: Listing[GpuNode]) -> None:
-        """Takes in a complete list of nodes."""
-        self._nodes = {found.metadata.name: self._read_node(found) for found in listing.items}
+    def _list_nodes(self, nodes: dict[str, _Node]) -> None:
+        self._nodes = nodes
         self._touch_all()
 
-    def change_node(self, change: Change[GpuNode]) -> None:
-        """Takes in a change of a node."""
+    def _change_node(self, change: Change[GpuNode]) -> None:
         if self._nodes is None:
             return
         name = change.object.metadata.name
@@ -124,60 +131,6 @@ class Allocations:
                 return  # the status of a node changes all the time
             self._nodes[name] = node
         self._touch(name)
-
-    def list_pods(self, listing: Listing[GpuPod]) -> None:
-        """Takes in a complete list of pods."""
-        for kept in (self._pods, self._of_node, self._unreadable):
-            kept.clear()
-        for found in listing.items:
-            self._set_pod(found)
-        self._are_pods_listed = True
-        self._touch_all()
-
-    def change_pod(self, change: Change[GpuPod]) -> None:
-        """Takes in a change of a pod."""
-        if change.type is ChangeType.DELETED:
-            self._drop_pod(change.object.metadata.uid)
-        else:
-            self._set_pod(change.object)
-
-    def _set_pod(self, found: GpuPod) -> None:
-        uid, node = found.metadata.uid, found.spec.node_name
-        if not node or found.status.phase in ENDED:
-            self._drop_pod(uid)
-            return
-        known = self._pods.get(uid)
-        pod = PlacedPod(totals=self._totals(found), placed_at=found.scheduled_at())
-        if known == (node, pod):
-            return
-        if known is not None and known[0] != node:
-            self._drop_pod(uid)
-        self._pods[uid] = (node, pod)
-        (self._unreadable.add if pod.totals is None else self._unreadable.discard)(uid)
-        self._of_node.setdefault(node, set()).add(uid)
-        self._touch(node)
-
-    def _drop_pod(self, uid: str) -> None:
-        known = self._pods.pop(uid, None)
-        if known is None:
-            return
-        node, _ = known
-        self._unreadable.discard(uid)
-        self._of_node[node].discard(uid)
-        if not self._of_node[node]:
-            del self._of_node[node]
-        self._touch(node)
-
-    def _totals(self, found: GpuPod) -> PodTotals | None:
-        """What the pod requests; equal pods share one object, since a cluster has many of them."""
-        try:
-            totals = pod_totals(found.as_pod_resources())
-        except InvalidInputError as error:
-            metadata = found.metadata
-            pod = f"{metadata.namespace}/{metadata.name}"
-            self._throttled.warning("requests_of_pod_unreadable", metadata.uid, pod=pod, error=str(error))
-            return None
-        return self._shared.setdefault(totals, totals)
 
     def _read_node(self, found: GpuNode) -> _Node:
         amounts = []
@@ -214,7 +167,7 @@ class Allocations:
             if not self._is_active():
                 self._dirty.clear()  # `begin` touches every node
                 continue
-            if self._nodes is None or not self._are_pods_listed:
+            if self._nodes is None or not self.pods.are_listed:
                 continue
             if not self._records.caught_up:
                 continue
@@ -251,8 +204,7 @@ class Allocations:
                 if stored.present:
                     writes[name] = Write(record=None, revision=stored.revision, read_at=read_at)
                 continue
-            pods = (self._pods[uid][1] for uid in self._of_node.get(name, ()))
-            wanted = allocated(node.uid, node.capacity, node.allocatable, pods, now)
+            wanted = allocated(node.uid, node.capacity, node.allocatable, self.pods.on(name), now)
             record = stored.record
             if record is None or not is_same(record, wanted):
                 writes[name] = Write(record=wanted, revision=stored.revision, read_at=read_at)

@@ -26,8 +26,9 @@ from tas.devices.hold import EMPTY, Held, Hold
 from tas.devices.keeping import Ending, Reservations, adopted, answered, drifting, remembered, to_adopt, to_ask_for
 from workers.following.records import Records, Stored, Write
 from workers.following.synced import write_synced
-from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient
 from workers.kubernetes.errors import KubernetesError, NotFoundError, ThrottledError
+from workers.kubernetes.followers import Gathered
 from workers.kubernetes.resources import GPU_PODS, GpuPod
 from workers.process.logs import MAX_NAMES, ThrottledLog
 
@@ -45,8 +46,17 @@ GONE_SECONDS = 600.0
 """How long the empty hold of a node without cards is kept."""
 
 
+def _named_pod(found: GpuPod) -> tuple[str, DevicePod] | None:
+    pod = remembered(found.as_device_pod())
+    return None if pod is None else (pod.uid, pod)
+
+
 class CardHolds:
-    """Gets the pods of the cluster and the nodes with cards. Only the replica with the lease calls `keep`."""
+    """Gets the pods of the cluster and the nodes with cards. Only the replica with the lease calls `keep`.
+
+    Attributes:
+        pods: Takes the pods in.
+    """
 
     def __init__(
         self,
@@ -87,6 +97,9 @@ class CardHolds:
         self._complete = ""  # the epoch whose holds are complete
         self._waits_in = ""  # the epoch in which this was logged
         self._throttled = ThrottledLog(log)
+        self.pods: Gathered[GpuPod, DevicePod] = Gathered(
+            _named_pod, on_list=self._list_pods, on_change=self._change_pod
+        )
         self._records = Records(
             bus,
             NODE_HOLDS,
@@ -375,23 +388,18 @@ class CardHolds:
         """The request of a list of pods is sent now."""
         self._listing_at = time.monotonic()
 
-    def set_pods(self, pods: Iterable[GpuPod]) -> None:
-        """Applies a list of all pods."""
+    def _list_pods(self, pods: dict[str, DevicePod]) -> None:
         self._dirty.update(self._of_node)
         self._pods.clear()
         self._of_node.clear()
-        for each in pods:
-            self._set_pod(each.metadata.uid, remembered(each.as_device_pod()))
+        for uid, pod in pods.items():
+            self._set_pod(uid, pod)
         self._pods_listed_at = self._listing_at
         self.touch_all()  # also the holds of pods that were bound and deleted unseen
 
-    def set_pod(self, pod: GpuPod) -> None:
-        """Applies a new or changed pod."""
-        self._set_pod(pod.metadata.uid, remembered(pod.as_device_pod()))
-
-    def drop_pod(self, uid: str) -> None:
-        """Applies the deletion of a pod."""
-        self._set_pod(uid, None)
+    def _change_pod(self, change: Change[GpuPod]) -> None:
+        is_gone = change.type is ChangeType.DELETED
+        self._set_pod(change.object.metadata.uid, None if is_gone else remembered(change.object.as_device_pod()))
 
     def _set_pod(self, uid: str, pod: DevicePod | None) -> None:
         """Remembers a pod, or with None forgets it."""

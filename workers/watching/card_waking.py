@@ -1,23 +1,33 @@
 """Part of `inventory`: has the scheduler try the pods again that wait for cards (`tas.devices.waking`)."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.records.devices import NodeHold, NodeInventory
 from tas.devices.waking import CardWakes, waits_for_cards
-from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient
+from workers.kubernetes.followers import Gathered
 from workers.kubernetes.resources import GpuPod
 from workers.kubernetes.waking import NodeWaker
 
 
 class CardWaking:
-    """Gets the pods and the records of nodes that `Inventory` follows."""
+    """Gets the pods and the records of nodes that `Inventory` follows.
+
+    Attributes:
+        pods: Takes the pods in.
+    """
 
     def __init__(self, client: KubernetesClient, registry: CollectorRegistry, *, is_active: Callable[[], bool]) -> None:
         """Only the replica that `is_active` annotates nodes."""
         self._wakes = CardWakes()
+        self.pods: Gathered[GpuPod, None] = Gathered(
+            lambda pod: (pod.metadata.uid, None) if _waits(pod) else None,
+            on_list=self._list_pods,
+            on_change=self._change_pod,
+        )
         self._waker = NodeWaker(
             client,
             self._wakes,
@@ -39,22 +49,17 @@ class CardWaking:
         """Annotates nodes until cancelled."""
         await self._waker.run()
 
-    def set_pods(self, pods: Iterable[GpuPod]) -> None:
-        """Applies a list of all pods."""
-        self._wakes.set_pods({pod.metadata.uid for pod in pods if _waits(pod)}, at=time.monotonic())
+    def _list_pods(self, waiting: dict[str, None]) -> None:
+        self._wakes.set_pods(waiting, at=time.monotonic())
         self._waker.note_change()
 
-    def set_pod(self, pod: GpuPod) -> None:
-        """Applies a new or changed pod."""
-        if not _waits(pod):
-            self._wakes.drop_pod(pod.metadata.uid)
+    def _change_pod(self, change: Change[GpuPod]) -> None:
+        uid = change.object.metadata.uid
+        if change.type is ChangeType.DELETED or not _waits(change.object):
+            self._wakes.drop_pod(uid)
             return
-        self._wakes.set_pod(pod.metadata.uid, at=time.monotonic())
+        self._wakes.set_pod(uid, at=time.monotonic())
         self._waker.note_change()
-
-    def drop_pod(self, uid: str) -> None:
-        """Applies the deletion of a pod."""
-        self._wakes.drop_pod(uid)
 
     def set_node(self, name: str, inventory: NodeInventory | None, hold: NodeHold | None) -> None:
         """Applies what the bus has of a node; without both nobody can get its cards."""

@@ -18,8 +18,9 @@ from tas.devices.inventory import read_inventory
 from tas.devices.names import RESOURCE_PREFIX
 from tas.devices.policy_facts import read_policy_facts
 from workers.following.records import Records, Write
-from workers.kubernetes.client import Change, ChangeType, KubernetesClient, Listing
-from workers.kubernetes.resources import GpuNode, GpuPod
+from workers.kubernetes.client import Change, ChangeType, KubernetesClient
+from workers.kubernetes.followers import Gathered, Shared
+from workers.kubernetes.resources import GpuNode
 from workers.process.logs import ThrottledLog
 from workers.watching.card_holds import CardHolds
 from workers.watching.card_metrics import CardMetrics
@@ -47,8 +48,17 @@ def node_inventory(found: GpuNode) -> NodeInventory | None:
     return NodeInventory(uid=found.metadata.uid, inventory=inventory, facts=facts)
 
 
+def _named_inventory(found: GpuNode) -> tuple[str, NodeInventory] | None:
+    return None if (record := node_inventory(found)) is None else (found.metadata.name, record)
+
+
 class Cards:
-    """Gets the nodes and the pods of the cluster. Only the replica with the lease calls `keep`."""
+    """Gets the nodes and the pods of the cluster. Only the replica with the lease calls `keep`.
+
+    Attributes:
+        nodes: Takes the nodes in.
+        pods: Takes the pods in.
+    """
 
     def __init__(
         self,
@@ -96,6 +106,10 @@ class Cards:
             new_bus_wait=new_bus_wait,
             reserved_seconds=reserved_seconds,
         )
+        self.nodes: Gathered[GpuNode, NodeInventory] = Gathered(
+            _named_inventory, on_list=self._list_nodes, on_change=self._change_node
+        )
+        self.pods = Shared(self.holds.pods, self._waking.pods)
         for name, text, function in (
             ("tas_inventory_nodes", "Nodes with GPU cards.", lambda: len(self._nodes)),
             ("tas_inventory_problems", "Labels and amounts of nodes that cannot be read.", self._count_problems),
@@ -177,17 +191,14 @@ class Cards:
         for each in (self._waking, self._card_metrics):
             each.set_node(name, inventory, hold)
 
-    def list_nodes(self, listing: Listing[GpuNode]) -> None:
-        """Takes in a complete list of nodes."""
-        found = {each.metadata.name: record for each in listing.items if (record := node_inventory(each)) is not None}
+    def _list_nodes(self, found: dict[str, NodeInventory]) -> None:
         changed = {*self._nodes, *found}
         self._nodes.clear()
         self._nodes.update(found)
         self._report_problems(found)
         self._note_nodes(changed)
 
-    def change_node(self, change: Change[GpuNode]) -> None:
-        """Takes in a change of a node."""
+    def _change_node(self, change: Change[GpuNode]) -> None:
         name = change.object.metadata.name
         record = None if change.type is ChangeType.DELETED else node_inventory(change.object)
         if self._nodes.get(name) == record:
@@ -213,17 +224,3 @@ class Cards:
     def begin_list_of_pods(self) -> None:
         """The request of a list of pods is sent now."""
         self.holds.begin_list()
-
-    def list_pods(self, listing: Listing[GpuPod]) -> None:
-        """Takes in a complete list of pods."""
-        self.holds.set_pods(listing.items)
-        self._waking.set_pods(listing.items)
-
-    def change_pod(self, change: Change[GpuPod]) -> None:
-        """Takes in a change of a pod."""
-        if change.type is ChangeType.DELETED:
-            self.holds.drop_pod(change.object.metadata.uid)
-            self._waking.drop_pod(change.object.metadata.uid)
-        else:
-            self.holds.set_pod(change.object)
-            self._waking.set_pod(change.object)

@@ -1,7 +1,7 @@
 """Inventory: follows the nodes and pods of the cluster once, and gives them to the parts that write to the bus.
 
-The parts are `cards.py` with `card_holds.py`, `allocations.py`, and what brings annotations of nodes in; each may be
-off. One replica, which has the lease, writes.
+The parts are `cards.py` with `card_holds.py`, `allocations.py`, `outcomes.py`, and what brings annotations of nodes in;
+each may be off. One replica, which has the lease, writes.
 """
 
 import asyncio
@@ -16,13 +16,16 @@ from bus.buckets import FORGET_SECONDS
 from bus.connection import Bus
 from bus.errors import BusError
 from bus.lease import Lease
+from tas.allocation.node import NodeAllocation
 from tas.devices.reserving import RESERVED_SECONDS
-from workers.kubernetes.client import Change, KubernetesClient, Listing
+from workers.kubernetes.client import KubernetesClient
+from workers.kubernetes.followers import Follower, Shared
 from workers.kubernetes.reflector import Reflector
-from workers.kubernetes.resources import GPU_NODES, GPU_PODS, GpuNode, GpuPod, Resource
+from workers.kubernetes.resources import GPU_NODES, GPU_PODS, OBSERVED_PODS, GpuNode, GpuPod, Resource
 from workers.process.runtime import json_response
 from workers.watching.allocations import Allocations
 from workers.watching.cards import Cards
+from workers.watching.outcomes import Outcomes
 
 log = structlog.get_logger("inventory")
 
@@ -43,21 +46,18 @@ class Part(Protocol):
         """This replica has got the lease."""
         ...
 
-    def list_nodes(self, listing: Listing[GpuNode]) -> None:
-        """Takes in a complete list of nodes."""
+
+class NodePart(Part, Protocol):
+    """A part that follows nodes."""
+
+    @property
+    def nodes(self) -> Follower[GpuNode]:
+        """What takes the nodes in."""
         ...
 
-    def change_node(self, change: Change[GpuNode]) -> None:
-        """Takes in a change of a node."""
-        ...
 
-    def list_pods(self, listing: Listing[GpuPod]) -> None:
-        """Takes in a complete list of pods."""
-        ...
-
-    def change_pod(self, change: Change[GpuPod]) -> None:
-        """Takes in a change of a pod."""
-        ...
+MakePart = Callable[[Callable[[], bool], Callable[[str], NodeAllocation | None]], NodePart]
+"""Makes a part from whether this replica has the lease, and from the allocation of a node, if it is known."""
 
 
 class Inventory:
@@ -77,7 +77,8 @@ class Inventory:
         forget_seconds: float = FORGET_SECONDS,
         cards: bool = True,
         allocations: bool = False,
-        more: Sequence[Callable[[Callable[[], bool]], Part]] = (),
+        outcomes: bool = False,
+        more: Sequence[MakePart] = (),
         nodes: Resource[GpuNode] = GPU_NODES,
     ) -> None:
         """Holds are complete no sooner than `new_bus_wait` seconds after the creation of HOLDS.
@@ -86,14 +87,16 @@ class Inventory:
         `forget_seconds`. Of more than `card_metrics` nodes there are no metrics for each card.
 
         `cards`: whether it writes the GPU cards of nodes and who has them; `allocations`: what the pods of each node
-        request; `more`: makes further parts, which read only nodes, from whether this replica has the lease. `nodes`
-        has what the parts read of a node.
+        request; `outcomes`: what becomes of pods; `more`: makes further parts, which read only nodes, from whether this
+        replica has the lease. `nodes` has what the parts read of a node.
         """
         self._bus = bus
         self._lease = Lease(bus, LEASE_KEY)
-        self._node_list = Reflector(client, nodes, on_list=self._list_nodes, on_change=self._change_node)
+        of_nodes: Shared[GpuNode] = Shared()
+        of_pods: Shared[GpuPod] = Shared()
+        self._node_list = Reflector(client, nodes, follower=of_nodes)
         self._pod_list = Reflector(
-            client, GPU_PODS, on_list=self._list_pods, on_change=self._change_pod, before_list=self._before_pods
+            client, OBSERVED_PODS if outcomes else GPU_PODS, follower=of_pods, before_list=self._before_pods
         )
         self._cards = (
             Cards(
@@ -116,11 +119,17 @@ class Inventory:
             if allocations
             else None
         )
-        of_pods = [part for part in (self._cards, self._allocations) if part is not None]
-        self._lists = {"nodes": self._node_list} | ({"pods": self._pod_list} if of_pods else {})
-        further = [make(lambda: self._lease.held) for make in more]
-        self._writers: Sequence[Part] = [*(() if self._allocations is None else (self._allocations,)), *further]
-        self._parts = [*of_pods, *further]
+        self._outcomes = Outcomes(bus, registry, is_active=lambda: self._lease.held) if outcomes else None
+        allocation = (lambda _: None) if self._allocations is None else self._allocations.get
+        further = [make(lambda: self._lease.held, allocation) for make in more]
+        of_both = [part for part in (self._cards, self._allocations) if part is not None]
+        writers = [part for part in (self._allocations, self._outcomes) if part is not None]
+        pod_parts = [part for part in (self._cards, self._allocations, self._outcomes) if part is not None]
+        self._writers: Sequence[Part] = [*writers, *further]
+        self._parts = [*pod_parts, *further]
+        of_nodes.followers += [part.nodes for part in (*of_both, *further)]
+        of_pods.followers += [part.pods for part in pod_parts]
+        self._lists = {"nodes": self._node_list} | ({"pods": self._pod_list} if pod_parts else {})
 
     def unready(self) -> str | None:
         """Why the bus may differ from the API server; a replica without the lease is on standby."""
@@ -156,22 +165,6 @@ class Inventory:
                 log.info("inventory_lease_lost", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _list_nodes(self, listing: Listing[GpuNode]) -> None:
-        for part in self._parts:
-            part.list_nodes(listing)
-
-    def _change_node(self, change: Change[GpuNode]) -> None:
-        for part in self._parts:
-            part.change_node(change)
-
     async def _before_pods(self) -> None:
         if self._cards is not None:
             self._cards.begin_list_of_pods()
-
-    def _list_pods(self, listing: Listing[GpuPod]) -> None:
-        for part in self._parts:
-            part.list_pods(listing)
-
-    def _change_pod(self, change: Change[GpuPod]) -> None:
-        for part in self._parts:
-            part.change_pod(change)

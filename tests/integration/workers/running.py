@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
-from bus.buckets import NODES, POLICIES, SAMPLES, SYNCED, Bucket, Stream
+from bus.buckets import NODES, POLICIES, SAMPLES, SAMPLES_CONSUMER, SYNCED, Bucket, Stream
 from bus.connection import Bus, Epoch, RawEntry
 from bus.errors import CONSUMER_NOT_FOUND, RefusedError
 from bus.records.nodes import decode_node_samples
@@ -15,17 +15,21 @@ from bus.records.synced import Synced, decode_synced
 from bus.subjects import node_metrics_key, parse_policy_key
 from tas.samples.sample import NodeSamples
 from tests.integration.servers import answered, eventually
-from workers.ingest.materialize import DURABLE
-from workers.process.runtime import Worker
+
+
+class Runs(Protocol):
+    """A worker, or a part of one."""
+
+    async def run(self) -> None: ...
 
 
 @asynccontextmanager
-async def running(worker: Worker) -> AsyncIterator[None]:
+async def running(worker: Runs) -> AsyncIterator[None]:
     """Runs a worker while the body runs; fails if the worker has ended by itself."""
     task = asyncio.create_task(worker.run())
     try:
         yield
-        assert not task.done(), f"{worker.name} ended: {task}"
+        assert not task.done(), f"{worker} ended: {task}"
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -84,7 +88,7 @@ async def samples_on(bus: Bus, node: str) -> NodeSamples | None:
 async def consumer_state(bus: Bus) -> dict[str, Any] | None:
     """The state of the consumer of materialize; None before a replica has created it."""
     try:
-        return await answered(lambda: bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.{DURABLE}"))
+        return await answered(lambda: bus.api(f"CONSUMER.INFO.{SAMPLES.stream}.{SAMPLES_CONSUMER}"))
     except RefusedError as error:
         if error.code != CONSUMER_NOT_FOUND:
             raise

@@ -1,12 +1,14 @@
 """Annotations that `inventory` writes, with a real nats-server and the sandbox."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from bus.connection import Bus
+from bus.kinds import NODE_SAMPLES
 from bus.scrapes import publish_scrape
 from sandbox import Sandbox
 from sandbox.resources import NODES, PODS
@@ -14,7 +16,7 @@ from tas.allocation.annotations import WRITTEN
 from tas.enforcing.managers import ANNOTATIONS_MANAGER
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
-from tests.integration.servers import eventually
+from tests.integration.servers import answered, eventually
 from tests.integration.workers.running import running
 from workers.enforcing.annotations import AnnotationWriter
 from workers.ingest.materialize import Materialize
@@ -25,7 +27,7 @@ from workers.watching.inventory import Inventory
 PREFIX = "example.com/"
 
 
-async def test_known_values_are_written_and_only_what_differs_enough_and_nothing_is_removed(
+async def test_defect_a1_known_values_are_written_and_only_what_differs_enough_and_nothing_is_removed(
     bus: Bus, tmp_path: Path
 ) -> None:
     """Under the prefix, by a field manager of its own, and with the version of the node that was seen."""
@@ -43,8 +45,11 @@ async def test_known_values_are_written_and_only_what_differs_enough_and_nothing
             return sum((call.verb, call.name) == ("patch", "a") and call.status != 409 for call in sandbox.calls)
 
         async def measure(cpu: str) -> None:
-            metrics, now = {"cpu:mean:5m": parse_quantity(cpu)}, time.time()
-            scrape = Scrape(source="test", measured=now, arrived=now, sequence=0, metrics=metrics)
+            await publish("test", "cpu:mean:5m", cpu)
+
+        async def publish(source: str, metric: str, value: str) -> None:
+            metrics, now = {metric: parse_quantity(value)}, time.time()
+            scrape = Scrape(source=source, measured=now, arrived=now, sequence=0, metrics=metrics)
             await publish_scrape(bus, "a", scrape)
 
         def add_pod(name: str, node: str) -> None:
@@ -53,9 +58,7 @@ async def test_known_values_are_written_and_only_what_differs_enough_and_nothing
             sandbox.cluster.create(PODS, "default", {"metadata": {"name": name}, "spec": spec}, manager="test")
 
         async with KubernetesClient.connect(sandbox.kubeconfig(tmp_path / "kubeconfig"), worker="inventory") as client:
-
-            def part(is_active: Callable[[], bool]) -> AnnotationWriter:
-                return AnnotationWriter(bus, client, registry, is_active, prefix=PREFIX, interval=0.2)
+            part = partial(AnnotationWriter, bus, client, registry, prefix=PREFIX, interval=0.2)
 
             worker = Inventory(
                 bus,
@@ -85,6 +88,7 @@ async def test_known_values_are_written_and_only_what_differs_enough_and_nothing
                 add_pod("one", "a")
                 await eventually(lambda: annotations("a")["requested-cpu"] == "100")
                 assert annotations("a")["mean-free-cpu"] == str(allocatable - 1000)
+                await publish("annotations", "congestion-factor", "3")  # read from an annotation, so not written to one
                 await measure("2")
                 await eventually(lambda: annotations("a")["mean-free-cpu"] == str(allocatable - 2000))
 
@@ -105,3 +109,36 @@ async def test_known_values_are_written_and_only_what_differs_enough_and_nothing
                 released.set()
                 await eventually(lambda: patches("conflict") > conflicts)
                 await eventually(lambda: annotations("a")["mean-free-cpu"] == str(allocatable - 3000))
+                assert "congestion-factor" not in annotations("a")
+
+
+async def test_on_standby_it_follows_nothing_and_active_it_keeps_only_what_it_writes(bus: Bus, tmp_path: Path) -> None:
+    active = False
+
+    async def followers() -> int:
+        names = await answered(lambda: bus.api(f"CONSUMER.NAMES.{NODE_SAMPLES.bucket.stream}"))
+        return int(names["total"])
+
+    async with (
+        Sandbox.start(nodes=["a"]) as sandbox,
+        KubernetesClient.connect(sandbox.kubeconfig(tmp_path / "kubeconfig"), worker="inventory") as client,
+    ):
+        asked: list[str] = []
+        worker = AnnotationWriter(
+            bus, client, CollectorRegistry(), lambda: active, asked.append, prefix=PREFIX, interval=0.05
+        )
+        worker.nodes.begin()
+        worker.nodes.read((await client.list(annotated_nodes(()))).items)
+        worker.nodes.end("1")
+        async with running(worker):
+            await asyncio.sleep(0.2)  # some turns of its loop
+            assert (await followers(), asked) == (0, [])
+            active = True
+            await eventually(lambda: "a" in asked)
+            assert await followers() == 1
+            active = False
+
+            async def has_stopped() -> bool:
+                return await followers() == 0
+
+            await eventually(has_stopped)

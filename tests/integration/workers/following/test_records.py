@@ -9,6 +9,7 @@ import pytest
 
 from bus.buckets import NODES, Bucket
 from bus.connection import Bus, RawEntry
+from bus.errors import ConflictError
 from bus.kinds import NODE_FACTS
 from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
@@ -60,3 +61,59 @@ async def test_a_read_that_is_answered_late_replaces_no_later_revision(
     monkeypatch.setattr(Bus, "get", answered_late)
     assert (await answered(lambda: records.read("node-1"))).record == FACTS
     assert records.get("node-1") is later
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "then_another_writer"])
+async def test_an_own_write_that_comes_back_before_its_answer_is_no_change(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, *, others: bool
+) -> None:
+    """Else each write would be computed twice: mostly the watch is faster than the answer."""
+    changed: list[str] = []
+    records, put_on = Records(bus, NODE_FACTS, on_entry=changed.append), Bus.put
+    other = NodeFacts(uid="other", labels={})
+
+    async def answered_late(self: Bus, bucket: Bucket, key: str, value: bytes, **more: Any) -> int:
+        revision = await put_on(self, bucket, key, value, **more)
+        await eventually(lambda: records.get("node-1").revision == revision)
+        if others:
+            after = await put_on(self, bucket, key, encode(other), revision=revision, read_at=time.monotonic())
+            await eventually(lambda: records.get("node-1").revision == after)
+        return revision
+
+    following = asyncio.create_task(records.run())
+    try:
+        await eventually(lambda: records.caught_up)
+        with monkeypatch.context() as late:
+            late.setattr(Bus, "put", answered_late)
+            write = Write(record=FACTS, revision=0, read_at=time.monotonic())
+            assert await records.write({"node-1": write}) == {}
+        assert changed == (["node-1"] if others else [])
+        assert records.get("node-1").record == (other if others else FACTS)
+        await put(bus, NODES, node_facts_key("node-1"), encode(NodeFacts(uid="later", labels={})))
+        await eventually(lambda: len(changed) == 1 + others)
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+
+
+async def test_a_change_that_comes_during_a_failed_write_is_reported(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[str] = []
+    records, put_on = Records(bus, NODE_FACTS, on_entry=changed.append), Bus.put
+
+    async def another_is_faster(self: Bus, bucket: Bucket, key: str, value: bytes, **more: Any) -> int:
+        revision = await put_on(self, bucket, key, encode(FACTS), revision=0, read_at=time.monotonic())
+        await eventually(lambda: records.get("node-1").revision == revision)
+        return await put_on(self, bucket, key, value, **more)
+
+    following = asyncio.create_task(records.run())
+    try:
+        await eventually(lambda: records.caught_up)
+        monkeypatch.setattr(Bus, "put", another_is_faster)
+        write = Write(record=NodeFacts(uid="ours", labels={}), revision=0, read_at=time.monotonic())
+        assert isinstance((await records.write({"node-1": write}))["node-1"], ConflictError)
+        assert changed == ["node-1"]
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following

@@ -6,7 +6,17 @@ import pytest
 import yaml
 
 from tas.diagnosis.finding import Missing, Severity
-from tas.diagnosis.rights import ACCOUNTS, FILES, ORIGINAL, SELF, Reviewed, Right, check_rights, rights_of
+from tas.diagnosis.rights import (
+    ACCOUNTS,
+    CUSTOM_METRICS,
+    FILES,
+    ORIGINAL,
+    SELF,
+    Reviewed,
+    Right,
+    check_rights,
+    rights_of,
+)
 from tests.unit.tas.diagnosis.found import bad, one
 
 RBAC = Path(__file__).parents[4] / "deploy" / "rbac"
@@ -19,14 +29,16 @@ def reviewed(account: str, *lacking: Right) -> Reviewed:
 @pytest.mark.parametrize("account", ACCOUNTS)
 def test_the_rights_are_those_of_deploy_rbac(account: str) -> None:
     documents = yaml.safe_load_all((RBAC / FILES[account]).read_text())
-    (role,) = (each for each in documents if each["kind"] == "ClusterRole")
-    assert role["metadata"]["name"] == account
+    roles = [each for each in documents if each["kind"] in ("ClusterRole", "Role")]
+    assert {role["metadata"]["name"] for role in roles} == {account}
     written = {
-        Right(verb, resource, group)
+        Right(verb, resource, group, role["metadata"].get("namespace", ""))
+        for role in roles
         for rule in role["rules"]
         for verb in rule["verbs"]
         for resource in rule["resources"]
         for group in rule["apiGroups"]
+        if group != CUSTOM_METRICS
     }
     assert set(rights_of(account)) == written
 
@@ -45,11 +57,17 @@ def test_all_rights_are_no_finding() -> None:
 
 
 def test_a_missing_right_is_named_with_the_file_that_gives_it() -> None:
-    lacking = reviewed("tas-marks", Right("patch", "nodes/status"), Right("get", "taspolicies", "telemetry.intel.com"))
+    lacking = reviewed("tas-marks", Right("patch", "nodes/status"), Right("list", "taspolicies", "telemetry.intel.com"))
     found = one(check_rights([lacking]), "rights.accounts")
     assert found.severity is Severity.ERROR
-    assert found.what == "tas-marks may not: get taspolicies.telemetry.intel.com, patch nodes/status"
+    assert found.what == "tas-marks may not: list taspolicies.telemetry.intel.com, patch nodes/status"
     assert found.run == "tas files --to tas-files && kubectl apply -f tas-files/rbac/marks.yaml"
+
+
+def test_a_right_in_one_namespace_is_named_with_it() -> None:
+    (right,) = (right for right in rights_of("tas-labels") if right.namespace)
+    found = one(check_rights([reviewed("tas-labels", right)]), "rights.accounts")
+    assert found.what == "tas-labels may not: create events in namespace default"
 
 
 def test_the_user_of_the_kubeconfig_and_the_original_account_get_several_roles() -> None:
