@@ -1,0 +1,140 @@
+{{- /* What is true of each process, whatever the values say. `account`: the file in files/rbac; `port`: of the scheduler. */}}
+{{- define "tas.processes" -}}
+all: {account: all, kubeconfig: true, port: 9001, tls: true, budget: true}
+extender: {port: 9001, tls: true, budget: true}
+materialize: {}
+evaluate: {}
+watch: {account: watch}
+labels: {account: labels}
+events: {}
+windows: {}
+resources: {account: resources}
+collect: {account: collect}
+marks: {account: marks}
+notify: {account: notify, kubeconfig: true}
+inventory: {account: inventory}
+gpu: {account: gpu, port: 9020, tls: true, budget: true}
+evictions: {account: evictions}
+agents: {port: 9030, tls: true, budget: true}
+keeper: {}
+{{- end }}
+
+{{- /* The processes that run, as a list in YAML. */}}
+{{- define "tas.enabled" -}}
+{{- $root := . }}
+{{- range $name, $_ := include "tas.processes" . | fromYaml }}
+{{- $extra := has $name (list "notify" "inventory" "gpu" "evictions" "agents") }}
+{{- $enabled := (get $root.Values.processes $name).enabled }}
+{{- if eq $name "all" }}
+{{- $enabled = eq $root.Values.mode "all" }}
+{{- else if eq $name "keeper" }}
+{{- $enabled = and $root.Values.bus.credentials (eq $root.Values.mode "separate") }}
+{{- else if and (eq $root.Values.mode "all") (not (and $extra (ne $name "notify"))) }}
+{{- $enabled = false }}
+{{- end }}
+{{- if $enabled }}
+- {{ $name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The name of a Deployment: the one behind tas-service has that of the original. */}}
+{{- define "tas.deployment" -}}
+{{- if has . (list "all" "extender") }}telemetry-aware-scheduling{{ else }}tas-{{ . }}{{ end }}
+{{- end }}
+
+{{- define "tas.labels" -}}
+app.kubernetes.io/name: tas-on-nats
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "tas.bus" -}}
+{{- $scheme := ternary "tls" "nats" (ne .Values.bus.tls.secret "") }}
+{{- .Values.bus.url | default (printf "%s://tas-nats.%s.svc:4222" $scheme .Release.Namespace) }}
+{{- end }}
+
+{{- define "tas.replicas" -}}
+{{- if .Values.bus.url }}{{ .Values.bus.copies }}{{ else }}{{ .Values.bus.servers.replicas }}{{ end }}
+{{- end }}
+
+{{- /* The security settings of each container. */}}
+{{- define "tas.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "tas.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- /* A file with roles of deploy/rbac, for the namespace of the release. `metrics` replaces those of custom metrics. */}}
+{{- define "tas.rbac" -}}
+{{- $namespace := .root.Release.Namespace }}
+{{- $metrics := .root.Values.collect.metrics }}
+{{- range splitList "\n---\n" (.root.Files.Get (printf "files/rbac/%s.yaml" .file)) }}
+{{- $object := fromYaml . }}
+{{- if eq (dig "metadata" "namespace" "" $object) "telemetry-aware-scheduling" }}
+{{- $_ := set $object.metadata "namespace" $namespace }}
+{{- end }}
+{{- range $object.subjects }}
+{{- $_ := set . "namespace" $namespace }}
+{{- end }}
+{{- if $metrics }}
+{{- range $object.rules }}
+{{- if has "custom.metrics.k8s.io" .apiGroups }}
+{{- $resources := list }}
+{{- range $metrics }}{{ $resources = append $resources (printf "nodes/%s" .) }}{{ end }}
+{{- $_ := set . "resources" $resources }}
+{{- end }}
+{{- end }}
+{{- end }}
+---
+{{ toYaml $object }}
+{{- end }}
+{{- end }}
+
+{{- /* Three quarters of the volume of a NATS server, in MiB. */}}
+{{- define "tas.storeMebibytes" -}}
+{{- $storage := .Values.bus.servers.storage }}
+{{- mul (regexFind "^[0-9]+" $storage) (ternary 1024 1 (hasSuffix "Ti" $storage)) 768 }}
+{{- end }}
+
+{{- /* Fails for values that no schema can refuse: those that contradict others, or that nothing would use. */}}
+{{- define "tas.check" -}}
+{{- $values := .Values }}
+{{- $processes := $values.processes }}
+{{- $collects := or (eq $values.mode "all") $processes.collect.enabled }}
+{{- $notifies := or (eq $values.mode "all") $processes.notify.enabled }}
+{{- if and $values.admission.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "admission.enabled = true: needs Kubernetes 1.30, and this is %s" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and (not $values.bus.url) (lt (int (include "tas.storeMebibytes" .)) 5376) }}
+{{- fail (printf "bus.servers.storage = %s: must be at least 7Gi: the streams may have 5.25 GiB" $values.bus.servers.storage) }}
+{{- end }}
+{{- if and $values.autoscaling.enabled (eq $values.mode "all") }}
+{{- fail "autoscaling.enabled = true: needs mode = separate, since materialize has no Deployment in mode all" }}
+{{- end }}
+{{- if and $values.agents.config (not $processes.agents.enabled) }}
+{{- fail "agents.config: needs processes.agents.enabled" }}
+{{- end }}
+{{- if and $values.notify.sinks (not $notifies) }}
+{{- fail "notify.sinks: needs processes.notify.enabled" }}
+{{- end }}
+{{- if and (or $values.collect.config $values.collect.remoteWritePort) (not $collects) }}
+{{- fail "collect.config and collect.remoteWritePort: need processes.collect.enabled" }}
+{{- end }}
+{{- range list "collect" "notify" }}
+{{- $file := ternary "config" "sinks" (eq . "collect") }}
+{{- if and (get $values .).secret (not (get (get $values .) $file)) }}
+{{- fail (printf "%s.secret: needs %s.%s, which names its files" . . $file) }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,148 @@
+"""What the chart renders, as `deploy/manifests` has it: flags that exist, few rights, and every process."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bus.buckets import ALL
+from bus.rights.roles import ROLES
+from cli.run import WORKERS, run
+from cli.settings import every_setting, variable
+from tests.installed import ROOT
+
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "chart"
+FILES = sorted((DEPLOY / "manifests").glob("*.yaml"))
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+NOT_IN_A_CLUSTER = {"policies", "machine"}
+"""The workers that a cluster does not need, or that run on each node."""
+
+
+def documents(file: Path, *kinds: str) -> list[dict[str, Any]]:
+    found = [each for each in yaml.safe_load_all(file.read_text()) if each is not None]
+    return [each for each in found if not kinds or each["kind"] in kinds]
+
+
+def pods(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name and the spec of each pod."""
+    for each in documents(file, "Deployment", "StatefulSet"):
+        yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+ALL_PODS = [pytest.param(spec, id=f"{file.stem}-{name}") for file in FILES for name, spec in pods(file)]
+PROCESSES = [
+    pytest.param(spec, id=f"{file.stem}-{name}") for file in FILES for name, spec in pods(file) if name != "tas-nats"
+]
+
+
+def test_there_are_manifests_and_the_chart_knows_every_process() -> None:
+    assert [file.name for file in FILES] == ["tas-small.yaml", "tas.yaml"]
+    assert VALUES["processes"].keys() == {"all", "watch", *WORKERS} - NOT_IN_A_CLUSTER
+    assert VALUES["processes"].keys() <= ROLES.keys()
+
+
+@pytest.mark.parametrize("spec", PROCESSES)
+def test_each_process_has_flags_and_variables_that_exist(spec: dict[str, Any]) -> None:
+    (container,) = spec["containers"]
+    program, name, *flags = container["args"]
+    assert program == "run"
+    command = run.commands[name]
+    with command.make_context(name, list(flags)) as context:
+        given = {key for key, value in context.params.items() if value}
+    assert len(given) >= len(flags)
+    variables = {variable(setting): described for setting, described in every_setting()}
+    for each in container["env"]:
+        assert f"run {name}" in variables[each["name"]].commands, each
+
+
+@pytest.mark.parametrize("spec", ALL_PODS)
+def test_each_pod_may_do_little(spec: dict[str, Any]) -> None:
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert container["resources"]["limits"].keys() == {"memory"}
+    assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+    ports = {each["name"] for each in container["ports"]}
+    assert {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} <= ports
+    mounted = {each["name"] for each in container["volumeMounts"]}
+    assert mounted == {each["name"] for each in spec["volumes"]} | ({"data"} if container["name"] == "nats" else set())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_an_account_has_the_rights_of_its_file_and_all_others_have_no_token(file: Path) -> None:
+    accounts = {each["metadata"]["name"] for each in documents(file, "ServiceAccount")}
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    expected = [each for name in accounts for each in documents(DEPLOY / "rbac" / f"{name[4:]}.yaml", *kinds)]
+    found = documents(file, *kinds)
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+    used = {}
+    for name, spec in pods(file):
+        account = spec.get("serviceAccountName", "")
+        assert spec["automountServiceAccountToken"] is bool(account)
+        used[name] = account
+    assert set(used.values()) - {""} == accounts
+    for name in ("tas-materialize", "tas-evaluate", "tas-events", "tas-windows", "tas-keeper", "tas-nats"):
+        assert used.get(name, "") == ""
+
+
+def test_a_scheduler_of_the_original_finds_its_names() -> None:
+    for file in FILES:
+        (service,) = (each for each in documents(file, "Service") if each["metadata"]["name"] == "tas-service")
+        assert [each["port"] for each in service["spec"]["ports"]] == [9001]
+        found = {each["metadata"]["name"]: each for each in documents(file, "Deployment")}
+        deployment = found["telemetry-aware-scheduling"]
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert labels["app"] == "tas"
+        assert service["spec"]["selector"].items() <= labels.items()
+    volumes = found["telemetry-aware-scheduling"]["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "tls", "secret": {"secretName": "extender-secret", "defaultMode": 0o440}} in volumes
+
+
+def test_every_pod_has_a_network_policy_and_every_replicated_one_a_budget() -> None:
+    for file in FILES:
+        policies = documents(file, "NetworkPolicy")
+        budgets = [each["spec"]["selector"]["matchLabels"] for each in documents(file, "PodDisruptionBudget")]
+        for each in documents(file, "Deployment", "StatefulSet"):
+            labels = each["spec"]["selector"]["matchLabels"]
+            assert [one for one in policies if one["spec"]["podSelector"]["matchLabels"] == labels], labels
+            assert (labels in budgets) is (each["spec"]["replicas"] > 1)
+
+
+def test_the_limits_of_all_streams_fit_a_nats_server_and_its_volume() -> None:
+    """Otherwise the server refuses to create some of them."""
+    needed = sum(each.max_bytes for each in ALL)
+    for file in FILES:
+        (config,) = (
+            each["data"]["nats.conf"] for each in documents(file, "ConfigMap") if each["metadata"]["name"] == "tas-nats"
+        )
+        (server,) = documents(file, "StatefulSet")
+        (claim,) = server["spec"]["volumeClaimTemplates"]
+        volume = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) << 30
+        found = re.search(r"max_file_store: (\d+)MiB$", config, re.MULTILINE)
+        assert found is not None, config
+        assert needed <= int(found[1]) << 20 <= volume * 3 // 4
+
+
+def test_the_schema_knows_every_value() -> None:
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+
+    def check(values: dict[str, Any], schema_of: dict[str, Any], path: str) -> None:
+        for key, value in values.items():
+            assert key in schema_of["properties"], f"{path}.{key}"
+            described = schema_of["properties"][key]
+            if "$ref" in described:
+                described = schema["definitions"][described["$ref"].rpartition("/")[2]]
+            if isinstance(value, dict) and "properties" in described:
+                check(value, described, f"{path}.{key}")
+
+    check(VALUES, schema, "")

@@ -1,0 +1,279 @@
+"""The chart: what Helm makes of it, whether a real API server accepts that, and whether it runs."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from manifests import CHART, FILES, FOLDER, NAMESPACE, manifest, rendered
+
+from tests.certificates import Authority
+
+from .api import Object
+from .cluster import Cluster
+from .conftest import find_binaries
+from .nats import BINARY
+from .processes import Process, free_ports, running, until
+from .product import TAS, environment, is_ready
+
+OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+"""The Go module with the CRDs of PodMonitor and PrometheusRule."""
+
+VALUES = {"defaults": (), "small": ("examples/small.yaml",), "everything": ("examples/everything.yaml",)}
+NODES = ("chart-1", "chart-2")
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    found = find_binaries()
+    assert found is not None, "tests with the real control plane are skipped without binaries"
+    return found["helm"]
+
+
+def documents(text: str, *kinds: str) -> list[Object]:
+    found = [each for each in yaml.safe_load_all(text) if each is not None]
+    return [each for each in found if not kinds or each["kind"] in kinds]
+
+
+@pytest.fixture(scope="module")
+def monitoring(cluster: Cluster) -> Iterator[None]:
+    """The CRDs of the operator of Prometheus."""
+    if shutil.which("go") is None:
+        pytest.skip("no Go, which downloads the CRDs of the operator of Prometheus")
+    command = ["go", "mod", "download", "-json", OPERATOR]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd="/")
+    if done.returncode != 0:
+        pytest.skip(f"Go cannot download {OPERATOR}: {done.stdout}{done.stderr}")
+    folder = Path(json.loads(done.stdout)["Dir"]) / "example" / "prometheus-operator-crd"
+    files = [folder / f"monitoring.coreos.com_{name}.yaml" for name in ("podmonitors", "prometheusrules")]
+    for file in files:
+        cluster.kubectl("apply", "--server-side", "-f", str(file))
+    for name in ("podmonitors", "prometheusrules"):
+        until(partial(is_served, cluster, f"/apis/monitoring.coreos.com/v1/{name}"), f"{name} are served")
+    yield
+    for file in files:
+        cluster.kubectl("delete", "-f", str(file))
+
+
+def is_served(cluster: Cluster, path: str) -> bool:
+    return cluster.kubectl("get", "--raw", path, "--ignore-not-found") != "" if _known(cluster, path) else False
+
+
+def _known(cluster: Cluster, path: str) -> bool:
+    try:
+        cluster.kubectl("get", "--raw", path)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_helm_finds_nothing_to_say(helm: Path, name: str) -> None:
+    values = [argument for file in VALUES[name] for argument in ("--values", str(CHART / file))]
+    done = subprocess.run(
+        [helm, "lint", "--strict", "--kube-version", "1.36.3", CHART, *values],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_manifests_are_what_the_chart_renders(helm: Path) -> None:
+    """If not: `python release/manifests.py HELM`."""
+    assert {file.name for file in FOLDER.iterdir()} == FILES.keys()
+    for name in FILES:
+        assert (FOLDER / name).read_text() == manifest(helm, name), name
+
+
+def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> None:
+    for values, words in {
+        "bus: {servers: {replicas: 2}}": "/bus/servers/replicas",
+        "mode: some": "/mode",
+        "processes: {extender: {replicas: many}}": "/processes/extender/replicas",
+        "processes: {extendr: {replicas: 1}}": "extendr",
+        "colect: {}": "colect",
+        "bus: {url: 'http://nats'}": "/bus/url",
+        "bus: {servers: {storage: 900Mi}}": "/bus/servers/storage",
+        "bus: {servers: {storage: 6Gi}}": "bus.servers.storage = 6Gi: must be at least 7Gi",
+        "{mode: all, autoscaling: {enabled: true}}": "autoscaling.enabled = true: needs mode = separate",
+        "agents: {config: 'agents: {}'}": "agents.config: needs processes.agents.enabled",
+        "notify: {sinks: 'sinks: {}'}": "notify.sinks: needs processes.notify.enabled",
+        "{processes: {collect: {enabled: false}}, collect: {remoteWritePort: 9012}}": "need processes.collect.enabled",
+        "collect: {secret: some}": "collect.secret: needs collect.config",
+    }.items():
+        file = tmp_path / "values.yaml"
+        file.write_text(values)
+        with pytest.raises(ValueError, match=re.escape(words)):
+            rendered(helm, str(file))
+
+
+def test_admission_needs_a_cluster_that_has_it(helm: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"admission\.enabled = true: needs Kubernetes 1\.30"):
+        rendered(helm, kubernetes="1.29.9")
+    assert rendered(helm, kubernetes="1.30.0")
+    file = tmp_path / "values.yaml"
+    file.write_text("admission: {enabled: false}")
+    assert rendered(helm, str(file), kubernetes="1.25.0")
+
+
+@pytest.mark.usefixtures("crd", "monitoring")
+@pytest.mark.parametrize("name", VALUES)
+def test_a_real_api_server_accepts_every_object(
+    cluster: Cluster, product_namespace: str, helm: Path, name: str
+) -> None:
+    text = rendered(helm, *VALUES[name], crds=False)
+    answer = cluster.kubectl("apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", "-", stdin=text)
+    lines = answer.splitlines()
+    assert len(lines) == len(documents(text)) > 15
+    assert all("(server dry run)" in line for line in lines)
+    assert product_namespace == NAMESPACE
+
+
+def test_all_is_in_the_namespace_of_the_release(helm: Path) -> None:
+    for each in documents(rendered(helm, "examples/everything.yaml", namespace="other", crds=False)):
+        if "namespace" in each["metadata"]:
+            assert each["metadata"]["namespace"] in ("other", "default")
+        assert NAMESPACE not in json.dumps(each).replace(f"{NAMESPACE}-service-account", "").replace(
+            f'"name": "{NAMESPACE}"', ""
+        ), each["metadata"]["name"]
+
+
+class Installed:
+    """What the chart renders with its defaults, and where its files are on this machine."""
+
+    def __init__(self, cluster: Cluster, text: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.servers = free_ports(3)
+        self.url = ",".join(f"tls://127.0.0.1:{port}" for port in self.servers)
+        self.deployments = documents(text, "Deployment")
+        (self.bus,) = (
+            each["data"]["nats.conf"] for each in documents(text, "ConfigMap") if each["metadata"]["name"] == "tas-nats"
+        )
+
+    def tas(self, *arguments: str | Path) -> str:
+        done = subprocess.run(
+            [*TAS, *map(str, arguments)], env=environment(self.folder), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @contextmanager
+    def nats(self) -> Iterator[None]:
+        """Three servers with the configuration of the chart, on loopback."""
+        routes = free_ports(3)
+        with ExitStack() as stack:
+            for number, (port, route) in enumerate(zip(self.servers, routes, strict=True)):
+                config = self.bus
+                for before, after in {
+                    '"0.0.0.0:4222"': f'"127.0.0.1:{port}"',
+                    '"0.0.0.0:8222"': f'"127.0.0.1:{free_ports(1)[0]}"',
+                    '"0.0.0.0:6222"': f'"127.0.0.1:{route}"',
+                    '"/data"': f'"{self.folder}/data-{number}"',
+                    '"auth/auth.conf"': '"operator/auth.conf"',
+                    "/etc/nats-tls/": f"{self.folder}/bus-tls/",
+                }.items():
+                    assert config.count(before) == (6 if "tls" in before else 1), before
+                    config = config.replace(before, after)
+                for other, address in enumerate(routes):
+                    name = f"tas-nats-{other}.tas-nats-servers.{NAMESPACE}.svc:6222"
+                    assert config.count(name) == 1
+                    config = config.replace(name, f"127.0.0.1:{address}")
+                assert "sync_interval: always" in config
+                file = self.folder / f"nats-{number}.conf"
+                file.write_text(config)
+                stack.enter_context(
+                    running(
+                        f"tas-nats-{number}",
+                        [BINARY, "--config", file],
+                        folder=self.folder,
+                        env={**os.environ, "POD_NAME": f"tas-nats-{number}"},
+                    )
+                )
+            yield
+
+    def start(self, stack: ExitStack, deployment: Object) -> tuple[Process, int, str]:
+        """The process of a pod: with its arguments and variables, and with the files of this machine."""
+        spec = deployment["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        name = container["args"][1]
+        health, listen = free_ports(2)
+        places = {
+            "/etc/tas/tls/": f"{self.folder}/certs/",
+            "/etc/tas/bus-tls/": f"{self.folder}/bus-tls/",
+            "/etc/tas/bus/user.creds": f"{self.folder}/operator/users/tas-{name}.creds",
+            "0.0.0.0:9002": f"127.0.0.1:{health}",
+            "0.0.0.0:9001": f"127.0.0.1:{listen}",
+        }
+        variables = {each["name"]: each["value"] for each in container["env"]} | {"TAS_BUS": self.url}
+
+        def placed(text: str) -> str:
+            for before, after in places.items():
+                text = text.replace(before, after)
+            return text
+
+        env = environment(self.folder) | {key: placed(value) for key, value in variables.items()}
+        if account := spec.get("serviceAccountName"):
+            env["TAS_KUBECONFIG"] = str(self.cluster.account(NAMESPACE, account))
+        process = stack.enter_context(
+            running(f"pod-{name}", [*TAS, *map(placed, container["args"])], folder=self.folder, env=env)
+        )
+        return process, health, name
+
+
+@pytest.mark.usefixtures("crd")
+def test_the_defaults_run_on_a_closed_bus_of_three_servers(
+    cluster: Cluster, product_namespace: str, helm: Path, namespace: str, tmp_path: Path
+) -> None:
+    """Each process with its own account, its own user of the bus, and the flags of its pod. All with TLS."""
+    pair, folder = (authority := Authority("of the bus")).server("tas-nats", is_client=True), tmp_path / "bus-tls"
+    folder.mkdir()
+    for name, content in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
+        (folder / name).write_bytes(content)
+    values = tmp_path / "values.yaml"
+    values.write_text("bus: {tls: {secret: tas-bus-tls}}")
+    text = rendered(helm, str(values), crds=False)
+    installed = Installed(cluster, text, tmp_path)
+    cluster.create_nodes(*NODES)
+    rights = documents(text, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    cluster.apply("\n---\n".join(map(json.dumps, rights)))
+    (tmp_path / "operator").mkdir(mode=0o700)
+    installed.tas("bus", "init", tmp_path / "operator")
+    installed.tas("certs", "init", tmp_path / "certs")
+    with installed.nats(), ExitStack() as stack:
+        started = [installed.start(stack, each) for each in installed.deployments]
+        assert {name for _, _, name in started} >= {"keeper", "extender", "watch", "collect", "labels", "resources"}
+        for process, health, name in started:
+            until(partial(is_ready, process, health), f"{name} is ready")
+        rule = {"metricname": "chart_metric", "operator": "Equals", "target": 1}
+        body = {
+            "apiVersion": "telemetry.intel.com/v1alpha1",
+            "kind": "TASPolicy",
+            "metadata": {"name": "chart-policy"},
+            "spec": {"strategies": {"deschedule": {"rules": [rule]}}},
+        }
+        cluster.api.create(f"/apis/telemetry.intel.com/v1alpha1/namespaces/{namespace}/taspolicies", body)
+        shown = {"credentials": "operator/users/tas-operator.creds", "cacert": "bus-tls/ca.crt"}
+        shown |= {"cert": "bus-tls/tls.crt", "key": "bus-tls/tls.key"}
+        flags = [argument for name, file in shown.items() for argument in (f"--bus-{name}", str(tmp_path / file))]
+        person = ("--bus", installed.url, *flags)
+        installed.tas("publish", NODES[0], "chart_metric=1", *person)
+        until(lambda: cluster.labels_of_nodes()[NODES[0]].get("chart-policy") == "violating", "the node has its label")
+        until(lambda: offered(cluster), "nodes offer telemetry/scheduling")
+        checked = installed.tas("get", "nodes", "--json", *person)
+        assert {each["node"] for each in json.loads(checked)} >= set(NODES)
+    cluster.delete_nodes(*NODES)
+    cluster.remove_resource()
+    assert product_namespace == NAMESPACE
+
+
+def offered(cluster: Cluster) -> bool:
+    nodes: Mapping[str, Any] = cluster.api.get(f"/api/v1/nodes/{NODES[1]}")
+    return "telemetry/scheduling" in nodes["status"]["allocatable"]
