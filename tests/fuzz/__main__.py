@@ -63,9 +63,9 @@ class Search:
         chance.shuffle(some)
         for size in (self.decoder.largest // 16, self.decoder.largest):
             for name, shape in some:
-                small, large = shape(size // 4), shape(size)
+                large = shape(size)
                 self.largest = max(self.largest, len(large))
-                if not grows_linearly(self.decoder, small, large):
+                if not grows_linearly(self.decoder, shape, size):
                     self._found(f"{name} of {len(large)} bytes: its time grows more than linearly", large)
                 self._try(name, large)
                 yield

@@ -2,16 +2,23 @@
 
 import gc
 import tracemalloc
-from statistics import median
+from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from tests.fuzz.decoders import Decoder, clock
+from tests.fuzz.hostile import Shape
 
-GROWTH = 8.0
-"""4 times the bytes take a linear decoder 4 times as long, and a quadratic one 16 times."""
+GROWTH = 2.0**1.5
+"""Twice the bytes take a linear decoder 2 times as long, and a quadratic one 4 times: this is halfway."""
 
-NOTICEABLE = 0.01
-"""Seconds: what takes less is not compared, since the time of so short a call varies too much."""
+NOTICEABLE = 0.05
+"""Seconds: what takes less is not compared. A linear decoder of JSON takes a tenth of this for a quarter of a MiB. On a
+busy machine it takes several times as long, most of it for new pages of memory, at each doubling.
+"""
+
+ROUNDS = 20
+"""How often each size is measured again if the time seems to grow too much."""
 
 
 class Cost(NamedTuple):
@@ -38,11 +45,6 @@ def cost(decoder: Decoder, data: bytes) -> Cost:
     return Cost(seconds, error)
 
 
-def seconds(decoder: Decoder, data: bytes, *, times: int = 5) -> float:
-    """The median of the processor time of some calls."""
-    return median(cost(decoder, data).seconds for _ in range(times))
-
-
 def memory(decoder: Decoder, data: bytes) -> tuple[int, int]:
     """The bytes at the peak of a call, and the bytes that it keeps, beside those of `data`."""
     gc.collect()
@@ -59,9 +61,18 @@ def memory(decoder: Decoder, data: bytes) -> tuple[int, int]:
         tracemalloc.stop()
 
 
-def grows_linearly(decoder: Decoder, small: bytes, large: bytes) -> bool:
-    """Whether the time for `large`, 4 times as long as `small`, is at most `GROWTH` times the time for `small`."""
-    first = cost(decoder, large).seconds
-    if first < NOTICEABLE or first < GROWTH * cost(decoder, small).seconds:
+def grows_linearly(decoder: Decoder, shape: Shape, size: int) -> bool:
+    """Whether the time grows by less than `GROWTH` at one of the two doublings from a quarter of `size` bytes to all.
+
+    The time of a linear decoder has a step where the bytes exceed a cache or the free memory of the process: this is
+    at one doubling. The time of a quadratic decoder grows too much at both.
+    """
+    inputs = [shape(size // 4), shape(size // 2), shape(size)]
+    first = cost(decoder, inputs[-1]).seconds
+    if first < NOTICEABLE or first < GROWTH**2 * cost(decoder, inputs[0]).seconds:
         return True
-    return any(seconds(decoder, large) < GROWTH * seconds(decoder, small) for _ in range(3))
+    # On a busy machine a measurement may be several times too long, and none is too short: so the shortest ones count.
+    shortest = [inf] * len(inputs)
+    for _ in range(ROUNDS):
+        shortest = [min(least, cost(decoder, each).seconds) for least, each in zip(shortest, inputs, strict=True)]
+    return any(longer < GROWTH * shorter for shorter, longer in pairwise(shortest))

@@ -16,10 +16,12 @@ from typing import Any, cast
 
 import msgspec
 
+from bus.records.agents import decode_learned
 from bus.records.breakers import decode_breaker, decode_pause
 from bus.records.devices import decode_hold, decode_inventory
 from bus.records.leases import decode_lease
 from bus.records.nodes import decode_node_facts, decode_node_samples
+from bus.records.outcomes import decode_outcome
 from bus.records.pods import decode_pod
 from bus.records.policies import decode_policy
 from bus.records.refusals import decode_refused_labels, decode_refused_marks
@@ -28,6 +30,7 @@ from bus.records.sources import decode_source_state
 from bus.records.synced import decode_synced
 from bus.records.verdicts import decode_verdict
 from bus.subjects import (
+    parse_agent_key,
     parse_breaker_key,
     parse_hold_key,
     parse_node_key,
@@ -279,11 +282,14 @@ DECODERS: tuple[Decoder, ...] = (
         largest=MAX_SAMPLES_BYTES,
         seeds=_golden("bus/sample.json"),
     ),
+    _record("learned", decode_learned),
     _record("lease", decode_lease),
     _record("node-facts", decode_node_facts),
     _record("node-hold", decode_hold),
     _record("node-inventory", decode_inventory),
     _record("breaker", decode_breaker),
+    _record("outcome-placed", decode_outcome),
+    _record("outcome-run", decode_outcome),
     _record("pause", decode_pause),
     _record("node-metrics", decode_node_samples),
     _record("pod", decode_pod),
@@ -312,6 +318,7 @@ DECODERS: tuple[Decoder, ...] = (
     _text("key-node", parse_node_key, "a_b.metrics", allowed=(InvalidInputError,)),
     _text("key-verdict", parse_verdict_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-hold", parse_hold_key, "a_b", allowed=(InvalidInputError,)),
+    _text("key-agent", parse_agent_key, "rl-priority", allowed=(InvalidInputError,)),
     _text("key-breaker", parse_breaker_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-refusals", parse_refusals_key, "a_b", allowed=(InvalidInputError,)),
     _text("key-refused-marks", parse_refused_marks_key, "a_b.marks", allowed=(InvalidInputError,)),
