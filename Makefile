@@ -34,12 +34,13 @@ removal: $(VENV)/.ready ## only the histories of the law of removal: TAS_REMOVAL
 fuzz: $(VENV)/.ready    ## hostile bytes for every decoder, 6 minutes: TAS_FUZZ_SECONDS=60 make fuzz, for each decoder
 	$(BIN)/python -m tests.fuzz
 
-check: $(VENV)/.ready   ## format, lint, types, import contracts, generated docs
+check: $(VENV)/.ready   ## format, lint, types, import contracts, generated docs, known weaknesses of packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m cli docs --check
+	$(BIN)/python release/audit.py
 
 format: $(VENV)/.ready  ## format the code, and apply the fixes of the linter
 	$(BIN)/ruff format .

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bus.buckets import (
+    AGENTS,
     BREAKERS,
     HOLDS,
     LEASES,
@@ -15,9 +16,11 @@ from bus.buckets import (
     SOURCES,
     SYNCED,
     VERDICTS,
+    WINDOWS,
     Bucket,
 )
 from bus.record_kind import RecordKind
+from bus.records.agents import LearnedState, decode_learned, encode_learned, learned_json
 from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
@@ -35,14 +38,17 @@ from bus.records.refusals import (
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict, verdict_json
+from bus.records.windows import decode_series
 from bus.subjects import (
     NodeKind,
+    WindowKey,
     breaker_key,
     hold_key,
     node_allocation_key,
     node_facts_key,
     node_inventory_key,
     node_metrics_key,
+    parse_agent_key,
     parse_breaker_key,
     parse_hold_key,
     parse_node_key,
@@ -51,11 +57,13 @@ from bus.subjects import (
     parse_refusals_key,
     parse_refused_marks_key,
     parse_verdict_key,
+    parse_window_key,
     pod_key,
     policy_key,
     refusals_key,
     refused_marks_key,
     verdict_key,
+    window_key,
 )
 from tas.allocation.node import NodeAllocation
 from tas.enforcing.pod import PodKey
@@ -65,6 +73,7 @@ from tas.sources.state import SourceState
 from tas.verdict.brake import Breaker, Pause
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import NodeVerdict
+from tas.windows.series import StoredSeries
 
 K = TypeVar("K")
 
@@ -157,6 +166,15 @@ NODE_VERDICTS: RecordKind[str, NodeVerdict] = RecordKind(
 )
 """By node."""
 
+WINDOW_SERIES: RecordKind[WindowKey, StoredSeries] = RecordKind(
+    bucket=WINDOWS,
+    key=window_key,
+    parse_key=parse_window_key,
+    encode=encode,
+    decode=decode_series,
+)
+"""By node and series."""
+
 SOURCE_STATES: RecordKind[str, SourceState] = RecordKind(
     bucket=SOURCES,
     key=str,
@@ -203,6 +221,16 @@ PAUSE_RECORDS: RecordKind[str, Pause] = RecordKind(
     keys=PAUSED,
 )
 """`_paused`, its only key."""
+
+LEARNED_STATES: RecordKind[str, LearnedState] = RecordKind(
+    bucket=AGENTS,
+    key=str,
+    parse_key=parse_agent_key,
+    encode=encode_learned,
+    decode=lambda _, data: decode_learned(data),
+    json=learned_json,
+)
+"""By name of the agent."""
 
 LEASE_RECORDS: RecordKind[str, LeaseRecord] = RecordKind(
     bucket=LEASES, key=str, parse_key=str, encode=encode, decode=lambda _, data: decode_lease(data)

@@ -1,6 +1,6 @@
 """Scrapes on SAMPLES: publishers and readers of samples see no bytes and no subjects."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bus.buckets import SAMPLES
@@ -29,10 +29,13 @@ async def publish_scrapes(bus: Bus, scrapes: Sequence[tuple[str, Scrape]]) -> No
     await bus.publish_all(SAMPLES, [_message(node, scrape) for node, scrape in scrapes])
 
 
-def received(message: SamplesMessage) -> ReceivedScrape:
-    """The scrape of a message. Raises InvalidInputError if the subject names no node and source."""
+def received(message: SamplesMessage, only: Container[str] | None = None) -> ReceivedScrape:
+    """The scrape of a message, with `only` just of these metrics.
+
+    Raises InvalidInputError if the subject names no node and source.
+    """
     return ReceivedScrape(
-        *decode_samples(message.subject, message.data, arrived=message.arrived, sequence=message.sequence)
+        *decode_samples(message.subject, message.data, arrived=message.arrived, sequence=message.sequence, only=only)
     )
 
 

@@ -43,6 +43,7 @@ COMMANDS = {
     "reset": _Command("brake", "Reset the tripped breaker of a policy, or with --all of all policies together."),
     "configure": _Command("configure.configure", "Configure the kube-scheduler of this node to ask the extenders."),
     "certs": _Command("certs.certs", "Create, renew and check the certificates of the extender and of the scheduler."),
+    "bus": _Command("rights.bus", "The address of the bus, and who may do what on it."),
     "policy": _Command("policy", "Check manifests of TASPolicy."),
     "crd": _Command("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "files": _Command("files", "List the files for a deployment, or write them to a folder."),

@@ -35,11 +35,13 @@ WORKERS = {
     "resources": "Add the resource `telemetry/scheduling` to each node.",
     "notify": "Take events to where people look: Kubernetes Events, Alertmanager, CloudEvents over HTTP, a chat.",
     "collect": "Poll sources, and publish samples. Only metrics that policies use are polled.",
+    "windows": "Compute statistics over time, such as `cpu:p95:5m`, from samples, for policies and agents.",
     "extender": "Answer kube-scheduler's filter, prioritize and preempt.",
     "inventory": "Store the GPU cards of nodes on the bus, and who has them.",
     "evictions": "Label the pods that are to leave a GPU card, so that a descheduler evicts them.",
     "gpu": "Give GPU cards to pods: answer kube-scheduler's filter, prioritize and bind.",
     "agents": "Answer kube-scheduler's filter and prioritize by agents, which use load, requests and history.",
+    "keeper": "Create the streams and buckets of a closed bus, on which no other process may create one.",
     "machine": "Publish the telemetry of this machine as samples of a node.",
 }
 """The commands that run the worker of their name, each with its help."""
@@ -64,9 +66,9 @@ def run_all(settings: Settings) -> int:
 
     The bus is embedded unless --bus is given.
 
-    With --policies: materialize, policies, evaluate, extender and events. With --kubeconfig: materialize, watch,
-    evaluate, extender, labels, marks, events and collect; with --node-resource also resources. With --source also
-    collect, with --sinks also notify.
+    With --policies: materialize, windows, policies, evaluate, extender and events. With --kubeconfig: materialize,
+    windows, watch, evaluate, extender, labels, marks, events and collect; with --node-resource also resources. With
+    --source also collect, with --sinks also notify, with --bus-credentials also keeper.
     """
     from cli.wiring import all_workers, run_workers
 

@@ -13,11 +13,14 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
+from bus.buckets import ALL
 from bus.connection import Bus
 from bus.errors import MisconfiguredError, UnavailableError
+from bus.rights.access import Access
+from bus.rights.roles import streams_of
 from bus.server import EmbeddedServer
 from cli.agents import agents_file, hooks_of
-from cli.discovery import SHARED_MEMORY, announced, bus_url, temporary_directory
+from cli.discovery import SHARED_MEMORY, announced, bus_access, bus_url, temporary_directory
 from cli.loop import run_to_end
 from cli.settings import (
     EMBEDDED_PORT,
@@ -40,15 +43,17 @@ from workers.enforcing.labels import Labels
 from workers.enforcing.marks import Marks
 from workers.enforcing.resources import Resources
 from workers.ingest.annotations import Annotations
-from workers.ingest.collect import Collect
+from workers.ingest.collect import Collect, SourceMetrics
 from workers.ingest.machine import Machine
 from workers.ingest.materialize import Materialize
+from workers.ingest.windows import Windows
 from workers.kubernetes.client import KubernetesClient, RequestMetrics
 from workers.kubernetes.errors import ConfigurationError
 from workers.kubernetes.resources import GPU_NODES, annotated_nodes
 from workers.process.certificates import Certificates, TlsMetrics
 from workers.process.embedded import EmbeddedBus
 from workers.process.errors import StartError, WorkerError
+from workers.process.keeper import Keeper
 from workers.process.limits import Limits
 from workers.process.logs import configure_logging
 from workers.process.runtime import Supervisor, Worker, invalid_entries, new_registry, stop_signals
@@ -60,12 +65,15 @@ from workers.serving.agents import AgentsWorker
 from workers.serving.extender import ExtenderWorker
 from workers.serving.extensions import installed
 from workers.serving.gpu import GpuExtender
-from workers.watching.inventory import Inventory, Part
+from workers.watching.inventory import Inventory, MakePart
 from workers.watching.policies import PolicyDirectory
 from workers.watching.status import PolicyStatus
 from workers.watching.watch import WatchWorker
 
 log = structlog.get_logger("tas")
+
+TOKEN = "token"  # noqa: S105 - the name of a file
+"""The file in the store of the embedded server with the token that it demands."""
 
 
 def _policies(bus: Bus, settings: Settings, registry: CollectorRegistry) -> Worker:
@@ -143,9 +151,11 @@ def _inventory(bus: Bus, client: KubernetesClient, settings: Settings, registry:
     prefix = settings.annotation_prefix
     names = WRITTEN if settings.write_annotations else settings.annotation_names
     keys = {prefix + name: name for name in names}
-    more: list[Callable[[Callable[[], bool]], Part]] = []
+    more: list[MakePart] = []
     if settings.annotations:
-        more.append(partial(Annotations, bus, registry, keys=keys, lifetime=settings.annotation_lifetime))
+        more.append(
+            lambda is_active, _: Annotations(bus, registry, is_active, keys=keys, lifetime=settings.annotation_lifetime)
+        )
     if settings.write_annotations:
         more.append(partial(AnnotationWriter, bus, client, registry, prefix=prefix))
     return Inventory(
@@ -156,6 +166,7 @@ def _inventory(bus: Bus, client: KubernetesClient, settings: Settings, registry:
         card_metrics=settings.card_metrics,
         cards=settings.cards,
         allocations=settings.allocations,
+        outcomes=settings.outcomes,
         nodes=annotated_nodes(keys) if more else GPU_NODES,
         more=more,
     )
@@ -170,6 +181,7 @@ BUILD: dict[str, Callable[[Bus, Settings, CollectorRegistry], Worker]] = {
     "events": lambda bus, settings, registry: EventPublisher(
         bus, registry=registry, source=source_of(settings.cluster_name or "")
     ),
+    "keeper": lambda bus, _, __: Keeper(bus),
     "machine": lambda bus, settings, registry: Machine(
         bus, node=settings.node, period=settings.period, registry=registry
     ),
@@ -208,14 +220,30 @@ BUILD_WITH_KUBERNETES: dict[str, Callable[[Bus, KubernetesClient, Settings, Coll
 
 
 def all_workers(settings: Settings) -> tuple[str, ...]:
-    """The workers of `tas run all`, besides the embedded server."""
+    """The workers of `tas run all`, besides the embedded server.
+
+    With credentials each connection creates only the streams of its own worker, and the keeper those of nobody here.
+    """
+    keeper = ("keeper",) if settings.bus_credentials is not None else ()
     collect = ("collect",) if sources_of(settings) else ()
     notify = ("notify",) if settings.sinks is not None else ()
     if settings.kubeconfig is None:
-        return ("materialize", "policies", "evaluate", "extender", "events", *collect, *notify)
+        return ("materialize", "windows", "policies", "evaluate", "extender", "events", *collect, *notify, *keeper)
     resources = ("resources",) if settings.node_resource else ()
     enforcing = ("labels", "marks", *resources)
-    return ("materialize", "watch", "evaluate", "status", "extender", *enforcing, "events", *collect, *notify)
+    return (
+        "materialize",
+        "windows",
+        "watch",
+        "evaluate",
+        "status",
+        "extender",
+        *enforcing,
+        "events",
+        *collect,
+        *notify,
+        *keeper,
+    )
 
 
 def kubeconfig_problem(kubeconfig: Path | str, error: ConfigurationError) -> str:
@@ -241,6 +269,7 @@ class Process:
         self._stack = stack
         self._workers: list[Worker] = []
         self._buses: list[Bus] = []
+        self._token: Path | None = None  # of the embedded server
         self._invalid = invalid_entries(self.registry)
         self._requests = RequestMetrics(self.registry)
         self._connected = Gauge(
@@ -249,27 +278,48 @@ class Process:
             ["connection"],
             registry=self.registry,
         )
+        self._unavailable = Gauge(
+            "tas_bus_unavailable",
+            "1 while a connection to the bus is open, and a stream gives no answer, else 0.",
+            ["connection"],
+            registry=self.registry,
+        )
 
     @cached_property
     def _tls(self) -> TlsMetrics:
         return TlsMetrics(self.registry)
 
+    @cached_property
+    def _sources(self) -> SourceMetrics:
+        return SourceMetrics(self.registry)
+
     async def start_bus(self, *, announce: bool = True) -> str:
         """Starts the embedded server and returns its address; with `announce`, other commands of this user find it."""
-        server = await self._stack.enter_async_context(embedded_bus(self.settings, announce=announce))
+        server, token = await self._stack.enter_async_context(embedded_bus(self.settings, announce=announce))
+        self._token = token
         self.add(EmbeddedBus(server))
         return server.url
 
     async def connect(self, url: str, name: str) -> Bus:
         """A new connection to the bus, closed at the end."""
+        access = Access(token=self._token) if self._token is not None else bus_access(self.settings, url)
         try:
             bus = await self._stack.enter_async_context(
-                Bus.connect(url, name=f"tas-{name}", replicas=self.settings.replicas, on_invalid=self._invalid)
+                Bus.connect(
+                    url,
+                    name=f"tas-{name}",
+                    replicas=self.settings.replicas,
+                    on_invalid=self._invalid,
+                    access=access,
+                    # On a closed bus a worker may not even look at the streams of others.
+                    streams=ALL if access.credentials is None else streams_of(name),
+                )
             )
         except MisconfiguredError as error:
             raise StartError(str(error)) from error
         self._buses.append(bus)
         self._connected.labels(bus.name).set_function(lambda: float(bus.connected))
+        self._unavailable.labels(bus.name).set_function(lambda: float(bus.connected and bus.unavailable))
         return bus
 
     async def connect_kubernetes(self, name: str) -> KubernetesClient:
@@ -291,6 +341,8 @@ class Process:
             bus = await self.connect(url, name)
             if name == "collect":
                 self.add(await self._collect(bus))
+            elif name == "windows":
+                self.add(self._windows(bus))
             elif name == "notify":
                 self.add(await self._notify(bus))
             elif name == "agents":
@@ -315,7 +367,16 @@ class Process:
             await sources.build(),
             period=self.settings.period,
             default_stale_after=self.settings.stale_after,
+            metrics=self._sources,
+            always=self.settings.metrics or (),
+        )
+
+    def _windows(self, bus: Bus) -> Worker:
+        return Windows(
+            bus,
+            default_stale_after=self.settings.stale_after,
             registry=self.registry,
+            metrics=self._sources,
             always=self.settings.metrics or (),
         )
 
@@ -381,8 +442,11 @@ def run_workers(settings: Settings, names: Sequence[str], *, starts_bus: bool = 
 
 
 @asynccontextmanager
-async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIterator[EmbeddedServer]:
-    """The embedded server; with `announce`, other commands of this user find it. Raises StartError, WorkerError."""
+async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIterator[tuple[EmbeddedServer, Path]]:
+    """The embedded server and the file with its token; with `announce`, other commands of this user find it.
+
+    Raises StartError, WorkerError.
+    """
     async with AsyncExitStack() as stack:
         store = settings.store
         if store is None:
@@ -391,6 +455,7 @@ async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIte
                 log.warning("bus_in_shared_memory", free=shutil.disk_usage(parent).free)
             created = tempfile.TemporaryDirectory(prefix="tas-bus-", ignore_cleanup_errors=True, dir=parent)
             store = Path(stack.enter_context(created))
+        token = store / TOKEN
         try:
             server = await stack.enter_async_context(_server(store, settings.embedded_port))
         except MisconfiguredError as error:
@@ -398,9 +463,9 @@ async def embedded_bus(settings: Settings, *, announce: bool = True) -> AsyncIte
         except UnavailableError as error:
             raise WorkerError(f"bus: {error}") from error
         if announce:
-            stack.enter_context(announced(server.url, server.pid))
-        log.info("bus_started", bus=server.url, pid=server.pid, store=str(store))
-        yield server
+            stack.enter_context(announced(server.url, server.pid, token))
+        log.info("bus_started", bus=server.url, pid=server.pid, store=str(store), token=str(token))
+        yield server, token
 
 
 @asynccontextmanager
@@ -410,13 +475,14 @@ async def _server(store: Path, port: int | None) -> AsyncIterator[EmbeddedServer
         raise StartError(
             f"bus: cannot listen on 127.0.0.1:{port}: the port is in use (--embedded-port, TAS_EMBEDDED_PORT)"
         )
+    start = partial(EmbeddedServer.start, store, token=store / TOKEN)
     async with AsyncExitStack() as stack:
         server = None
         if port is None and _is_free(EMBEDDED_PORT):
             with suppress(UnavailableError):  # another process has just taken the port
-                server = await stack.enter_async_context(EmbeddedServer.start(store, port=EMBEDDED_PORT))
+                server = await stack.enter_async_context(start(port=EMBEDDED_PORT))
         if server is None:
-            server = await stack.enter_async_context(EmbeddedServer.start(store, port=port or 0))
+            server = await stack.enter_async_context(start(port=port or 0))
         yield server
 
 

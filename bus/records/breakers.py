@@ -1,9 +1,10 @@
 """The breakers and the pause, in BREAKERS."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from bus.records.codec import Time, encode, reader, seconds_of, time_of
-from tas.errors import line_of
+from tas.errors import InvalidInputError, line_of
 from tas.verdict.brake import Breaker, Pause, Trip
 
 
@@ -14,9 +15,9 @@ class _Trip(msgspec.Struct, kw_only=True):
     selected: int
 
 
-class _Breaker(msgspec.Struct, kw_only=True, omit_defaults=True):
-    nodes: dict[str, int] = {}
-    trip: _Trip | None = None
+class _Breaker(msgspec.Struct, kw_only=True):
+    nodes: dict[str, int] | UnsetType = UNSET
+    trip: _Trip | UnsetType | None = UNSET
 
 
 class _Pause(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -33,19 +34,25 @@ def encode_breaker(breaker: Breaker) -> bytes:
     """The value of `<policy>` or `_all` in BREAKERS."""
     trip = breaker.trip
     stored = (
-        None
+        UNSET
         if trip is None
         else _Trip(since=time_of(trip.since), limit=trip.limit, wanted=trip.wanted, selected=trip.selected)
     )
-    return encode(_Breaker(nodes=dict(breaker.nodes), trip=stored))
+    return encode(_Breaker(nodes=dict(breaker.nodes) or UNSET, trip=stored))
 
 
 def decode_breaker(data: bytes) -> Breaker:
-    """The inverse of `encode_breaker`. Raises InvalidInputError."""
+    """The inverse of `encode_breaker`. Raises InvalidInputError.
+
+    JSON with other fields only is no breaker that has not tripped: a server writes its answers to any subject that a
+    sender names as reply subject.
+    """
     stored = _read_breaker(data)
-    trip = stored.trip
+    if stored.nodes is UNSET and stored.trip is UNSET and data.strip() != b"{}":
+        raise InvalidInputError("breaker", "body", data.decode(errors="replace"), "must have nodes or trip, or be {}")
+    trip = stored.trip or None
     return Breaker(
-        nodes=stored.nodes,
+        nodes=stored.nodes or {},
         trip=None
         if trip is None
         else Trip(since=seconds_of(trip.since), limit=trip.limit, wanted=trip.wanted, selected=trip.selected),

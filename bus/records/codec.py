@@ -1,5 +1,6 @@
 """Helpers of all encoders and decoders."""
 
+import zlib
 from collections.abc import Callable, Mapping
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from functools import partial
@@ -33,6 +34,29 @@ def decoded(subject: str, decoder: msgspec.json.Decoder[T], data: bytes) -> T:
 def reader(subject: str, of: type[T]) -> Callable[[bytes], T]:
     """A decoder of JSON of a type, which raises InvalidInputError with `subject`."""
     return partial(decoded, subject, msgspec.json.Decoder(of))
+
+
+MAX_JSON_BYTES = 16 << 20
+"""The most bytes of JSON that are read of a compressed value, many times those of the largest one."""
+
+
+def compressed(data: bytes) -> bytes:
+    """JSON in zlib's format (RFC 1950), so it does not begin with a brace."""
+    return zlib.compress(data, 1)
+
+
+def json_within(subject: str, data: bytes) -> bytes:
+    """The JSON of a value, compressed or not, at most `MAX_JSON_BYTES` if it is. Raises InvalidInputError."""
+    if data[:1] == b"{":
+        return data
+    inflate = zlib.decompressobj()
+    try:
+        found = inflate.decompress(data, MAX_JSON_BYTES)
+    except zlib.error as error:
+        raise InvalidInputError(subject, "body", repr(data[:32]), f"neither JSON nor zlib: {error}") from error
+    if not inflate.eof:
+        raise InvalidInputError(subject, "body", repr(data[:32]), f"not complete within {MAX_JSON_BYTES} bytes")
+    return found
 
 
 def time_of(seconds: float) -> datetime:

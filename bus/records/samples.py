@@ -1,7 +1,7 @@
 """A message on SAMPLES: one scrape of one node, written by programs in any language."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -64,16 +64,16 @@ class SamplesMessage(Protocol):
 
 
 def decode_samples(
-    subject: str, data: bytes, *, arrived: float, sequence: int
+    subject: str, data: bytes, *, arrived: float, sequence: int, only: Container[str] | None = None
 ) -> tuple[str, Scrape | None, tuple[InvalidInputError, ...]]:
     """The node, the scrape with its valid metrics (None if there are none), and all refusals.
 
     The subject names node and source; a body with another node or source is refused completely. A `measured` slightly
-    later than `arrived` is kept; `Scrape.time` corrects it.
+    later than `arrived` is kept; `Scrape.time` corrects it. With `only`, other metrics are neither decoded nor refused.
     Raises InvalidInputError if the subject is invalid.
     """
     node, source = parse_samples_subject(subject)
-    return node, *_scrape(_head(node, source, data, arrived=arrived, sequence=sequence), ())
+    return node, *_scrape(_head(node, source, data, arrived=arrived, sequence=sequence), (), only)
 
 
 def decode_newest(
@@ -127,8 +127,10 @@ def _head(node: str, source: str, data: bytes, *, arrived: float, sequence: int)
     return _Head(node, source, measured, arrived, sequence, body)
 
 
-def _scrape(head: _Head, replaced: Collection[str]) -> tuple[Scrape | None, tuple[InvalidInputError, ...]]:
-    """The scrape without the metrics in `replaced`, and the refusals."""
+def _scrape(
+    head: _Head, replaced: Collection[str], only: Container[str] | None = None
+) -> tuple[Scrape | None, tuple[InvalidInputError, ...]]:
+    """The scrape without the metrics in `replaced`, or with those in `only`, and the refusals."""
     sample = f"sample {head.node}/{head.source}"
     if isinstance(head.body, InvalidInputError):
         return None, (head.body,)
@@ -141,7 +143,7 @@ def _scrape(head: _Head, replaced: Collection[str]) -> tuple[Scrape | None, tupl
     metrics: dict[str, Quantity] = {}
     refused: list[InvalidInputError] = []
     for metric, value in written.items():
-        if metric in replaced:
+        if metric in replaced or (only is not None and metric not in only):
             continue
         try:
             metrics[metric] = _metric_value(sample, metric, value)

@@ -1,13 +1,11 @@
 """A node's verdict in VERDICTS."""
 
-import zlib
 from functools import lru_cache
 from operator import attrgetter
 
 import msgspec
 
-from bus.records.codec import encode, reader
-from tas.errors import InvalidInputError
+from bus.records.codec import compressed, encode, json_within, reader
 from tas.policy.policy import PolicyKey
 from tas.verdict.verdict import (
     VERDICT_STRATEGIES,
@@ -49,9 +47,6 @@ COMPRESSED_FROM = 4096
 """From so many bytes on, a verdict is compressed: one of 50 policies has 30 to 40 KB of JSON and 3 to 7 KB compressed,
 and every replica of every reader receives each revision."""
 
-MAX_BYTES = 16 << 20
-"""The most bytes of JSON that are read, many times those of the largest verdict."""
-
 _STRATEGIES = tuple((kind, attrgetter(kind.value)) for kind in VERDICT_STRATEGIES)
 """Each kind with the function that gets its strategy: to make a kind from a name takes as long as to read a label."""
 
@@ -64,8 +59,7 @@ def encode_verdict(verdict: NodeVerdict) -> bytes:
     """The value of `<node>` in VERDICTS, policies by name.
 
     Times are numbers: a verdict of 50 policies has 200, and of its readers `evaluate` and `labels` read each revision.
-    A value of more than `COMPRESSED_FROM` bytes is compressed in zlib's format (RFC 1950), so it does not begin with a
-    brace.
+    A value of more than `COMPRESSED_FROM` bytes is compressed.
     """
     data = encode(
         _NodeVerdict(
@@ -86,7 +80,7 @@ def encode_verdict(verdict: NodeVerdict) -> bytes:
             ],
         )
     )
-    return data if len(data) < COMPRESSED_FROM else zlib.compress(data, 1)
+    return data if len(data) < COMPRESSED_FROM else compressed(data)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -119,14 +113,5 @@ def decode_verdict(data: bytes) -> NodeVerdict:
 
 
 def verdict_json(data: bytes) -> bytes:
-    """The JSON of a value, at most `MAX_BYTES` if it is compressed. Raises InvalidInputError."""
-    if data[:1] == b"{":
-        return data
-    inflate = zlib.decompressobj()
-    try:
-        found = inflate.decompress(data, MAX_BYTES)
-    except zlib.error as error:
-        raise InvalidInputError(SUBJECT, "body", repr(data[:32]), f"neither JSON nor zlib: {error}") from error
-    if not inflate.eof:
-        raise InvalidInputError(SUBJECT, "body", repr(data[:32]), f"not complete within {MAX_BYTES} bytes")
-    return found
+    """The JSON of a value. Raises InvalidInputError."""
+    return json_within(SUBJECT, data)

@@ -289,7 +289,13 @@ async def _reviewed(client: KubernetesClient, namespace: str, account: str) -> R
 
 async def _is_allowed(client: KubernetesClient, namespace: str, account: str, right: Right) -> bool:
     resource, _, subresource = right.resource.partition("/")
-    attributes = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource}
+    attributes = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": right.namespace,
+    }
     spec: dict[str, object] = {"resourceAttributes": attributes}
     if account == SELF:
         return (await client.create(OWN_REVIEWS, {"spec": spec})).status.allowed

@@ -139,12 +139,15 @@ def print_answers(answered: Sequence[Answer], now: float) -> None:
         echo("the extender's last answers contain none for this pod")
         return
     echo("last answers:")
-    table = new_table("AGE", "VERB", "STATUS", "OUTCOME", "CANDIDATES", "PASSED", "UNKNOWN", "REASONS OR BEST SCORES")
+    table = new_table(
+        "AGE", "PATH", "VERB", "STATUS", "OUTCOME", "CANDIDATES", "PASSED", "UNKNOWN", "REASONS OR BEST SCORES"
+    )
     for answer in answered[:SHOWN]:
         reasons = [f"{count} × {reason}" for reason, count in answer.reasons.items()]
         best = [f"{name}={score}" for name, score in answer.best]
         table.add_row(
             age_text(now - answer.time),
+            answer.path or "-",
             answer.verb,
             str(answer.status),
             "-" if answer.outcome is None else answer.outcome.value,
@@ -159,14 +162,22 @@ def print_answers(answered: Sequence[Answer], now: float) -> None:
 
 def _print_values(answered: Sequence[Answer], now: float) -> None:
     """Prints the values for which nodes were rejected, and what the scores of agents were made of, as they were."""
-    table = new_table("AGE", "NODE", "RULE", "VALUE THEN", "AGE THEN", "SOURCE")
+    table = new_table(
+        "AGE", "PATH", "VERB", "NODE", "SCORE", "RULE, METRIC OR TERM", "VALUE THEN", "AGE THEN", "SOURCE"
+    )
     rows = [(answer, each) for answer in answered for each in answer.values]
     for answer, each in rows[:SHOWN]:
         age = "-" if each.age_seconds is None else age_text(each.age_seconds)
-        table.add_row(age_text(now - answer.time), each.node, each.rule, each.value or "-", age, each.source or "-")
+        lead = (age_text(now - answer.time), answer.path or "-", answer.verb, each.node, _score(answer, each.node))
+        table.add_row(*lead, each.rule, each.value or "-", age, each.source or "-")
     if rows:
         echo("values at the time of these answers:")
         print_table(table)
+
+
+def _score(answer: Answer, node: str) -> str:
+    """The score that the answer has for a node, as far as it is known."""
+    return next((str(score) for name, score in answer.best if name == node), "-")
 
 
 def _add_rules(table: Table, lead: str, explanation: PolicyExplanation) -> None:

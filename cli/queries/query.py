@@ -18,7 +18,8 @@ from bus.errors import (
     UnavailableError,
 )
 from bus.record_kind import RecordKind
-from cli.discovery import bus_url
+from bus.rights.access import Access
+from cli.discovery import bus_access, bus_url
 from cli.loop import run_to_end
 from cli.output import echo
 from cli.settings import Settings, flag, variable
@@ -59,7 +60,8 @@ async def _asked(
     without_bus: Callable[[str], Awaitable[int | None]] | None,
 ) -> int:
     try:
-        async with _connected(bus_url(settings)) as (bus, url):
+        address = bus_url(settings)
+        async with _connected(address, bus_access(settings, address)) as (bus, url):
             try:
                 return await question(bus, url)
             except UnavailableError as error:
@@ -70,13 +72,17 @@ async def _asked(
         code = None if without_bus is None else await without_bus(str(error))
         if code is not None:
             return code
-        raise click.ClickException(
-            f"{error}. Start one (tas run all), or give its address with {flag('bus')} or {variable('bus')}"
-        ) from None
+        what = "Start one (tas run all), or give its address with"
+        raise click.ClickException(f"{error}. {what} {flag('bus')} or {variable('bus')}{error.credentials}") from None
 
 
 class _NoBusError(Exception):
-    """No server answers in time."""
+    """No server answers in time, or it refuses this user: `credentials` says then how to give others."""
+
+    @property
+    def credentials(self) -> str:
+        refused = "Authorization Violation" in str(self)
+        return f", and its credentials with {flag('bus_credentials')} or {flag('bus_token')}" if refused else ""
 
 
 async def _what_is_missing(bus: Bus) -> str:
@@ -92,10 +98,10 @@ async def _what_is_missing(bus: Bus) -> str:
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[tuple[Bus, str]]:
+async def _connected(url: str, access: Access) -> AsyncIterator[tuple[Bus, str]]:
     """An open connection. It creates no streams or buckets, since these would have this client's settings."""
     try:
-        async with Bus.connect(url, name="tas-cli", streams=(), on_invalid=_left_out) as bus:
+        async with Bus.connect(url, name="tas-cli", streams=(), on_invalid=_left_out, access=access) as bus:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await bus.wait_connected()

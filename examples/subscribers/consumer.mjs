@@ -15,7 +15,8 @@ const subject = channel.address.replace(/\{\w+\}/g, "*");
 const messages = Object.values(channel.messages).map(resolved);
 const required = new Map(messages.map(({ name, payload }) => [name, resolved(payload).required ?? []]));
 
-const connection = await connect({ servers, inboxPrefix: "_INBOX_node-consumer" });
+const { host, username: token } = new URL(servers); // this client reads no token in an address
+const connection = await connect({ servers: host, ...(token && { token }), inboxPrefix: "_INBOX_node-consumer" });
 const manager = await jetstreamManager(connection);
 const stream = await manager.streams.find(subject);
 // The server remembers by this name how far the program has come.

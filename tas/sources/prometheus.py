@@ -22,7 +22,7 @@ from tas.sources.series import (
     valid_node,
 )
 from tas.values.quantity import QuantityError, parse_quantity
-from tas.windows.name import Kind, Window, window_of
+from tas.values.window import Kind, Window, window_of
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 """A number as Prometheus writes it, without the suffixes of Kubernetes quantities."""

@@ -60,6 +60,7 @@ MODULES = (
     Module(name="kube-scheduler-1.27", packages={"kube-scheduler-1.27": "k8s.io/kubernetes/cmd/kube-scheduler"}),
     # The last minor version that reads v1beta1, and a Policy.
     Module(name="kube-scheduler-1.22", packages={"kube-scheduler-1.22": "k8s.io/kubernetes/cmd/kube-scheduler"}),
+    Module(name="helm", packages={"helm": "helm.sh/helm/v3/cmd/helm"}),
     Module(name="kwok", packages={"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
     # Without the service discovery of two dozen clouds: the tests name the targets.
     Module(

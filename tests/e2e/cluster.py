@@ -85,6 +85,10 @@ class Cluster:
         """A kubeconfig of another user, with the rights that RBAC grants."""
         return self._plane.kubeconfig(user, *groups)
 
+    def account(self, namespace: str, name: str) -> Path:
+        """A kubeconfig with a token of a ServiceAccount."""
+        return self._plane.account(namespace, name)
+
     def scheduler(self, *extenders: Mapping[str, object], **configuration: object) -> AbstractContextManager[Process]:
         """Runs a kube-scheduler with these extenders; it is ready within the context."""
         return self._plane.scheduler(extenders, configuration)

@@ -43,6 +43,9 @@ class Call:
     verb: str
     uri: str
     status: int
+    resource: str
+    """With its subresource and its group, as `nodes/status` or `events.events.k8s.io`; empty for other paths."""
+    namespace: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,15 @@ class AuditLog:
                 verb=entry["verb"],
                 uri=entry["requestURI"],
                 status=entry.get("responseStatus", {}).get("code", 0),
+                resource=_resource(target := entry.get("objectRef", {})),
+                namespace=target.get("namespace", ""),
             )
         return [call for call in calls.values() if user is None or call.user == user]
+
+
+def _resource(target: Mapping[str, str]) -> str:
+    with_subresource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
+    return ".".join(filter(None, (with_subresource, target.get("apiGroup"))))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,17 +101,27 @@ class ControlPlane:
     def kubeconfig(self, user: str, *groups: str) -> Path:
         """A kubeconfig of this user, who is in these groups and has the rights that RBAC grants."""
         pair = self.authority.client(user, groups=groups)
-        path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
-        cluster = {"server": self.url, "certificate-authority-data": _base64(self.authority.certificate)}
         credentials = {
             "client-certificate-data": _base64(pair.certificate),
             "client-key-data": _base64(pair.key),
         }
+        return self._kubeconfig(user, credentials)
+
+    def account(self, namespace: str, name: str) -> Path:
+        """A kubeconfig with a token of a ServiceAccount, as the API server gives it to the account's pods."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        token = self.api.create(path, request)["status"]["token"]
+        return self._kubeconfig(f"token-{namespace}-{name}", {"token": token})
+
+    def _kubeconfig(self, user: str, credentials: Mapping[str, str]) -> Path:
+        path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+        cluster = {"server": self.url, "certificate-authority-data": _base64(self.authority.certificate)}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "e2e", "cluster": cluster}],
-            "users": [{"name": user, "user": credentials}],
+            "users": [{"name": user, "user": dict(credentials)}],
             "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": user}}],
             "current-context": "e2e",
         }

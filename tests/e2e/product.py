@@ -171,7 +171,7 @@ def product(
     with running(name, command, folder=cluster.folder, env=env, death_signal=signal.SIGTERM) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), "tas is ready")
-        address = bus or f"nats://127.0.0.1:{bus_port}"
+        address = bus or f"nats://{(folder / 'store' / 'token').read_text().strip()}@127.0.0.1:{bus_port}"
         yield Product(process, folder=folder, port=port, health_port=health_port, bus=address, tls=tls)
 
 

@@ -1,6 +1,7 @@
 """Agents with a real kube-scheduler: several at once beside telemetry, and the scheduler with its agents in one pod."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import yaml
 from tests.installed import ROOT, write_package
 
 from .cluster import NODES, Cluster, extender
-from .processes import free_ports, running, until
+from .processes import Process, free_ports, running, until
 from .product import TAS, Product, environment, is_ready, product
 
 EXAMPLE = ROOT / "deploy" / "examples" / "agents" / "scheduler.yaml"
@@ -61,7 +62,8 @@ FILE = "agents: {overload: , balance: {weight: 10}, first: , second: }"
 class Agents:
     """A running `tas run agents`."""
 
-    def __init__(self, url: str, health: str) -> None:
+    def __init__(self, process: Process, url: str, health: str) -> None:
+        self.process = process
         self.url = url
         self.health = health
 
@@ -77,6 +79,14 @@ class Agents:
             "nodeCacheCapable": names_only,
             "httpTimeout": "10s",
         } | verbs
+
+    def scores(self, agent: str, namespace: str, **labels: str) -> dict[str, int]:
+        """The score that an agent gives to each node, for a pod with these labels."""
+        pod = {"metadata": {"name": "asked", "namespace": namespace, "labels": labels}, "spec": {"containers": []}}
+        body = json.dumps({"Pod": pod, "NodeNames": list(NODES)}).encode()
+        request = Request(f"{self.url}/scheduler/priorities/{agent}", body, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=30) as response:
+            return {each["Host"]: each["Score"] for each in json.load(response)}
 
     def answers(self, pod: str, verb: str) -> dict[str, dict[str, Any]]:
         """The last answer of each agent for a pod."""
@@ -97,7 +107,7 @@ def agents(cluster: Cluster, tas: Product, folder: Path, text: str, **environ: s
     with running(f"agents-{len(cluster.processes)}", command, folder=cluster.folder, env=env) as process:
         cluster.processes.append(process)
         until(lambda: is_ready(process, health_port), "the agents are ready")
-        yield Agents(f"http://127.0.0.1:{port}", f"127.0.0.1:{health_port}")
+        yield Agents(process, f"http://127.0.0.1:{port}", f"127.0.0.1:{health_port}")
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +161,11 @@ def test_scores_are_added_by_weight_and_filters_are_asked_in_order(
 
 
 @contextmanager
-def inventory(cluster: Cluster, tas: Product) -> Iterator[None]:
+def inventory(cluster: Cluster, tas: Product, *flags: str) -> Iterator[None]:
     """A running `tas run inventory` as agents need it."""
     (health_port,) = free_ports(1)
     command = [*TAS, "run", "inventory", "--bus", tas.bus, "--kubeconfig", str(cluster.kubeconfig), "--cards", "off"]
-    command += ["--allocations", "on", "--annotations", "on", "--health-listen", f"127.0.0.1:{health_port}"]
+    command += ["--allocations", "on", *flags, "--health-listen", f"127.0.0.1:{health_port}"]
     name = f"inventory-{len(cluster.processes)}"
     with running(name, command, folder=cluster.folder, env=environment(cluster.folder)) as process:
         cluster.processes.append(process)
@@ -176,14 +186,10 @@ def test_annotations_that_somebody_writes_are_what_the_agents_of_the_original_sc
     annotate("node-2", "congestion-factor=10", "mean-free-cpu=4300", "std-free-cpu=100")
     annotate("node-3", "congestion-factor=5.0", "mean-free-cpu=N/A")
     text = "agents: {congestion: {options: {limit: 10}}, safe-balance: }"
-    with inventory(cluster, tas), agents(cluster, tas, tmp_path / "agents", text) as found:
+    with inventory(cluster, tas, "--annotations", "on"), agents(cluster, tas, tmp_path / "agents", text) as found:
 
         def scores(agent: str) -> dict[str, int]:
-            pod = {"metadata": {"name": "asked", "namespace": namespace}, "spec": {"containers": []}}
-            body = json.dumps({"Pod": pod, "NodeNames": list(NODES)}).encode()
-            request = Request(f"{found.url}/scheduler/priorities/{agent}", body, {"Content-Type": "application/json"})
-            with urlopen(request, timeout=30) as response:
-                return {each["Host"]: each["Score"] for each in json.load(response)}
+            return found.scores(agent, namespace)
 
         until(lambda: scores("congestion") == {"node-1": 9, "node-2": 0, "node-3": 5}, "the annotations count")
         until(lambda: scores("safe-balance")["node-2"] > 0, "the free cpu counts")
@@ -206,7 +212,51 @@ def test_annotations_that_somebody_writes_are_what_the_agents_of_the_original_sc
     cluster.delete_pods(namespace)
 
 
-def test_the_example_is_accepted_and_its_configuration_places_a_pod(
+def test_a_node_on_which_a_pod_has_failed_gets_no_other_pod_of_its_kind(
+    cluster: Cluster, namespace: str, tas: Product, tmp_path: Path
+) -> None:
+    """Also if the process was killed meanwhile, and by another replica. Pods of other kinds go there."""
+    text = "agents: {rl-priority: }"
+    tried: list[str] = []
+
+    def place_and_fail(name: str) -> None:
+        cluster.create_pod(namespace, name, labels={"app": "web"}, managed=False)
+        tried.append(cluster.placed(namespace, name))
+        until(lambda: cluster.is_running(namespace, name), f"{name} runs")
+        ended = {"terminated": {"exitCode": 1, "finishedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}}
+        containers = [
+            {"name": "main", "image": "pause", "imageID": "", "ready": False, "restartCount": 0, "state": ended}
+        ]
+        status = {"status": {"phase": "Failed", "containerStatuses": containers}}
+        cluster.kubectl(
+            "patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps(status)
+        )
+
+    def knows(found: Agents) -> bool:
+        try:
+            scores = found.scores("rl-priority", namespace, app="web")
+        except OSError:  # it starts, or answers 503 yet
+            return False
+        return scores == {node: 9 if node in tried else 10 for node in NODES}
+
+    with inventory(cluster, tas, "--outcomes", "on"), agents(cluster, tas, tmp_path / "one", text) as found:
+        for name in ("first", "second"):
+            with cluster.scheduler(found.entry("rl-priority", 100)):
+                place_and_fail(name)
+            until(lambda: knows(found), f"the failure of {name} counts")
+            found.process.restart()
+            until(lambda: knows(found), "it counts after a kill")
+        assert len(set(tried)) == 2
+        with agents(cluster, tas, tmp_path / "other", text) as other:
+            until(lambda: knows(other), "another replica knows the same")
+        assert set(found.scores("rl-priority", namespace, app="other").values()) == {10}
+        with cluster.scheduler(found.entry("rl-priority", 100)):
+            cluster.create_pod(namespace, "third", labels={"app": "web"}, managed=False)
+            assert cluster.placed(namespace, "third") not in tried
+    cluster.delete_pods(namespace)
+
+
+def test_defect_f7_the_example_is_accepted_and_its_configuration_places_a_pod(
     cluster: Cluster, namespace: str, tas: Product, tmp_path: Path
 ) -> None:
     cluster.kubectl("apply", "--dry-run=server", "-f", str(EXAMPLE))

@@ -29,6 +29,7 @@ from tests.integration.servers import Server, eventually
 from tests.integration.workers.publishing.receiver import Receiver, answering, receiving
 
 from .alerts import Scrape, Story, check
+from .nats import nats_servers
 
 MINUTE = 60.0
 DAY = 86400.0
@@ -502,6 +503,42 @@ async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
     alerts = {"TasProcessDown", "TasNoExtenderReady"}
     story = Story(name="killed", alerts=alerts, before=before, during=killed, after=after, seconds=4 * MINUTE)
     check(prometheus_binary.with_name("promtool"), [*stage.stories, story], tmp_path)
+
+
+async def test_the_alert_of_a_bus_without_a_majority_fires_for_an_idle_process(
+    tas: Tas, tmp_path: Path, prometheus_binary: Path
+) -> None:
+    """The process is connected to the server that is left, and writes nothing."""
+    strategies = "    dontschedule: {rules: [{metricname: m, operator: Equals, target: 2}]}\n"
+    folder = str(policy_folder(tmp_path, demo_policy(strategies)))
+    with nats_servers(tmp_path, 3) as servers:
+        last = ("--bus", servers.address.rpartition(",")[2], "--replicas", "3")
+        async with (
+            tas.running("run", "policies", *last, "--policies", folder, *HEALTH),
+            tas.running("run", "extender", *last, *FREE) as running,
+        ):
+            await running.ready()
+            stage = Stage(running, _nobody_asks)
+            await stage.is_at("tas_bus_unavailable", lambda unavailable: unavailable == 0)
+            await stage.is_at("tas_view_lag", lambda lag: lag == 0)
+            async with stage.story("TasBusUnavailable", "TasViewBehind", minutes=4) as during:
+                for process in servers.processes[:2]:
+                    process.kill()
+                await stage.is_at("tas_bus_unavailable", lambda unavailable: unavailable == 1)
+                await stage.is_at("tas_view_lag", lambda lag: lag == -1)
+                during.extend(await stage.scrapes())
+                assert await stage.value("tas_bus_connected") == 1
+                status, reason = await running.health("/readyz")
+                assert (status, json.loads(reason)["bus"] is not None) == (200, True)
+                for process in servers.processes[:2]:
+                    process.restart()
+                await stage.is_at("tas_bus_unavailable", lambda unavailable: unavailable == 0)
+                await stage.is_at("tas_view_lag", lambda lag: lag == 0)
+    check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)
+
+
+async def _nobody_asks() -> int:
+    return 200
 
 
 def test_every_alert_is_played() -> None:

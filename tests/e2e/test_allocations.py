@@ -1,7 +1,7 @@
 """The allocation of a node counts as kube-scheduler does: what fits exactly is placed, and one unit more is not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -74,10 +74,7 @@ def node(cluster: Cluster, namespace: str) -> Iterator[str]:
 async def inventory(cluster: Cluster, bus: Bus) -> AsyncIterator[None]:
     async with KubernetesClient.connect(cluster.kubeconfig, worker="inventory") as client:
         registry = CollectorRegistry()
-
-        def writer(is_active: Callable[[], bool]) -> AnnotationWriter:
-            return AnnotationWriter(bus, client, registry, is_active, prefix=PREFIX, interval=0.5)
-
+        writer = partial(AnnotationWriter, bus, client, registry, prefix=PREFIX, interval=0.5)
         worker = Inventory(
             bus,
             client,

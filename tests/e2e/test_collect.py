@@ -1,9 +1,12 @@
 """`collect` with a real API server, whose aggregator forwards to an adapter of the tests, and a real nats-server."""
 
+import re
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bus.connection import Bus
 from tests.e2e.adapter import AggregatedAdapter
@@ -20,7 +23,11 @@ from workers.kubernetes.client import KubernetesClient
 __all__ = ["admin", "bus", "client", "metrics_world", "server"]
 
 ACCOUNT = "system:serviceaccount:telemetry-aware-scheduling:tas-collect"
-RIGHTS = Path(__file__).parents[2] / "deploy" / "rbac" / "collect.yaml"
+ROOT = Path(__file__).parents[2]
+RIGHTS = ROOT / "deploy" / "rbac" / "collect.yaml"
+SOURCES_PAGE = ROOT / "docs" / "sources.md"
+GRANT = re.compile(r"^ *kubectl (?P<kubectl>patch clusterrole tas-collect .*MY_METRIC.*)$", re.MULTILINE)
+"""The command of the page for one more metric."""
 
 
 @pytest.fixture
@@ -43,7 +50,9 @@ class TestCollect(CollectScenarios):
         adapter.metrics.use(NODE, cpu="1", memory="1Gi")
         await metrics_world.use("load", "cpu")
         cluster.kubectl("delete", "--ignore-not-found", "-f", str(RIGHTS))
-        kubeconfig = cluster.kubeconfig_for(ACCOUNT, "system:serviceaccounts", "system:authenticated")
+        (manifest,) = (each for each in yaml.safe_load_all(RIGHTS.read_text()) if each["kind"] == "ServiceAccount")
+        cluster.apply(yaml.dump(manifest))
+        kubeconfig = cluster.account("telemetry-aware-scheduling", "tas-collect")
         async with (
             KubernetesClient.connect(kubeconfig, worker="collect") as client,
             collecting(bus, CustomMetrics("custom-metrics", client), MetricsServer("metrics-server", client)),
@@ -51,8 +60,13 @@ class TestCollect(CollectScenarios):
             await metrics_world.problem("custom-metrics", "is forbidden")
             await metrics_world.problem("metrics-server", "is forbidden")
             cluster.apply(RIGHTS)
-            await metrics_world.has(NODE, "custom-metrics", {"load": 1})
             await metrics_world.has(NODE, "metrics-server", {"cpu": 1})
+            # Each metric is a right of its own.
+            command = GRANT.search(SOURCES_PAGE.read_text())
+            assert command is not None
+            cluster.kubectl(*shlex.split(command["kubectl"].replace("MY_METRIC", "load")))
+            await metrics_world.has(NODE, "custom-metrics", {"load": 1})
+            await metrics_world.misses("custom-metrics", "cpu", 'cannot get resource "nodes/cpu"')
         group = "/apis/custom.metrics.k8s.io"
         assert {call.uri for call in cluster.audit.calls(user=ACCOUNT)} == {
             *(group, f"{group}/v1beta2/nodes/*/load", f"{group}/v1beta2/nodes/*/cpu"),

@@ -413,7 +413,7 @@ async def test_rights_and_clocks(site: Installation) -> None:
     await site.has()
     site.run("kubectl delete clusterrolebinding tas-labels")
     found = await site.has("rights.accounts")
-    assert found["rights.accounts"][0]["what"].startswith("tas-labels may not: create events, ")
+    assert found["rights.accounts"][0]["what"].startswith("tas-labels may not: get nodes, ")
     site.run(found["rights.accounts"][0]["run"])
     await site.has()
     # The kubelet of a node and a source have clocks that are ahead.

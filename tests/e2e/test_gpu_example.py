@@ -220,9 +220,8 @@ def worker(
     replica: int = 1,
     kubeconfig: Path | None = None,
 ) -> Iterator[Process]:
-    """Runs a worker with exactly the rights of its account, as this `kubeconfig` gives them, if one is given."""
-    account = f"{ACCOUNT}{name}"
-    kubeconfig = kubeconfig or cluster.kubeconfig_for(account, "system:serviceaccounts", "system:authenticated")
+    """Runs a worker with the token of its account, or with this `kubeconfig`."""
+    kubeconfig = kubeconfig or cluster.account("telemetry-aware-scheduling", f"tas-{name}")
     (health,) = free_ports(1)
     flags = ("--kubeconfig", str(kubeconfig), "--health-listen", f"127.0.0.1:{health}", *flags)
     command = [*TAS, "run", name, "--bus", server.url, *flags]

@@ -9,7 +9,7 @@ import itertools
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from tas.policy.policy import LABEL_PREFIX, PolicyKey, StrategyType
 from tas.policy.rules import State
 from tas.samples.sample import Scrape
 from tas.values.quantity import parse_quantity
-from tests.integration.replicas import Replica, replica, tas
+from tests.integration.replicas import REPOSITORY, Replica, replica, tas
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import running
 from tests.kubernetes.admin import Admin
@@ -168,6 +168,37 @@ def nodes(cluster: Cluster) -> Iterator[None]:
 async def test_each_of_two_replicas_is_killed_under_load_and_labels_status_and_placement_are_right(
     cluster: Cluster, admin: Admin, namespace: str, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
+    async def each_is_killed(replicas: Replicas, turn: Turn) -> None:
+        for number, worker in itertools.product((0, 1), replicas):
+            await turn(replicas[worker][number], replicas[worker][number].kill)
+
+    load, waits = await under_load(cluster, admin, namespace, tmp_path, each_is_killed)
+    measured(
+        f"{len(waits)} kills under load: {load.samples} samples, {len(load.pods)} pods, all placed; the first pod "
+        f"after a kill within {max(waits):.1f} s (median {sorted(waits)[len(waits) // 2]:.1f} s)"
+    )
+
+
+Replicas = Mapping[str, Sequence[Replica]]
+"""Two replicas of each worker."""
+
+Turn = Callable[[Replica, Callable[[], Any]], Awaitable[None]]
+"""Ends a replica by the given call, waits for effects of the other, and starts it again."""
+
+
+async def under_load(
+    cluster: Cluster,
+    admin: Admin,
+    namespace: str,
+    tmp_path: Path,
+    play: Callable[[Replicas, Turn], Awaitable[None]],
+    *,
+    tree: Path = REPOSITORY,
+) -> tuple[Load, list[float]]:
+    """Two replicas of every worker serve a load while `play` runs, and are right in the end.
+
+    Returns the load, and of each turn the seconds until a pod was placed.
+    """
     (port,) = free_ports(1)
     key = PolicyKey(namespace, POLICY)
     async with AsyncExitStack() as stack:
@@ -175,7 +206,10 @@ async def test_each_of_two_replicas_is_killed_under_load_and_labels_status_and_p
         await server.start()
         stack.push_async_callback(server.stop)
         replicas = {
-            worker: [stack.enter_context(replica(f"{worker}-{number}", command, folder=tmp_path)) for number in (1, 2)]
+            worker: [
+                stack.enter_context(replica(f"{worker}-{number}", command, folder=tmp_path, tree=tree))
+                for number in (1, 2)
+            ]
             for worker, command in commands(admin.kubeconfig, server.url, port).items()
         }
         for each in itertools.chain(*replicas.values()):
@@ -198,10 +232,13 @@ async def test_each_of_two_replicas_is_killed_under_load_and_labels_status_and_p
             del load.health[node]
         stack.enter_context(cluster.scheduler(extender(f"http://127.0.0.1:{port}", names_only=True, httpTimeout="2s")))
 
-        waits = []
+        waits: list[float] = []
+
+        async def turn(victim: Replica, end: Callable[[], Any]) -> None:
+            waits.append(await ended(victim, end, load, cluster))
+
         async with doing(load.samples_on(changes=True), load.pods_on()):
-            for number, worker in itertools.product((0, 1), replicas):
-                waits.append(await killed(replicas[worker][number], load, cluster))
+            await play(replicas, turn)
         turns = len(waits)
         for node in CHANGING:
             await load.report(node, CHANGING.index(node) % 3)
@@ -234,10 +271,7 @@ async def test_each_of_two_replicas_is_killed_under_load_and_labels_status_and_p
         await eventually(lambda: caught_up(admin, history), every=0.1)
         wrongs = wrong_labels(history, load.recoveries, turns)
     assert not wrongs, "\n".join(wrongs)
-    measured(
-        f"{turns} kills under load: {load.samples} samples, {len(load.pods)} pods, all placed; the first pod after a "
-        f"kill within {max(waits):.1f} s (median {sorted(waits)[turns // 2]:.1f} s)"
-    )
+    return load, waits
 
 
 def commands(kubeconfig: Path, url: str, port: int) -> Mapping[str, list[str]]:
@@ -254,11 +288,12 @@ def commands(kubeconfig: Path, url: str, port: int) -> Mapping[str, list[str]]:
     }
 
 
-async def killed(victim: Replica, load: Load, cluster: Cluster) -> float:
-    """Kills a replica, waits for effects of the other, and restarts it. Returns the seconds until a pod is placed."""
-    victim.kill()
+async def ended(victim: Replica, end: Callable[[], Any], load: Load, cluster: Cluster) -> float:
+    """Ends a replica, waits for effects of the other, and restarts it. Returns the seconds until a pod is placed."""
     began = time.monotonic()
-    pod = f"after-{victim.name}"
+    if (ending := end()) is not None:
+        await ending
+    pod = f"after-{victim.name}-{len(load.pods)}"
     await load.create_pod(pod)
     health = 2 - load.health[MARKER]
     await load.report(MARKER, health)

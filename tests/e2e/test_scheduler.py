@@ -56,7 +56,7 @@ def is_best(tas: Product, namespace: str, node: str) -> bool:
 
 def is_listening(address: str) -> bool:
     """Whether a process accepts connections at this address."""
-    host, _, port = address.removeprefix("nats://").rpartition(":")
+    host, _, port = address.rpartition("@")[2].rpartition(":")
     with socket.socket() as client:
         return client.connect_ex((host, int(port))) == 0
 

@@ -60,7 +60,8 @@ def link(name: str, site: Path) -> None:
     """Links a package of this environment into another one."""
     installed = importlib.metadata.distribution(name)
     for entry in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-        (site / entry).symlink_to(str(installed.locate_file(entry)))
+        if not (site / entry).is_symlink():  # several packages have a file LICENSE here
+            (site / entry).symlink_to(str(installed.locate_file(entry)))
 
 
 async def test_the_wheel_works_in_an_environment_without_extras(commands: Path, tmp_path: Path) -> None:

@@ -21,10 +21,15 @@ START_SECONDS = 120.0
 
 
 class Replica:
-    """A command, in one process at a time; all its processes write to one log file."""
+    """A command, in one process at a time; all its processes write to one log file.
 
-    def __init__(self, name: str, command: Sequence[str], *, folder: Path) -> None:
+    Attributes:
+        tree: Where the next process finds the code.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], *, folder: Path, tree: Path = REPOSITORY) -> None:
         self.name = name
+        self.tree = tree
         self.log = folder / f"{name}.log"
         self._command = command
         self._process: Process | None = None
@@ -55,7 +60,7 @@ class Replica:
             [sys.executable, *self._command],
             log=self.log,
             env=settings | {"XDG_RUNTIME_DIR": str(self.log.parent), "TAS_NEW_BUS_WAIT": "0s"},  # a new bus
-            cwd=REPOSITORY,
+            cwd=self.tree,
             death_signal=signal.SIGKILL,
         )
 
@@ -63,6 +68,11 @@ class Replica:
         """Ends it by SIGKILL, paused or not."""
         if self._process is not None:
             self._process.kill()
+
+    async def end(self) -> None:
+        """Ends it in an orderly way, by SIGTERM."""
+        self.send(signal.SIGTERM)
+        await eventually(lambda: self.ended, every=0.02)
 
     def pause(self) -> None:
         """Stops it by SIGSTOP: it keeps its connection and the data that arrives over it."""
@@ -140,9 +150,9 @@ def tas(*arguments: str, bus: str) -> list[str]:
 
 
 @contextmanager
-def replica(name: str, command: Sequence[str], *, folder: Path) -> Iterator[Replica]:
+def replica(name: str, command: Sequence[str], *, folder: Path, tree: Path = REPOSITORY) -> Iterator[Replica]:
     """Runs it while the body runs."""
-    replica = Replica(name, command, folder=folder)
+    replica = Replica(name, command, folder=folder, tree=tree)
     try:
         replica.start()
         yield replica

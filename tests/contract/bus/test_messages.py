@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from bus.records.agents import LearnedState, decode_learned, encode_learned
 from bus.records.allocations import decode_allocation
 from bus.records.breakers import decode_breaker, decode_pause, encode_breaker, encode_pause
 from bus.records.codec import encode
 from bus.records.devices import NodeHold, NodeInventory, decode_hold, decode_inventory
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
+from bus.records.outcomes import decode_outcome, encode_outcome
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.refusals import (
@@ -27,6 +29,8 @@ from bus.records.samples import decode_samples, encode_samples
 from bus.records.sources import decode_source_state, encode_source_state
 from bus.records.synced import Synced, decode_synced, encode_synced
 from bus.records.verdicts import decode_verdict, encode_verdict
+from bus.records.windows import decode_series
+from bus.subjects import parse_window_key
 from tas.allocation.node import NodeAllocation, Recent
 from tas.devices.assignment import Assignment, Share, SlotAssignment
 from tas.devices.hold import Held, Phase
@@ -35,6 +39,7 @@ from tas.devices.labels import LabelProblem
 from tas.devices.policy_facts import PolicyFacts
 from tas.enforcing.pod import PodKey
 from tas.errors import InvalidInputError
+from tas.outcomes.outcome import Outcome, Placed, Result
 from tas.policy.directory import FileProblem, FileProblems
 from tas.policy.policy import OnStale, Operator, Policy, PolicyKey, Problem, Rule, Strategy, StrategyType
 from tas.policy.rules import State
@@ -54,6 +59,7 @@ from tas.verdict.verdict import (
     PolicyVerdict,
     StrategyVerdict,
 )
+from tas.windows.series import StoredSeries
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bus"
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -100,6 +106,12 @@ POD = PodRecord(
     node="node-1",
     bound_since=NEW_YEAR,
     resource_version="4711",
+)
+WINDOW_KEY = parse_window_key("node-1.cpu.300.quantiles")
+WINDOW = StoredSeries(
+    times={"my-program": YEAR},
+    node_uid="0f9b7a2e-6f0e-4e43-9d0c-3f6d3f8d9a11",
+    quantiles=[(117815039, YEAR - 10, [0.5], b""), (117815040, YEAR, [0.73], b"")],
 )
 SYNCED = Synced(
     epoch="2026-01-01T00:00:00.123456789Z",
@@ -312,7 +324,34 @@ NODE_HOLD = NodeHold(
     },
 )
 
+PLACED = Placed(uid=POD.uid, node="ip-10-0-0-1.ec2.internal", at=YEAR, requests={"cpu": 250, "memory": 1073741824})
+RUN = Outcome(
+    uid=POD.uid,
+    node="ip-10-0-0-1.ec2.internal",
+    container="main",
+    restart=1,
+    result=Result.FAILED,
+    at=YEAR + 600.5,
+    labels={"app": "web"},
+    started=YEAR + 60,
+    finished=YEAR + 600,
+    previous_finished=YEAR + 50,
+)
+LEARNED = LearnedState(
+    agent="rl-priority",
+    sequence=1767225600000044,
+    since=YEAR + 0.5,
+    state={
+        "version": 1,
+        "rewards": [["web", "node-1", 0.9, YEAR + 0.5]],
+        "runs": [[POD.uid, "main", 0, "failed"]],
+    },
+)
+
 RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
+    ("learned.json", LEARNED, encode_learned, decode_learned),
+    ("outcome-placed.json", PLACED, encode_outcome, decode_outcome),
+    ("outcome-run.json", RUN, encode_outcome, decode_outcome),
     ("breaker.json", BREAKER, encode_breaker, decode_breaker),
     ("pause.json", PAUSE, encode_pause, decode_pause),
     ("node-metrics.json", SCRAPES, encode_node_samples, decode_node_samples),
@@ -327,6 +366,7 @@ RECORDS: list[tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ("source.json", SOURCE, encode_source_state, decode_source_state),
     ("synced.json", SYNCED, encode_synced, decode_synced),
     ("verdict.json", VERDICT, encode_verdict, decode_verdict),
+    ("window.json", WINDOW, encode, lambda data: decode_series(WINDOW_KEY, data)),
 ]
 
 
@@ -344,7 +384,8 @@ def decode_sample(data: bytes) -> Scrape | None:
 
 FREE = {
     *("metrics", "labels", "spec", "nodes", "node", "amounts", "nodeAmounts", "pods", "facts"),
-    *("allocatable", "capacity", "limited", "requested"),
+    *("allocatable", "capacity", "limited", "requested", "requests", "state"),
+    *("allocatable", "capacity", "limited", "requested", "times"),
 }
 """Fields with objects whose keys are names or numbers."""
 

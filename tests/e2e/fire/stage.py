@@ -50,6 +50,8 @@ async def stage(plane: ControlPlane, folder: Path, size: Size) -> AsyncIterator[
     manifests = [crd_manifest(), json.dumps(NAMESPACE), *(file.read_text() for file in sorted(RBAC.glob("*.yaml")))]
     for manifest in manifests:
         cluster.apply(manifest)
+    metrics = [{"op": "add", "path": "/rules/0/resources/-", "value": f"nodes/metric_{n}"} for n in range(size.metrics)]
+    cluster.kubectl("patch", "clusterrole", "tas-collect", "--type=json", "--patch", json.dumps(metrics))
     async with AsyncExitStack() as stack:
         server = Server(folder / "store")
         with _traced_collections():

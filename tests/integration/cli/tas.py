@@ -23,6 +23,7 @@ FREE = ("--listen", "127.0.0.1:0", *HEALTH)
 """Ports that the system chooses."""
 
 SHORT = {
+    "bus",
     "demo",
     "publish",
     "pause",

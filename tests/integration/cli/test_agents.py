@@ -1,6 +1,7 @@
 """`tas run agents` as a process, with the environment of the original framework."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,21 @@ from tests.integration.servers import Server
 
 MINE = """
     import numpy as np
-    from tas.agent import Agent, Passes, Scores
+    from tas.agent import Agent, Needs, Passes, Scores
 
     class Mine(Agent):
         def score(self, pod, nodes):
             count = len(nodes.names)
             return Scores(values=np.full(count, 0.4), known=np.ones(count, dtype=bool))
+
+    class Warm(Agent):
+        @property
+        def needs(self):
+            return Needs(metrics=["temperature"])
+
+        def score(self, pod, nodes):
+            known = np.array([name == "b" for name in nodes.names]) | ~np.isnan(nodes.metric("temperature"))
+            return Scores(values=np.full(len(known), 0.4), known=known)
 
     class Spins(Mine):
         def score(self, pod, nodes):
@@ -33,10 +43,16 @@ async def test_it_serves_built_in_agents_and_those_of_packages_at_the_port_of_th
     tas: Tas, server: Server, bus: Bus, tmp_path: Path
 ) -> None:
     await complete(bus)
-    site = write_package(tmp_path / "site", MINE, mine="own:Mine", spins="own:Spins", group="tas.agents")
-    (tmp_path / "agents.yaml").write_text("agents: {foo: , mine: , spins: {timeout: 100ms}}")
+    site = write_package(
+        tmp_path / "site", MINE, mine="own:Mine", spins="own:Spins", warm="own:Warm", group="tas.agents"
+    )
+    (tmp_path / "agents.yaml").write_text("agents: {foo: , mine: , spins: {timeout: 100ms}, warm: }")
     (port,) = free_ports(1)
-    names: dict[str, Any] = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": ["a"]}
+    names: dict[str, Any] = {
+        "Pod": {"metadata": {"name": "p", "namespace": "default"}},
+        "Nodes": None,
+        "NodeNames": ["a"],
+    }
     environment = {"HTTP_PORT": str(port), "LOG_LEVEL": "Trace", "PYTHONPATH": str(site)}
     command = ("run", "agents", "--bus", server.url, "--agents", str(tmp_path / "agents.yaml"))
     async with (
@@ -45,8 +61,8 @@ async def test_it_serves_built_in_agents_and_those_of_packages_at_the_port_of_th
     ):
         await running.ready()
 
-        async def asked(path: str) -> tuple[int, Any]:
-            async with session.post(path, json=names) as answer:
+        async def asked(path: str, **more: Any) -> tuple[int, Any]:
+            async with session.post(path, json=names | more) as answer:
                 return answer.status, await answer.json()
 
         assert await asked("/scheduler/priorities/foo") == (200, [{"Host": "a", "Score": 1}])
@@ -60,7 +76,21 @@ async def test_it_serves_built_in_agents_and_those_of_packages_at_the_port_of_th
             ("foo", ["filter", "prioritize"]),
             ("mine", ["prioritize"]),
             ("spins", ["prioritize"]),
+            ("warm", ["prioritize"]),
         ]
+
+        assert [each["Score"] for each in (await asked("/warm/prioritize", NodeNames=["a", "b"]))[1]] == [4, 4]
+        # Who asks at night learns which agent answered, and what it lacks.
+        assert await asked("/warm/prioritize") == (200, [{"Host": "a", "Score": 0}])
+        health = (await running.logged("health_listening"))["url"].removeprefix("http://")
+        explained = await tas("explain", "pod", "default/p", "--bus", server.url, "--extender-health", health)
+        assert explained.code == 0, explained.err
+        assert re.search(r"/warm +prioritize +200 +decided +1 +1 +1 +a=0\n", explained.out)
+        assert re.search(r"/warm +prioritize +a +0 +no opinion +unknown: temperature ", explained.out)
+        assert re.search(r"/mine +prioritize +200 +decided +1 +1 +0 +a=4\n", explained.out)
+        warned = await running.logged("agent_without_opinion")
+        assert (warned["agent"], warned["nodes"], warned["example"]) == ("warm", 1, "node a: unknown: temperature")
+        assert 'tas_extender_unknown_scored_total{path="/warm"} 2.0' in (await running.health("/metrics"))[1]
         assert await running.end() == 0
         assert running.events("extension_failed")
         assert any(line["level"] == "debug" for line in running.log)

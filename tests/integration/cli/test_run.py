@@ -90,10 +90,14 @@ async def passing_nodes(running: Running) -> list[str]:
 
 
 async def test_run_all_goes_from_a_published_sample_to_an_answer_and_ends_without_files(
-    tas: Tas, everything: Running, policies: Path
+    tas: Tas, everything: Running, policies: Path, tmp_path: Path
 ) -> None:
     assert await passing_nodes(everything) == ["node-1", "node-2"]
 
+    async with Bus.connect((await tas("bus", "url")).out.strip(), name="program", streams=()) as program:
+        await program.wait_connected()
+    stranger = await tas("get", "nodes", "--bus", program.address, XDG_RUNTIME_DIR=str(tmp_path))
+    assert "the server demands credentials, and none are given" in stranger.err
     done = await tas("publish", "node-1", "health_metric=2", "load1=1.5")
     assert done.code == 0, done.err
     url = (await everything.logged("bus_started"))["bus"]
@@ -154,6 +158,36 @@ async def test_run_all_goes_from_a_published_sample_to_an_answer_and_ends_withou
     assert [line for line in problems if not is_slowness(line)] == []
 
 
+async def test_a_policy_uses_a_percentile_that_no_source_has(tas: Tas, tmp_path: Path) -> None:
+    """Also from samples that were measured before: their median is above the target, the newest one is not."""
+    rule = '{metricname: "load1:p50:1m", operator: GreaterThan, target: 5}'
+    policies = policy_folder(tmp_path, demo_policy(f"    dontschedule:\n      rules:\n        - {rule}\n"))
+    # Beside `windows` in one process: `collect`, with a source that nobody answers.
+    source = ("--source", f"prometheus=http://127.0.0.1:{free_ports(1)[0]}")
+    async with tas.running("run", "all", "--policies", str(policies), *source, *FREE) as running:
+        await running.ready()
+        for measured, value in (("-55s", 9), ("-20s", 7), ("-1s", 1)):
+            assert (await tas("publish", "node-1", f"load1={value}", "--measured", measured)).code == 0
+
+        async def rejected() -> bool:
+            return await passing_nodes(running) == ["node-2"]
+
+        await eventually(rejected)
+
+        async def is_the_median() -> bool:
+            done = await tas("explain", "node", "node-1", "--json")
+            (rule_of_node,) = done.json["policies"][0]["strategies"][0]["rules"]
+            return [rule_of_node[field] for field in ("value", "state", "source")] == ["7", "violated", "windows"]
+
+        await eventually(is_the_median)  # of all three: two of them are enough for the rejection
+
+        async def is_healthy() -> bool:
+            done = await tas("get", "sources", "--json")
+            return ("windows", "healthy") in [(source["source"], source["state"]) for source in done.json]
+
+        await eventually(is_healthy)
+
+
 async def test_the_health_port_reports_every_worker(everything: Running) -> None:
     status, text = await everything.health("/readyz")
     assert status == 200
@@ -162,6 +196,7 @@ async def test_the_health_port_reports_every_worker(everything: Running) -> None
         "workers": {
             "bus": None,
             "materialize": None,
+            "windows": None,
             "policies": None,
             "evaluate": None,
             "extender": None,

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from bus.records.codec import encode
+from bus.records.codec import MAX_JSON_BYTES, encode
 from bus.records.nodes import NodeFacts, decode_node_facts, decode_node_samples, encode_node_samples
 from bus.records.pods import PodRecord, decode_pod
 from bus.records.policies import PolicyRecord, decode_policy, encode_policy
 from bus.records.samples import MAX_SAMPLES_BYTES, MAX_SAMPLES_METRICS, decode_samples, encode_samples
 from bus.records.synced import Synced, decode_synced
-from bus.records.verdicts import COMPRESSED_FROM, MAX_BYTES, decode_verdict, encode_verdict
+from bus.records.verdicts import COMPRESSED_FROM, decode_verdict, encode_verdict
 from tas.errors import InvalidInputError
 from tas.policy.manifest import parse_policy
 from tas.policy.policy import PolicyKey, StrategyType
@@ -506,7 +506,7 @@ class TestVerdict:
         data = encode_verdict(verdict)
         assert len(data) < COMPRESSED_FROM < len(zlib.decompress(data))
         assert decode_verdict(data) == verdict
-        for broken in (data[:-1], data[:40], b"\x00" + data, zlib.compress(b" " * (MAX_BYTES + 1))):
+        for broken in (data[:-1], data[:40], b"\x00" + data, zlib.compress(b" " * (MAX_JSON_BYTES + 1))):
             with pytest.raises(InvalidInputError, match="verdict of a node: body"):
                 decode_verdict(broken)
 

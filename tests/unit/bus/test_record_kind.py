@@ -8,10 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from bus import kinds
 from bus.buckets import NODES, POLICIES, SYNCED, Bucket
 from bus.entry import RawEntry
 from bus.kinds import NODE_FACTS, NODE_SAMPLES, NODE_VERDICTS, POD_RECORDS, POLICY_RECORDS, synced_of
-from bus.record_kind import Entry, Unreadable, hand_on
+from bus.record_kind import Entry, RecordKind, Unreadable, hand_on
 from bus.records.nodes import NodeFacts
 from tas.errors import InvalidInputError
 from tas.policy.policy import PolicyKey, StrategyType
@@ -87,6 +88,25 @@ def test_an_unreadable_record_is_present_and_reported_at_each_read() -> None:
     assert found.error.field == "body"
     assert entry.readable() is None
     assert taken.invalid == [("NODES", "node-1.facts", "body")] * 2
+
+
+SERVER_ANSWERS = (
+    b'{"stream":"SAMPLES","seq":1795716068971978}',
+    b'{"stream":"SAMPLES","seq":5,"duplicate":true}',
+    b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 1"},"stream":"SAMPLES","seq":0}',
+    b'{"type":"io.nats.jetstream.api.v1.stream_info_response","error":{"code":404,"description":"stream not found"}}',
+    b'{"server":{"name":"n","id":"N"},"data":{"user":"U","account":"A"}}',
+)
+"""What a server writes to the reply subject of a message, whatever the permissions of its sender are."""
+
+KINDS = [each for each in vars(kinds).values() if isinstance(each, RecordKind)] + [synced_of(NODES)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.bucket.name}.{kind.keys}")
+@pytest.mark.parametrize("answer", SERVER_ANSWERS)
+def test_an_answer_of_the_server_is_no_record_of_any_kind(kind: RecordKind[Any, Any], answer: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        kind.decode("a", answer)
 
 
 def test_a_key_that_never_existed_is_absent_at_revision_0() -> None:

@@ -32,7 +32,7 @@ def test_a_section_has_usage_help_options_and_settings(page: str) -> None:
     assert "```\ntas publish [OPTIONS] NODE METRIC=VALUE...\n```" in text
     assert "Publish samples of NODE.\n" in text
     assert "| `--window DURATION` | The time span that each value covers. |\n" in text
-    assert "Settings: `--bus`.\n" in text
+    assert "Settings: `--bus`, `--bus-credentials`, " in text
     assert "--help" not in text
     assert "Flags of the original: `-port`, " in section(page, "tas run extender")
 

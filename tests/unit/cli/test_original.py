@@ -91,6 +91,7 @@ def test_the_command_of_the_originals_deployment(files: dict[str, str]) -> None:
     assert settings.listen == Address("0.0.0.0", 9001)
     assert all_workers(settings) == (
         "materialize",
+        "windows",
         "watch",
         "evaluate",
         "status",

@@ -91,7 +91,7 @@ async def test_a_pod_is_explained_as_it_is_answered(tas: Tas, everything: Runnin
     assert re.search(r"^node-1 +Node violates demo-policy: health_metric Equals 2 +- ", done.out, re.MULTILINE)
     assert re.search(r"filter +200 +decided +3 +2 +0 +1 × Node violates demo-policy", done.out)
 
-    assert re.search(r"node-1 +health_metric Equals 2 +2 +[0-9.]+s +cli *$", done.out, re.MULTILINE)
+    assert re.search(r"node-1 +- +health_metric Equals 2 +2 +[0-9.]+s +cli *$", done.out, re.MULTILINE)
 
     # Without a cluster the policy of the pod is known from the last answers.
     done = await tas("explain", "pod", "p", "--extender-health", health)

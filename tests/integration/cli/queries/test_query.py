@@ -417,6 +417,7 @@ async def test_a_text_from_elsewhere_does_not_control_the_terminal(tas: Tas, bus
 
 
 SHORT_COMMANDS = [
+    ("bus", "url"),
     ("certs", "status", "nowhere"),
     ("configure", "verify", "-m", "nowhere.yaml"),
     ("crd",),
