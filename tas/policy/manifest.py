@@ -50,6 +50,7 @@ from tas.values.names import (
     is_subdomain,
 )
 from tas.values.quantity import MAX_QUANTITY, NANO, Quantity, QuantityError, format_quantity, parse_quantity
+from tas.values.window import near_window
 
 MAX_PROBLEMS = 100
 """The most problems that are reported one by one; further ones are only counted, to limit the size of the message."""
@@ -555,6 +556,8 @@ def _rule(kind: StrategyType, found: object, scope: _Scope) -> Rule:
 
 def _metric(found: object, scope: _Scope) -> str:
     if isinstance(found, str) and is_metric_name(found):
+        if (reason := near_window(found)) is not None:
+            scope.note("metricname", found, f"is the name of an ordinary metric, not of a statistic: {reason}")
         return found
     scope.refuse("metricname", found, "must be a metric's name of letters, digits, _, - and :")
     return ""

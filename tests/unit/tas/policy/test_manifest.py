@@ -453,6 +453,15 @@ class TestRefused:
         assert fields(refused) == [RULE_FIELD.format(kind=kind.value, field="podCost")]
         assert not policy.strategies[kind].rules[0].readable
 
+    def test_a_metric_that_is_almost_a_statistic(self) -> None:
+        policy, refused, noted = parsed(spec_of("dontschedule", {**RULE, "metricname": "cpu:mean:30s"}))
+        assert not refused
+        assert [str(problem) for problem in noted] == [
+            "spec.strategies.dontschedule.rules[0].metricname = 'cpu:mean:30s': is the name of an ordinary metric, not "
+            "of a statistic: 30s is no duration from 1m to 24h (units: s, m, h, d)"
+        ]
+        assert policy.strategies[StrategyType.DONTSCHEDULE].rules[0].metric == "cpu:mean:30s"
+
     def test_a_pod_cost_where_no_direction_is_worse(self) -> None:
         rule = {**RULE, "operator": "Equals", "podCost": "1Gi"}
         policy, problems = parse_policy(KEY, spec_of("scheduleonmetric", rule))
