@@ -19,6 +19,7 @@ from tas.samples.unknown_node import is_unknown_node
 from tas.sources.annotations import SOURCE as ANNOTATIONS
 from tas.sources.state import Health, SourceState, health
 from tas.values.quantity import short_text
+from tas.values.window import near_window
 from tas.verdict.evaluation import evaluate_policy
 from tas.verdict.refused import RefusedLabel
 from tas.verdict.verdict import DesiredKind, DesiredLabel, NodeVerdict, PolicyVerdict, StrategyVerdict
@@ -120,7 +121,7 @@ def _source(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
             details.append(f"{name} ({state.holder}): {'; '.join(problems)}")
             since = state.last_success if since is None else since
         elif known is None:
-            details.append(f"{name} ({state.holder}): not polled for {metric}: no policy uses it")
+            details.append(f"{name} ({state.holder}): {_unasked(metric, state)}")
         else:
             details.append(
                 f"{name} ({state.holder}): a value for {known.nodes} {'node' if known.nodes == 1 else 'nodes'}"
@@ -141,7 +142,17 @@ def _source(metric: str, node: str, evidence: Evidence, now: float) -> StageResu
         )
     passed = has_values or bool(pushed_scrapes)
     details += () if passed else refused_on(node, evidence.sources).get(metric, ())
+    if not passed and is_unknown_node(listed=evidence.labels is not None, cluster=evidence.cluster):
+        details.append(f"Kubernetes has no node {node}")
     return StageResult(stage=Stage.SOURCE, passed=passed, since=since, details=tuple(details))
+
+
+def _unasked(metric: str, state: SourceState) -> str:
+    """Why a source that works has nothing about a metric."""
+    if (reason := near_window(metric)) is not None:
+        return f"{metric} is the name of an ordinary metric, not of a statistic: {reason}"
+    verb = "asked" if state.period is None else "polled"
+    return f"not {verb} for {metric}: no policy uses it"
 
 
 def refused_on(node: str, sources: Mapping[str, SourceState]) -> dict[str, tuple[str, ...]]:

@@ -139,9 +139,24 @@ def test_a_value_passes_all_stages_if_all_workers_run() -> None:
             "prometheus (h): not polled for load: no policy uses it",
         ),
         (
+            {
+                "sources": {"windows": state(metrics={}, period=None)},
+                "held_sources": {"windows"},
+                "published": {},
+                "known": (),
+            },
+            Stage.SOURCE,
+            "windows (h): not asked for load: no policy uses it",
+        ),
+        (
             {"sources": {"prometheus": state()}, "held_sources": (), "published": {}, "known": ()},
             Stage.SOURCE,
             "prometheus: no replica of collect polls it: is one running?",
+        ),
+        (
+            {"published": {}, "known": (), "labels": None},
+            Stage.SOURCE,
+            "Kubernetes has no node node-1",
         ),
         (
             {"sources": {"annotations": REFUSES}, "published": {}, "known": ()},
@@ -382,4 +397,15 @@ def test_a_source_that_publishes_by_itself_need_not_send_all_metrics_in_each_mes
     found = traced(whole(published={"push": newer}, known=()))
     assert found.stages[0].details == (
         "no replica of collect has a source, and no program publishes it: only other metrics come from push",
+    )
+
+
+def test_a_metric_that_is_almost_a_statistic_is_no_metric_that_nobody_uses() -> None:
+    evidence = whole(
+        sources={"windows": state(metrics={}, period=None)}, held_sources={"windows"}, published={}, known=()
+    )
+    found = trace("cpu:mean:30s", "node-1", evidence, NOW)
+    assert found.stages[-1].details[0] == (
+        "windows (h): cpu:mean:30s is the name of an ordinary metric, not of a statistic: 30s is no duration from 1m to "
+        "24h (units: s, m, h, d)"
     )
