@@ -42,6 +42,10 @@ class Rounding(StrEnum):
     """The nearest integer; a half goes up. Scores are always made so without `compat`."""
     DOWN = "down"
     """The integer below."""
+    DOWN_OF_TEXT = "down-of-text"
+    """The integer below, of a score that was stored with six digits."""
+    UP = "up"
+    """The integer above: the original subtracted a rounded-down number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

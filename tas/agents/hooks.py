@@ -163,10 +163,17 @@ def to_points(scores: Scores, missing: Missing, rounding: Rounding = Rounding.NE
         # Summed exactly: so the order of the nodes does not matter.
         mean = fsum(values[known].tolist()) / np.count_nonzero(known) if neutral else 0.0
         values = np.where(known, values, mean)
-    points = MAX_SCORE * values
-    if rounding is Rounding.NEAREST:
-        points = points + 0.5
-    listed: list[int] = np.floor(points).astype(np.int64).tolist()
+    match rounding:
+        case Rounding.NEAREST:
+            points = np.floor(MAX_SCORE * values + 0.5)
+        case Rounding.DOWN:
+            points = np.floor(MAX_SCORE * values)
+        case Rounding.DOWN_OF_TEXT:
+            # Of 0.7 as of its text: 0.7 rounded, times 10, is 7.
+            points = np.floor(np.round(MAX_SCORE * np.round(values, 6), 5))
+        case Rounding.UP:
+            points = np.ceil(MAX_SCORE * values)
+    listed: list[int] = points.astype(np.int64).tolist()
     return listed
 
 

@@ -73,7 +73,7 @@ class Rewards(Agent):
     """Scores nodes by the rewards of the pod's kind."""
 
     Options: ClassVar[type[RewardOptions]] = RewardOptions
-    original_rounding: ClassVar[Rounding] = Rounding.DOWN
+    original_rounding: ClassVar[Rounding] = Rounding.DOWN_OF_TEXT
 
     def __init__(self, options: RewardOptions) -> None:
         self._options = options

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import msgspec
 import numpy as np
 
-from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Needs, PodDemand, Scores
+from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Needs, PodDemand, Rounding, Scores
 from tas.agents.beta import BetaFunction, RememberedBeta, beta_cdf
 from tas.agents.safe import LARGEST_SPREAD, SMALLEST_VARIANCE, balanced
 from tas.agents.usage import CPU, MEMORY, Base, Usage, by_resource, column, load, loads, requests_of, usages_of
@@ -253,6 +253,7 @@ class Peaks(Agent):
     """Prefers nodes whose power rises least with the pod."""
 
     Options: ClassVar[type[PeaksOptions]] = PeaksOptions
+    original_rounding: ClassVar[Rounding] = Rounding.UP
     missing: ClassVar[Missing] = Missing.WORST
 
     def __init__(self, options: PeaksOptions) -> None:

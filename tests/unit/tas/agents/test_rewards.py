@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tas.agents.rewards
 from tas.agent import Outcome, PodDemand, Result
+from tas.agents.hooks import to_points
 from tas.agents.rewards import RewardOptions, Rewards
 from tas.errors import InvalidInputError
 from tests.unit.tas.agents.nodes import Nodes
@@ -41,8 +42,10 @@ def pod(**labels: str) -> PodDemand:
 
 
 def score(agent: Rewards, **labels: str) -> list[int]:
+    """As with `compat`; -1 without an opinion."""
     scores = agent.score(pod(**(labels or {"app": "web"})), Nodes(2))
-    return [math.floor(10 * value) if known else -1 for value, known in zip(scores.values, scores.known, strict=True)]
+    points = to_points(scores, agent.missing, agent.original_rounding)
+    return [each if known else -1 for each, known in zip(points, scores.known, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +64,14 @@ def test_vector_of_failures(failures: int, reward: float, points: int) -> None:
     assert score(agent) == [points, 10]
 
 
-@pytest.mark.parametrize(("successes", "reward"), [(1, 0.91), (44, 0.99903), (115, 0.999999)])
-def test_vector_r6_one_failure_and_then_successes(successes: int, reward: float) -> None:
-    assert after(FAILED, *[RUNNING] * successes).reward("web", "n0") == pytest.approx(reward, abs=1e-6)
+@pytest.mark.parametrize(
+    ("successes", "reward", "points"),
+    [(1, 0.91, 9), (44, 0.99903, 9), (115, 0.999999, 9), (116, 1.0, 10)],
+)
+def test_vector_r6_one_failure_and_then_successes(successes: int, reward: float, points: int) -> None:
+    agent = after(FAILED, *[RUNNING] * successes)
+    assert agent.reward("web", "n0") == pytest.approx(reward, abs=1e-6)
+    assert score(agent) == [points, 10]
 
 
 def test_defect_k6_a_node_gets_to_the_best_score_again() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tas.agent import Agent, ContainerDemand, PodDemand
+from tas.agents.hooks import to_points
 from tas.agents.trimaran import (
     LowRisk,
     LowRiskOptions,
@@ -213,6 +214,7 @@ def test_peaks_vector_pk2_the_least_rise_is_the_best() -> None:
     scores = jumps([10.0, 50.0, 80.0], 100.0)
     assert scores.terms["rise"].tolist() == pytest.approx([22.861778, 1.290522, 0.149454], abs=1e-6)
     assert [math.ceil(100 * each - 1e-9) for each in scores.values.tolist()] == [0, 95, 100]
+    assert to_points(scores, Peaks.missing, Peaks.original_rounding) == [0, 10, 10]  # of 0, 9.498 and 10
 
 
 def test_defect_t1_and_vector_pk3_a_node_without_room_is_not_the_best() -> None:
