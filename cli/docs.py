@@ -8,6 +8,7 @@ import click
 import orjson
 
 from bus.asyncapi import asyncapi, schemas
+from cli.agents_page import agents_page
 from cli.commands_page import commands_page
 from cli.output import echo
 from cli.settings import settings_page
@@ -26,7 +27,7 @@ SCHEMAS = Path("events/schemas")
     help="The folder of the files.",
 )
 def docs(*, check: bool, folder: Path) -> None:
-    """Write the pages of the settings and the commands, and the schemas of the events."""
+    """Write the pages of settings, options of agents and commands, and the schemas of the events."""
     expected = dict(_generated())
     superfluous = {path.relative_to(folder) for path in (folder / SCHEMAS).glob("*.json")} - expected.keys()
     wrong = [path for path, content in expected.items() if _content(folder / path) != content] + sorted(superfluous)
@@ -42,6 +43,7 @@ def docs(*, check: bool, folder: Path) -> None:
 def _generated() -> Iterator[tuple[Path, bytes]]:
     """Each file, by its path below the folder."""
     yield Path("settings.md"), settings_page().encode()
+    yield Path("agent-options.md"), agents_page().encode()
     yield Path("commands.md"), commands_page(click.get_current_context().find_root().command).encode()
     yield Path("events/asyncapi.json"), _json(asyncapi())
     for name, schema in schemas().items():

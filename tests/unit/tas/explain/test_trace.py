@@ -406,6 +406,6 @@ def test_a_metric_that_is_almost_a_statistic_is_no_metric_that_nobody_uses() -> 
     )
     found = trace("cpu:mean:30s", "node-1", evidence, NOW)
     assert found.stages[-1].details[0] == (
-        "windows (h): cpu:mean:30s is the name of an ordinary metric, not of a statistic: 30s is no duration from 1m to "
-        "24h (units: s, m, h, d)"
+        "windows (h): cpu:mean:30s is the name of an ordinary metric, not of a statistic: 30s is no duration from 1m "
+        "to 24h (units: s, m, h, d)"
     )
