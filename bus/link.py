@@ -211,7 +211,7 @@ class Link:
             # A refused certificate ends the connection after the handshake, often without a word.
             was_shown = client._server_info.get("tls_verify") and type(error) is not ssl.SSLCertVerificationError
             after = " after it got a certificate" if was_shown and isinstance(error, OSError) else ""
-            raise UnavailableError(f"no connection: {error or type(error).__name__}{after}") from error
+            raise UnavailableError(f"no connection: {str(error) or type(error).__name__}{after}") from error
         except BaseException:
             await client.drop()
             raise

@@ -158,3 +158,21 @@ async def test_a_token_file_is_read_for_each_connection(tmp_path: Path) -> None:
         written(token, "second\n")
         await server.start()
         await eventually(lambda: bus.connected and bus.link.loaded.contents.token == b"second\n")
+
+
+async def test_a_server_that_never_speaks_is_named_with_a_reason() -> None:
+    """The exception of a time limit has no text."""
+    connected = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        assert await refused(f"nats://127.0.0.1:{port}", Access(), "TimeoutError")
+        assert connected.is_set()
+    finally:
+        server.close()
