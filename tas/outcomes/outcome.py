@@ -10,7 +10,7 @@ class Placed:
     """Observed: a pod was placed on a node. A pod is observed once, also if it is tried several times.
 
     Attributes:
-        at: When it was placed, in seconds since 1970.
+        at: When it was placed, in seconds since 1970, but not after its message arrived.
         requests: As in `PodDemand`.
     """
 
@@ -36,7 +36,7 @@ class Outcome:
     Attributes:
         container: Its name; empty if the pod has failed and none of its containers has.
         restart: The number of runs of the container before this one.
-        at: When this was observed, by the clock of the observer.
+        at: When this was observed, by the clock of the observer, but not after its message arrived.
         labels: Those of the pod, of which the agent compares some.
         started: When the run began, in seconds since 1970; None if it is not known.
         finished: When the run ended; None while it runs, or if it is not known.

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from typing import NoReturn, TypeVar
@@ -177,6 +178,8 @@ class Learner:
             if isinstance(event, InvalidInputError):
                 raise _FailedError(str(event))  # noqa: TRY301 - counted as a failure of the agent is
             if isinstance(event, Placed) or self._wants_runs:
+                # An observer whose clock is ahead must not make older experience expire.
+                event = replace(event, at=min(event.at, message.arrived))
                 self._ask("observe", partial(self._observe, event))
                 self._metrics.events.labels(self._name).inc()
         except _FailedError as error:

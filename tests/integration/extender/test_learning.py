@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -74,6 +75,11 @@ class Changes(Counts):
         self.level = options.level
 
 
+class Times(Counts):
+    def observe(self, event: Placed | Outcome) -> None:
+        self.seen.append(repr(event.at))
+
+
 class Places(Counts):
     @property
     def needs(self) -> Needs:
@@ -101,7 +107,7 @@ class Large(Counts):
 
 INSTALLED = [
     EntryPoint(kind.__name__.lower(), f"{PROGRAM}:{kind.__name__}", GROUP)
-    for kind in (Counts, Changes, Places, Raises, Spins, Large)
+    for kind in (Counts, Changes, Times, Places, Raises, Spins, Large)
 ]
 
 
@@ -324,6 +330,26 @@ async def test_the_replica_that_has_learned_for_longer_is_right(bus: Bus, tmp_pa
             assert other.agent("counts").seen == []
     (refused,) = [line for line in logs if line["event"] == "agent_state_refused"]
     assert "agent = 'counts': is another agent" in refused["error"]
+
+
+async def test_no_event_is_later_than_its_message(bus: Bus, tmp_path: Path) -> None:
+    """Else one observer with a clock ahead makes what was learned before expire."""
+    ahead, past = time.time() + 30 * 86400, float(int(time.time() - 60))
+    events: list[Placed | Outcome] = [
+        replace(failed("1"), at=ahead),
+        Placed(uid="2", node="a", at=ahead, requests={}),
+        replace(failed("3"), at=past),
+    ]
+    await complete(bus)
+    async with replica(bus, tmp_path, "agents: {times: }") as found:
+        for answer in await answered(lambda: publish_outcomes(bus, events)):
+            assert isinstance(answer, int)
+        agent = found.agent("times")
+        await eventually(lambda: len(agent.seen) == 3)
+        first, second, third = map(float, agent.seen)
+        assert past < first <= time.time() + 1
+        assert past < second <= time.time() + 1
+        assert third == past
 
 
 @pytest.mark.parametrize("ahead", [1, 2**62])
