@@ -1,6 +1,6 @@
 """What is known of some nodes as columns for agents, picked from the kept columns when an agent asks for them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,6 +68,14 @@ class NodeColumns:
         """The requests of pods that the value of the metric does not show yet. Raises ValueError as `metric`."""
         column = self._metric(metric)
         return self._column(("placed", resource, metric), lambda: self._placed(resource, column))
+
+    def amounts(self) -> Iterator[tuple[str, FloatArray]]:
+        """The amounts that the agent has read, each with a name such as `cpu capacity`; of new pods only those > 0."""
+        for (of, what, *_), column in self._made.items():
+            if of == "placed":
+                yield f"{what} of new pods", np.where(column > 0, column, np.nan)
+            elif of != "metric":
+                yield f"{what} {of}", column
 
     @property
     def _rows(self) -> Rows:

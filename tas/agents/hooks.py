@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Passes, Rounding, Scores
+from tas.agents.agent import Agent, BoolArray, FloatArray, Missing, Passes, Rounding, Scores
 from tas.agents.answers import checked_passes, checked_scores
 from tas.agents.columns import Known, NodeColumns, RequestCandidates
 from tas.agents.demand import demand_of
@@ -77,7 +77,8 @@ class AgentHooks:
     def filter(self, pod: Pod, candidates: Collection[str], now: float) -> FilterDecision:
         """The rejected candidates, each with a reason."""
         names = tuple(candidates)
-        passes = self.passes(pod, names, now)
+        nodes = self._candidates(names, now)
+        passes = self._passes(pod, nodes)
         rejected = dict.fromkeys(_chosen(names, passes.known & ~passes.passed), f"{self._name}: {passes.reason}")
         unknown = int(np.count_nonzero(~passes.known))
         rejects = self._missing is Missing.REJECT
@@ -92,14 +93,15 @@ class AgentHooks:
             unknown_rejected=unknown if rejects else 0,
             list_values=lambda: (
                 *self._missing_values(names, passes.known),
-                *self._values(tuple(rejected), names, passes.terms, now),
+                *self._values(tuple(rejected), nodes, passes.terms),
             ),
         )
 
     def score(self, pod: Pod, candidates: Collection[str], now: float) -> ScoreDecision:
         """The score of each candidate."""
         names = tuple(candidates)
-        scores = self.scores(pod, names, now)
+        nodes = self._candidates(names, now)
+        scores = self._scores(pod, nodes)
         points = to_points(scores, self._missing, self._rounding)
         unknown = int(np.count_nonzero(~scores.known))
         return ScoreDecision(
@@ -107,33 +109,31 @@ class AgentHooks:
             unknown=unknown,
             list_values=lambda: (
                 *self._missing_values(names, scores.known),
-                *self._values(_best(names, points, scores.known), names, scores.terms, now),
+                *self._values(_best(names, points, scores.known), nodes, scores.terms),
             ),
         )
 
-    def passes(self, pod: Pod, names: Sequence[str], now: float) -> Passes:
+    def _passes(self, pod: Pod, nodes: RequestCandidates) -> Passes:
         """What the agent returns for the filter, checked. Raises InvalidHookResultError."""
-        found = self._agent.filter(demand_of(pod, amounts=self._needs.pod), self._candidates(names, now))
-        return checked_passes(found, names)
+        return checked_passes(self._agent.filter(demand_of(pod, amounts=self._needs.pod), nodes), nodes.names)
 
-    def scores(self, pod: Pod, names: Sequence[str], now: float) -> Scores:
+    def _scores(self, pod: Pod, nodes: RequestCandidates) -> Scores:
         """What the agent returns for prioritize, checked. Raises InvalidHookResultError."""
-        found = self._agent.score(demand_of(pod, amounts=self._needs.pod), self._candidates(names, now))
-        return checked_scores(found, names)
+        return checked_scores(self._agent.score(demand_of(pod, amounts=self._needs.pod), nodes), nodes.names)
 
     def _values(
-        self, chosen: Sequence[str], names: Sequence[str], terms: Mapping[str, FloatArray], now: float
+        self, chosen: Sequence[str], nodes: RequestCandidates, terms: Mapping[str, FloatArray]
     ) -> Iterator[RejectingValue]:
-        """The terms of the formula for some nodes, and the metrics behind them with their ages."""
+        """The terms of the formula for some nodes, and what is behind them: amounts, and metrics with their ages."""
         for node in chosen[:MAX_EXPLAINED]:
-            at = names.index(node)
-            for term, column in terms.items():
-                if np.shape(column) == (len(names),) and np.isfinite(column[at]):
+            at = nodes.names.index(node)
+            for term, column in (*terms.items(), *nodes.amounts()):
+                if np.shape(column) == (len(nodes.names),) and np.isfinite(column[at]):
                     yield RejectingValue(node=node, rule=term, value=f"{column[at]:.6g}")
             for metric, values in self._metrics.items():
                 if (value := values.get(node)) is not None:
                     measured_at = self._nodes.measured_at(node, metric)
-                    age = None if measured_at is None else max(now - measured_at, 0.0)
+                    age = None if measured_at is None else max(nodes.now - measured_at, 0.0)
                     yield RejectingValue(node=node, rule=metric, value=f"{value / NANO:.6g}", age_seconds=age)
 
     def _missing_values(self, names: Sequence[str], known: BoolArray) -> Iterator[RejectingValue]:
@@ -145,7 +145,7 @@ class AgentHooks:
             text = f"unknown: {', '.join((*missing[:MAX_MISSING], *more))}" if missing else None
             yield RejectingValue(node=node, rule=NO_OPINION, value=text)
 
-    def _candidates(self, names: Sequence[str], now: float) -> Candidates:
+    def _candidates(self, names: Sequence[str], now: float) -> RequestCandidates:
         return RequestCandidates(names, self._known, now=now, cluster=self._cluster)
 
     def _cluster(self) -> NodeColumns:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tas.agents.agent import Agent, Candidates, Missing, Needs, Passes, PodDemand, Rounding, Scores
 from tas.agents.foo import Foo
 from tas.agents.hooks import MAX_MISSING, NO_OPINION, AgentHooks, to_points
+from tas.allocation.node import NodeAllocation, Recent
 from tas.extender.decision import Pod
 from tas.extender.hooks import InvalidHookResultError
 from tas.extension import NodeView
@@ -252,6 +253,36 @@ def test_an_agent_sees_the_whole_cluster_if_its_needs_say_so() -> None:
             return Scores(values=np.full(len(nodes.names), mean), known=np.ones(len(nodes.names), dtype=np.bool_))
 
     assert hooks_of(Crowd(), view_of(a="1", b="0.4", c="0.1")).score(POD, ["a"], 100.0).scores == {"a": 5}
+
+
+def test_an_answer_has_the_amounts_that_the_agent_has_read() -> None:
+    class Reads(Agent):
+        @property
+        def needs(self) -> Needs:
+            return Needs(metrics=["free"], allocations=True)
+
+        def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
+            values = nodes.requested("cpu") / nodes.capacity("cpu") + nodes.placed("cpu", "free") * 0
+            return Scores(values=values, known=np.isfinite(values), terms={"part": values})
+
+    nodes = view_of(a="1", b="1")
+    hooks = hooks_of(Reads(), nodes)
+    assert nodes.followed_allocations is not None
+    for node, recent in (("a", ()), ("b", (Recent(at=90.0, requests=(("cpu", 100),)),))):
+        allocation = NodeAllocation(uid="u", capacity={"cpu": 1000}, requested={"cpu": 500}, recent=recent)
+        nodes.followed_allocations.set_node(node, allocation)
+    found = [(each.node, each.rule, each.value) for each in hooks.score(POD, ["a", "b"], 100.0).list_values()]
+    assert found == [
+        ("a", "part", "0.5"),
+        ("a", "cpu requested", "500"),
+        ("a", "cpu capacity", "1000"),
+        ("a", "free", "1"),
+        ("b", "part", "0.5"),
+        ("b", "cpu requested", "500"),
+        ("b", "cpu capacity", "1000"),
+        ("b", "cpu of new pods", "100"),
+        ("b", "free", "1"),
+    ]
 
 
 def test_columns_are_read_only_and_what_is_not_followed_is_unknown() -> None:
