@@ -47,7 +47,9 @@ COMMANDS = {
     "policy": _Command("policy", "Check manifests of TASPolicy."),
     "crd": _Command("crd", "Print the CRD of TASPolicy: tas crd | kubectl apply -f -."),
     "files": _Command("files", "List the files for a deployment, or write them to a folder."),
-    "docs": _Command("docs", "Write the pages of the settings and the commands, and the schemas of the events."),
+    "docs": _Command(
+        "docs", "Write the pages of settings, options of agents and commands, and the schemas of the events."
+    ),
 }
 """Each command with its module below `cli`, imported when the command is called, and its line in `tas --help`."""
 

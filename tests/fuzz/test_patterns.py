@@ -22,6 +22,9 @@ GROWTH = 8
 NOTICEABLE = 5e-3
 """Seconds for `4 * LENGTH` characters: a quadratic expression takes 100 ms or more."""
 
+ROUNDS = 20
+"""How often each length is measured again if the time seems to grow too much."""
+
 
 class Expression(NamedTuple):
     """A regular expression of the product, and a method that the product calls on it."""
@@ -105,7 +108,8 @@ def _growth(expression: Expression) -> str | None:
         long, short = (_text(template, length, as_bytes=as_bytes) for length in (4 * LENGTH, LENGTH))
         if _seconds(run, long) < NOTICEABLE:
             continue
-        slow, fast = (sorted(_seconds(run, text) for _ in range(5))[2] for text in (long, short))
+        # On a busy machine a measurement may be several times too long, and none is too short.
+        slow, fast = (min(_seconds(run, text) for _ in range(ROUNDS)) for text in (long, short))
         if slow >= NOTICEABLE and slow >= GROWTH * fast:
             return f"{expression}: {template!r}: {fast:.6f} s, then {slow:.6f} s"
     return None
