@@ -82,6 +82,12 @@ class _OneLife(Client):
         else:
             self._on_lost(errors.Error(f"nats: {err_msg}"))
 
+    async def _process_pong(self) -> None:
+        """Accepts the answer to a ping that was cancelled: nats-py would log an error and stop reading."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         """The headers, or None if they are invalid: a publisher can write any bytes there."""
         try:

@@ -287,6 +287,22 @@ async def test_after_a_bug_in_connecting_the_connection_is_opened_again(
         await eventually(lambda: bus.connected and bus.problem is None)
 
 
+async def test_the_answer_to_a_cancelled_ping_does_not_end_the_connection(server: Server, bus: Bus) -> None:
+    """A process that closes a connection soon after the start cancels one."""
+    link = bus.link
+    server.pause()
+    before = len(link._client._pongs)
+    ping = asyncio.create_task(link._client.flush())
+    await eventually(lambda: len(link._client._pongs) > before)
+    ping.cancel()
+    await asyncio.wait([ping])
+    assert ping.cancelled()
+    server.resume()
+    await eventually(lambda: link._client._pongs == [])
+    assert await bus.put(NODES, "a", b"1", revision=0, read_at=now()) > 0
+    assert bus.link is link
+
+
 async def test_a_connection_can_be_closed_while_it_is_being_opened(server: Server) -> None:
     """asyncio's `wait_for` of Python 3.11 can lose a cancellation, at moments that only many attempts meet."""
     chance, unfinished = random.Random(1), 0
