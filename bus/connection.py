@@ -264,8 +264,14 @@ class Bus:
         return sorted((entry for entry in latest.values() if entry.value is not None), key=lambda each: each.revision)
 
     async def epoch(self, of: Stream | Bucket) -> Epoch:
-        """The current epoch of a stream. Raises UnavailableError."""
-        return Epoch.of(await self.api(f"STREAM.INFO.{of.stream}"))
+        """The current epoch of a stream. Raises UnavailableError, also if most servers with copies do not run."""
+        link = self.link
+        answer = await self.api(f"STREAM.INFO.{of.stream}")
+        if link.server.cluster and not has_majority(answer):
+            # A server that has lost all others answers with the last sequence that it knows.
+            self._recheck.set()
+            raise NoMajorityError(f"{of.stream}: most servers with copies do not run, or follow no leader")
+        return Epoch.of(answer)
 
     @property
     def link(self) -> Link:
