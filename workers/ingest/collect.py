@@ -179,18 +179,15 @@ class _CollectedSource:
         """Publishes the values of `metrics` in a result. Raises BusError."""
         result = with_valid_times(result, now=time.time())
         samples = tuple(sample for sample in result.samples if sample.metric in metrics)
-        published = 0
         try:
-            self._metrics.messages.labels(self.name).inc(
-                await self._publisher.publish(samples, requested_at=requested_at)
-            )
-            published = len(samples)
+            messages = await self._publisher.publish(samples, requested_at=requested_at)
         except BusError as error:
             self._metrics.lost.labels(self.name).inc()
             self._throttled.warning("source_samples_lost", error=str(error))
+            self._record_failure(f"the bus did not store the samples: {error}")
             raise
-        finally:
-            self._record_result(result, published)
+        self._metrics.messages.labels(self.name).inc(messages)
+        self._record_result(result, len(samples))
 
     def _record_result(self, result: SourceResult, published: int) -> None:
         now = time.time()
@@ -207,7 +204,7 @@ class _CollectedSource:
         self._log_problem(problem_before)
 
     def _record_failure(self, problem: str) -> None:
-        """Records a poll without an answer."""
+        """Records a poll without an answer, or whose samples the bus did not store."""
         problem_before = self._tracker.problem
         self._tracker.record_failure(problem, now=time.time())
         self._count_poll(PollResult.NONE)

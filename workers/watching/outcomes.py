@@ -16,7 +16,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bus.connection import Bus
-from bus.errors import BusError, FullError, RefusedError
+from bus.errors import BusError, ForbiddenError, FullError, RefusedError
 from bus.outcomes import last_outcome_at, outcome_identity, publish_outcomes
 from tas.allocation.pod import pod_totals
 from tas.errors import InvalidInputError
@@ -176,7 +176,7 @@ class Outcomes:
         answers = await publish_outcomes(self._bus, [each.event for each in some.values()])
         failed: BusError | None = None
         for (identity, each), answer in zip(some.items(), answers, strict=True):
-            if isinstance(answer, BusError) and (isinstance(answer, FullError) or not isinstance(answer, RefusedError)):
+            if isinstance(answer, BusError) and _may_succeed_later(answer):
                 failed = answer
                 continue
             with suppress(KeyError):
@@ -188,6 +188,11 @@ class Outcomes:
                 self._published.labels(_word(each.event)).inc()
         if failed is not None:
             raise failed
+
+
+def _may_succeed_later(error: BusError) -> bool:
+    """Whether the same event may be stored later: with room in the store, or with the right of this process."""
+    return not isinstance(error, RefusedError) or isinstance(error, FullError | ForbiddenError)
 
 
 def _word(event: Event) -> str:

@@ -300,6 +300,28 @@ async def test_refused_and_missing_values_are_reported_and_the_rest_is_published
         assert registry.get_sample_value(MISSING, {"source": "fake"}) == 2
 
 
+async def test_samples_that_the_bus_does_not_store_are_no_success(bus: Bus, world: World) -> None:
+    """The source answers well; its alert must come nevertheless, since nobody gets a fresh sample."""
+    await world.use("load")
+    fake = Fake()
+    async with collecting(bus, fake, stale_after=0.5) as registry:
+
+        def value(name: str) -> float:
+            return registry.get_sample_value(name, {"source": "fake"}) or 0.0
+
+        await eventually(lambda: value(LAST_SUCCESS) > 0)
+        config = (await answered(lambda: bus.api("STREAM.INFO.SAMPLES")))["config"]
+        await answered(lambda: bus.api("STREAM.UPDATE.SAMPLES", config | {"max_msg_size": 1}))
+        await eventually(lambda: value("tas_source_polls_lost_total") > 0)
+        last_success = value(LAST_SUCCESS)
+        await eventually(lambda: value(MISSING) == 1)
+        await world.problem("fake", "the bus did not store the samples: tas.samples.node-1.fake")
+        assert value(LAST_SUCCESS) == last_success
+        await answered(lambda: bus.api("STREAM.UPDATE.SAMPLES", config))
+        await eventually(lambda: value(LAST_SUCCESS) > last_success and value(MISSING) == 0)
+        await world.problem("fake", "")
+
+
 async def test_polls_longer_than_the_period_are_logged_and_never_overlap(bus: Bus, world: World) -> None:
     await world.use("load")
 
