@@ -71,6 +71,9 @@ MAJORITY_SECONDS = 1.0
 KEEPER_SECONDS = 1.0
 """How often a process looks whether the keeper has created the missing streams, which it may not create itself."""
 
+REFUSED_SECONDS = 30.0
+"""How often the same changed credentials are tried again: the server may have refused them for a while only."""
+
 FOLLOW_SECONDS = 1.0
 """How often the files of credentials are read. Polling also works for mounted secrets and replaced links."""
 
@@ -165,13 +168,18 @@ class Bus:
 
     @property
     def problem(self) -> BusError | None:
-        """What is wrong with a stream or a consumer, or None. Everything else continues to work."""
+        """What is wrong with a stream, a consumer or a lease, or None. Everything else continues to work."""
         return next(iter(self._problems.values()), None)
 
     @property
     def unavailable(self) -> bool:
         """Whether a stream or a consumer gave no answer: for example, most servers of the cluster do not run."""
         return any(isinstance(problem, UnavailableError) for problem in self._problems.values())
+
+    @property
+    def refusing(self) -> bool:
+        """Whether the bus refuses a stream, a consumer or a lease, or has a stream with other settings."""
+        return any(not isinstance(problem, UnavailableError) for problem in self._problems.values())
 
     async def wait_connected(self) -> None:
         """Waits until a server is connected, without a time limit."""
@@ -289,13 +297,13 @@ class Bus:
         self._recheck.set()
 
     def report(self, what: str, problem: BusError | None) -> None:
-        """Sets or clears the problem of one stream or consumer, for the modules of this package."""
+        """Sets or clears the problem of one stream, consumer or lease, for the modules of this package."""
         if problem is None:
             self._problems.pop(what, None)
         elif str(self._problems.get(what)) != str(problem):
             self._problems[what] = problem
             level = logging.WARNING if isinstance(problem, UnavailableError) else logging.ERROR
-            log.log(level, "bus_stream_invalid", connection=self.name, bus=self.address, error=str(problem))
+            log.log(level, "bus_problem", connection=self.name, bus=self.address, error=str(problem))
 
     async def feed(
         self,
@@ -386,14 +394,15 @@ class Bus:
 
     async def _open(self) -> Link:
         """The next connection; tries without a time limit."""
-        failures = 0
+        failures, reported = 0, ""
         while True:
             try:
                 return await self._open_with(await asyncio.to_thread(self._access.load))
             except (AccessError, UnavailableError) as error:
                 self._last_error = str(error)
-                if not failures:
-                    log.warning("bus_unreachable", connection=self.name, bus=self.address, error=str(error))
+                if self._last_error != reported:  # a server that has started again may refuse for another reason
+                    reported = self._last_error
+                    log.warning("bus_unreachable", connection=self.name, bus=self.address, error=reported)
             failures += 1
             await asyncio.sleep(RETRY.after(failures))
 
@@ -412,15 +421,16 @@ class Bus:
         The server reads credentials only when a connection begins. While the new ones are invalid or refused, the
         connection stays.
         """
-        settled, refused, reported = link.loaded.contents, None, ""
+        clock = asyncio.get_running_loop().time
+        settled, refused, reported, again_at = link.loaded.contents, None, "", 0.0
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             try:
                 contents = await asyncio.to_thread(self._access.read)
                 if contents != settled:  # a file may still be being written: contents count once read twice
                     settled = contents
-                elif contents not in (link.loaded.contents, refused):
-                    refused = contents
+                elif contents != link.loaded.contents and (contents != refused or clock() >= again_at):
+                    refused, again_at = contents, clock() + REFUSED_SECONDS
                     self._next = await self._open_with(await asyncio.to_thread(self._access.load))
                     log.info("bus_credentials_renewed", connection=self.name, bus=self.address)
                     await link.close(CLOSE_SECONDS)

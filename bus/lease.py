@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 import structlog
 
 from bus.connection import Bus
-from bus.errors import BusError, ConflictError, UnavailableError
+from bus.errors import BusError, ConflictError, RefusedError, UnavailableError
 from bus.kinds import LEASE_RECORDS
 from bus.record_kind import Entry
 from bus.records.leases import LeaseRecord
@@ -85,6 +85,7 @@ class Lease:
                 raise
         finally:
             self._until = 0.0
+            self._report(None)
             await self._release()
 
     async def _acquire(self) -> None:
@@ -100,13 +101,22 @@ class Lease:
                     # An expired lease leaves a tombstone: then the write must expect the tombstone's revision.
                     self._revision = entry.revision
                     await self._write()
+                    self._report(None)
                     log.info("lease_acquired", key=self._key, holder=self._holder)
                     return
+                self._report(None)
             except ConflictError:  # another process acquired it first
-                pass
+                self._report(None)
+            except RefusedError as error:
+                self._report(error)
             except BusError as error:
                 log.debug("lease_unknown", key=self._key, error=str(error))
             await asyncio.sleep(min(self._ttl / CHECKS_PER_TTL, 1.0) * random.uniform(0.5, 1))  # noqa: S311 - spreads the checks
+
+    def _report(self, problem: RefusedError | None) -> None:
+        """Sets or clears the problem of the bus: a process that never gets the lease seems to be on standby."""
+        refused = None if problem is None else RefusedError(f"lease {self._key}: {problem}", code=problem.code)
+        self._bus.report(f"lease {self._key}", refused)
 
     async def _renew(self, limit: asyncio.Timeout) -> None:
         """Renews the lease and moves the limit, until another process has the lease."""

@@ -284,6 +284,12 @@ class Process:
             ["connection"],
             registry=self.registry,
         )
+        self._refusing = Gauge(
+            "tas_bus_refusing",
+            "1 while a connection to the bus is open, and the bus refuses a stream, a consumer or a lease, else 0.",
+            ["connection"],
+            registry=self.registry,
+        )
 
     @cached_property
     def _tls(self) -> TlsMetrics:
@@ -320,6 +326,7 @@ class Process:
         self._buses.append(bus)
         self._connected.labels(bus.name).set_function(lambda: float(bus.connected))
         self._unavailable.labels(bus.name).set_function(lambda: float(bus.connected and bus.unavailable))
+        self._refusing.labels(bus.name).set_function(lambda: float(bus.connected and bus.refusing))
         return bus
 
     async def connect_kubernetes(self, name: str) -> KubernetesClient:
@@ -405,7 +412,7 @@ class Process:
 
     def _bus_problem(self) -> str | None:
         problems = [
-            f"{bus.name}: {bus.problem or 'not connected'}"
+            f"{bus.name}: {bus.problem or f'not connected: {bus.last_error}'}"
             for bus in self._buses
             if bus.problem is not None or not bus.connected
         ]

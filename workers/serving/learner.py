@@ -49,6 +49,9 @@ RESTORE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 """The wait after a failure of the bus."""
 
+MAX_STALLS = 3
+"""After so many events in a row that take too long, an agent observes no more: each blocks the process meanwhile."""
+
 
 class LearnerMetrics:
     """The metrics of all agents that learn, by the name of the agent."""
@@ -62,6 +65,9 @@ class LearnerMetrics:
             "Events that an agent could not learn from, because it raised an error or they cannot be read.",
             ["agent"],
             registry=registry,
+        )
+        self.learning = Gauge(
+            "tas_agent_learning", "1 while the agent observes; 0 after it has stopped.", ["agent"], registry=registry
         )
         self.behind = Gauge(
             "tas_agent_events_behind", "Events that an agent has not observed yet.", ["agent"], registry=registry
@@ -81,7 +87,7 @@ class LearnerMetrics:
 
     def remove(self, agent: str) -> None:
         """The agent is not served any more."""
-        for metric in (self.events, self.failed, self.behind, self.since, self.bytes, self.writes):
+        for metric in (self.events, self.failed, self.learning, self.behind, self.since, self.bytes, self.writes):
             with suppress(KeyError):
                 metric.remove(agent)
 
@@ -94,8 +100,8 @@ class _FailedError(Exception):
     """The agent has raised an error."""
 
 
-class _StoppedError(Exception):
-    """The agent must not observe any more."""
+class _StalledError(Exception):
+    """The agent took too long."""
 
 
 class Learner:
@@ -131,30 +137,33 @@ class Learner:
         self._restore = interrupter.bounded(loaded.agent.restore, RESTORE_SECONDS)
         self._snapshot = interrupter.bounded(loaded.agent.snapshot, RESTORE_SECONDS)
         self._wants_runs = loaded.agent.needs.outcomes
+        self._stalls = 0  # in a row
+        metrics.learning.labels(self._name).set(1)
         self._note()
 
     async def run(self) -> None:
-        """Observes until cancelled, or until the agent stalls."""
+        """Observes until cancelled, or until the agent stalls again and again."""
         try:
             while True:
                 if not self.is_restored:
                     await self._load()
                 await self._learn()
-        except _StoppedError as error:
+        except _StalledError as error:
             log.error("agent_learning_stopped", agent=self._name, error=str(error))  # noqa: TRY400 - the agent's fault
         except Exception:  # a bug here: the other agents learn on
             log.exception("agent_learning_failed", agent=self._name)
+        self._metrics.learning.labels(self._name).set(0)
 
     async def _learn(self) -> None:
-        """Observes and saves until another replica has stored an older state. Raises _StoppedError."""
+        """Observes and saves until another replica has stored an older state. Raises _StalledError."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow())
                 tasks.create_task(self._keep_saving())
         except* _OlderStateError:
             self.is_restored = False
-        except* _StoppedError as errors:
-            raise _StoppedError(str(errors.exceptions[0])) from None
+        except* _StalledError as errors:
+            raise _StalledError(str(errors.exceptions[0])) from None
 
     # Observing
 
@@ -181,17 +190,27 @@ class Learner:
                 # An observer whose clock is ahead must not make older experience expire.
                 event = replace(event, at=min(event.at, message.arrived))
                 self._ask("observe", partial(self._observe, event))
+                self._stalls = 0
                 self._metrics.events.labels(self._name).inc()
         except _FailedError as error:
-            self._metrics.failed.labels(self._name).inc()
-            self._throttled.error("agent_event_failed", error=str(error), sequence=message.sequence)
+            self._stalls = 0
+            self._note_failure(error, message)
+        except _StalledError as error:
+            self._stalls += 1
+            self._note_failure(error, message)
+            if self._stalls >= MAX_STALLS:
+                raise _StalledError(f"{error}, {MAX_STALLS} times in a row") from None
+
+    def _note_failure(self, error: Exception, message: LoggedOutcome) -> None:
+        self._metrics.failed.labels(self._name).inc()
+        self._throttled.error("agent_event_failed", error=str(error), sequence=message.sequence)
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
-        """What the agent answers. Raises _FailedError for any error of it, _StoppedError if it takes too long."""
+        """What the agent answers. Raises _FailedError for any error of it, _StalledError if it takes too long."""
         try:
             return call()
         except InterruptedCallError as error:
-            raise _StoppedError(f"{what}: {error}") from None
+            raise _StalledError(f"{what}: {error}") from None
         except (Exception, SystemExit) as error:
             raise _FailedError(_text_of(error)) from error
 

@@ -9,8 +9,9 @@ import pytest
 
 from bus.buckets import NODES, SAMPLES
 from bus.connection import Bus
-from bus.errors import ForbiddenError
-from bus.rights.access import Access
+from bus.errors import ForbiddenError, UnavailableError
+from bus.link import Link
+from bus.rights.access import Access, Loaded
 from bus.rights.roles import Permissions
 from tests.certificates import Authority
 from tests.integration.bus.operated import EVERYTHING, Operator, operated
@@ -115,6 +116,31 @@ async def test_changed_credentials_are_used_at_once_and_bad_ones_change_nothing(
         written(file, operator.credentials("tas-third"))
         await server.start()
         await eventually(lambda: bus.connected and bus.link.loaded.name == "tas-third")
+
+
+async def test_changed_credentials_that_are_refused_for_a_while_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.connection.FOLLOW_SECONDS", 0.05)
+    monkeypatch.setattr("bus.connection.REFUSED_SECONDS", 0.2)
+    operator = Operator()
+    file = written(tmp_path / "user.creds", operator.credentials("tas-first"))
+    async with (
+        operated(tmp_path, operator.configuration()) as server,
+        Bus.connect(server.url, name="test", access=Access(credentials=file)) as bus,
+    ):
+        await bus.wait_connected()
+        connect, failures = bus._open_with, [UnavailableError("too many connections")]
+
+        async def fail_once(loaded: Loaded) -> Link:
+            if failures:
+                raise failures.pop()
+            return await connect(loaded)
+
+        monkeypatch.setattr(bus, "_open_with", fail_once)
+        written(file, operator.credentials("tas-second"))
+        await eventually(lambda: bus.connected and bus.link.loaded.name == "tas-second")
+        assert failures == []
 
 
 async def test_a_missing_permission_is_an_error_with_user_and_subject(tmp_path: Path) -> None:

@@ -265,6 +265,28 @@ async def test_a_timeout_or_cancellation_of_the_body_is_not_changed(bus: Bus) ->
             raise asyncio.CancelledError
 
 
+async def test_a_lease_that_the_bus_refuses_is_a_problem_of_the_connection_until_it_is_acquired(bus: Bus) -> None:
+    """Else a process that will never work seems to be on standby."""
+    config = (await bus.api(f"STREAM.INFO.{LEASES.stream}"))["config"]
+    await bus.api(f"STREAM.UPDATE.{LEASES.stream}", config | {"max_msg_size": 1})
+
+    async def hold() -> None:
+        async with Lease(bus, "cpu", ttl_seconds=LONG_TTL).hold():
+            await asyncio.Event().wait()
+
+    holding = asyncio.create_task(hold())
+    try:
+        await eventually(lambda: bus.refusing)
+        assert str(bus.problem).startswith("lease cpu: ")
+        assert not bus.unavailable
+        await bus.api(f"STREAM.UPDATE.{LEASES.stream}", config)
+        await eventually(lambda: not bus.refusing)
+        assert bus.problem is None
+    finally:
+        holding.cancel()
+        await asyncio.wait([holding])
+
+
 async def test_of_many_processes_never_two_hold_the_lease(bus: Bus) -> None:
     holding = 0
     most = 0

@@ -95,7 +95,7 @@ class Raises(Counts):
 
 class Spins(Counts):
     def observe(self, event: Placed | Outcome) -> None:
-        while event.uid == "1":
+        while event.uid in ("1", "3", "4", "5"):
             pass
         super().observe(event)
 
@@ -274,10 +274,16 @@ async def test_a_fault_of_an_agent_ends_its_own_learning_at_most(bus: Bus, tmp_p
         async with replica(bus, tmp_path, file) as found:
             await answered(lambda: publish_outcomes(bus, [Placed(uid="0", node="a", at=1.0, requests={})]))
             await fail(bus, ["1", "2"])
-            everything = ["0", "1", "2"]
-            seen = {"counts": everything, "raises": ["0", "2"], "spins": ["0"], "large": everything, "places": ["0"]}
+            seen = {name: ["0", "1", "2"] for name in ("counts", "large")}
+            seen |= {"raises": ["0", "2"], "spins": ["0", "2"], "places": ["0"]}  # one event costs nothing else
             await eventually(lambda: {name: found.agent(name).seen for name in seen} == seen)
             assert found.metric("tas_agent_events_failed_total", "raises") == 1
+            assert found.metric("tas_agent_events_failed_total", "spins") == 1
+            assert found.metric("tas_agent_learning", "spins") == 1
+            await fail(bus, ["3", "4", "5", "6"])
+            everything = ["0", "1", "2", "3", "4", "5", "6"]
+            seen |= {"counts": everything, "large": everything, "raises": ["0", "2", "3", "4", "5", "6"]}
+            await eventually(lambda: {name: found.agent(name).seen for name in seen} == seen)
 
             async def are_stored() -> bool:
                 return all([(await stored(bus, name)) is not None for name in ("counts", "raises")])
@@ -285,16 +291,19 @@ async def test_a_fault_of_an_agent_ends_its_own_learning_at_most(bus: Bus, tmp_p
             await eventually(are_stored)
             await eventually(lambda: any(line["event"] == "agent_state_too_large" for line in logs))
             await eventually(lambda: any(line["event"] == "agent_learning_stopped" for line in logs))
+            await eventually(lambda: found.metric("tas_agent_learning", "spins") == 0)
+            assert found.metric("tas_agent_learning", "raises") == 1
+            assert found.metric("tas_agent_events_failed_total", "spins") == 4
             assert await stored(bus, "large") is None
             assert found.metric("tas_agent_state_bytes", "large") > 2**20
     async with replica(bus, tmp_path, "agents: {counts: }") as again:
-        await fail(bus, ["3"])
-        await eventually(lambda: again.agent("counts").seen[-1:] == ["3"])
-        assert again.agent("counts").seen == [*everything, "3"]  # each once: it has continued where the first ended
-    (failure,) = [line for line in logs if line["event"] == "agent_event_failed"]
-    assert (failure["agent"], failure["error"]) == ("raises", "ValueError: not this one")
+        await fail(bus, ["7"])
+        await eventually(lambda: again.agent("counts").seen[-1:] == ["7"])
+        assert again.agent("counts").seen == [*everything, "7"]  # each once: it has continued where the first ended
+    failures = [(line["agent"], line["error"]) for line in logs if line["event"] == "agent_event_failed"]
+    assert {("raises", "ValueError: not this one"), ("spins", "observe: no answer within 0.1 s")} == set(failures)
     (stopped,) = [line for line in logs if line["event"] == "agent_learning_stopped"]
-    assert (stopped["agent"], stopped["error"]) == ("spins", "observe: no answer within 0.1 s")
+    assert (stopped["agent"], stopped["error"]) == ("spins", "observe: no answer within 0.1 s, 3 times in a row")
 
 
 async def test_the_replica_that_has_learned_for_longer_is_right(bus: Bus, tmp_path: Path) -> None:

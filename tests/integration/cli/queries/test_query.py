@@ -308,7 +308,7 @@ async def test_the_error_for_a_server_without_jetstream_says_what_to_do(tmp_path
             assert done.code == 1
             assert done.err.startswith(f"Error: the nats-server at {url} has no JetStream: start it with --jetstream")
         async with tas.running("run", "evaluate", "--bus", url, *HEALTH) as running:
-            problem = await running.logged("bus_stream_invalid")
+            problem = await running.logged("bus_problem")
         assert "--jetstream" in problem["error"]
         assert problem["connection"] == "tas-evaluate"
     finally:
