@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from math import inf
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -165,6 +166,11 @@ class Bus:
     def connected(self) -> bool:
         """Whether a server is connected now."""
         return self._connected.is_set()
+
+    @property
+    def credentials_expire(self) -> float:
+        """When the credentials of the current connection expire, in seconds since 1970; infinite if never."""
+        return inf if self._link is None or not self._link.loaded.expires else self._link.loaded.expires
 
     @property
     def problem(self) -> BusError | None:

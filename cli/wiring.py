@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property, partial
@@ -284,6 +285,12 @@ class Process:
             ["connection"],
             registry=self.registry,
         )
+        self._credentials = Gauge(
+            "tas_bus_credentials_remaining_seconds",
+            "Seconds until the credentials of a connection to the bus expire; +Inf: never.",
+            ["connection"],
+            registry=self.registry,
+        )
         self._refusing = Gauge(
             "tas_bus_refusing",
             "1 while a connection to the bus is open, and the bus refuses a stream, a consumer or a lease, else 0.",
@@ -326,6 +333,7 @@ class Process:
         self._buses.append(bus)
         self._connected.labels(bus.name).set_function(lambda: float(bus.connected))
         self._unavailable.labels(bus.name).set_function(lambda: float(bus.connected and bus.unavailable))
+        self._credentials.labels(bus.name).set_function(lambda: bus.credentials_expire - time.time())
         self._refusing.labels(bus.name).set_function(lambda: float(bus.connected and bus.refusing))
         return bus
 

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import aiohttp
 
+from bus.connection import Bus
+from bus.outcomes import publish_outcomes
+from tas.outcomes.outcome import Placed
+from tests.installed import write_package
 from tests.integration.cli.tas import (
     FREE,
     HEALTH,
@@ -15,25 +19,35 @@ from tests.integration.cli.tas import (
     policy_folder,
     replace_file,
 )
-from tests.integration.servers import Server, eventually
+from tests.integration.servers import Server, answered, eventually
 
 from .alerts import check
 from .test_alerts_played import Stage
 
 NODES = ("a", "b")
 STRATEGIES = "    dontschedule: {rules: [{metricname: m, operator: Equals, target: 2}]}\n"
+SLOW = """
+    from tas.agent import Agent
+
+    class Slow(Agent):
+        def observe(self, event):
+            while True:
+                pass
+"""
 GOOD = "agents: {congestion: {options: {limit: 10}}}"
 
 
 async def test_the_alerts_about_agents_fire_and_end_as_their_rows_say(
-    tas: Tas, server: Server, tmp_path: Path, prometheus_binary: Path
+    tas: Tas, server: Server, bus: Bus, tmp_path: Path, prometheus_binary: Path
 ) -> None:
     file = tmp_path / "agents.yaml"
     file.write_text(GOOD)
     async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
+        site = str(write_package(tmp_path / "site", SLOW, slow="own:Slow", group="tas.agents"))
 
         async def run(worker: str, *flags: str) -> Running:
-            return await stack.enter_async_context(tas.running("run", worker, "--bus", server.url, *flags, *FREE))
+            arguments = ("run", worker, "--bus", server.url, *flags, *FREE)
+            return await stack.enter_async_context(tas.running(*arguments, PYTHONPATH=site))
 
         rules = policy_folder(tmp_path, demo_policy(STRATEGIES))
         policies = ("run", "policies", "--bus", server.url, "--policies", str(rules))
@@ -83,5 +97,21 @@ async def test_the_alerts_about_agents_fire_and_end_as_their_rows_say(
                 await scores()
             during.append(await stage.scrape())
             replace_file(file, GOOD)
+            await measure()
+        async with stage.story("TasAgentLearningStopped", minutes=3) as during:
+            replace_file(file, GOOD.replace("}}}", "}}, slow: {timeout: 100ms}}"))
+            await stage.is_at('tas_agent_learning{agent="slow"', lambda learning: learning == 1)
+            events = [Placed(uid=str(number), node="a", at=1.0, requests={}) for number in range(3)]
+            await answered(lambda: publish_outcomes(bus, events))
+            await stage.is_at('tas_agent_learning{agent="slow"', lambda learning: learning == 0)
+            during.extend(await stage.scrapes())
+            stopped = await agents.logged("agent_learning_stopped")
+            assert (stopped["agent"], "3 times in a row" in stopped["error"]) == ("slow", True)
+            replace_file(file, GOOD)
+
+            async def is_gone() -> bool:
+                return await stage.values('tas_agent_learning{agent="slow"') == []
+
+            await eventually(is_gone)
             await measure()
     check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)

@@ -19,13 +19,25 @@ from typing import Any
 
 import aiohttp
 
+from bus.connection import Bus
+from bus.rights.access import Access
 from sandbox import Sandbox
 from sandbox.faults import Call
 from sandbox.resources import NODES, TASPOLICIES
 from tas.policy.policy import API_VERSION
 from tests.contract.test_alerts import rules
-from tests.integration.cli.tas import FREE, HEALTH, Running, Tas, demo_policy, filter_request, policy_folder
-from tests.integration.servers import Server, eventually
+from tests.integration.bus.operated import Operator, operated
+from tests.integration.cli.tas import (
+    FREE,
+    HEALTH,
+    Running,
+    Tas,
+    demo_policy,
+    filter_request,
+    policy_folder,
+    replace_file,
+)
+from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.publishing.receiver import Receiver, answering, receiving
 
 from .alerts import Scrape, Story, check
@@ -368,6 +380,28 @@ async def source_is_dry(cluster: Cluster) -> None:
         await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
 
 
+async def samples_are_not_stored(cluster: Cluster) -> None:
+    """The source answers well, and nobody gets its samples."""
+    stage = cluster.stage
+    lost = "tas_source_polls_lost_total"
+    async with (
+        Bus.connect(cluster.server.url, name="test", streams=()) as bus,
+        stage.story("TasNotStored", "TasSourceDry", "TasUnknownPassed", minutes=12) as during,
+    ):
+        await bus.wait_connected()
+        config = (await bus.api("STREAM.INFO.SAMPLES"))["config"]
+        await bus.api("STREAM.UPDATE.SAMPLES", config | {"max_msg_size": 1})
+        await stage.is_at("tas_source_metrics_missing", lambda count: count == len(METRICS))
+        during.extend(await cluster.no_candidate_is_known())
+        before = await stage.value(lost)
+        await stage.is_at(lost, lambda count: count > before)
+        during.append(await stage.scrape())
+        assert "message size" in (await cluster.product.logged("source_samples_lost"))["error"]
+        await bus.api("STREAM.UPDATE.SAMPLES", config)
+        await stage.is_at("tas_source_metrics_missing", lambda count: count == 0)
+        await eventually(cluster.all_are_known)
+
+
 async def sink_is_behind(cluster: Cluster) -> None:
     stage = cluster.stage
     async with stage.story("TasSinkBehind", minutes=17) as during:
@@ -388,8 +422,11 @@ async def sink_is_behind(cluster: Cluster) -> None:
 async def bus_is_lost(cluster: Cluster) -> None:
     stage = cluster.stage
     async with stage.story("TasBusLost", "TasViewBehind", "TasUnknownPassed", minutes=12) as during:
+        leases_lost = len(cluster.product.events("source_lease_lost"))
         await cluster.server.kill()
         await stage.is_at("tas_bus_connected", lambda connected: connected == 0)
+        # Without a lease, nobody has the source: it is the bus that is to blame.
+        await eventually(lambda: len(cluster.product.events("source_lease_lost")) > leases_lost)
         during.extend(await cluster.no_candidate_is_known())
         await cluster.server.start()
         await stage.is_at("tas_bus_connected", lambda connected: connected == 1)
@@ -409,6 +446,7 @@ STORIES = (
     labels_are_late,
     samples_are_late,
     source_is_dry,
+    samples_are_not_stored,
     sink_is_behind,
     bus_is_lost,
 )
@@ -500,8 +538,8 @@ async def test_the_alerts_of_processes_fire_and_end_as_their_rows_say(
         async with tas.running(*extender, *FREE) as again:
             await again.ready()
             after = await Stage(again, user.filter).scrape()
-    alerts = {"TasProcessDown", "TasNoExtenderReady"}
-    story = Story(name="killed", alerts=alerts, before=before, during=killed, after=after, seconds=4 * MINUTE)
+    alerts = {"TasProcessDown", "TasNoExtenderReady", "TasWorkerMissing"}
+    story = Story(name="killed", alerts=alerts, before=before, during=killed, after=after, seconds=7 * MINUTE)
     check(prometheus_binary.with_name("promtool"), [*stage.stories, story], tmp_path)
 
 
@@ -534,6 +572,42 @@ async def test_the_alert_of_a_bus_without_a_majority_fires_for_an_idle_process(
                     process.restart()
                 await stage.is_at("tas_bus_unavailable", lambda unavailable: unavailable == 0)
                 await stage.is_at("tas_view_lag", lambda lag: lag == 0)
+    check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)
+
+
+async def test_the_alerts_of_a_connection_to_the_bus_fire_and_end_as_their_rows_say(
+    tas: Tas, tmp_path: Path, prometheus_binary: Path
+) -> None:
+    operator = Operator()
+    file = tmp_path / "user.creds"
+    file.write_text(operator.credentials("tas-all", expires=time.time() + 5 * DAY))
+    strategies = "    dontschedule: {rules: [{metricname: m, operator: Equals, target: 2}]}\n"
+    folder = str(policy_folder(tmp_path, demo_policy(strategies)))
+    async with operated(tmp_path, operator.configuration()) as server:
+        connection = ("--bus", server.url, "--bus-credentials", str(file))
+        async with (
+            Bus.connect(server.url, name="test", streams=(), access=Access(credentials=file)) as bus,
+            tas.running("run", "policies", *connection, "--policies", folder, *HEALTH),
+            tas.running("run", "extender", *connection, *FREE) as running,
+        ):
+            await running.ready()
+            stage = Stage(running, _nobody_asks)
+            async with stage.story("TasBusCredentialsExpire", minutes=3, new=True) as during:
+                during.extend(await stage.scrapes())
+                replace_file(file, operator.credentials("tas-all", expires=time.time() + 90 * DAY))
+                await stage.is_at("tas_bus_credentials_remaining_seconds", lambda left: left > 30 * DAY)
+                await stage.is_at("tas_view_lag", lambda lag: lag == 0)
+            async with stage.story("TasBusRefuses", minutes=4) as during:
+                config = (await answered(lambda: bus.api("STREAM.INFO.KV_NODES")))["config"]
+                await answered(lambda: bus.api("STREAM.UPDATE.KV_NODES", config | {"max_msgs_per_subject": 2}))
+                await server.stop()
+                await server.start()
+                await stage.is_at("tas_bus_refusing", lambda refusing: refusing == 1)
+                await stage.is_at("tas_view_lag", lambda lag: lag == 0)
+                during.extend(await stage.scrapes())
+                assert "max_msgs_per_subject is 2, must be 1" in (await running.logged("bus_problem"))["error"]
+                await answered(lambda: bus.api("STREAM.UPDATE.KV_NODES", config))
+                await stage.is_at("tas_bus_refusing", lambda refusing: refusing == 0)
     check(prometheus_binary.with_name("promtool"), stage.stories, tmp_path)
 
 
