@@ -16,6 +16,7 @@ import yaml
 from manifests import CHART, FILES, FOLDER, NAMESPACE, manifest, rendered
 
 from tests.certificates import Authority
+from tests.contract.test_alerts import rules
 
 from .api import Object
 from .cluster import Cluster
@@ -101,7 +102,7 @@ def test_a_wrong_value_is_an_error_that_names_it(helm: Path, tmp_path: Path) -> 
         "colect: {}": "colect",
         "bus: {url: 'http://nats'}": "/bus/url",
         "bus: {servers: {storage: 900Mi}}": "/bus/servers/storage",
-        "bus: {servers: {storage: 6Gi}}": "bus.servers.storage = 6Gi: must be at least 7Gi",
+        "bus: {servers: {storage: 7Gi}}": "bus.servers.storage = 7Gi: must be at least 8Gi",
         "{mode: all, autoscaling: {enabled: true}}": "autoscaling.enabled = true: needs mode = separate",
         "agents: {config: 'agents: {}'}": "agents.config: needs processes.agents.enabled",
         "notify: {sinks: 'sinks: {}'}": "notify.sinks: needs processes.notify.enabled",
@@ -134,6 +135,15 @@ def test_a_real_api_server_accepts_every_object(
     assert len(lines) == len(documents(text)) > 15
     assert all("(server dry run)" in line for line in lines)
     assert product_namespace == NAMESPACE
+
+
+def test_prometheus_names_the_job_as_the_alerts_expect(helm: Path) -> None:
+    """The operator of Prometheus names a job after the PodMonitor, and then no alert about a lost target would fire."""
+    (monitor,) = documents(rendered(helm, "examples/everything.yaml"), "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (relabeling,) = endpoint["relabelings"]
+    assert relabeling["targetLabel"] == "job"
+    assert [each["alert"] for each in rules() if f'up{{job="{relabeling["replacement"]}"}}' in each["expr"]]
 
 
 def test_all_is_in_the_namespace_of_the_release(helm: Path) -> None:

@@ -275,11 +275,20 @@ class Windows:
             if self._caught_up:
                 self._find_missing()
             self._table.drop_ended(time.time())
+            self._forget_revisions()
             if self._table.refused:
                 self._metrics.refused.inc(self._table.refused)
                 self._throttled.warning("window_series_refused", count=self._table.refused, series=self._table.count)
                 self._table.refused = 0
             await asyncio.sleep(CHECK_SECONDS)
+
+    def _forget_revisions(self) -> None:
+        """Drops those of series that nobody has or wants any more; a series that comes again is read first."""
+        if len(self._revisions) > self._table.count:
+            nodes, series = set(self._table.nodes), self._table.keys
+            self._revisions = {
+                key: revision for key, revision in self._revisions.items() if key.node in nodes and key.series in series
+            }
 
     def _find_missing(self) -> None:
         missing = self._table.missing()

@@ -169,13 +169,21 @@ async def test_a_series_ends_after_its_window_and_with_its_node(
     def series() -> float | None:
         return registry.get_sample_value("tas_windows_series")
 
-    windows = Windows(bus, default_stale_after=60, registry=registry, metrics=SourceMetrics(registry))
+    windows = Windows(
+        bus, default_stale_after=60, registry=registry, metrics=SourceMetrics(registry), store_seconds=0.1
+    )
+
+    def stored() -> set[str]:
+        return {key.node for key in windows._revisions}
+
     async with running(windows):
         await world.has("b", SOURCE, {"cpu:mean:1m": 5})
         await world.has("c", SOURCE, {"cpu:mean:1m": 5})
         await eventually(lambda: series() == 2)  # the newest value of a, which came before, is older than the window
+        await eventually(lambda: stored() == {"b", "c"})
         await put(bus, NODES, node_facts_key("b"), None)
         await eventually(lambda: series() == 1)
+        await eventually(lambda: stored() == {"c"})  # else they would grow with every node that ever was
 
 
 async def test_a_stored_series_is_kept_for_its_window_and_some_minutes(bus: Bus, cluster: Cluster) -> None:
