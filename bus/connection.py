@@ -43,7 +43,7 @@ __all__ = ["CALL_SECONDS", "ENTRIES_SECONDS", "WRITE_SECONDS", "Bus", "Epoch", "
 log = structlog.get_logger(__name__)
 
 ENTRIES_SECONDS = 10.0
-"""How long reading a whole bucket may take."""
+"""How long reading a whole bucket may go on without another entry."""
 
 WRITE_SECONDS = 2.0
 """How old the reads of a conditional write may be when it is sent (monotonic seconds)."""
@@ -258,23 +258,28 @@ class Bus:
     async def entries(self, bucket: Bucket) -> list[RawEntry]:
         """All entries of a bucket without tombstones, complete at some time during the call, ordered by revision.
 
-        Raises UnavailableError, after at most `ENTRIES_SECONDS`.
+        Raises UnavailableError if no further entry comes within `ENTRIES_SECONDS`.
         """
         latest: dict[str, RawEntry] = {}
+        clock = asyncio.get_running_loop().time
 
         def take(entry: RawEntry) -> None:
             latest[entry.key] = entry
 
+        def wait_on() -> None:
+            if not limit.expired():
+                limit.reschedule(clock() + ENTRIES_SECONDS)
+
         try:
-            async with asyncio.timeout(ENTRIES_SECONDS):
+            async with asyncio.timeout(ENTRIES_SECONDS) as limit:
                 feed = await self.feed(bucket)
                 try:
-                    await feed.release(take)
+                    await feed.release(take, wait_on)
                     await feed.caught_up()
                 finally:
                     await feed.close()
         except TimeoutError as error:
-            raise UnavailableError(f"{bucket.name}: could not be read within {ENTRIES_SECONDS:g} s") from error
+            raise UnavailableError(f"{bucket.name}: no further entry within {ENTRIES_SECONDS:g} s") from error
         return sorted((entry for entry in latest.values() if entry.value is not None), key=lambda each: each.revision)
 
     async def epoch(self, of: Stream | Bucket) -> Epoch:

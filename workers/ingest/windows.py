@@ -297,13 +297,14 @@ class Windows:
             self._changed.set()
 
     async def _store(self) -> None:
-        """Stores every series again and again, evenly spread."""
+        """Stores every series again and again, evenly spread; without a pause where that takes too long."""
+        clock = asyncio.get_running_loop().time
         while True:
-            nodes = list(self._table.nodes)
-            pause = self._store_seconds / max(len(nodes), 1)
-            for node in nodes:
-                await asyncio.sleep(pause)
+            nodes, began = list(self._table.nodes), clock()
+            for number, node in enumerate(nodes, 1):
+                await asyncio.sleep(began + self._store_seconds * number / len(nodes) - clock())
                 await self._store_node(node)
+            self._metrics.store_seconds.set(clock() - began)
             if not nodes:
                 await asyncio.sleep(min(self._store_seconds, CHECK_SECONDS))
 
@@ -357,6 +358,9 @@ class Windows:
 class _Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.series = Gauge("tas_windows_series", "Series from which statistics are computed.", registry=registry)
+        self.store_seconds = Gauge(
+            "tas_windows_store_seconds", "Seconds that the last pass took which stored each series.", registry=registry
+        )
         counter = partial(Counter, registry=registry)
         self.refused = counter(
             "tas_windows_values_refused", "Values without a series, since there are too many series."

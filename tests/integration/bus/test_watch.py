@@ -372,6 +372,28 @@ async def test_entries_of_an_empty_bucket_is_empty_without_waiting_for_the_time_
     assert now() - began < LONG_LIMITS["bus.connection.ENTRIES_SECONDS"] / 2
 
 
+async def test_reading_a_large_bucket_may_take_longer_than_the_wait_for_an_entry(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that reads its bucket at the start would begin again and again."""
+    await fill(bus, 40)
+    handle = Feed._on_message
+
+    async def handle_slowly(self: Feed, message: Msg) -> None:
+        await asyncio.sleep(0.05)  # as if the entries were many
+        await handle(self, message)
+
+    monkeypatch.setattr(Feed, "_on_message", handle_slowly)
+    monkeypatch.setattr("bus.feed.BATCH_SECONDS", 0.0)
+    monkeypatch.setattr("bus.connection.ENTRIES_SECONDS", 1.0)
+    began = now()
+    assert len(await bus.entries(NODES)) == 40
+    assert now() - began > 1.0
+    monkeypatch.setattr("bus.connection.ENTRIES_SECONDS", 0.01)
+    with pytest.raises(UnavailableError, match=r"NODES: no further entry within 0\.01 s"):
+        await bus.entries(NODES)
+
+
 async def test_several_watches_share_a_connection(bus: Bus) -> None:
     async with following(bus, NODES) as nodes, following(bus, LEASES) as leases, following(bus, NODES) as more:
         await fill(bus, 10)

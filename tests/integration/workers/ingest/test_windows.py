@@ -181,6 +181,7 @@ async def test_a_series_ends_after_its_window_and_with_its_node(
         await world.has("c", SOURCE, {"cpu:mean:1m": 5})
         await eventually(lambda: series() == 2)  # the newest value of a, which came before, is older than the window
         await eventually(lambda: stored() == {"b", "c"})
+        await eventually(lambda: (registry.get_sample_value("tas_windows_store_seconds") or 0.0) >= 0.1)
         await put(bus, NODES, node_facts_key("b"), None)
         await eventually(lambda: series() == 1)
         await eventually(lambda: stored() == {"c"})  # else they would grow with every node that ever was
