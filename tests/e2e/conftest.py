@@ -16,6 +16,7 @@ from tests.kubernetes.fixtures import admin, client, node
 from workers.kubernetes.crd import crd_manifest
 
 from . import binaries
+from .admission import keep_parameters
 from .api import ApiError
 from .cluster import NODES, Cluster
 from .controlplane import control_plane
@@ -56,6 +57,7 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
             cluster = Cluster(plane)
             pytestconfig.stash[_cluster_key] = cluster
             cluster.create_nodes(*NODES)
+            keep_parameters(cluster)
             pytestconfig.stash[_booted_key] = len(cluster.processes)
             yield cluster
     finally:
