@@ -72,6 +72,9 @@ MAJORITY_SECONDS = 1.0
 KEEPER_SECONDS = 1.0
 """How often a process looks whether the keeper has created the missing streams, which it may not create itself."""
 
+REASON_SECONDS = 10.0
+"""How often at most the log has another reason why no connection comes about."""
+
 REFUSED_SECONDS = 30.0
 """How often the same changed credentials are tried again: the server may have refused them for a while only."""
 
@@ -405,15 +408,18 @@ class Bus:
 
     async def _open(self) -> Link:
         """The next connection; tries without a time limit."""
-        failures, reported = 0, ""
+        clock = asyncio.get_running_loop().time
+        failures, reported, again_at = 0, "", 0.0
         while True:
             try:
                 return await self._open_with(await asyncio.to_thread(self._access.load))
             except (AccessError, UnavailableError) as error:
                 self._last_error = str(error)
-                if self._last_error != reported:  # a server that has started again may refuse for another reason
-                    reported = self._last_error
-                    log.warning("bus_unreachable", connection=self.name, bus=self.address, error=reported)
+                reason = re.sub(r"\d+", "", self._last_error)  # some reasons count seconds
+                # A server that has started again may refuse for another reason.
+                if not failures or (reason != reported and clock() >= again_at):
+                    reported, again_at = reason, clock() + REASON_SECONDS
+                    log.warning("bus_unreachable", connection=self.name, bus=self.address, error=self._last_error)
             failures += 1
             await asyncio.sleep(RETRY.after(failures))
 

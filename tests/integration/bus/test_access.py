@@ -3,9 +3,12 @@
 import asyncio
 import re
 import time
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bus.buckets import NODES, SAMPLES
 from bus.connection import Bus
@@ -116,6 +119,35 @@ async def test_changed_credentials_are_used_at_once_and_bad_ones_change_nothing(
         written(file, operator.credentials("tas-third"))
         await server.start()
         await eventually(lambda: bus.connected and bus.link.loaded.name == "tas-third")
+
+
+async def test_another_reason_why_no_connection_comes_about_is_logged_and_no_flood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.connection.REASON_SECONDS", 0.2)
+    operator = Operator()
+    past = written(tmp_path / "past.creds", operator.credentials("tas-past", expires=time.time() - 60))
+
+    def reasons(logs: Sequence[MutableMapping[str, Any]]) -> list[str]:
+        return [line["error"] for line in logs if line["event"] == "bus_unreachable"]
+
+    async with operated(tmp_path, operator.configuration()) as server:
+        await server.stop()
+        with capture_logs() as logs:
+            async with Bus.connect(server.url, name="test", streams=(), access=Access(credentials=past)) as bus:
+                await eventually(lambda: bool(reasons(logs)))
+                await server.start()
+                await eventually(lambda: "expired" in reasons(logs)[-1])
+                assert "expired" not in reasons(logs)[0]
+                before = len(reasons(logs))
+                seen: set[str] = set()
+
+                def has_changed_twice() -> bool:
+                    seen.add(bus.last_error)
+                    return len(seen) > 2
+
+                await eventually(has_changed_twice)
+                assert len(reasons(logs)) == before, "it only counts the seconds"
 
 
 async def test_changed_credentials_that_are_refused_for_a_while_are_tried_again(
