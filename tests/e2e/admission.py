@@ -68,10 +68,13 @@ def admission(cluster: Cluster, file: str, probes: Mapping[str, Attempt]) -> Ite
     policies = [each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"]
     assert set(policies) == probes.keys()
 
-    def refusing() -> set[str]:
+    def refusals() -> dict[str, str]:
         found = {name: refusal(cluster, attempt) for name, attempt in probes.items()}
+        return {name: text for name, text in found.items() if f"'{name}'" in text}
+
+    def refusing() -> set[str]:
         # Until the API server knows the parameters of a policy, the policy refuses everything.
-        return {name for name, text in found.items() if f"'{name}'" in text and "no params found" not in text}
+        return {name for name, text in refusals().items() if "no params found" not in text}
 
     cluster.apply(FOLDER / file)
     try:
@@ -81,7 +84,7 @@ def admission(cluster: Cluster, file: str, probes: Mapping[str, Attempt]) -> Ite
         yield
     finally:
         cluster.kubectl("delete", "-f", str(FOLDER / file))
-        until(lambda: not refusing(), f"{file} is gone, also for other tests")
+        until(lambda: not refusals(), f"{file} is gone, also for other tests")
 
 
 def _check(cluster: Cluster, name: str) -> None:
