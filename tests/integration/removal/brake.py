@@ -69,14 +69,15 @@ class _Added(NamedTuple):
     Attributes:
         at: When the write was seen.
         since: The earliest time of the reads behind the write.
-        labelled: The nodes with labels of the policy that the product has set, or that they had all the time between.
+        labelled: The nodes with labels of the policy that the product has set, or that they had all the time between;
+            each with these labels, and who has set them.
     """
 
     name: str
     node: str
     at: float
     since: float
-    labelled: frozenset[str]
+    labelled: Mapping[str, str]
 
 
 @dataclass
@@ -117,7 +118,8 @@ class LimitJudge:
             self.faults.append(f"labels of {node} changed from {before} to {labels} during a pause")
         since = arrived - self.allowance(written.at)
         for name in names_on(labels) - names_on(before):
-            labelled = frozenset(each for each in self.observed.nodes if self._counts(each, name, since)) | {node}
+            counted = {each for each in self.observed.nodes if self._counts(each, name, since)} | {node}
+            labelled = {each: self._described(each, name) for each in sorted(counted)}
             self._added.append(_Added(name, node, written.at, since, labelled))
 
     def _effective(self, pause: Span, at: float) -> bool:
@@ -133,14 +135,24 @@ class LimitJudge:
         ends = [*(state.since for state in states[1:]), inf]
         return all(name in names_on(each.labels) for each, end in zip(states, ends, strict=True) if end > since)
 
+    def _described(self, node: str, name: str) -> str:
+        state = self.observed.nodes[node][-1]
+        return ", ".join(
+            f"{label}={value} by {'the product' if self.observed.setters.get((node, state.uid, label)) else 'a user'}"
+            for label, value in state.labels.items()
+            if name in names_on({label: value})
+        )
+
     def judge(self) -> None:
         """Judges everything, when the log is complete."""
         for added in self._added:
             limit = self._limit(added)
             self.met[Case.ADMITTED] += 1
             if len(added.labelled) > limit:
-                nodes = sorted(added.labelled)
-                self.faults.append(f"{added.node} got labels of {added.name}: {nodes} have them, {limit} are allowed")
+                self.faults.append(
+                    f"{added.node} got labels of {added.name} at {added.at:.2f} s, read since {added.since:.2f} s: "
+                    f"{dict(added.labelled)} have them, {limit} are allowed"
+                )
         self._added.clear()
 
     def _limit(self, added: _Added) -> int:
