@@ -56,6 +56,29 @@ class _Slot:
         self.values = array("d")
 
 
+def _check_digest(digest: bytes) -> None:
+    """Does once what is done with a digest later. Raises ValueError if it is damaged.
+
+    The library reads some damaged digests, and panics when they are used: its exception is no `Exception`, and would
+    end the process.
+    """
+    try:
+        read = TDigest.from_bytes(digest)
+        is_valid = all(map(isfinite, (read.min(), read.max(), read.mean()))) and read.max_centroids <= CENTROIDS
+        if is_valid:
+            merged = TDigest(max_centroids=MERGED_CENTROIDS)
+            merged.merge_inplace(read)
+            is_valid = all(isfinite(merged.percentile(percent)) for percent in (0, 50, 100))
+            read.batch_update([0.0] * (MAX_VALUES + 1))
+            is_valid = is_valid and isfinite(read.percentile(50))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ValueError(f"a digest is damaged: {error}") from error
+    if not is_valid:
+        raise ValueError(f"a digest must have finite values, and at most {CENTROIDS} centroids")
+
+
 class Quantiles:
     """The distribution of the values in a window of `seconds`, and of a part of the slot before it."""
 
@@ -111,9 +134,7 @@ class Quantiles:
         restored: dict[int, _Slot] = {}
         for number, first, values, digest in sorted(slots):
             if digest:
-                read = TDigest.from_bytes(digest)
-                if not all(map(isfinite, (read.min(), read.max(), read.mean()))) or read.max_centroids > CENTROIDS:
-                    raise ValueError(f"a digest must have finite values, and at most {CENTROIDS} centroids")
+                _check_digest(digest)
             if not all(map(isfinite, (first, *values))) or len(values) > MAX_VALUES or not (values or digest):
                 raise ValueError(f"a slot must have finite values, and at most {MAX_VALUES}")
             restored[number] = _Slot(number, first, values, digest)
