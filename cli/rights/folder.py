@@ -1,14 +1,17 @@
 """The folder of the operator of a closed bus: its keys, and the credentials of its users.
 
 ```
-keys/          operator.seed, system.seed, account.seed, and role-ROLE.seed of each role: they can do everything
-users/         NAME.creds of each user
-issued.json    the public keys of all credentials that were made, by the name of the user: so all of them can be revoked
-revoked.json   the public keys whose credentials do not count any more
-auth.conf      the part of the server's configuration that trusts the operator: nothing in it is secret
+keys/             operator.seed, system.seed, account.seed, and role-ROLE.seed of each role: they can do everything
+users/            NAME.creds of each user
+issued.json       the public keys of all credentials that were made, by the name of the user: so all can be revoked
+revoked.json      the public keys whose credentials do not count any more
+auth.conf         the part of the server's configuration that trusts the operator: nothing in it is secret
+cluster.password  what the servers of a cluster show to each other: whoever knows it can join as a server
 ```
 """
 
+import re
+import secrets
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +28,12 @@ from bus.rights.roles import ROLES
 from cli.configure.files import FilesError, Step, stored
 
 AUTH = "auth.conf"
+CLUSTER = "cluster.password"
 ISSUED, REVOKED = "issued.json", "revoked.json"
 _ROLE = "role-"
+
+_PASSWORD = re.compile(r"[a-z][a-z0-9]{23,127}")
+"""What is one word in the URL of a route and in the configuration of NATS, and too long to guess."""
 
 T = TypeVar("T")
 
@@ -54,6 +61,7 @@ class OperatorFolder:
 
     Attributes:
         found: Whether there was an operator.
+        cluster: The password of the servers of a cluster.
         issued: The public keys of each name.
         revoked: Public keys, and until when what was made does not count, in seconds since 1970.
     """
@@ -61,6 +69,7 @@ class OperatorFolder:
     path: Path
     keys: Keys
     found: bool
+    cluster: str = field(repr=False)
     issued: Mapping[str, Sequence[str]] = field(default_factory=dict)
     revoked: Mapping[str, int] = field(default_factory=dict)
 
@@ -75,7 +84,7 @@ class OperatorFolder:
         }
         missing = {"operator", "system", "account"} - seeds.keys()
         if not seeds:
-            return cls(path=path, keys=Keys.new(), found=False)
+            return cls(path=path, keys=Keys.new(), found=False, cluster=_password(path / CLUSTER))
         if missing:
             raise FilesError(f"{path / 'keys' / min(missing)}.seed: missing: without it no user of this operator works")
         keys = Keys(
@@ -88,6 +97,7 @@ class OperatorFolder:
             path=path,
             keys=keys,
             found=True,
+            cluster=_password(path / CLUSTER),
             issued=_read_json(path / ISSUED, dict[str, list[str]]),
             revoked=_read_json(path / REVOKED, dict[str, int]),
         )
@@ -109,7 +119,7 @@ class OperatorFolder:
         return self.path / "users" / f"{name}.creds"
 
     def steps(self, *, now: float, revoked: Mapping[str, int] | None = None) -> list[Step]:
-        """The keys, and the configuration of the server; nothing changes that is as it should be."""
+        """The keys, and what servers need; nothing changes that is as it should be."""
         gone = self.revoked if revoked is None else revoked
         keys = {"operator": self.keys.operator, "system": self.keys.system, "account": self.keys.account}
         keys |= {_ROLE + role: key for role, key in self.keys.roles.items()}
@@ -120,7 +130,7 @@ class OperatorFolder:
         steps = [secret_step(self.path / "keys" / f"{name}.seed", f"{key.seed}\n") for name, key in keys.items()]
         if gone:
             steps.append(_json_step(self.path / REVOKED, gone))
-        return [*steps, secret_step(self.path / AUTH, auth)]
+        return [*steps, secret_step(self.path / AUTH, auth), secret_step(self.path / CLUSTER, f"{self.cluster}\n")]
 
     def user_steps(self, users: Iterable[NewUser], *, now: float, expires: float | None = None) -> list[Step]:
         """New credentials of users, whose public keys are noted."""
@@ -168,6 +178,16 @@ def _key(file: Path) -> Nkey:
         return Nkey.of_seed(b"".join([] if found is None else [found.content]).decode("ascii", "replace").strip())
     except NkeyError as error:
         raise FilesError(f"{file}: {error}") from error
+
+
+def _password(file: Path) -> str:
+    """The password in the file; a new one if there is no file. Raises FilesError."""
+    if (found := stored(file)) is None:
+        return "c" + secrets.token_hex(24)
+    text = found.content.decode("ascii", "replace").strip()
+    if not _PASSWORD.fullmatch(text):
+        raise FilesError(f"{file}: must be 24 to 128 characters a-z and 0-9, the first a letter")
+    return text
 
 
 def _json_step(path: Path, value: object) -> Step:

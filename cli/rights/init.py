@@ -12,7 +12,7 @@ from bus.subjects import token
 from cli.certs.flags import errors_shown
 from cli.configure.files import FilesError, Step, stored, write_all
 from cli.output import echo
-from cli.rights.folder import AUTH, NewUser, OperatorFolder, User, make_private
+from cli.rights.folder import AUTH, CLUSTER, NewUser, OperatorFolder, User, make_private
 from tas.certificates.secret import NAMESPACE
 from tas.errors import InvalidInputError
 from tas.values.names import is_dns_label, is_source_name, is_subdomain
@@ -53,9 +53,10 @@ def _init(directory: Path, sources: tuple[str, ...], days: int | None) -> int:
     """Create the keys of a closed bus, and credentials for each process.
 
     DIR gets the keys of the operator and of each role (keys/), the credentials of one user for each process and for
-    people who read or operate (users/), and auth.conf, which the configuration of nats-server includes. A second run
-    changes nothing, except that new roles of a new version get their users, and auth.conf their rights. Only the
-    owner can read DIR. Keep it where no server and no process can read it: its keys can do everything.
+    people who read or operate (users/), auth.conf, which the configuration of nats-server includes, and
+    cluster.password, by which the servers of a cluster know each other. A second run changes nothing, except that new
+    roles of a new version get their users, and auth.conf their rights. Only the owner can read DIR. Keep it where no
+    server and no process can read it: its keys can do everything.
     """
     folder, now = OperatorFolder.open(directory), time.time()
     tags = source_tags(sources or DEFAULT_SOURCES)
@@ -115,8 +116,8 @@ def _secrets(directory: Path, namespace: str, name: tuple[str, ...]) -> int:
     """Print Kubernetes Secrets with the credentials of users, for kubectl apply -f -.
 
     Without --user: the users of separate processes. Each Secret is called tas-bus-ROLE after the role of the user, or
-    tas-bus-NAME for other names, with the key user.creds. The Secret tas-nats has auth.conf for the servers. No key of
-    the operator is printed.
+    tas-bus-NAME for other names, with the key user.creds. The Secret tas-nats has auth.conf and
+    cluster.password for the servers. No key of the operator is printed.
     """
     if not is_dns_label(namespace):
         raise InvalidInputError("Secret", "--namespace", namespace, "must be a DNS label")
@@ -129,7 +130,9 @@ def _secrets(directory: Path, namespace: str, name: tuple[str, ...]) -> int:
         for each in users
         if name or (each.claims.name == f"tas-{each.role}" and each.role in SEPARATE)
     ]
-    manifests.append(_secret("tas-nats", namespace, {AUTH: (directory / AUTH).read_bytes()}))
+    # Without the newline of the file: the server puts the password into URLs.
+    servers = {AUTH: (directory / AUTH).read_bytes(), CLUSTER: folder.cluster.encode()}
+    manifests.append(_secret("tas-nats", namespace, servers))
     echo("---\n".join(manifests), nl=False)
     return 0
 

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -164,6 +164,8 @@ class Installed:
         self.servers = free_ports(3)
         self.url = ",".join(f"tls://127.0.0.1:{port}" for port in self.servers)
         self.deployments = documents(text, "Deployment")
+        (servers,) = documents(text, "StatefulSet")
+        (self.server,) = servers["spec"]["template"]["spec"]["containers"]
         (self.bus,) = (
             each["data"]["nats.conf"] for each in documents(text, "ConfigMap") if each["metadata"]["name"] == "tas-nats"
         )
@@ -192,10 +194,6 @@ class Installed:
                 }.items():
                     assert config.count(before) == (6 if "tls" in before else 1), before
                     config = config.replace(before, after)
-                for other, address in enumerate(routes):
-                    name = f"tas-nats-{other}.tas-nats-servers.{NAMESPACE}.svc:6222"
-                    assert config.count(name) == 1
-                    config = config.replace(name, f"127.0.0.1:{address}")
                 assert "sync_interval: always" in config
                 file = self.folder / f"nats-{number}.conf"
                 file.write_text(config)
@@ -204,10 +202,23 @@ class Installed:
                         f"tas-nats-{number}",
                         [BINARY, "--config", file],
                         folder=self.folder,
-                        env={**os.environ, "POD_NAME": f"tas-nats-{number}"},
+                        env={**os.environ, "POD_NAME": f"tas-nats-{number}", **self.cluster_variables(routes)},
                     )
                 )
             yield
+
+    def cluster_variables(self, routes: Sequence[int]) -> dict[str, str]:
+        """What the container of a server has in its environment, filled in as a kubelet does."""
+        variables = {each["name"]: each for each in self.server["env"]}
+        reference = variables["CLUSTER_PASSWORD"]["valueFrom"]["secretKeyRef"]
+        assert reference == {"name": "tas-nats", "key": "cluster.password"}
+        password = (self.folder / "operator" / reference["key"]).read_text().strip()
+        addresses = variables["CLUSTER_ROUTES"]["value"].replace("$(CLUSTER_PASSWORD)", password)
+        for number, port in enumerate(routes):
+            name = f"tas-nats-{number}.tas-nats-servers.{NAMESPACE}.svc:6222"
+            assert addresses.count(name) == 1
+            addresses = addresses.replace(name, f"127.0.0.1:{port}")
+        return {"CLUSTER_PASSWORD": password, "CLUSTER_ROUTES": addresses}
 
     def start(self, stack: ExitStack, deployment: Object) -> tuple[Process, int, str]:
         """The process of a pod: with its arguments and variables, and with the files of this machine."""

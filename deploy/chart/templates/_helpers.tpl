@@ -56,6 +56,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- .Values.bus.url | default (printf "%s://tas-nats.%s.svc:4222" $scheme .Release.Namespace) }}
 {{- end }}
 
+{{- /* The addresses of the servers for each other: a list in the configuration language of NATS. */}}
+{{- define "tas.routes" -}}
+{{- $user := ternary "tas:$(CLUSTER_PASSWORD)@" "" .Values.bus.credentials }}
+{{- $routes := list }}
+{{- range $number := until (int .Values.bus.servers.replicas) }}
+{{- $routes = append $routes (printf "nats://%stas-nats-%d.tas-nats-servers.%s.svc:6222" $user $number $.Release.Namespace) }}
+{{- end }}
+{{- toJson $routes }}
+{{- end }}
+
 {{- define "tas.replicas" -}}
 {{- if .Values.bus.url }}{{ .Values.bus.copies }}{{ else }}{{ .Values.bus.servers.replicas }}{{ end }}
 {{- end }}

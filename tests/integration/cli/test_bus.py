@@ -1,6 +1,7 @@
 """`tas bus`: an operator, its users, and what a server says of them."""
 
 import stat
+from base64 import b64decode
 from pathlib import Path
 
 import yaml
@@ -32,7 +33,13 @@ async def test_init_makes_users_once_and_only_their_owner_can_read_them(tas: Tas
     await init(tas, folder)
     made = contents(folder)
     assert {f"users/tas-{role}.creds" for role, each in ROLES.items() if each.workers} < made.keys()
-    assert {"keys/operator.seed", "keys/account.seed", "keys/role-node.seed", "auth.conf"} < made.keys()
+    assert {
+        "keys/operator.seed",
+        "keys/account.seed",
+        "keys/role-node.seed",
+        "auth.conf",
+        "cluster.password",
+    } < made.keys()
     for path in (folder, *folder.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
     await init(tas, folder)
@@ -74,6 +81,12 @@ async def test_mistakes_name_the_file_or_the_value_and_change_nothing(tas: Tas, 
     assert "operator.seed: must end with its checksum" in done.err
     assert "SOAX" not in done.err
     (folder / "keys" / "operator.seed").write_bytes(before["keys/operator.seed"])
+    for unsafe in ("short", "UPPER" * 8, "a" * 30 + "@"):
+        (folder / "cluster.password").write_text(unsafe)
+        done = await tas("bus", "init", str(folder))
+        assert "cluster.password: must be 24 to 128 characters a-z and 0-9" in done.err
+        assert unsafe not in done.err
+    (folder / "cluster.password").write_bytes(before["cluster.password"])
     assert contents(folder) == before
 
 
@@ -87,7 +100,9 @@ async def test_secrets_have_the_users_and_no_key_of_the_operator(tas: Tas, tmp_p
     # Whoever reads Secrets there gets no user with the rights of all, and none of a person.
     assert not {"tas-bus-all", "tas-bus-operator", "tas-bus-reader", "tas-bus-a.b"} & secrets.keys()
     assert {each["metadata"]["namespace"] for each in secrets.values()} == {"tas"}
-    assert secrets["tas-nats"]["data"].keys() == {"auth.conf"}
+    assert secrets["tas-nats"]["data"].keys() == {"auth.conf", "cluster.password"}
+    password = b64decode(secrets["tas-nats"]["data"]["cluster.password"]).decode()
+    assert f"{password}\n" == (folder / "cluster.password").read_text()
     keys = [path.read_text().strip() for path in (folder / "keys").iterdir()]
     assert not any(key in done.out for key in keys)
     some = await tas("bus", "secrets", str(folder), "--user", "a_b", "--user", "tas-all")
