@@ -27,6 +27,11 @@ class WindowTable:
         self.refused = 0
 
     @property
+    def room(self) -> int:
+        """How many more series there may be."""
+        return self._max_series - self._count
+
+    @property
     def metrics(self) -> Collection[str]:
         """The metrics of which values are needed."""
         return self._wanted.keys()
@@ -41,8 +46,13 @@ class WindowTable:
         """The wanted series, which each node may have."""
         return frozenset(key for keys in self._wanted.values() for key in keys)
 
-    def want(self, names: Iterable[str]) -> frozenset[SeriesKey]:
-        """Computes the statistics of these names from now on, and no others; returns the series that are new.
+    def has_series_of(self, name: str) -> bool:
+        """Whether the wanted series include the one of this statistic."""
+        window = window_of(name)
+        return window is not None and series_key(window) in self._wanted.get(window.metric, {})
+
+    def want(self, names: Iterable[str]) -> None:
+        """Computes the statistics of these names from now on, and no others.
 
         A name that is no statistic of a window is left out. Series that no name needs are dropped.
         """
@@ -59,7 +69,19 @@ class WindowTable:
         if before - kept:
             for node in list(self._nodes):
                 self._keep(node, {key: series for key, series in self._nodes[node].items() if key in kept})
-        return kept - before
+
+    def take(self, other: "WindowTable") -> None:
+        """Takes over the wanted series of another table, as far as there is room; the other table must not be used."""
+        for node, of_node in other._nodes.items():
+            for key, series in of_node.items():
+                if key not in self._wanted.get(key.metric, {}):
+                    continue
+                if self._count >= self._max_series:
+                    self.refused += 1
+                    continue
+                self._keep(node, {**self._nodes.get(node, {}), key: series})
+                self._changed.setdefault(node, set()).add(key)
+        self.refused += other.refused
 
     def add(self, node: str, scrape: Scrape) -> None:
         """Adds the values of a scrape to the series of a node."""

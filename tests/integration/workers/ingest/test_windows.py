@@ -1,10 +1,14 @@
 """Statistics of windows, from samples on a real nats-server to samples."""
 
+import asyncio
 import re
 import time
 from base64 import b64decode
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,6 +22,7 @@ from bus.records.codec import encode
 from bus.records.nodes import NodeFacts
 from bus.records.synced import Synced
 from bus.scrapes import publish_scrape
+from bus.stream_reader import Batch, StreamReader
 from bus.subjects import node_facts_key
 from tas.samples.sample import Scrape
 from tas.values.quantity import NANO, Quantity
@@ -110,6 +115,88 @@ async def test_samples_become_statistics_also_those_from_before_they_were_wanted
             return found is not None and found.missing == "no value of memory yet"
 
         await polled(says_what_is_missing)
+
+
+class Readers:
+    """Counts the readers that a worker makes. Those after the first, of the past, wait until `release` is set."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.release = asyncio.Event()
+
+    def make(self, *arguments: Any) -> StreamReader:
+        self.count += 1
+        return StreamReader(*arguments) if self.count == 1 else HeldReader(self.release, *arguments)
+
+
+class HeldReader(StreamReader):
+    """A reader that is slow to begin."""
+
+    def __init__(self, release: asyncio.Event, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._release = release
+
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        await self._release.wait()
+        async with aclosing(super().batches()) as batches:
+            async for batch in batches:
+                yield batch
+
+
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> Readers:
+    readers = Readers()
+    monkeypatch.setattr(workers.ingest.windows, "StreamReader", readers.make)
+    return readers
+
+
+async def test_while_a_new_statistic_is_read_from_the_past_the_others_go_on(
+    bus: Bus, cluster: Cluster, readers: Readers
+) -> None:
+    world = World(bus)
+    await cluster.has("a")
+    await world.use("cpu:mean:1m")
+    await world.listed()
+    for after, value in ((0, 100), (90, 1), (120, 3)):
+        await cluster.measure("a", after, value)
+    async with running(worker(bus)):
+        await world.has("a", SOURCE, {"cpu:mean:1m": 2})
+        await world.use("cpu:max:2m", policy="later")
+
+        async def is_being_read() -> bool:
+            state = await world.state(SOURCE)
+            found = None if state is None else state.metrics.get("cpu:max:2m")
+            return found is not None and found.missing == "its values of the last 10 minutes are not read yet"
+
+        await polled(is_being_read)
+        await cluster.measure("a", 120.5, 5)
+        await world.has("a", SOURCE, {"cpu:mean:1m": 3})
+        assert readers.count == 2
+        readers.release.set()
+        await world.has("a", SOURCE, {"cpu:max:2m": 100})
+        await cluster.measure("a", 121, 200)
+        await world.has("a", SOURCE, {"cpu:mean:1m": 52.25, "cpu:max:2m": 200})
+
+
+async def test_an_author_who_changes_windows_all_the_time_causes_few_reads(
+    bus: Bus, cluster: Cluster, readers: Readers
+) -> None:
+    """SAMPLES is read again for new series after a pause."""
+    world = World(bus)
+    readers.release.set()
+    await cluster.has("a")
+    await world.use("cpu:mean:1m")
+    await world.listed()
+    for after in (0, 60, 120):
+        await cluster.measure("a", after, 4)
+    async with running(worker(bus)):
+        await world.has("a", SOURCE, {"cpu:mean:1m": 4})
+        began = time.monotonic()
+        for number in range(40):
+            await world.use(f"cpu:max:{number % 2 + 2}m", policy="author")
+            await cluster.measure("a", 120 + number / 100, 4)
+        await world.has("a", SOURCE, {"cpu:max:3m": 4})
+        assert 2 <= readers.count <= 3 + (time.monotonic() - began) / workers.ingest.windows.FILL_SECONDS
 
 
 async def test_a_source_that_nobody_wants_has_no_metrics(bus: Bus) -> None:

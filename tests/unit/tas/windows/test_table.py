@@ -32,7 +32,8 @@ def samples(table: WindowTable) -> dict[tuple[str, str], tuple[float, float | No
 
 def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() -> None:
     table = WindowTable()
-    assert len(table.want(["cpu:mean:1m", "cpu:max:1m", "cpu:p50:1m", "memory:ewma:5m", "load1"])) == 3
+    table.want(["cpu:mean:1m", "cpu:max:1m", "cpu:p50:1m", "memory:ewma:5m", "load1"])
+    assert len(table.keys) == 3
     assert set(table.metrics) == {"cpu", "memory"}
     for time in (0, 30, 60):
         add(table, "a", time, cpu=time, memory=1, load1=1)
@@ -54,11 +55,14 @@ def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() 
     table.want(["cpu:mean:1m", "cpu:p50:1m"])
     add(table, "a", 0, cpu=1)
     assert table.count == 2
-    assert not table.want(["cpu:max:1m"]), "of the same sums"
+    assert table.has_series_of("cpu:max:1m"), "of the same sums"
+    table.want(["cpu:max:1m"])
+    assert not table.has_series_of("cpu:p50:1m")
     assert table.count == 1
     add(table, "a", 30, cpu=3)
     assert samples(table) == {("a", "cpu:max:1m"): (3, 30)}
-    assert table.want(["memory:mean:1m"])
+    assert not table.has_series_of("memory:mean:1m")
+    table.want(["memory:mean:1m"])
     assert (table.count, table.nodes) == (0, set())
     assert table.missing() == {"memory:mean:1m": "no value of memory yet"}
 
@@ -76,6 +80,21 @@ def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> Non
     table.drop_ended(START + 60.5)
     assert set(table.nodes) == {"c"}
     assert table.count == 1
+
+
+def test_the_series_of_another_table_go_on_as_far_as_they_are_wanted_and_there_is_room() -> None:
+    table, other = WindowTable(max_series=3), WindowTable()
+    table.want(["cpu:mean:1m", "cpu:max:2m"])
+    add(table, "z", 0, cpu=1)
+    assert table.room == 1
+    other.want(["cpu:max:2m", "memory:max:2m"])
+    for node in ("a", "b"):
+        add(other, node, 0, cpu=1, memory=1)
+    table.changed()
+    table.take(other)
+    assert (table.count, table.room, table.refused) == (3, 0, 1)
+    add(table, "a", 60, cpu=5)
+    assert samples(table) == {("a", "cpu:max:2m"): (5, 60)}
 
 
 def test_a_stored_series_goes_on_in_another_table() -> None:
