@@ -1,25 +1,41 @@
 """The series of all nodes: which statistics are wanted, and what they are now."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 
 from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.sources.result import Sample
 from tas.values.window import Window, window_of
-from tas.windows.series import COVERED, Series, SeriesKey, StoredSeries, series_key
+from tas.windows.series import COVERED, Family, Series, SeriesKey, StoredSeries, series_key
 
-MAX_SERIES = 100_000
-"""The most series of all nodes together: six of each node of a cluster with 15,000."""
+MAX_ROOM = 100_000
+"""The room of all series together, in units of about 3 KB: six means of each node of a cluster with 15,000."""
+
+ROOM = {Family.MOMENTS: 1, Family.AVERAGE: 1, Family.QUANTILES: 4}
+"""The room of one series. Percentiles need 7 KB where values are few, and up to 31 KB."""
+
+SHARE = 4
+"""A namespace may have so many times the room that is left. So one alone gets four fifths of it all, and another one
+finds room however much the first one wants."""
+
+Names = Mapping[str, Collection[str]]
+"""Statistics by name, and the namespaces whose policies use each. One without a namespace is the operator's."""
 
 
 class WindowTable:
     """The series of each node that the wanted statistics need.
 
     Attributes:
-        refused: How many series were not begun since there were too many, since the last call of `want`.
+        refused: How many series were not begun since there was no room, since the last call of `want`.
+        full: The namespaces that were refused room since then; empty for the operator.
     """
 
-    def __init__(self, *, max_series: int = MAX_SERIES) -> None:
-        self._max_series = max_series
+    def __init__(self, *, max_room: int = MAX_ROOM) -> None:
+        self._max_room = max_room
+        self._room = max_room
+        self._payers: Mapping[SeriesKey, str] = {}
+        self._used: Counter[str] = Counter()
+        self.full: set[str] = set()
         self._wanted: Mapping[str, Mapping[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
         self._nodes: dict[str, dict[SeriesKey, Series]] = {}
         self._count = 0
@@ -28,8 +44,8 @@ class WindowTable:
 
     @property
     def room(self) -> int:
-        """How many more series there may be."""
-        return self._max_series - self._count
+        """The room that is left."""
+        return self._room
 
     @property
     def metrics(self) -> Collection[str]:
@@ -49,12 +65,13 @@ class WindowTable:
     def has_series_of(self, name: str) -> bool:
         """Whether the wanted series include the one of this statistic."""
         window = window_of(name)
-        return window is not None and series_key(window) in self._wanted.get(window.metric, {})
+        return window is not None and series_key(window) in self._payers
 
-    def want(self, names: Iterable[str]) -> None:
+    def want(self, names: Names) -> None:
         """Computes the statistics of these names from now on, and no others.
 
-        A name that is no statistic of a window is left out. Series that no name needs are dropped.
+        A name that is no statistic of a window is left out. Series that no name needs are dropped. Those that several
+        namespaces need take the room of the one that needs the fewest: nobody can exhaust it for the others.
         """
         before = self.keys
         wanted: dict[str, dict[SeriesKey, tuple[tuple[str, Window], ...]]] = {}
@@ -64,7 +81,14 @@ class WindowTable:
                 key = series_key(window)
                 keys[key] = (*keys.get(key, ()), (name, window))
         self._wanted = wanted
+        self._payers = _payers(wanted, names)
+        self._used = Counter()
+        for of_node in self._nodes.values():
+            for key in of_node:
+                if key in self._payers:
+                    self._used[self._payers[key]] += ROOM[key.family]
         self.refused = 0
+        self.full = set()
         kept = self.keys
         if before - kept:
             for node in list(self._nodes):
@@ -74,14 +98,11 @@ class WindowTable:
         """Takes over the wanted series of another table, as far as there is room; the other table must not be used."""
         for node, of_node in other._nodes.items():
             for key, series in of_node.items():
-                if key not in self._wanted.get(key.metric, {}):
-                    continue
-                if self._count >= self._max_series:
-                    self.refused += 1
-                    continue
-                self._keep(node, {**self._nodes.get(node, {}), key: series})
-                self._changed.setdefault(node, set()).add(key)
+                if key in self._payers and self._has_room(key):
+                    self._keep(node, {**self._nodes.get(node, {}), key: series})
+                    self._changed.setdefault(node, set()).add(key)
         self.refused += other.refused
+        self.full |= other.full
 
     def add(self, node: str, scrape: Scrape) -> None:
         """Adds the values of a scrape to the series of a node."""
@@ -95,13 +116,20 @@ class WindowTable:
         of_node = self._nodes.get(node, {})
         series = of_node.get(key)
         if series is None:
-            if self._count >= self._max_series:
-                self.refused += 1
+            if not self._has_room(key):
                 return None
             series = Series(key)
-            self._nodes.setdefault(node, of_node)[key] = series
-            self._count += 1
+            self._keep(node, {**of_node, key: series})
         return series
+
+    def _has_room(self, key: SeriesKey) -> bool:
+        """Whether one more series may begin; if not, this is noted."""
+        payer, room = self._payers[key], ROOM[key.family]
+        if room <= self._room and (not payer or self._used[payer] + room <= SHARE * (self._room - room)):
+            return True
+        self.refused += 1
+        self.full.add(payer)
+        return False
 
     def changed(self) -> dict[str, set[SeriesKey]]:
         """The series with new values since the last call, by node."""
@@ -132,6 +160,8 @@ class WindowTable:
                             break
                 else:
                     why = f"no value of {metric} yet"
+                    if self._payers[key] in self.full:
+                        why = "no room for more series: too many statistics or durations are wanted"
                     if longest is not None:
                         needed = COVERED * key.seconds
                         why = f"the values of {metric} span {longest:.0f} s so far, {needed:.0f} s are needed"
@@ -155,7 +185,13 @@ class WindowTable:
                 self._keep(node, left)
 
     def _keep(self, node: str, series: dict[SeriesKey, Series]) -> None:
-        self._count += len(series) - len(self._nodes.get(node, {}))
+        before = self._nodes.get(node, {})
+        self._count += len(series) - len(before)
+        for key in before.keys() ^ series.keys():
+            room = ROOM[key.family] if key in series else -ROOM[key.family]
+            self._room -= room
+            if key in self._payers:
+                self._used[self._payers[key]] += room
         if series:
             self._nodes[node] = series
         else:
@@ -173,10 +209,26 @@ class WindowTable:
         One with values from after `now` is refused: until then no other value would count. Raises ValueError if it
         cannot be a series.
         """
-        if key not in self._wanted.get(key.metric, {}) or self._count >= self._max_series:
+        if key not in self._payers:
             return False
         series = Series.restored(key, stored)
-        if series.is_ahead_of(now + FUTURE_TOLERANCE):
+        if series.is_ahead_of(now + FUTURE_TOLERANCE) or not self._has_room(key):
             return False
         self._keep(node, {**self._nodes.get(node, {}), key: series})
         return True
+
+
+def _payers(
+    wanted: Mapping[str, Mapping[SeriesKey, tuple[tuple[str, Window], ...]]], names: Names
+) -> dict[SeriesKey, str]:
+    """The namespace whose room each series takes: of those that need it, the one that needs the fewest series."""
+    users: dict[SeriesKey, frozenset[str]] = {}
+    for keys in wanted.values():
+        for key, windows in keys.items():
+            of_names = [names[name] for name, _ in windows]
+            # What the operator needs takes nobody's room.
+            users[key] = frozenset() if not all(of_names) else frozenset().union(*of_names)
+    needs = Counter(namespace for each in users.values() for namespace in each)
+    return {
+        key: min(each, key=lambda namespace: (needs[namespace], namespace), default="") for key, each in users.items()
+    }

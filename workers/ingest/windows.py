@@ -89,7 +89,7 @@ class Windows:
         self._lease = Lease(bus, WINDOWS)
         self._table = WindowTable()
         self._filling: WindowTable | None = None
-        self._new: frozenset[str] = frozenset()
+        self._new: Mapping[str, frozenset[str]] = {}
         self._uids: dict[str, str] = {}
         self._revisions: dict[WindowKey, int] = {}
         self._missing: dict[str, str] = {}
@@ -158,8 +158,12 @@ class Windows:
                 self._table = WindowTable()
                 self._revisions = {}
 
-    def _names(self) -> frozenset[str]:
-        return frozenset(name for name in self._wanted.of(WINDOWS) if window_of(name) is not None)
+    def _names(self) -> dict[str, frozenset[str]]:
+        """The statistics that are wanted, with the namespaces whose policies use each; none if the operator does."""
+        namespaces = self._wanted.namespaces()
+        return {
+            name: namespaces.get(name, frozenset()) for name in self._wanted.of(WINDOWS) if window_of(name) is not None
+        }
 
     async def _compute(self, publish: Callable[[SourceResult], Awaitable[None]]) -> None:
         """Computes and publishes until no statistic is wanted any more. Raises BusError."""
@@ -214,8 +218,8 @@ class Windows:
         clock = asyncio.get_running_loop().time
         while names := self._names():
             version = self._wanted.version
-            self._new = frozenset(name for name in names if not self._table.has_series_of(name))
-            self._table.want(names - self._new)
+            self._new = {name: each for name, each in names.items() if not self._table.has_series_of(name)}
+            self._table.want({name: each for name, each in names.items() if name not in self._new})
             if not self._new:
                 await self._wanted.wait_for_change(after=version, seconds=IDLE_SECONDS)
                 continue
@@ -229,7 +233,7 @@ class Windows:
 
         A second reader reads them until it has read as far as the `reader` of the table, which then takes them over.
         """
-        self._filling = WindowTable(max_series=self._table.room)
+        self._filling = WindowTable(max_room=self._table.room)
         self._filling.want(self._new)
         from_the_past = StreamReader(self._bus, SAMPLES, Start(time=time.time() - SAMPLES.max_age_seconds))
         try:
@@ -240,10 +244,11 @@ class Windows:
                     if not batch.behind and self._caught_up and (read is None or read >= (reader.applied or 0)):
                         break
             names = self._names()
-            self._table.want(name for name in names if self._table.has_series_of(name) or name in self._new)
+            known = [name for name in names if self._table.has_series_of(name) or name in self._new]
+            self._table.want({name: names[name] for name in known})
             self._table.take(self._filling)
         finally:
-            self._filling, self._new = None, frozenset()
+            self._filling, self._new = None, {}
         self._find_missing()
         self._changed.set()
 
@@ -298,7 +303,12 @@ class Windows:
             self._forget_revisions()
             if self._table.refused:
                 self._metrics.refused.inc(self._table.refused)
-                self._throttled.warning("window_series_refused", count=self._table.refused, series=self._table.count)
+                self._throttled.warning(
+                    "window_series_refused",
+                    count=self._table.refused,
+                    series=self._table.count,
+                    namespaces=sorted(self._table.full),
+                )
                 self._table.refused = 0
             await asyncio.sleep(CHECK_SECONDS)
 

@@ -305,3 +305,7 @@ async def test_sources_that_compute_no_windows_bring_the_metric_itself(bus: Bus)
             "prometheus": {"load:max:5m", "cpu:p95:5m", "disk", "net:mean:5m"},
             "windows": {"load:max:5m", "cpu:p95:5m", "disk:mean:5m"},
         }
+        await world.use("load:max:5m", policy="theirs")
+        await eventually(lambda: "load:max:5m" in wanted.namespaces())
+        assert wanted.namespaces()["cpu:p95:5m"] == {"default"}
+        assert wanted.namespaces()["load:max:5m"] == set(), "the operator wants it"

@@ -1,5 +1,6 @@
 """The series of all nodes."""
 
+from collections import Counter
 from unittest.mock import patch
 
 import pytest
@@ -9,10 +10,14 @@ from msgspec.structs import replace
 from tas.samples.sample import FUTURE_TOLERANCE, Scrape
 from tas.values.quantity import NANO, Quantity
 from tas.windows import quantiles
-from tas.windows.series import StoredSeries
+from tas.windows.series import Family, StoredSeries
 from tas.windows.table import WindowTable
 
 START = 1_764_028_800.0
+
+
+def of_operator(*names: str) -> dict[str, list[str]]:
+    return {name: [] for name in names}
 
 
 def add(table: WindowTable, node: str, time: float, **metrics: float) -> None:
@@ -32,7 +37,7 @@ def samples(table: WindowTable) -> dict[tuple[str, str], tuple[float, float | No
 
 def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() -> None:
     table = WindowTable()
-    table.want(["cpu:mean:1m", "cpu:max:1m", "cpu:p50:1m", "memory:ewma:5m", "load1"])
+    table.want(of_operator("cpu:mean:1m", "cpu:max:1m", "cpu:p50:1m", "memory:ewma:5m", "load1"))
     assert len(table.keys) == 3
     assert set(table.metrics) == {"cpu", "memory"}
     for time in (0, 30, 60):
@@ -52,28 +57,31 @@ def test_only_what_is_wanted_is_computed_each_of_the_time_of_its_newest_value() 
 
 def test_what_is_no_longer_wanted_is_dropped_and_what_is_still_wanted_is_kept() -> None:
     table = WindowTable()
-    table.want(["cpu:mean:1m", "cpu:p50:1m"])
+    table.want(of_operator("cpu:mean:1m", "cpu:p50:1m"))
     add(table, "a", 0, cpu=1)
     assert table.count == 2
     assert table.has_series_of("cpu:max:1m"), "of the same sums"
-    table.want(["cpu:max:1m"])
+    table.want(of_operator("cpu:max:1m"))
     assert not table.has_series_of("cpu:p50:1m")
     assert table.count == 1
     add(table, "a", 30, cpu=3)
     assert samples(table) == {("a", "cpu:max:1m"): (3, 30)}
     assert not table.has_series_of("memory:mean:1m")
-    table.want(["memory:mean:1m"])
+    table.want(of_operator("memory:mean:1m"))
     assert (table.count, table.nodes) == (0, set())
     assert table.missing() == {"memory:mean:1m": "no value of memory yet"}
 
 
 def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> None:
-    table = WindowTable(max_series=2)
-    table.want(["cpu:mean:1m"])
+    table = WindowTable(max_room=2)
+    table.want(of_operator("cpu:mean:1m"))
     for node in ("a", "b", "c"):
         add(table, node, 0, cpu=1)
     assert (set(table.nodes), table.refused) == ({"a", "b"}, 1)
     assert not table.restore("d", next(iter(table.keys)), StoredSeries(times={}), now=START)
+    table.want(of_operator("cpu:mean:1m", "load:p50:1m"))
+    add(table, "a", 0, load=1)
+    assert table.missing()["load:p50:1m"] == "no room for more series: too many statistics or durations are wanted"
     table.drop_node("a")
     add(table, "c", 1, cpu=1)
     assert set(table.nodes) == {"b", "c"}
@@ -82,12 +90,41 @@ def test_there_is_a_limit_and_a_node_that_has_gone_gives_its_place_back() -> Non
     assert table.count == 1
 
 
+def test_a_namespace_leaves_room_for_others_and_a_percentile_takes_more() -> None:
+    table = WindowTable(max_room=100)
+    of_hostile = {f"cpu:mean:{minutes}m": ["hostile"] for minutes in range(1, 50)}
+    # What others need too takes no room of those that need less.
+    table.want(of_hostile | {"cpu:mean:1m": ["hostile", "good"], "cpu:p50:1m": ["good"]} | of_operator("load:max:1h"))
+    for node in map(str, range(3)):
+        add(table, node, 0, cpu=1)
+    assert table.full == {"hostile"}
+    kept = [{key.seconds: key.family for key, _ in table.stored(node, "")} for node in table.nodes]
+    assert all(each[60] for each in kept)
+    families = Counter(key.family for node in table.nodes for key, _ in table.stored(node, ""))
+    assert families[Family.QUANTILES] == 3, "all that the other namespace needs"
+    of_hostile_author = families[Family.MOMENTS] - 3
+    left = table.room
+    assert left == 100 - 3 * (1 + 4) - of_hostile_author
+    assert 3 * left < of_hostile_author < 100 * 4 / 5
+    add(table, "3", 0, cpu=1)
+    assert table.room == left - (1 + 4), "a new node gets only those of the other namespace"
+    assert set(table.missing().values()) == {
+        "no value of load yet",
+        "the values of cpu span 0 s so far, 30 s are needed",
+    } | {f"the values of cpu span 0 s so far, {minutes * 30} s are needed" for minutes in range(2, 50)}
+    left = table.room
+    # The operator may take all that is left.
+    for number in range(left + 1):
+        add(table, f"other-{number}", 1, load=1)
+    assert (table.room, table.full) == (0, {"hostile", ""})
+
+
 def test_the_series_of_another_table_go_on_as_far_as_they_are_wanted_and_there_is_room() -> None:
-    table, other = WindowTable(max_series=3), WindowTable()
-    table.want(["cpu:mean:1m", "cpu:max:2m"])
+    table, other = WindowTable(max_room=3), WindowTable()
+    table.want(of_operator("cpu:mean:1m", "cpu:max:2m"))
     add(table, "z", 0, cpu=1)
     assert table.room == 1
-    other.want(["cpu:max:2m", "memory:max:2m"])
+    other.want(of_operator("cpu:max:2m", "memory:max:2m"))
     for node in ("a", "b"):
         add(other, node, 0, cpu=1, memory=1)
     table.changed()
@@ -100,7 +137,7 @@ def test_the_series_of_another_table_go_on_as_far_as_they_are_wanted_and_there_i
 def test_a_stored_series_goes_on_in_another_table() -> None:
     table, other = WindowTable(), WindowTable()
     for each in (table, other):
-        each.want(["cpu:mean:1m"])
+        each.want(of_operator("cpu:mean:1m"))
     add(table, "a", 0, cpu=1)
     for key, stored in table.stored("a", "uid"):
         assert stored.node_uid == "uid"
@@ -116,13 +153,13 @@ def test_a_stored_series_goes_on_in_another_table() -> None:
 def test_a_stored_series_from_the_future_keeps_out_no_value_of_now(name: str) -> None:
     """Whoever wrote it: its source, or its window, would take nothing in before that time, and be stored again."""
     ahead = WindowTable()
-    ahead.want([name])
+    ahead.want(of_operator(name))
     add(ahead, "a", 1e9, cpu=5)
     ((key, stored),) = ahead.stored("a", "")
     assert ahead.restore("a", key, stored, now=START + 1e9 - FUTURE_TOLERANCE), "as far as a clock may be ahead"
     for hostile in (stored, replace(stored, times={}), StoredSeries(times={"s": START + 1e9})):
         table = WindowTable()
-        table.want([name])
+        table.want(of_operator(name))
         assert not table.restore("a", key, hostile, now=START)
         for time in (0, 30):
             add(table, "a", time, cpu=1)
@@ -132,10 +169,10 @@ def test_a_stored_series_from_the_future_keeps_out_no_value_of_now(name: str) ->
 def test_many_percentiles_of_a_series_take_little_more_than_one() -> None:
     """A policy may name any number: the values are merged once for all of them."""
     table = WindowTable()
-    table.want(["cpu:p50:1m"])
+    table.want(of_operator("cpu:p50:1m"))
     for time in range(61):
         add(table, "a", time, cpu=time)
-    table.want([f"cpu:p{number}:1m" for number in range(100)])
+    table.want(of_operator(*(f"cpu:p{number}:1m" for number in range(100))))
     with patch.object(quantiles, "TDigest", wraps=TDigest) as digest:
         found = list(table.samples("a", table.keys))
     assert digest.call_count == 1
@@ -145,12 +182,12 @@ def test_many_percentiles_of_a_series_take_little_more_than_one() -> None:
 
 
 def test_a_node_that_has_gone_has_no_changes_and_a_new_list_of_statistics_counts_refusals_from_nothing() -> None:
-    table = WindowTable(max_series=1)
-    table.want(["cpu:mean:1m"])
+    table = WindowTable(max_room=1)
+    table.want(of_operator("cpu:mean:1m"))
     add(table, "a", 0, cpu=1)
     add(table, "b", 0, cpu=1)
     assert table.refused == 1
     table.drop_node("a")
     assert table.changed() == {}
-    table.want(["cpu:mean:1m", "cpu:p50:1m"])
+    table.want(of_operator("cpu:mean:1m", "cpu:p50:1m"))
     assert table.refused == 0
