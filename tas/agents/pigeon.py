@@ -46,10 +46,13 @@ SMALLEST_CPU, SMALLEST_MEMORY = 10.0, 16 * MEBI
 MAX_HISTORY = 100
 """After so many pods a new one counts for a hundredth of the demand history."""
 
+MAX_DEMANDS = 1000
+"""So many of the last pods are kept: what was before counts for a ten thousandth."""
+
 MAX_UIDS = 10_000
 """How many of the last observed pods are remembered, so that each counts once."""
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 
 
 class Objective(StrEnum):
@@ -87,19 +90,27 @@ class PigeonOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class History:
-    """What pods request: the mean `m` and the second moment `M`, of the last hundred pods or so, and their number."""
+    """What the last pods requested: `demands` has a row for each pod, the last one at the end."""
 
-    def __init__(self, resources: int) -> None:
-        self.n = 0
-        self.m = np.zeros(resources)
-        self.M = np.zeros((resources, resources))
+    def __init__(self, demands: FloatArray) -> None:
+        self.demands = demands[-MAX_DEMANDS:]
 
     def add(self, demand: FloatArray) -> None:
-        """Counts a pod: an average of the first hundred, and from then on an exponential one."""
-        self.n = min(self.n + 1, MAX_HISTORY)
-        part = 1.0 / self.n
-        self.m = (1 - part) * self.m + part * demand
-        self.M = (1 - part) * self.M + part * np.outer(demand, demand)
+        """Counts a pod."""
+        self.demands = np.vstack((self.demands[1 - MAX_DEMANDS :], demand))
+
+    def moments(self, largest: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The mean and the second moment: an average of the first hundred pods, and from then on an exponential one.
+
+        A pod that requests more than `largest` counts for nothing. Whoever names the node in a pod can create such a
+        pod, which no node then runs.
+        """
+        demands = self.demands[np.all(self.demands <= largest, axis=1)]
+        later = np.arange(len(demands))[::-1]  # so many pods came after each
+        decay = 1.0 - 1.0 / MAX_HISTORY
+        after_first = max(len(demands) - MAX_HISTORY, 0)
+        weights = np.power(decay, np.minimum(later, after_first)) / min(max(len(demands), 1), MAX_HISTORY)
+        return weights @ demands, (demands * weights[:, None]).T @ demands
 
 
 class Pigeon(Agent):
@@ -112,7 +123,7 @@ class Pigeon(Agent):
     def __init__(self, options: PigeonOptions) -> None:
         self._options = options
         self._scale = np.array([1.0 if name == "cpu" else _unit(name) for name in options.resources])
-        self._history = History(len(options.resources))
+        self._history = History(np.zeros((0, len(options.resources))))
         self._uids: OrderedDict[str, None] = OrderedDict()
 
     @property
@@ -152,7 +163,7 @@ class Pigeon(Agent):
             return result
         before, after = (used[fits], used[fits] + demand)
         if options.objective is Objective.BINPACK:
-            wanted = _variation_of_demand(self._history, all_capacity)
+            wanted = _variation_of_demand(self._history, all_capacity, any_size=options.candidates_only)
             old, new = (np.clip(_ratio(each, capacity[fits]), 0.0, 1.0) for each in (before, after))
             result[fits] = binpack(old, new, np.clip(_ratio(all_used, all_capacity), 0.0, 1.0), wanted=wanted)
         else:
@@ -184,7 +195,7 @@ class Pigeon(Agent):
                 found[number] = SMALLEST_CPU
             if name == "memory" and found[number] < MEBI:
                 found[number] = SMALLEST_MEMORY
-        demand: FloatArray = np.where(np.isfinite(found), found, 0.0) / self._scale
+        demand: FloatArray = np.where(np.isfinite(found), np.maximum(found, 0.0), 0.0) / self._scale
         return demand
 
     def observe(self, event: Placed | Outcome) -> None:
@@ -201,9 +212,7 @@ class Pigeon(Agent):
         return {
             "version": SNAPSHOT_VERSION,
             "resources": list(self._options.resources),
-            "n": self._history.n,
-            "m": self._history.m.tolist(),
-            "M": self._history.M.tolist(),
+            "demands": self._history.demands.tolist(),
             "uids": list(self._uids),
         }
 
@@ -223,20 +232,17 @@ class Pigeon(Agent):
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
-    n: Annotated[int, msgspec.Meta(ge=0, le=MAX_HISTORY)]
-    m: list[float]
-    M: list[list[float]]
+    demands: Annotated[list[list[Annotated[float, msgspec.Meta(ge=0)]]], msgspec.Meta(max_length=MAX_DEMANDS)]
     uids: Annotated[list[str], msgspec.Meta(max_length=MAX_UIDS)]
 
     def history(self, resources: int) -> History:
         """The demand history. Raises ValueError if it is not of so many resources, or not finite."""
-        found = History(resources)
-        found.n, found.m, found.M = self.n, np.array(self.m, dtype=np.float64), np.array(self.M, dtype=np.float64)
-        if found.m.shape != (resources,) or found.M.shape != (resources, resources):
-            raise ValueError(f"must be {resources} numbers, and as many rows")
-        if not (np.isfinite(found.m).all() and np.isfinite(found.M).all()):
+        if any(len(each) != resources for each in self.demands):
+            raise ValueError(f"each demand must have {resources} numbers")
+        demands = np.array(self.demands, dtype=np.float64).reshape(-1, resources)
+        if not np.isfinite(demands).all():
             raise ValueError("must be finite")
-        return found
+        return History(demands)
 
 
 def stretched(values: FloatArray, fits: BoolArray, smallest_span: float, *, whole: bool) -> FloatArray:
@@ -324,16 +330,21 @@ def _coefficient(spread: FloatArray, square: FloatArray) -> FloatArray:
         return np.where((square > 0) & (spread > 0), np.sqrt(np.maximum(spread, 0.0)) / square, 0.0)
 
 
-def _variation_of_demand(history: History, capacity: FloatArray) -> float:
-    """The variation of what pods request, in parts of a mean node. A resource that no node has does not count."""
+def _variation_of_demand(history: History, capacity: FloatArray, *, any_size: bool) -> float:
+    """The variation of what pods request, in parts of a mean node. A resource that no node has does not count.
+
+    Neither does a pod that no node can hold, unless pods of `any_size` count.
+    """
     has = capacity > 0
     counts = has.sum(axis=0)
     kept = counts > 0
     if not kept.any():
         return 0.0
     mean_node = capacity.sum(axis=0)[kept] / counts[kept]
-    m = history.m[kept] / mean_node
-    second = history.M[np.ix_(kept, kept)] / np.outer(mean_node, mean_node)
+    largest = np.where(kept & ~np.bool_(any_size), capacity.max(axis=0), np.inf)
+    mean, moment = history.moments(largest)
+    m = mean[kept] / mean_node
+    second = moment[np.ix_(kept, kept)] / np.outer(mean_node, mean_node)
     return variation(m, second - np.outer(m, m))
 
 

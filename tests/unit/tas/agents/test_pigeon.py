@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tas.agent import FloatArray, Placed
 from tas.agents.pigeon import (
+    MAX_DEMANDS,
+    MAX_HISTORY,
     MAX_UIDS,
     MEBI,
     RESOURCES,
@@ -26,7 +28,7 @@ from tas.agents.pigeon_cfg import read_pigeon_cfg
 from tas.errors import InvalidInputError
 from tests.unit.tas.agents.nodes import Nodes, pod
 
-nan = math.nan
+inf, nan = math.inf, math.nan
 N3 = [((4000, 8192), (1000, 2048)), ((4000, 8192), (2000, 4096)), ((4000, 8192), (3000, 6144))]
 CPU3 = [((4000,), (1000,)), ((4000,), (2000,)), ((4000,), (3000,))]
 EMPTY3 = [((4000, 8192), (0, 0))] * 3
@@ -158,10 +160,45 @@ def test_consolidation_by_the_definition(use: list[float], data: st.DataObject) 
 
 
 def test_the_demand_history_is_an_average_and_then_exponential() -> None:
-    history = History(1)
+    history = History(np.zeros((0, 1)))
+    assert [each.tolist() for each in history.moments(np.array([inf]))] == [[0.0], [[0.0]]]
     for value in [1.0] * 100 + [101.0]:
         history.add(np.array([value]))
-    assert (history.n, history.m[0], history.M[0, 0]) == (100, pytest.approx(2), pytest.approx(103))
+    assert [each.item() for each in history.moments(np.array([inf]))] == pytest.approx([2, 103])
+
+
+@given(st.lists(st.floats(0.0, 100.0), max_size=MAX_DEMANDS))
+@settings(max_examples=20)
+def test_the_demand_history_is_that_of_one_pod_after_the_other(demands: list[float]) -> None:
+    m = square = 0.0
+    for number, demand in enumerate(demands, 1):
+        part = 1.0 / min(number, MAX_HISTORY)
+        m, square = (1 - part) * m + part * demand, (1 - part) * square + part * demand**2
+    found = History(np.array(demands).reshape(-1, 1)).moments(np.array([inf]))
+    assert [each.item() for each in found] == pytest.approx([m, square])
+
+
+def test_the_demand_history_keeps_so_many_pods_that_the_others_do_not_count() -> None:
+    history = History(np.full((MAX_DEMANDS, 1), 7.0))
+    for _ in range(MAX_DEMANDS - 1):
+        history.add(np.array([1.0]))
+    assert len(history.demands) == MAX_DEMANDS
+    assert history.moments(np.array([inf]))[0].item() == pytest.approx(1, abs=1e-3)
+
+
+def test_a_pod_that_no_node_can_hold_is_no_demand() -> None:
+    """Whoever writes the node into a pod places it there without a scheduler, whatever it requests."""
+    plain, attacked, empty = (Pigeon(PigeonOptions()) for _ in range(3))
+    for number, cpu in enumerate((100.0, 2000.0)):
+        for agent in (plain, attacked):
+            agent.observe(Placed(uid=f"{number}", node="n", at=0.0, requests={"cpu": cpu, "memory": 1024 * MEBI}))
+        attacked.observe(Placed(uid=f"a{number}", node="n", at=0.0, requests={"cpu": 1e15, "memory": 1024 * MEBI}))
+        attacked.observe(Placed(uid=f"b{number}", node="n", at=0.0, requests={"cpu": 1.0, "memory": 2.0**60}))
+    expected, found, other = (
+        agent.score(pod(cpu=500.0, memory=512 * MEBI), nodes_of(N3)).terms["objective"].tolist()
+        for agent in (plain, attacked, empty)
+    )
+    assert found == expected != other
 
 
 PUBLISHED = [
@@ -247,14 +284,14 @@ def test_defect_p6_the_objective_is_of_all_nodes_and_a_pod_counts_once() -> None
         == agent.score(demand, whole).terms["objective"].tolist()[:2]
     )
     state = agent.snapshot()
-    assert state["n"] == 0
+    assert state["demands"] == []
     for _ in range(3):
         agent.observe(Placed(uid="u", node="n0", at=0.0, requests={"cpu": 500.0}))
-    assert agent.snapshot()["n"] == 1
+    assert len(agent.snapshot()["demands"]) == 1
     by_request = original(Objective.BINPACK, 0, 2)  # as the original: each request counts, so a placement does not
     by_request.score(demand, whole)
     by_request.observe(Placed(uid="u", node="n0", at=0.0, requests={"cpu": 500.0}))
-    assert by_request.snapshot()["n"] == 1
+    assert len(by_request.snapshot()["demands"]) == 1
 
 
 def test_defect_p7_a_score_changes_nothing_and_follows_the_order_of_the_candidates() -> None:
@@ -327,14 +364,14 @@ def test_what_was_learned_is_restored() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 1},
         {"resources": ["cpu"]},
-        {"m": [1.0]},
-        {"m": [1.0, nan]},
-        {"M": [[1.0], [2.0]]},
-        {"n": 101},
+        {"demands": [[1.0]]},
+        {"demands": [[1.0, nan]]},
+        {"demands": [[1.0, -1.0]]},
+        {"demands": [[1.0, 1.0]] * (MAX_DEMANDS + 1)},
+        {"demands": "x"},
         {"uids": [1]},
-        {"M": "x"},
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
