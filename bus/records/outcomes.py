@@ -18,6 +18,7 @@ MAX_UID = 128
 _Uid = Annotated[str, msgspec.Meta(max_length=MAX_UID)]
 _Node = Annotated[str, msgspec.Meta(max_length=253)]
 _Container = Annotated[str, msgspec.Meta(max_length=63)]
+_Namespace = Annotated[str, msgspec.Meta(max_length=63)]
 _LabelValue = Annotated[str, msgspec.Meta(max_length=63)]
 
 
@@ -35,6 +36,7 @@ class _Run(msgspec.Struct, frozen=True, kw_only=True, tag="run", rename="camel",
     restart: int
     result: Result
     at: Time
+    namespace: _Namespace = ""
     labels: Mapping[str, _LabelValue] = {}
     started: Time | None = None
     finished: Time | None = None
@@ -50,6 +52,7 @@ def encode_outcome(event: Placed | Outcome) -> bytes:
         return encode(_Placed(uid=event.uid, node=event.node, at=time_of(event.at), requests=event.requests))
     return encode(
         _Run(
+            namespace=event.namespace,
             uid=event.uid,
             node=event.node,
             container=event.container,
@@ -75,6 +78,7 @@ def decode_outcome(data: bytes) -> Placed | Outcome:
     if found.restart < 0:
         raise InvalidInputError(SUBJECT, "restart", found.restart, "must not be negative")
     return Outcome(
+        namespace=found.namespace,
         uid=found.uid,
         node=found.node,
         container=found.container,

@@ -201,6 +201,7 @@ def events(*, later: float = 0.0) -> Iterator[Placed | Outcome]:
         yield Placed(uid=uid, node=node, at=at, requests={"cpu": 100.0 * number, "memory": 2.0**20 * number})
         for restart, result in enumerate(Result):
             yield Outcome(
+                namespace=f"namespace-{number % 2}",
                 uid=uid,
                 node=node,
                 container="main",

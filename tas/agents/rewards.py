@@ -8,7 +8,7 @@ was never seen on a node has the reward 1, so that nodes are tried.
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -27,12 +27,16 @@ MAX_RUNS = 10_000
 """How many runs are remembered, so that each is counted once."""
 
 MAX_REWARDS = 20_000
-"""How many rewards are kept, those that changed last: a snapshot must fit a message of the bus."""
+"""How many rewards are kept: a snapshot must fit a message of the bus. Beyond, the namespace with the most rewards
+loses those that have not changed for the longest time."""
+
+FORGET_SECONDS = 1.0
+"""How often old rewards are searched."""
 
 MAX_STEP_SECONDS = 3600.0
 """How much later one event may make it: a clock that is ahead must not make all rewards seem old."""
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 
 
 class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,6 +50,8 @@ class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         failed: The reward of a run that has failed before.
         long_seconds: How long a run must last until its failure comes after a long time.
         labels: The labels that name the kind of a pod: the first that the pod has.
+        by_namespace: Whether pods of different namespaces are of different kinds. If not, as in the original, the
+            failures of one namespace count in all others that have pods with the same label.
         forget_seconds: After how long without a new one a reward is forgotten.
     """
 
@@ -56,6 +62,7 @@ class RewardOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     failed: Part = 0.0
     long_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600.0
     labels: tuple[str, ...] = (*KIND_LABELS, "app.kubernetes.io/name")
+    by_namespace: bool = True
     forget_seconds: Annotated[float, msgspec.Meta(gt=0)] = 7 * 86400.0
 
 
@@ -77,7 +84,10 @@ class Rewards(Agent):
 
     def __init__(self, options: RewardOptions) -> None:
         self._options = options
-        self._rewards: OrderedDict[tuple[str, str], _Reward] = OrderedDict()  # by kind and node, the last changed last
+        # By namespace, and by kind and node: the last changed is the last.
+        self._rewards: dict[str, OrderedDict[tuple[str, str], _Reward]] = {}
+        self._count = 0
+        self._forgot_at = -inf
         self._runs: OrderedDict[tuple[str, str, int], str] = OrderedDict()  # what was counted of each run
         self._now: float | None = None  # the time of the last event
 
@@ -89,13 +99,21 @@ class Rewards(Agent):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """The reward of the pod's kind on each node; a pod without a kind gives no opinion."""
         kind = kind_of(pod.labels, self._options.labels)
-        values = np.fromiter((self.reward(kind, name) for name in nodes.names), np.float64, len(nodes.names))
+        known = self._of(self._namespace_of(pod))
+        prior, rewards = self._options.prior, (known.get((kind, name)) for name in nodes.names)
+        values = np.fromiter((prior if each is None else each.value for each in rewards), np.float64, len(nodes.names))
         return Scores(values=values, known=np.full(len(values), bool(kind)), terms={"reward": values})
 
-    def reward(self, kind: str, node: str) -> float:
+    def reward(self, namespace: str, kind: str, node: str) -> float:
         """The reward of a kind on a node."""
-        known = self._rewards.get((kind, node))
+        known = self._of(namespace).get((kind, node))
         return self._options.prior if known is None else known.value
+
+    def _of(self, namespace: str) -> Mapping[tuple[str, str], _Reward]:
+        return self._rewards.get(namespace) or {}
+
+    def _namespace_of(self, subject: PodDemand | Outcome) -> str:
+        return subject.namespace if self._options.by_namespace else ""
 
     def observe(self, event: Placed | Outcome) -> None:
         """Counts the reward of a run: once while the run goes on, and once when the run has ended."""
@@ -118,13 +136,25 @@ class Rewards(Agent):
         reward = self._reward_of(event)
         if reward is None:
             return
-        key, weight = (kind, event.node), self._options.weight
-        before = self.reward(*key)
+        namespace, weight = self._namespace_of(event), self._options.weight
+        before = self.reward(namespace, kind, event.node)
         value = min(max((1.0 - weight) * before + weight * reward, 0.0), 1.0)
-        self._rewards[key] = _Reward(value, self._now)
-        self._rewards.move_to_end(key)
-        while len(self._rewards) > MAX_REWARDS:
-            self._rewards.popitem(last=False)
+        self._set(namespace, (kind, event.node), _Reward(value, self._now))
+        while self._count > MAX_REWARDS:
+            self._drop_oldest(max(self._rewards, key=lambda each: len(self._rewards[each])))
+
+    def _set(self, namespace: str, key: tuple[str, str], reward: _Reward) -> None:
+        rewards = self._rewards.setdefault(namespace, OrderedDict())
+        self._count += key not in rewards
+        rewards[key] = reward
+        rewards.move_to_end(key)
+
+    def _drop_oldest(self, namespace: str) -> None:
+        rewards = self._rewards[namespace]
+        rewards.popitem(last=False)
+        self._count -= 1
+        if not rewards:
+            del self._rewards[namespace]
 
     def _reward_of(self, event: Outcome) -> float | None:
         options = self._options
@@ -139,17 +169,22 @@ class Rewards(Agent):
 
     def _forget(self, now: float) -> None:
         """Drops rewards without a new one for long: names of nodes and kinds do not come to an end."""
-        while self._rewards:
-            key, oldest = next(iter(self._rewards.items()))
-            if now - oldest.at < self._options.forget_seconds:
-                return
-            del self._rewards[key]
+        if now - self._forgot_at < FORGET_SECONDS:
+            return
+        self._forgot_at = now
+        for namespace, rewards in list(self._rewards.items()):
+            while rewards and now - next(iter(rewards.values())).at >= self._options.forget_seconds:
+                self._drop_oldest(namespace)
 
     def snapshot(self) -> Mapping[str, Any]:
         """The rewards and the runs that they count."""
         return {
             "version": SNAPSHOT_VERSION,
-            "rewards": [[kind, node, each.value, each.at] for (kind, node), each in self._rewards.items()],
+            "rewards": [
+                [namespace, kind, node, each.value, each.at]
+                for namespace, rewards in self._rewards.items()
+                for (kind, node), each in rewards.items()
+            ],
             "runs": [[*run, state] for run, state in self._runs.items()],
         }
 
@@ -161,11 +196,13 @@ class Rewards(Agent):
             found = msgspec.convert(state, _State)
         except msgspec.ValidationError as error:
             raise InvalidInputError("state of rl-priority", "body", dict(state), str(error)) from error
-        self._rewards = OrderedDict(((kind, node), _Reward(value, at)) for kind, node, value, at in found.rewards)
-        self._now = max((each.at for each in self._rewards.values()), default=None)
+        self._rewards, self._count, self._forgot_at = {}, 0, -inf
+        for namespace, kind, node, value, at in found.rewards:
+            self._set(namespace, (kind, node), _Reward(value, at))
+        self._now = max((each[-1] for each in found.rewards), default=None)
         self._runs = OrderedDict(((uid, container, restart), kept) for uid, container, restart, kept in found.runs)
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
-    rewards: Annotated[list[tuple[str, str, Part, float]], msgspec.Meta(max_length=MAX_REWARDS)]
+    rewards: Annotated[list[tuple[str, str, str, Part, float]], msgspec.Meta(max_length=MAX_REWARDS)]
     runs: Annotated[list[tuple[str, str, int, str]], msgspec.Meta(max_length=MAX_RUNS)]

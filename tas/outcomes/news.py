@@ -30,6 +30,9 @@ FIRST_LABELS = ("podtype", "app", "name", "app.kubernetes.io/name")
 
 FIRST_REQUESTS = ("cpu", "memory", "ephemeral-storage")
 
+MAX_RUNS = 64
+"""The runs of so many containers of a pod are news, the first ones: whoever writes the status of a pod may name any."""
+
 MAX_SHARED = 1000
 """How many different tuples of runs are shared."""
 
@@ -54,6 +57,7 @@ class SeenPod:
         is_leaving: Whether somebody has deleted it: how its containers end then says nothing about the node.
     """
 
+    namespace: str
     uid: str
     node: str
     requests: Mapping[str, float] | None
@@ -98,7 +102,7 @@ class PodNews:
             found.append(News(event, _happened(pod.placed_at, now, listed=listed)))
         labels: Mapping[str, str] | None = None
         runs: list[tuple[str, int, Result]] = []
-        for run in pod.runs:
+        for run in pod.runs[: 2 * MAX_RUNS]:  # of a container there are at most two
             state = (run.container, run.restart, run.result)
             runs.append(state)
             if before is not None and state in before:
@@ -140,8 +144,9 @@ class PodNews:
             self.forget(uid)
 
     def _remember(self, uid: str, runs: _Seen) -> None:
+        left = {each[:2] for each in runs}
         for container, restart, _ in self._seen.get(uid, ()):
-            if not any((container, restart) == each[:2] for each in runs):
+            if (container, restart) not in left:
                 self._forget_lasting(_RunKey(uid, container, restart))
         if len(self._shared) > MAX_SHARED:
             self._shared.clear()
@@ -174,6 +179,7 @@ def _first_requests(requests: Mapping[str, float]) -> dict[str, float]:
 
 def _outcome(pod: SeenPod, run: Run, labels: Mapping[str, str], at: float) -> Outcome:
     return Outcome(
+        namespace=pod.namespace,
         uid=pod.uid,
         node=pod.node,
         container=run.container,

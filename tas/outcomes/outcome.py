@@ -34,6 +34,7 @@ class Outcome:
     """Observed: how one run of a container goes, or how it has ended. (uid, container, restart) identifies the run.
 
     Attributes:
+        namespace: That of the pod; empty if an earlier version has published the event.
         container: Its name; empty if the pod has failed and none of its containers has.
         restart: The number of runs of the container before this one.
         at: When this was observed, by the clock of the observer, but not after its message arrived.
@@ -49,6 +50,7 @@ class Outcome:
     restart: int
     result: Result
     at: float
+    namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     started: float | None = None
     finished: float | None = None

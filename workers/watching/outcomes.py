@@ -118,6 +118,7 @@ class Outcomes:
             self._throttled.warning("placement_not_published", uid, pod=name, error=str(error))
             requests = None
         pod = SeenPod(
+            namespace=found.metadata.namespace,
             uid=uid,
             node=node,
             requests=requests,

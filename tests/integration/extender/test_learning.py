@@ -28,7 +28,7 @@ from tas.agent import Needs, Outcome, Placed, Result
 from tas.agents.builtin import BUILTIN
 from tas.agents.foo import Foo
 from tas.agents.pigeon import Pigeon
-from tas.agents.rewards import Rewards
+from tas.agents.rewards import SNAPSHOT_VERSION, Rewards
 from tests.e2e.processes import free_ports
 from tests.integration.servers import Server, answered, eventually
 from tests.integration.workers.running import epoch_on, running
@@ -123,7 +123,7 @@ class Replica:
     def reward(self, node: str) -> float:
         agent = self.agent("rl-priority")
         assert isinstance(agent, Rewards)
-        return agent.reward("web", node)
+        return agent.reward("default", "web", node)
 
     def metric(self, name: str, agent: str) -> float:
         return self._registry.get_sample_value(name, {"agent": agent}) or 0.0
@@ -164,7 +164,14 @@ async def stored(bus: Bus, agent: str) -> LearnedState | None:
 
 def failed(uid: str, node: str = "a") -> Outcome:
     return Outcome(
-        uid=uid, node=node, container="main", restart=0, result=Result.FAILED, at=time.time(), labels={"app": "web"}
+        namespace="default",
+        uid=uid,
+        node=node,
+        container="main",
+        restart=0,
+        result=Result.FAILED,
+        at=time.time(),
+        labels={"app": "web"},
     )
 
 
@@ -208,8 +215,8 @@ async def test_what_is_learned_outlives_processes_and_the_bus(server: Server, bu
             await eventually(knows(one, 1))
             pigeon = one.agent("pigeon-holing")
             assert isinstance(pigeon, Pigeon)
-            await eventually(lambda: pigeon.snapshot()["n"] == 1)
-            assert pigeon.snapshot()["m"] == [500.0, 1024.0]
+            await eventually(lambda: len(pigeon.snapshot()["demands"]) == 1)
+            assert pigeon.snapshot()["demands"] == [[500.0, 1024.0]]
         await fail(bus, ["2", "3"])
         await eventually(knows(one, 3))
         last = (await epoch_on(bus, OUTCOMES)).last_sequence
@@ -260,7 +267,7 @@ async def test_what_is_learned_outlives_processes_and_the_bus(server: Server, bu
 
             async def is_ours() -> bool:
                 state = await stored(bus, "rl-priority")
-                return state is not None and state.state["version"] == 1
+                return state is not None and state.state["version"] == SNAPSHOT_VERSION
 
             await eventually(is_ours)
     (refused,) = [line for line in logs if line["event"] == "agent_state_refused"]

@@ -20,6 +20,7 @@ FAILED, SUCCEEDED, RUNNING = Result.FAILED, Result.SUCCEEDED, Result.RUNNING
 
 def outcome(number: int, result: Result, **fields: Any) -> Outcome:
     usual: dict[str, Any] = {
+        "namespace": "n",
         "uid": f"u{number}",
         "node": "n0",
         "container": "main",
@@ -60,7 +61,7 @@ def score(agent: Rewards, **labels: str) -> list[int]:
 )
 def test_vector_of_failures(failures: int, reward: float, points: int) -> None:
     agent = after(*[FAILED] * failures)
-    assert agent.reward("web", "n0") == pytest.approx(reward, abs=1e-6)
+    assert agent.reward("n", "web", "n0") == pytest.approx(reward, abs=1e-6)
     assert score(agent) == [points, 10]
 
 
@@ -70,7 +71,7 @@ def test_vector_of_failures(failures: int, reward: float, points: int) -> None:
 )
 def test_vector_r6_one_failure_and_then_successes(successes: int, reward: float, points: int) -> None:
     agent = after(FAILED, *[RUNNING] * successes)
-    assert agent.reward("web", "n0") == pytest.approx(reward, abs=1e-6)
+    assert agent.reward("n", "web", "n0") == pytest.approx(reward, abs=1e-6)
     assert score(agent) == [points, 10]
 
 
@@ -84,8 +85,8 @@ def test_defect_k6_a_node_gets_to_the_best_score_again() -> None:
 def test_defect_k1_and_vector_r7_a_new_node_is_tried() -> None:
     """The original begins with 0 there, and so never tries the node."""
     agent = after(*[RUNNING] * 5)
-    assert agent.reward("web", "new") == 1.0
-    assert after(FAILED, FAILED).reward("web", "new") == 1.0
+    assert agent.reward("n", "web", "new") == 1.0
+    assert after(FAILED, FAILED).reward("n", "web", "new") == 1.0
 
 
 def test_vector_r8_a_kind_that_was_never_seen_has_no_preference() -> None:
@@ -126,13 +127,13 @@ def test_defect_k2_and_vector_r9_a_failure_after_a_long_time_counts_half(
     """The original compares seconds of a minute, so it never sees a long time."""
     agent = Rewards(RewardOptions())
     agent.observe(outcome(0, FAILED, restart=1, **times))
-    assert agent.reward("web", "n0") == pytest.approx(reward)
+    assert agent.reward("n", "web", "n0") == pytest.approx(reward)
 
 
 def test_a_run_that_has_ended_well_gives_no_reward() -> None:
     """Else nodes on which Jobs end well would be worse than nodes that were never tried."""
-    assert after(FAILED, SUCCEEDED).reward("web", "n0") == pytest.approx(0.9)
-    assert after(SUCCEEDED).reward("web", "n0") == 1.0
+    assert after(FAILED, SUCCEEDED).reward("n", "web", "n0") == pytest.approx(0.9)
+    assert after(SUCCEEDED).reward("n", "web", "n0") == 1.0
 
 
 @pytest.mark.parametrize("at", [math.inf, -math.inf, math.nan, 1e12])
@@ -140,7 +141,7 @@ def test_a_clock_that_is_ahead_or_none_forgets_nothing(at: float) -> None:
     """One event makes it at most an hour later."""
     agent = after(FAILED)
     agent.observe(outcome(1, FAILED, at=at))
-    assert agent.reward("web", "n0") <= 0.9
+    assert agent.reward("n", "web", "n0") <= 0.9
 
 
 def test_defect_k3_a_run_counts_once() -> None:
@@ -148,12 +149,12 @@ def test_defect_k3_a_run_counts_once() -> None:
     agent = Rewards(RewardOptions())
     for result in (FAILED, FAILED, RUNNING, SUCCEEDED):
         agent.observe(outcome(0, result))
-    assert agent.reward("web", "n0") == pytest.approx(0.9)
+    assert agent.reward("n", "web", "n0") == pytest.approx(0.9)
     agent.observe(outcome(0, RUNNING, restart=1))
-    assert agent.reward("web", "n0") == pytest.approx(0.91)
+    assert agent.reward("n", "web", "n0") == pytest.approx(0.91)
     agent.observe(outcome(0, RUNNING, restart=1))
     agent.observe(outcome(0, FAILED, restart=1))
-    assert agent.reward("web", "n0") == pytest.approx(0.819)
+    assert agent.reward("n", "web", "n0") == pytest.approx(0.819)
 
 
 def test_defect_k7_what_is_not_seen_any_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,14 +164,42 @@ def test_defect_k7_what_is_not_seen_any_more_is_forgotten(monkeypatch: pytest.Mo
     agent.observe(outcome(1, FAILED, node="new", at=99.0))
     assert len(agent.snapshot()["rewards"]) == 2
     agent.observe(outcome(2, FAILED, node="new", at=100.0))
-    assert [each[1] for each in agent.snapshot()["rewards"]] == ["new"]
+    assert [each[2] for each in agent.snapshot()["rewards"]] == ["new"]
     monkeypatch.setattr(tas.agents.rewards, "MAX_REWARDS", 3)
     monkeypatch.setattr(tas.agents.rewards, "MAX_RUNS", 4)
     for number in range(10):
         agent.observe(outcome(number, FAILED, node=f"n{number}", at=100.0))
     state = agent.snapshot()
-    assert [each[1] for each in state["rewards"]] == ["n7", "n8", "n9"]
+    assert [each[2] for each in state["rewards"]] == ["n7", "n8", "n9"]
     assert len(state["runs"]) == 4
+
+
+def test_the_pods_of_another_namespace_are_of_another_kind() -> None:
+    """Whoever may create pods anywhere could else make the pods of others avoid every node."""
+    agent, original = Rewards(RewardOptions()), Rewards(RewardOptions(by_namespace=False))
+    for each in (agent, original):
+        each.observe(outcome(0, FAILED, namespace="hostile"))
+    assert score(agent) == [10, 10]
+    assert score(original) == [9, 10]
+    agent.observe(outcome(1, FAILED))
+    assert score(agent) == [9, 10]
+
+
+def test_the_namespace_with_the_most_rewards_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tas.agents.rewards, "MAX_REWARDS", 5)
+    agent = Rewards(RewardOptions())
+    agent.observe(outcome(0, FAILED))
+    for number in range(1, 10):
+        agent.observe(outcome(number, FAILED, namespace="hostile", labels={"app": f"kind-{number}"}))
+    assert [each[:2] for each in agent.snapshot()["rewards"]] == [
+        ["n", "web"],
+        *(["hostile", f"kind-{number}"] for number in range(6, 10)),
+    ]
+    other = Rewards(RewardOptions())
+    other.restore(agent.snapshot())
+    for each in (agent, other):
+        each.observe(outcome(20, FAILED, labels={"app": "more"}))
+    assert other.snapshot() == agent.snapshot()
 
 
 RUNS = st.lists(
@@ -189,7 +218,7 @@ def test_a_reward_is_a_part_and_what_comes_again_has_no_effect(
 ) -> None:
     agent = Rewards(RewardOptions(weight=weight))
     observe(agent, runs)
-    assert all(0.0 <= value <= 1.0 for _, _, value, _ in agent.snapshot()["rewards"])
+    assert all(0.0 <= value <= 1.0 for *_, value, _ in agent.snapshot()["rewards"])
     again = Rewards(RewardOptions(weight=weight))
     again.restore(agent.snapshot())
     observe(again, runs)
@@ -197,7 +226,7 @@ def test_a_reward_is_a_part_and_what_comes_again_has_no_effect(
 
 
 @pytest.mark.parametrize(
-    "change", [{"version": 0}, {"rewards": [["web", "n0", 1.5, 0.0]]}, {"rewards": [["web"]]}, {"runs": "x"}]
+    "change", [{"version": 0}, {"rewards": [["n", "web", "n0", 1.5, 0.0]]}, {"rewards": [["web"]]}, {"runs": "x"}]
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
     agent = after(FAILED)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tas.outcomes.news import (
     LASTED_SECONDS,
     MAX_LABEL_BYTES,
+    MAX_RUNS,
     MAX_SHARED,
     OLDEST_SECONDS,
     News,
@@ -26,7 +27,8 @@ def run(result: Result, restart: int = 0, container: str = "main", **times: floa
 
 
 def pod(*runs: Run, **fields: Any) -> SeenPod:
-    usual: dict[str, Any] = {"uid": "u", "node": "n", "requests": {"cpu": 100.0}, "placed_at": NOW, "runs": runs}
+    usual: dict[str, Any] = {"namespace": "default", "uid": "u", "node": "n", "placed_at": NOW, "runs": runs}
+    usual["requests"] = {"cpu": 100.0}
     return SeenPod(**(usual | fields))
 
 
@@ -174,3 +176,10 @@ def test_nothing_is_news_twice_in_the_life_of_a_pod(history: list[tuple[str, int
         for each in told
     ]
     assert len(set(keys)) == len(keys)
+
+
+def test_only_the_first_containers_of_a_status_are_news() -> None:
+    news = PodNews()
+    runs = [run(Result.RUNNING, container=f"c{number}", started=NOW) for number in range(5000)]
+    news.see(pod(*runs), NOW)
+    assert len(news.lasting(NOW + LASTED_SECONDS)) == 2 * MAX_RUNS
