@@ -163,7 +163,7 @@ class Pigeon(Agent):
             return result
         before, after = (used[fits], used[fits] + demand)
         if options.objective is Objective.BINPACK:
-            wanted = _variation_of_demand(self._history, all_capacity, any_size=options.candidates_only)
+            wanted = variation_of_demand(self._history, all_capacity, any_size=options.candidates_only)
             old, new = (np.clip(_ratio(each, capacity[fits]), 0.0, 1.0) for each in (before, after))
             result[fits] = binpack(old, new, np.clip(_ratio(all_used, all_capacity), 0.0, 1.0), wanted=wanted)
         else:
@@ -330,7 +330,7 @@ def _coefficient(spread: FloatArray, square: FloatArray) -> FloatArray:
         return np.where((square > 0) & (spread > 0), np.sqrt(np.maximum(spread, 0.0)) / square, 0.0)
 
 
-def _variation_of_demand(history: History, capacity: FloatArray, *, any_size: bool) -> float:
+def variation_of_demand(history: History, capacity: FloatArray, *, any_size: bool) -> float:
     """The variation of what pods request, in parts of a mean node. A resource that no node has does not count.
 
     Neither does a pod that no node can hold, unless pods of `any_size` count.

@@ -184,9 +184,15 @@ def exceedance(
     fits = (mu > 0) & (mu < 1) & (variance > 0) & (variance < largest)
     risk = np.where((mu == 0) | ((variance == 0) & (mu <= limit)), 0.0, 1.0)
     if fits.any():
-        mean, both = mu[fits], largest[fits] / variance[fits] - 1.0
-        risk[fits] = survival(np.full(mean.shape, limit), mean * both, (1.0 - mean) * both)
+        a, b = beta_shape(mu[fits], variance[fits])
+        risk[fits] = survival(np.full(a.shape, limit), a, b)
     return risk
+
+
+def beta_shape(mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Alpha and beta of the distribution with this mean and variance, where 0 < variance < mean · (1 - mean)."""
+    both = mean * (1.0 - mean) / variance - 1.0
+    return mean * both, (1.0 - mean) * both
 
 
 def evenness(mu: FloatArray, sigma: FloatArray, *, margin: float, sensitivity: float) -> FloatArray:

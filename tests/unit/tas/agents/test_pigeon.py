@@ -21,8 +21,10 @@ from tas.agents.pigeon import (
     Objective,
     Pigeon,
     PigeonOptions,
+    binpack,
     consolidation,
     variation,
+    variation_of_demand,
 )
 from tas.agents.pigeon_cfg import read_pigeon_cfg
 from tas.errors import InvalidInputError
@@ -217,6 +219,37 @@ def test_the_variation_does_not_depend_on_a_common_scale(scale: float) -> None:
     """If all resources are scaled alike, mean and covariance are as well; the coefficient is of order 0."""
     mean, covariance = np.array(PUBLISHED[0][0]), np.array(PUBLISHED[0][1])
     assert variation(mean * scale, covariance * scale**2) == pytest.approx(variation(mean, covariance))
+
+
+VARIATIONS = [
+    # name, nodes, demand, earlier demands; variation of the demand, and of the use after each placement
+    ("G7", N3, (1000, 2048), [(1000, 2048)] * 5, 0.0, [0.202031, 0.404061, 0.534522]),
+    ("G8", N3, (500, 512), [(100, 128), (2000, 4096)] * 2, 0.987903, [0.314397, 0.393100, 0.458487]),
+    ("G9", CPU3, (500,), [(250,), (1000,)], 0.534522, [0.534522 - 0.246703, 0.534522 - 0.142290, 0.534522 - 0.060337]),
+    ("G11", X4, (1000, 2048, 1, 1), [(500, 1024, 1, 0)], 0.645452, [0.645452 - 0.057589, 0.645452 + 0.152376]),
+]
+
+
+@pytest.mark.parametrize("vector", VARIATIONS, ids=itemgetter(0))
+def test_the_variations_of_a_vector(vector: tuple[str, Any, Any, Any, float, list[float]]) -> None:
+    """What `A_BINPACK` compares: those of the demand, which has the present pod too, and of the use."""
+    _, nodes, demand, earlier, of_demand, of_use = vector
+    capacity, used = (np.array([each[part] for each in nodes], dtype=np.float64) for part in (0, 1))
+    history = History(np.array([*earlier, demand], dtype=np.float64))
+    assert variation_of_demand(history, capacity, any_size=True) == pytest.approx(of_demand, abs=6e-7)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        use, after = (np.where(capacity > 0, each / capacity, 0.0) for each in (used, used + np.array(demand)))
+    count = len(of_use)
+    found = binpack(use[:count], after[:count], use, wanted=0.0)
+    assert found.tolist() == pytest.approx(of_use, abs=2e-6)
+
+
+def test_a_pod_without_requests_counts_as_a_small_one() -> None:
+    """As kube-scheduler's own scores and the original do it: such pods must not all go to one node."""
+    agent = Pigeon(PigeonOptions())
+    for number, requests in enumerate(({}, {"cpu": 0.0, "memory": MEBI - 1}, {"cpu": 1.0, "memory": MEBI})):
+        agent.observe(Placed(uid=f"{number}", node="n", at=0.0, requests=requests))
+    assert agent.snapshot()["demands"] == [[10.0, 16.0], [10.0, 16.0], [1.0, 1.0]]
 
 
 def test_defects_p1_p2_resources_have_names_and_one_unit() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tas.agents.safe import Mode, SafeBalance, SafeOptions, SafeOverload, exceedance
+from tas.agents.safe import Mode, SafeBalance, SafeOptions, SafeOverload, beta_shape, exceedance
 from tas.agents.usage import Base, Form, Usage
 from tests.unit.tas.agents.nodes import Nodes, pod
 
@@ -83,10 +83,64 @@ def test_vector(vector: tuple[str, float, float, float, float, float, bool, int,
     chosen, nodes = options(utilization=utilization, risk=accepted), of_use(mu, sigma)
     agent = SafeOverload(chosen)
     (found,) = agent.filter(pod(), nodes).terms["cpu risk"]
-    assert found == pytest.approx(risk, abs=1e-6)
+    # As many digits as the vector has: 6 behind the point, or 2.
+    assert found == pytest.approx(risk, abs=6e-7 if risk > 1e-4 else 0.04 * risk)
     assert accepts(agent, nodes) is accept
     assert down(one(agent, nodes)) == overload
     assert nearest(one(SafeBalance(chosen), nodes)) == balance
+
+
+SHAPES = {
+    "S1": (12.0, 12.0),
+    "S2": (2.625, 2.625),
+    "S3": (0.0206, 0.0206),
+    "S5": (3.0, 2.0),
+    "S6": (9.0156, 3.0052),
+    "S7": (12.0, 3.0),
+    "S8": (4.8889, 1.2222),
+    "S9": (9.9875, 1.7625),
+    "S10": (7.2, 0.8),
+    "S11": (6.0, 14.0),
+    "S12": (0.0148, 0.1332),
+    "S14": (0.0296, 2.9304),
+    "S19": (12.0, 12.0),
+    "S20": (12.0, 3.0),
+    "low 1": (3239.1, 359.9),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_distribution_of_a_vector(name: str) -> None:
+    """Its alpha and beta. The other vectors have none: no deviation, or one that is too large."""
+    given_ = {each[0]: each[1:3] for each in VECTORS} | {"low 1": (0.9, 0.005)}
+    mu, sigma = (np.array([each]) for each in given_[name])
+    assert [each.item() for each in beta_shape(mu, sigma * sigma)] == pytest.approx(SHAPES[name], abs=6e-5, rel=1e-5)
+
+
+def risk(mu: float, sigma: float, limit: float = 0.9) -> float:
+    return float(exceedance(np.array([mu]), np.array([sigma]), limit, cap=False)[0])
+
+
+QUANTILES = [
+    (0.8, 0.1, 0.50, 0.813526),
+    (0.8, 0.1, 0.70, 0.862737),
+    (0.8, 0.1, 0.90, 0.918523),
+    (0.8, 0.1, 0.95, 0.938897),
+    (0.8, 0.15, 0.70, 0.903067),
+]
+
+
+@pytest.mark.parametrize(("mu", "sigma", "part", "value"), QUANTILES)
+def test_the_risk_at_a_published_quantile(mu: float, sigma: float, part: float, value: float) -> None:
+    assert risk(mu, sigma, value) == pytest.approx(1 - part, abs=5e-6)
+
+
+def test_the_risk_need_not_rise_with_the_deviation_nor_with_the_mean() -> None:
+    """Above the limit a larger deviation lowers the risk first; on a nearly idle node a larger mean does."""
+    deviations = {0.005: 0.9999, 0.05: 0.7110, 0.1: 0.7180, 0.2: 0.8336}
+    assert {sigma: risk(0.92, sigma) for sigma in deviations} == pytest.approx(deviations, abs=6e-5)
+    means = {0.04: 1.0, 0.045: 0.038491, 0.1: 0.008937, 0.3: 0.001638}
+    assert {mu: risk(mu, 0.2) for mu in means} == pytest.approx(means, abs=6e-7)
 
 
 WHOLE = [
@@ -173,6 +227,12 @@ def test_defect_s1_a_small_deviation_does_not_underflow(
     """The original has 0 or infinity for these."""
     found = exceedance(np.array([mu]), np.array([sigma]), utilization, cap=False)
     assert float(found[0]) == pytest.approx(risk, abs=1e-6)
+
+
+def test_a_deviation_below_a_ten_thousandth_is_none() -> None:
+    """The distribution is then a step at its mean."""
+    assert (risk(0.9, 0.99e-4), risk(0.9001, 0.99e-4)) == (0.0, 1.0)
+    assert 0.4 < risk(0.9, 1.01e-4) < 0.6
 
 
 LARGEST = {
@@ -282,6 +342,15 @@ def test_the_risk_from_percentiles_of_what_is_free() -> None:
     assert "cpu:p5" in agent.needs.metrics
     (risk,) = agent.filter(pod(cpu=0.10), free).terms["cpu risk"]
     assert risk == pytest.approx(0.064286, abs=1e-6)
+
+
+def test_a_percentile_is_at_least_that_of_a_smaller_part() -> None:
+    """Each comes from a sketch with an error of its own."""
+    uneven, even = (
+        float(empirical().filter(pod(cpu=0.38), quantiles(p50=0.6, p70=p70, p90=0.8)).terms["cpu risk"][0])
+        for p70 in (0.4, 0.6)
+    )
+    assert uneven == even
 
 
 @pytest.mark.parametrize(
