@@ -16,6 +16,7 @@ from tas.agent import (
     Agent,
     Candidates,
     Columns,
+    ContainerDemand,
     FloatArray,
     Missing,
     Needs,
@@ -28,6 +29,7 @@ from tas.agent import (
 )
 from tas.agents.builtin import BUILTIN
 from tas.agents.congestion import Link
+from tas.agents.file import AgentVerb, verbs_of
 from tas.agents.pigeon import RESOURCES, Objective
 from tas.agents.safe import Mode
 from tas.agents.trimaran import PowerModel
@@ -82,6 +84,18 @@ def test_an_agent_of_the_product_conforms(name: str) -> None:
 METRICS = st.one_of(st.just(nan), st.floats(-1e40, 1e40), st.floats(0.0, 1.0), st.floats(0.0, 1e4))
 AMOUNTS = st.one_of(st.just(nan), st.integers(0, 10**19).map(float), st.integers(0, 8000).map(float))
 REQUESTS = st.dictionaries(st.sampled_from(["cpu", "memory", "pods"]), st.integers(0, 10**19).map(float))
+CONTAINERS = st.lists(st.builds(ContainerDemand, requests=REQUESTS, limits=REQUESTS), max_size=3)
+PODS = st.builds(
+    PodDemand,
+    namespace=st.just("default"),
+    name=st.just("p"),
+    uid=st.just("u"),
+    labels=st.just({"app": "a"}),
+    requests=REQUESTS,
+    limits=REQUESTS,
+    containers=CONTAINERS,
+    overhead=REQUESTS,
+)
 
 
 class Drawn:
@@ -130,19 +144,38 @@ class Drawn:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-@given(st.data(), st.integers(1, 4), REQUESTS)
-def test_no_input_gives_a_score_out_of_range(
-    name: str, data: st.DataObject, count: int, requests: dict[str, float]
-) -> None:
+@given(st.data(), st.integers(1, 4), PODS)
+def test_no_input_gives_a_score_out_of_range(name: str, data: st.DataObject, count: int, asked: PodDemand) -> None:
     """Nor does the order of the nodes matter, whatever is known of them."""
     agent = made(name)
-    asked = PodDemand(namespace="default", name="p", uid="u", labels={"app": "a"}, requests=requests, limits=requests)
     nodes = Drawn(data, count)
     scores, turned = agent.score(asked, nodes), agent.score(asked, nodes.turned())
     values = scores.values[scores.known]
     assert ((values >= 0) & (values <= 1)).all()
     assert turned.known[::-1].tolist() == scores.known.tolist()
     assert turned.values[::-1][scores.known] == pytest.approx(values, abs=1e-9)
+
+
+FILTERING = [name for name in AGENTS if AgentVerb.FILTER in verbs_of(type(made(name)))]
+
+
+def test_there_are_agents_that_reject() -> None:
+    assert {AGENTS[name][0] for name in FILTERING} == {"foo", "safe-overload"}
+
+
+@pytest.mark.parametrize("name", FILTERING)
+@given(st.data(), st.integers(1, 4), PODS)
+def test_no_input_rejects_a_node_of_which_nothing_is_known(
+    name: str, data: st.DataObject, count: int, asked: PodDemand
+) -> None:
+    """Each other node passes or not, whatever the order is; a rejected one has a finite term."""
+    agent, nodes = made(name), Drawn(data, count)
+    passes, turned = agent.filter(asked, nodes), agent.filter(asked, nodes.turned())
+    assert turned.known[::-1].tolist() == passes.known.tolist()
+    assert turned.passed[::-1][passes.known].tolist() == passes.passed[passes.known].tolist()
+    rejected = passes.known & ~passes.passed
+    for number in np.flatnonzero(rejected):
+        assert any(np.isfinite(term[number]) for term in passes.terms.values())
 
 
 class Good(Agent):

@@ -86,7 +86,7 @@ def test_a_bad_value_is_named_and_costs_no_other_annotation_its_sample() -> None
 
 
 @pytest.mark.parametrize("text", ["N/A", "None"])
-def test_what_an_annotator_writes_without_a_value_is_no_sample_and_no_mistake(text: str) -> None:
+def test_defect_a2_what_an_annotator_writes_without_a_value_is_no_sample_and_no_mistake(text: str) -> None:
     assert read(forecast=(text, NOW)) == SourceResult()
 
 
