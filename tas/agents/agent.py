@@ -10,7 +10,7 @@ the needed values (`Missing`), and refuses NaN, infinity and scores out of range
 Units: cpu in millicores, memory in bytes, other resources in their own unit.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -134,6 +134,15 @@ class Columns(Protocol):
 
     def placed(self, resource: str, metric: str) -> FloatArray:
         """The requests of pods so new on each node that the value of the metric does not show them yet; else 0."""
+        ...
+
+    def derived(self, key: Hashable, compute: "Callable[[Columns], FloatArray]") -> FloatArray:
+        """What `compute` returns for these nodes, computed again only for nodes that have changed.
+
+        It returns rows with a number for each node, which must depend on the name and the columns of this node alone,
+        and not on the pod or the time. Equal keys mean equal computations. A node of which nothing is known has the
+        name "" there.
+        """
         ...
 
 

@@ -1,7 +1,8 @@
 """What is known of some nodes as columns for agents, picked from the kept columns when an agent asks for them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -13,6 +14,27 @@ SHOWN_SECONDS = 60.0
 """After so long a metric shows a pod: before, the pod may not have started, as Trimaran assumes."""
 
 
+MAX_DERIVED = 64
+"""The most computations of an agent whose results are kept; one more takes the place of the one asked for first."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Derived:
+    """The results of a computation by row of the kept columns.
+
+    Attributes:
+        change: The number of the last change that is in them.
+        read: The amounts that the computation has read.
+    """
+
+    values: FloatArray
+    change: int
+    read: Mapping["_ColumnKey", None]
+
+
+_ColumnKey = tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What an agent may read.
@@ -21,11 +43,13 @@ class Known:
         kept: The columns of all nodes.
         metrics: The metrics that it needs.
         allocations: Whether it needs allocations; else they are unknown to it.
+        derived: What it has computed, by key.
     """
 
     kept: KeptColumns
     metrics: Mapping[str, MetricColumn] = field(default_factory=dict)
     allocations: bool = False
+    derived: dict[Hashable, _Derived] = field(default_factory=dict)
 
 
 class NodeColumns:
@@ -36,7 +60,8 @@ class NodeColumns:
         self._names = names
         self._known = known
         self._found_rows = rows
-        self._made: dict[tuple[str, ...], FloatArray] = {}
+        self._made: dict[_ColumnKey, FloatArray] = {}
+        self._read: dict[_ColumnKey, None] = {}
 
     @property
     def names(self) -> Sequence[str]:
@@ -69,13 +94,46 @@ class NodeColumns:
         column = self._metric(metric)
         return self._column(("placed", resource, metric), lambda: self._placed(resource, column))
 
+    def derived(self, key: Hashable, compute: Callable[["NodeColumns"], FloatArray]) -> FloatArray:
+        """The rows that `compute` returns, computed only for nodes that have changed. Raises what `compute` raises."""
+        found = self._derive(key, compute)
+        self._read.update(found.read)
+        rows = found.values.take(self._rows, axis=1)
+        rows.flags.writeable = False
+        return rows
+
+    def _derive(self, key: Hashable, compute: Callable[["NodeColumns"], FloatArray]) -> _Derived:
+        known, kept = self._known, self._known.kept
+        found = known.derived.get(key)
+        if found is None or found.values.shape[1] != kept.rows:
+            values, read = self._computed(compute, np.arange(kept.rows))
+            while len(known.derived) >= MAX_DERIVED:
+                known.derived.pop(next(iter(known.derived)), None)
+            found = known.derived[key] = _Derived(values=values.copy(), change=kept.changes, read=read)
+        elif found.change != kept.changes:
+            rows = kept.changed_after(found.change)
+            found.values[:, rows], _ = self._computed(compute, rows)
+            found.change = kept.changes
+        return found
+
+    def _computed(
+        self, compute: Callable[["NodeColumns"], FloatArray], rows: Rows
+    ) -> tuple[FloatArray, Mapping[_ColumnKey, None]]:
+        """The results for some rows, and the amounts that were read."""
+        nodes = NodeColumns(self._known.kept.names_at(rows), self._known, rows)
+        values = np.asarray(compute(nodes), dtype=np.float64)
+        if values.ndim != 2 or values.shape[1] != len(rows):
+            raise ValueError(f"derived values have the shape {values.shape}, must be rows with {len(rows)} numbers")
+        return values, nodes._read | dict.fromkeys(each for each in nodes._made if each[0] != "metric")
+
     def amounts(self) -> Iterator[tuple[str, FloatArray]]:
         """The amounts that the agent has read, each with a name such as `cpu capacity`; of new pods only those > 0."""
-        for (of, what, *_), column in self._made.items():
+        for of, what, *metrics in (*self._read, *(each for each in self._made if each not in self._read)):
             if of == "placed":
+                column = self.placed(what, *metrics)
                 yield f"{what} of new pods", np.where(column > 0, column, np.nan)
             elif of != "metric":
-                yield f"{what} {of}", column
+                yield f"{what} {of}", self._amounts(cast("Amounts", of), what)
 
     @property
     def _rows(self) -> Rows:

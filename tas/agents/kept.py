@@ -55,11 +55,13 @@ class MetricColumn:
             row = self._kept.known_row(node)
             if not isnan(self.times[row]):
                 self.values[row] = self.times[row] = nan
+                self._kept.touch(row)
                 self._kept.forget_unknown(node)
             return
         row = self._kept.row(node)
         self.values[row] = nan if value is None else float(value) / NANO
         self.times[row] = time
+        self._kept.touch(row)
 
     def grow(self, rows: int) -> None:
         """Gets so many rows."""
@@ -67,10 +69,17 @@ class MetricColumn:
 
 
 class KeptColumns:
-    """The columns of all nodes, for all agents that read one view of nodes."""
+    """The columns of all nodes, for all agents that read one view of nodes.
+
+    Attributes:
+        changes: The number of changes of rows so far.
+    """
 
     def __init__(self) -> None:
+        self.changes = 0
         self._rows: dict[str, int] = {}
+        self._names = [""] * FIRST_ROWS  # by row; empty: no node has the row
+        self._changed = np.zeros(FIRST_ROWS, dtype=np.int64)  # the number of the last change of each row
         self._size = FIRST_ROWS
         self._free = [*range(FIRST_ROWS - 1, UNKNOWN, -1)]
         self._version = 0  # of the rows
@@ -84,6 +93,24 @@ class KeptColumns:
     def __len__(self) -> int:
         """The number of nodes that have a row."""
         return len(self._rows)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, whether nodes have them or not."""
+        return self._size
+
+    def touch(self, row: int) -> None:
+        """Notes that something in the row has changed."""
+        self.changes += 1
+        self._changed[row] = self.changes
+
+    def changed_after(self, change: int) -> Rows:
+        """The rows that have changed after the change of this number."""
+        return np.flatnonzero(self._changed > change)
+
+    def names_at(self, rows: Rows) -> Sequence[str]:
+        """The nodes that have these rows; empty where no node has the row."""
+        return list(map(self._names.__getitem__, rows.tolist()))
 
     @property
     def columns(self) -> int:
@@ -154,6 +181,7 @@ class KeptColumns:
             if not self._free:
                 self._grow()
             row = self._rows[node] = self._free.pop()
+            self._names[row] = node
             self._version += 1
         return row
 
@@ -164,6 +192,7 @@ class KeptColumns:
             return
         if all(np.isnan(column.times[row]) for column in self._metrics.values()):
             del self._rows[node]
+            self._names[row] = ""
             self._free.append(row)
             self._version += 1
 
@@ -173,12 +202,14 @@ class KeptColumns:
             for column in self._amounts.values():
                 column[row] = nan
             self._newest[row] = -inf
+            self.touch(row)
             self.forget_unknown(node)
             return
         row = self.row(node)
         for (of, resource), column in self._amounts.items():
             column[row] = _amount(allocation, of, resource)
         self._newest[row] = max((each.at for each in allocation.recent), default=-inf)
+        self.touch(row)
 
     def _grow(self) -> None:
         """Doubles the rows."""
@@ -189,6 +220,8 @@ class KeptColumns:
         for key, amounts in self._amounts.items():
             self._amounts[key] = _longer(amounts, self._size)
         self._newest = _longer(self._newest, self._size, -inf)
+        self._names += [""] * (self._size - len(self._names))
+        self._changed = np.concatenate((self._changed, np.zeros(self._size - len(self._changed), dtype=np.int64)))
 
 
 def _longer(column: FloatArray, rows: int, fill: float = nan) -> FloatArray:

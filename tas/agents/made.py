@@ -1,6 +1,6 @@
 """Nodes, pods and events for the check of an agent: made, from no measurement, and always the same."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NoReturn
@@ -142,6 +142,16 @@ class MadeColumns:
         if metric not in self.needs.metrics:
             raise UndeclaredError(f"reads pods placed since the metric {metric}, which its needs do not name")
         return np.nan_to_num(self._amounts("placed", resource, 0.0, 500.0), posinf=0.0)
+
+    def derived(self, key: Hashable, compute: Callable[["MadeColumns"], FloatArray]) -> FloatArray:
+        """What the computation returns, if each number depends on its node alone."""
+        hash(key)
+        found = compute(self)
+        for at, name in enumerate(self.names):
+            alone = compute(MadeColumns((name,), self.kind, self.needs))
+            if not np.allclose(found[:, at : at + 1], alone, rtol=1e-9, atol=0.0, equal_nan=True):
+                raise UndeclaredError("derives a value of a node from other nodes")
+        return found
 
     def _amounts(self, what: str, resource: str, low: float, high: float) -> FloatArray:
         if not self.needs.allocations:

@@ -176,12 +176,18 @@ class Pigeon(Agent):
 
     def _amounts(self, nodes: Columns) -> tuple[FloatArray, FloatArray, BoolArray]:
         """What is requested and what there is, a row for each node; of which nodes both are known."""
-        resources = self._options.resources
-        used = np.column_stack([nodes.requested(name) for name in resources]) / self._scale
-        capacity = np.column_stack([nodes.allocatable(name) for name in resources]) / self._scale
-        known = np.all(np.isfinite(capacity), axis=1) & np.isfinite(nodes.requested("pods"))
+        *found, known = nodes.derived("amounts", self._of_nodes)
+        used, capacity = (np.array(each).T for each in (found[: len(self._scale)], found[len(self._scale) :]))
+        return used, capacity, known > 0
+
+    def _of_nodes(self, nodes: Columns) -> FloatArray:
+        """Requested and allocatable of each resource, and 1 where both are known; 0 for what is not."""
+        resources, scale = self._options.resources, self._scale[:, None]
+        used = np.array([nodes.requested(name) for name in resources]) / scale
+        capacity = np.array([nodes.allocatable(name) for name in resources]) / scale
+        known = np.all(np.isfinite(capacity), axis=0) & np.isfinite(nodes.requested("pods"))
         used = np.where(np.isfinite(used), used, 0.0)  # a resource that no pod requests
-        return used, np.where(np.isfinite(capacity), capacity, 0.0), known
+        return np.vstack((used, np.where(np.isfinite(capacity), capacity, 0.0), known))
 
     def _known_amounts(self, nodes: Columns) -> tuple[FloatArray, FloatArray]:
         """As `_amounts`, of the nodes of which both are known."""

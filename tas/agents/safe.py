@@ -8,14 +8,25 @@ deviation has a smallest value, since a metric without spread is no proof of cal
 distribution is lowered, as Trimaran does, instead of rejecting an idle node; pods that no sample shows yet count.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
 
-from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Needs, Passes, PodDemand, Rounding, Scores
+from tas.agents.agent import (
+    Agent,
+    BoolArray,
+    Candidates,
+    Columns,
+    FloatArray,
+    Needs,
+    Passes,
+    PodDemand,
+    Rounding,
+    Scores,
+)
 from tas.agents.beta import BetaFunction, RememberedBeta, beta_survival
 from tas.agents.usage import CPU, MEMORY, Base, Usage, by_resource, loads, requests_of, usages_of
 
@@ -134,20 +145,29 @@ class SafeOverload(_Safe):
 
     def _empirical(self, pod: PodDemand, nodes: Candidates) -> tuple[FloatArray, BoolArray]:
         """The risk of each resource by percentiles, and where it is known."""
-        options = self._options
-        usages = {name: [each for each in found if each.quantiles] for name, found in options.usages().items()}
+        usages = self._options.usages()
+        found = nodes.derived("percentiles", self._percentiles)
+        size, *quantiles = found.reshape(1 + len(PERCENTILES), len(usages), found.shape[1])
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            at = self._options.utilization - requests_of(pod, usages) / size
+        known = np.any(np.isfinite(quantiles), axis=0)
+        return np.where(known, 1.0 - empirical_cdf(at, quantiles), 0.0), known
+
+    def _percentiles(self, nodes: Columns) -> FloatArray:
+        """The size, and each of `PERCENTILES`, a row for each resource; none is below the one before."""
+        usages = {name: [each for each in found if each.quantiles] for name, found in self._options.usages().items()}
         each = [
             loads(
                 nodes,
                 {name: tuple(usage.percentile(number) for usage in found) for name, found in usages.items()},
-                base=options.base,
+                base=self._options.base,
             )
             for number in PERCENTILES
         ]
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            at = options.utilization - requests_of(pod, usages) / each[0].size
-        known = np.any([found.known for found in each], axis=0)
-        return np.where(known, 1.0 - empirical_cdf(at, np.array([found.mean for found in each])), 0.0), known
+        means = np.array([found.mean for found in each])
+        # A sketch may be uneven.
+        even = np.where(np.isfinite(means), np.fmax.accumulate(means), np.nan)
+        return np.concatenate((each[0].size, *even))
 
 
 class SafeBalance(_Safe):
@@ -202,13 +222,12 @@ def evenness(mu: FloatArray, sigma: FloatArray, *, margin: float, sensitivity: f
     return balanced
 
 
-def empirical_cdf(at: FloatArray, quantiles: FloatArray) -> FloatArray:
+def empirical_cdf(at: FloatArray, quantiles: Sequence[FloatArray]) -> FloatArray:
     """The part of the values that are at most `at`, by linear interpolation between percentiles.
 
-    `quantiles` has a row for each of `PERCENTILES`, and NaN where one is not known. Below the lowest known percentile
-    the line begins at (0, 0), above the highest it ends at (1, 1).
+    `quantiles` has a row for each of `PERCENTILES`, none below the one before, and NaN where one is not known. Below
+    the lowest known percentile the line begins at (0, 0), above the highest it ends at (1, 1).
     """
-    quantiles = np.where(np.isfinite(quantiles), np.fmax.accumulate(quantiles), np.nan)  # a sketch may be uneven
     below, above = np.zeros_like(at), np.ones_like(at)
     part_below, part_above = np.zeros_like(at), np.ones_like(at)
     for percentile, row in zip(PERCENTILES, quantiles, strict=True):

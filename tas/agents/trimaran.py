@@ -13,8 +13,19 @@ from typing import Annotated, ClassVar
 import msgspec
 import numpy as np
 
-from tas.agents.agent import Agent, BoolArray, Candidates, FloatArray, Missing, Needs, PodDemand, Rounding, Scores
-from tas.agents.beta import BetaFunction, RememberedBeta, beta_cdf
+from tas.agents.agent import (
+    Agent,
+    BoolArray,
+    Candidates,
+    Columns,
+    FloatArray,
+    Missing,
+    Needs,
+    PodDemand,
+    Rounding,
+    Scores,
+)
+from tas.agents.beta import beta_cdf
 from tas.agents.safe import LARGEST_SPREAD, SMALLEST_VARIANCE, balanced
 from tas.agents.usage import CPU, MEMORY, Base, Usage, by_resource, column, load, loads, requests_of, usages_of
 
@@ -152,7 +163,6 @@ class LowRisk(Agent):
 
     def __init__(self, options: LowRiskOptions) -> None:
         self._options = options
-        self._beta = RememberedBeta()
 
     @property
     def needs(self) -> Needs:
@@ -179,6 +189,17 @@ class LowRisk(Agent):
 
         Each has a row for each resource.
         """
+        found = nodes.derived("of nodes", self._of_nodes)
+        size, requested, limited, by_load = found.reshape(4, len(usages), found.shape[1])
+        known = np.isfinite(size)
+        requests = requests_of(pod, usages)
+        limits = np.maximum(column([pod.limits.get(resource, 0.0) for resource in usages]), requests)
+        by_limits = limit_risk(size, np.minimum(requested + requests, size), limited + limits)
+        return by_limits, by_load, known
+
+    def _of_nodes(self, nodes: Columns) -> FloatArray:
+        """Size, requests, limits and the risk by load, each a row for each resource; NaN where one is not known."""
+        usages = usages_of(self._options.cpu, self._options.memory)
         found = loads(nodes, usages, base=Base.CAPACITY)
         requested, limited = np.empty_like(found.size), np.empty_like(found.size)
         for row, resource in enumerate(usages):
@@ -186,13 +207,11 @@ class LowRisk(Agent):
         known = np.isfinite(found.size) & (found.size > 0) & np.isfinite(requested) & np.isfinite(limited)
         size = np.where(known, found.size, 1.0)
         requested, limited = np.where(known, requested, 0.0), np.where(known, limited, 0.0)
-        requests = requests_of(pod, usages)
-        limits = np.maximum(column([pod.limits.get(resource, 0.0) for resource in usages]), requests)
-        by_limits = limit_risk(size, np.minimum(requested + requests, size), limited + limits)
         sigma = np.minimum(found.std * np.sqrt(self._options.window), 1.0)
         mean = np.minimum(np.where(found.known, found.mean, 0.0), 1.0)
-        by_load = load_risk(mean, sigma, np.minimum(requested, size) / size, limited / size, cdf=self._beta.cdf)
-        return by_limits, np.where(found.known, by_load, np.nan), known
+        by_load = load_risk(mean, sigma, np.minimum(requested, size) / size, limited / size)
+        by_load = np.where(found.known, by_load, np.nan)
+        return np.concatenate((np.where(known, size, np.nan), requested, limited, by_load))
 
 
 def limit_risk(size: FloatArray, requested: FloatArray, limited: FloatArray) -> FloatArray:
@@ -203,9 +222,7 @@ def limit_risk(size: FloatArray, requested: FloatArray, limited: FloatArray) -> 
     return np.minimum(np.maximum(excess, 0.0), 1.0)
 
 
-def load_risk(
-    mean: FloatArray, sigma: FloatArray, requested: FloatArray, limited: FloatArray, *, cdf: BetaFunction = beta_cdf
-) -> FloatArray:
+def load_risk(mean: FloatArray, sigma: FloatArray, requested: FloatArray, limited: FloatArray) -> FloatArray:
     """The probability that the use is above what is requested, all as parts of the node.
 
     If the limits are below the size of the node, the use cannot be above them: then it is the probability under the
@@ -220,7 +237,9 @@ def load_risk(
     bounded = (limited < 1.0) & (requested <= limited)
     conditional = fits & bounded
     at = np.array((requested, np.where(conditional, limited, 0.0)))
-    by_request, by_limit = cdf(np.minimum(np.maximum(at, 0.0), 1.0), np.array((alpha, alpha)), np.array((beta, beta)))
+    by_request, by_limit = beta_cdf(
+        np.minimum(np.maximum(at, 0.0), 1.0), np.array((alpha, alpha)), np.array((beta, beta))
+    )
     below = np.where(fits, by_request, below)
     possible = conditional & (by_limit > 0)
     below = np.where(possible, np.minimum(below / np.where(possible, by_limit, 1.0), 1.0), below)
@@ -273,10 +292,7 @@ class Peaks(Agent):
     def score(self, pod: PodDemand, nodes: Candidates) -> Scores:
         """1 for the least rise among nodes with room, 0 for the largest and for a node without room."""
         found = load(nodes, "cpu", self._options.cpu, base=Base.CAPACITY)
-        models = [self._options.models.get(name, self._options.default) for name in nodes.names]
-        k1, k2 = (
-            np.array([np.nan if model is None else getattr(model, field) for model in models]) for field in ("k1", "k2")
-        )
+        k1, k2 = nodes.derived("models", self._models)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             now = 100.0 * found.mean
             then = now + 100.0 * pod.requests.get("cpu", 0.0) / found.size
@@ -290,3 +306,9 @@ class Peaks(Agent):
                 span = high - low
             values[fits] = 1.0 - (jump[fits] / 2 - low / 2) / (span / 2) if span / 2 > 0 and span < np.inf else 1.0
         return Scores(values=np.clip(values, 0.0, 1.0), known=known, terms={"rise": np.where(known, jump, np.nan)})
+
+    def _models(self, nodes: Columns) -> FloatArray:
+        """k1 and k2 of each node; NaN without a model."""
+        models = [self._options.models.get(name, self._options.default) for name in nodes.names]
+        found = [[np.nan if each is None else getattr(each, field) for each in models] for field in ("k1", "k2")]
+        return np.array(found, dtype=np.float64)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -124,18 +125,31 @@ def loads(nodes: Columns, usages: Mapping[str, tuple[Usage, ...]], *, base: Base
     A forecast counts with `forecast_weight` (0 to 1) where it is known. Requests of pods that the mean does not show
     yet are added. A negative use is 0, a negative deviation is unknown.
     """
-    shape = len(usages), len(nodes.names)
+    resources = tuple(usages.items())
+    found = nodes.derived(
+        ("loads", resources, base, forecast_weight),
+        partial(_loads, resources=resources, base=base, forecast_weight=forecast_weight),
+    )
+    size, mean, std = found.reshape(3, len(resources), found.shape[1])
+    return Load(size=size, mean=mean, std=std, known=np.isfinite(mean))
+
+
+def _loads(
+    nodes: Columns, *, resources: Sequence[tuple[str, tuple[Usage, ...]]], base: Base, forecast_weight: float
+) -> FloatArray:
+    """Size, mean and deviation, each a row for each resource."""
+    shape = len(resources), len(nodes.names)
     sizes, means, deviations = np.empty(shape), np.empty(shape), np.empty(shape)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        for row, (resource, found) in enumerate(usages.items()):
+        for row, (resource, found) in enumerate(resources):
             size = nodes.capacity(resource) if base is Base.CAPACITY else nodes.allocatable(resource)
             sizes[row] = size
             means[row], deviations[row] = _used(nodes, resource, found, size, forecast_weight)
         has_size = (sizes > 0) & (sizes < np.inf)
         means = np.where(has_size, means / sizes, np.nan)
         deviations /= sizes
-    known = np.isfinite(means)
-    return Load(size=sizes, mean=means, std=np.where(known & np.isfinite(deviations), deviations, 0.0), known=known)
+    known = np.isfinite(means) & np.isfinite(deviations)
+    return np.concatenate((sizes, means, np.where(known, deviations, 0.0)))
 
 
 def requests_of(pod: PodDemand, resources: Iterable[str]) -> FloatArray:

@@ -1,6 +1,6 @@
 """The nodes of a simulation while pods come and go, and what agents see of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -139,6 +139,11 @@ class ClusterColumns:
         """What pods request that the metric does not show yet."""
         del metric
         return self._column(self._cluster.placed(resource))
+
+    def derived(self, key: Hashable, compute: Callable[["ClusterColumns"], FloatArray]) -> FloatArray:
+        """What the computation returns: nothing is kept."""
+        del key
+        return compute(self)
 
     def _amounts(self, of_resources: IntArray, pods: IntArray, resource: str) -> FloatArray:
         if resource == "pods":

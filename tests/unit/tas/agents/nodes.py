@@ -1,6 +1,6 @@
 """Candidates with columns that a test gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -61,6 +61,10 @@ class Nodes:
     def placed(self, resource: str, metric: str) -> FloatArray:
         del metric
         return self._column("placed", resource, default=0.0)
+
+    def derived(self, key: Hashable, compute: Callable[["Nodes"], FloatArray]) -> FloatArray:
+        hash(key)
+        return compute(self)
 
     def _column(self, kind: str, name: str, *, default: float = np.nan) -> FloatArray:
         count = len(self.names)

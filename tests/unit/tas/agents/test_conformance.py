@@ -1,6 +1,6 @@
 """Every agent of the product conforms, and each rule of conformance is noticed by an agent that breaks it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from itertools import count
 from math import nan
@@ -135,6 +135,10 @@ class Drawn:
 
     def placed(self, resource: str, metric: str) -> FloatArray:
         return np.nan_to_num(self._column(AMOUNTS, "placed", resource, metric))
+
+    def derived(self, key: Hashable, compute: Callable[["Drawn"], FloatArray]) -> FloatArray:
+        hash(key)
+        return compute(self)
 
     def _column(self, values: st.SearchStrategy[float], *key: str) -> FloatArray:
         count = len(self.names)

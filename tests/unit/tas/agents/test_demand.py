@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from tas.agents.demand import demand_of
+from tas.agents import demand
+from tas.agents.demand import MAX_KEPT, MAX_KEPT_BYTES, demand_of
 from tas.errors import InvalidInputError
 from tas.extender.decision import Pod
 
@@ -99,3 +100,32 @@ def test_an_amount_that_is_none_names_the_container_and_the_value() -> None:
     # Nothing is decoded for an agent that does not need it.
     undecoded = demand_of(pod({"containers": [container("lots")]}), amounts=False)
     assert (undecoded.requests, undecoded.containers) == ({}, ())
+
+
+def test_what_was_read_of_equal_resources_is_kept_up_to_a_bound() -> None:
+    first, second = (demand_of(pod({"containers": [container("1500m")]}), amounts=True) for _ in range(2))
+    assert second.requests is first.requests
+    assert demand_of(pod({"containers": [container("1500m")], "overhead": {"cpu": "1"}}), amounts=True).requests == {
+        "cpu": 2500.0
+    }
+    # One container after the other, or beside it.
+    both = [container("1"), container("2")]
+    found = [
+        demand_of(pod(spec), amounts=True).requests
+        for spec in ({"containers": both}, {"initContainers": both[:1], "containers": both[1:]})
+    ]
+    assert found == [{"cpu": 3000.0}, {"cpu": 2000.0}]
+    for number in range(2 * MAX_KEPT):
+        demand_of(pod({"containers": [container(f"{number}m")]}), amounts=True)
+    assert len(demand._kept) == MAX_KEPT
+    long = [container("1m") for _ in range(MAX_KEPT_BYTES // 30)]
+    one, other = (demand_of(pod({"containers": long}), amounts=True).requests for _ in range(2))
+    assert one == other
+    assert one is not other
+
+
+def test_nobody_can_change_what_is_kept() -> None:
+    found = demand_of(pod({"containers": [container("1500m")]}), amounts=True)
+    for amounts in (found.requests, found.limits, found.overhead, found.containers[0].requests):
+        with pytest.raises(TypeError):
+            amounts["cpu"] = 1.0  # type: ignore[index]

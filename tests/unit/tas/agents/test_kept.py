@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import nan
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tas.agents import kept as kept_module
-from tas.agents.agent import Columns
-from tas.agents.columns import SHOWN_SECONDS, Known, NodeColumns, RequestCandidates
-from tas.agents.kept import MAX_COLUMNS, KeptColumns
+from tas.agents.agent import Columns, FloatArray
+from tas.agents.columns import MAX_DERIVED, SHOWN_SECONDS, Known, NodeColumns, RequestCandidates
+from tas.agents.kept import MAX_COLUMNS, UNKNOWN, KeptColumns
 from tas.allocation.node import NodeAllocation, Recent, in_flight
 from tas.extension import NodeView
 from tas.values.quantity import NANO
@@ -105,6 +106,17 @@ class World:
                     expected.append(nan if is_unknown else getattr(found, of).get(resource, 0))
                 same(getattr(columns, of)(resource), expected)
 
+        self.check_derived(columns)
+
+    def check_derived(self, columns: Columns) -> None:
+        """What was kept from an earlier request is what would be computed now."""
+        kept = columns.derived("everything", everything)
+        expected = everything(columns)
+        known = [self.kept.known_row(name) != UNKNOWN for name in columns.names]
+        same(kept[:-1], expected[:-1])
+        np.testing.assert_array_equal(kept[-1][known], expected[-1][known])
+        assert not kept.flags.writeable
+
     def placed(self, name: str, resource: str, metric: str) -> float:
         found, measured = self.nodes.allocations().get(name), self.nodes.measured_at(name, metric)
         if found is None or measured is None:
@@ -112,7 +124,16 @@ class World:
         return in_flight(found.recent, resource, measured - SHOWN_SECONDS)
 
 
-def same(found: Any, expected: Sequence[float]) -> None:
+def everything(nodes: Columns) -> FloatArray:
+    """Each column of some nodes, and last a number from their names."""
+    columns = [nodes.metric(metric) for metric in METRICS]
+    columns += [nodes.placed(resource, metric) for resource in RESOURCES for metric in METRICS]
+    for of in (nodes.capacity, nodes.allocatable, nodes.requested, nodes.limited):
+        columns += map(of, RESOURCES)
+    return np.array([*columns, [float(crc32(name.encode())) for name in nodes.names]])
+
+
+def same(found: Any, expected: Sequence[float] | FloatArray) -> None:
     np.testing.assert_array_equal(found, np.array(expected, dtype=np.float64))
     assert not found.flags.writeable
 
@@ -225,6 +246,47 @@ def test_resources_that_a_stranger_invents_take_no_more_than_a_bound() -> None:
         assert columns.capacity("cpu").tolist() == [3.0]
     assert world.kept.columns == MAX_COLUMNS
     assert world.kept.amounts("capacity", "cpu") is kept, "it was always asked for"
+
+
+def test_what_is_derived_is_computed_only_for_nodes_that_have_changed() -> None:
+    world = World()
+    world.load(None)
+    for name in NODES:
+        world.sample(name, "free", 1, 0.0, "one")
+    ((_, known),) = world.agents
+    computed: list[Sequence[str]] = []
+
+    def free(nodes: Columns) -> FloatArray:
+        computed.append(nodes.names)
+        return nodes.metric("free").reshape(1, -1)
+
+    def asked(*names: str) -> list[float]:
+        found: list[float] = NodeColumns(names, known).derived("free", free)[0].tolist()
+        return found
+
+    assert asked("a") == asked("a") == [1.0]
+    assert len(computed) == 1
+    assert {*NODES} <= {*computed[0]}, "first of every node"
+    world.sample("a", "free", 3, 0.0, "one")
+    world.allocate("b", 3, 0, [])
+    assert asked("b", "a") == [1.0, 3.0]
+    assert sorted(computed[1]) == ["a", "b"]
+
+
+def test_an_agent_keeps_so_many_derivations_and_one_that_fails_or_has_another_shape_is_none() -> None:
+    world = World()
+    world.load(None)
+    world.sample("a", "free", 1, 0.0, "one")
+    ((_, known),) = world.agents
+    columns = NodeColumns(("a",), known)
+    for number in range(3 * MAX_DERIVED):
+        assert columns.derived(number, lambda nodes: nodes.metric("free").reshape(1, -1)).tolist() == [[1.0]]
+    assert len(known.derived) == MAX_DERIVED
+    with pytest.raises(ValueError, match=r"have the shape \(\d+,\), must be rows with \d+ numbers"):
+        columns.derived("flat", lambda nodes: nodes.metric("free"))
+    with pytest.raises(ZeroDivisionError):
+        columns.derived("fails", lambda nodes: nodes.metric("free") / (1 // 0))
+    assert not {"flat", "fails"} & known.derived.keys()
 
 
 def test_two_agents_that_read_the_same_share_a_column() -> None:
