@@ -15,7 +15,7 @@ O(nodes · resources²) for a request. The original evaluates all nodes again fo
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -122,9 +122,12 @@ class Pigeon(Agent):
 
     def __init__(self, options: PigeonOptions) -> None:
         self._options = options
-        self._scale = np.array([1.0 if name == "cpu" else _unit(name) for name in options.resources])
+        self._scale = np.array([[1.0 if name == "cpu" else _unit(name)] for name in options.resources])
         self._history = History(np.zeros((0, len(options.resources))))
         self._uids: OrderedDict[str, None] = OrderedDict()
+        # Of the last request, and for which nodes and demands they are: most requests are about the same ones.
+        self._sums: tuple[FloatArray, UseSums] | None = None
+        self._wanted: tuple[FloatArray, FloatArray, float] | None = None
 
     @property
     def needs(self) -> Needs:
@@ -135,73 +138,78 @@ class Pigeon(Agent):
         """The best objective has 1, the worst 0.1, and a node without room 0."""
         options, demand = self._options, self._demand(pod.requests)
         if options.candidates_only:
-            self._history.add(demand)
-        used, capacity, known = self._amounts(nodes)
-        fits = known & np.all(demand <= capacity - used, axis=1)
-        everywhere = (used, capacity) if options.candidates_only else self._known_amounts(nodes.cluster)
-        values = self._objectives(demand, used, capacity, fits, everywhere)
-        smallest_span = options.smallest_span / max(len(everywhere[0]), 1)
+            self._history.add(demand[:, 0])
+        here = self._amounts(nodes)
+        known = here.known
+        fits = known & np.all(demand <= here.capacity - here.used, axis=0)
+        everywhere = here if options.candidates_only else self._amounts(nodes.cluster).of_known()
+        values = self._objectives(demand, here, fits, everywhere)
+        smallest_span = options.smallest_span / max(len(everywhere.known), 1)
         scores = np.where(fits, stretched(values, fits, smallest_span, whole=options.candidates_only), 0.0)
         return Scores(values=scores, known=known, terms={"objective": values})
 
     def _objectives(
-        self,
-        demand: FloatArray,
-        used: FloatArray,
-        capacity: FloatArray,
-        fits: BoolArray,
-        everywhere: tuple[FloatArray, FloatArray],
+        self, demand: FloatArray, candidates: "_Amounts", fits: BoolArray, everywhere: "_Amounts"
     ) -> FloatArray:
-        """The objective over the nodes of `everywhere` (used, capacity) after the pod is placed on each candidate.
+        """The objective over the nodes of `everywhere` after the pod is placed on each candidate.
 
         NaN where the pod has no room.
         """
         options = self._options
-        all_used, all_capacity = everywhere
-        result = np.full(len(used), np.nan)
+        result = np.full(len(fits), np.nan)
         if not fits.any():
             return result
-        before, after = (used[fits], used[fits] + demand)
+        here = candidates.of(fits)
+        after = here.used + demand
         if options.objective is Objective.BINPACK:
-            wanted = variation_of_demand(self._history, all_capacity, any_size=options.candidates_only)
-            old, new = (np.clip(_ratio(each, capacity[fits]), 0.0, 1.0) for each in (before, after))
-            result[fits] = binpack(old, new, np.clip(_ratio(all_used, all_capacity), 0.0, 1.0), wanted=wanted)
+            new = np.clip(_ratio(after, here.capacity), 0.0, 1.0)
+            result[fits] = binpack(
+                here.ratio, new, self._sums_of(everywhere.ratio), wanted=self._variation(everywhere.capacity)
+            )
         else:
             k = options.prime
-            ratio = _prime_ratio(all_used[:, k], all_capacity[:, k])
-            old, new = (_prime_ratio(each[:, k], capacity[fits][:, k]) for each in (before, after))
+            ratio = _prime_ratio(everywhere.used[k], everywhere.capacity[k])
+            old, new = (_prime_ratio(each[k], here.capacity[k]) for each in (here.used, after))
             chosen = balance if options.objective is Objective.LOAD_BALANCE else consolidation
             result[fits] = chosen(old, new, ratio)
         return result
 
-    def _amounts(self, nodes: Columns) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """What is requested and what there is, a row for each node; of which nodes both are known."""
-        *found, known = nodes.derived("amounts", self._of_nodes)
-        used, capacity = (np.array(each).T for each in (found[: len(self._scale)], found[len(self._scale) :]))
-        return used, capacity, known > 0
+    def _sums_of(self, ratio: FloatArray) -> "UseSums":
+        if self._sums is None or not np.array_equal(self._sums[0], ratio):
+            self._sums = ratio, sums_of(ratio)
+        return self._sums[1]
+
+    def _variation(self, capacity: FloatArray) -> float:
+        demands, last = self._history.demands, self._wanted
+        if last is None or last[0] is not demands or not np.array_equal(last[1], capacity):
+            found = variation_of_demand(self._history, capacity, any_size=self._options.candidates_only)
+            last = self._wanted = demands, capacity, found
+        return last[2]
+
+    def _amounts(self, nodes: Columns) -> "_Amounts":
+        found = nodes.derived("amounts", self._of_nodes)
+        used, capacity, ratio = found[:-1].reshape(3, len(self._scale), found.shape[1])
+        return _Amounts(used=used, capacity=capacity, ratio=ratio, known=found[-1] > 0)
 
     def _of_nodes(self, nodes: Columns) -> FloatArray:
-        """Requested and allocatable of each resource, and 1 where both are known; 0 for what is not."""
-        resources, scale = self._options.resources, self._scale[:, None]
-        used = np.array([nodes.requested(name) for name in resources]) / scale
-        capacity = np.array([nodes.allocatable(name) for name in resources]) / scale
+        """`_Amounts` one below the other; 0 for what is not known."""
+        resources = self._options.resources
+        used = np.array([nodes.requested(name) for name in resources]) / self._scale
+        capacity = np.array([nodes.allocatable(name) for name in resources]) / self._scale
         known = np.all(np.isfinite(capacity), axis=0) & np.isfinite(nodes.requested("pods"))
         used = np.where(np.isfinite(used), used, 0.0)  # a resource that no pod requests
-        return np.vstack((used, np.where(np.isfinite(capacity), capacity, 0.0), known))
-
-    def _known_amounts(self, nodes: Columns) -> tuple[FloatArray, FloatArray]:
-        """As `_amounts`, of the nodes of which both are known."""
-        used, capacity, known = self._amounts(nodes)
-        return used[known], capacity[known]
+        capacity = np.where(np.isfinite(capacity), capacity, 0.0)
+        return np.vstack((used, capacity, np.clip(_ratio(used, capacity), 0.0, 1.0), known))
 
     def _demand(self, requests: Mapping[str, float]) -> FloatArray:
+        """What a pod requests, a row for each resource."""
         found = np.array([1.0 if name == "pods" else requests.get(name, 0.0) for name in self._options.resources])
         for number, name in enumerate(self._options.resources):
             if name == "cpu" and found[number] <= 0:
                 found[number] = SMALLEST_CPU
             if name == "memory" and found[number] < MEBI:
                 found[number] = SMALLEST_MEMORY
-        demand: FloatArray = np.where(np.isfinite(found), np.maximum(found, 0.0), 0.0) / self._scale
+        demand: FloatArray = np.where(np.isfinite(found), np.maximum(found, 0.0), 0.0)[:, None] / self._scale
         return demand
 
     def observe(self, event: Placed | Outcome) -> None:
@@ -211,7 +219,7 @@ class Pigeon(Agent):
         self._uids[event.uid] = None
         if len(self._uids) > MAX_UIDS:
             self._uids.popitem(last=False)
-        self._history.add(self._demand(event.requests))
+        self._history.add(self._demand(event.requests)[:, 0])
 
     def snapshot(self) -> Mapping[str, Any]:
         """The demand history and the pods that it counts."""
@@ -235,6 +243,33 @@ class Pigeon(Agent):
         except (ValueError, TypeError) as error:
             raise InvalidInputError("state of pigeon-holing", "body", dict(state), str(error)) from error
         self._history, self._uids = history, OrderedDict.fromkeys(found.uids)
+
+
+class _Amounts(NamedTuple):
+    """Of some nodes: a row for each resource, and a column for each node.
+
+    Attributes:
+        used: What is requested.
+        capacity: What pods may request.
+        ratio: The use, from 0 to 1.
+        known: Of which nodes all is known.
+    """
+
+    used: FloatArray
+    capacity: FloatArray
+    ratio: FloatArray
+    known: BoolArray
+
+    def of(self, chosen: BoolArray) -> "_Amounts":
+        """Those of the chosen nodes."""
+        if chosen.all():
+            return self
+        used, capacity, ratio = (each[:, chosen] for each in (self.used, self.capacity, self.ratio))
+        return _Amounts(used=used, capacity=capacity, ratio=ratio, known=self.known[chosen])
+
+    def of_known(self) -> "_Amounts":
+        """Those of the nodes of which all is known."""
+        return self.of(self.known)
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,23 +342,41 @@ def _distance(ratio: FloatArray, mean: FloatArray) -> FloatArray:
     return np.where(ratio < mean, below, above)
 
 
-def binpack(old: FloatArray, new: FloatArray, use: FloatArray, *, wanted: float) -> FloatArray:
+class UseSums(NamedTuple):
+    """Sums of the use of all nodes: their number, the mean, and of the distances from it the sum and the products."""
+
+    nodes: int
+    shift: FloatArray
+    total: FloatArray
+    products: FloatArray
+
+
+def sums_of(use: FloatArray) -> UseSums:
+    """The sums of a use with a row for each resource and a column for each node; at least one."""
+    shift = use.mean(axis=1, keepdims=True)
+    centred = use - shift
+    return UseSums(use.shape[1], shift, centred.sum(axis=1, keepdims=True), centred @ centred.T)
+
+
+def binpack(old: FloatArray, new: FloatArray, sums: UseSums, *, wanted: float) -> FloatArray:
     """How far the variation of the use of all nodes is from the wanted one, after one changes from `old` to `new`.
 
-    All have a column for each resource and numbers from 0 to 1: `use` a row for each node, `old` and `new` for each
-    change.
+    Both have a row for each resource, a column for each change, and numbers from 0 to 1.
     """
-    count, shift = len(use), use.mean(axis=0)
-    centred = use - shift
-    sum_of_all, products = centred.sum(axis=0), centred.T @ centred
+    nodes, shift, total, products = sums
     old, new = old - shift, new - shift
-    mean = (sum_of_all + new - old) / count
+    mean = (total + new - old) / nodes
     # mean' C mean, without the matrix of each change: C = (products - old old' + new new') / count - mean mean'
     full = mean + shift
-    spread = np.einsum("ki,ij,kj->k", full, products, full)
-    spread += np.square(np.einsum("ki,ki->k", full, new)) - np.square(np.einsum("ki,ki->k", full, old))
-    spread = spread / count - np.square(np.einsum("ki,ki->k", full, mean))
-    return np.abs(_coefficient(spread, np.einsum("ki,ki->k", full, full)) - wanted)
+    spread = _dot(full, products @ full) + np.square(_dot(full, new)) - np.square(_dot(full, old))
+    spread = spread / nodes - np.square(_dot(full, mean))
+    return np.abs(_coefficient(spread, _dot(full, full)) - wanted)
+
+
+def _dot(one: FloatArray, other: FloatArray) -> FloatArray:
+    """The product of the columns of both."""
+    product: FloatArray = np.add.reduce(one * other, axis=0)
+    return product
 
 
 def variation(mean: FloatArray, covariance: FloatArray) -> float:
@@ -337,17 +390,17 @@ def _coefficient(spread: FloatArray, square: FloatArray) -> FloatArray:
 
 
 def variation_of_demand(history: History, capacity: FloatArray, *, any_size: bool) -> float:
-    """The variation of what pods request, in parts of a mean node. A resource that no node has does not count.
+    """The variation of what pods request, in parts of a mean node.
 
-    Neither does a pod that no node can hold, unless pods of `any_size` count.
+    A resource that no node has does not count, nor a pod that no node can hold, unless pods of `any_size` count.
+    `capacity` has a row for each resource and a column for each node.
     """
-    has = capacity > 0
-    counts = has.sum(axis=0)
+    counts = (capacity > 0).sum(axis=1)
     kept = counts > 0
     if not kept.any():
         return 0.0
-    mean_node = capacity.sum(axis=0)[kept] / counts[kept]
-    largest = np.where(kept & ~np.bool_(any_size), capacity.max(axis=0), np.inf)
+    mean_node = capacity.sum(axis=1)[kept] / counts[kept]
+    largest = np.where(kept & ~np.bool_(any_size), capacity.max(axis=1), np.inf)
     mean, moment = history.moments(largest)
     m = mean[kept] / mean_node
     second = moment[np.ix_(kept, kept)] / np.outer(mean_node, mean_node)

@@ -23,6 +23,7 @@ from tas.agents.pigeon import (
     PigeonOptions,
     binpack,
     consolidation,
+    sums_of,
     variation,
     variation_of_demand,
 )
@@ -236,11 +237,11 @@ def test_the_variations_of_a_vector(vector: tuple[str, Any, Any, Any, float, lis
     _, nodes, demand, earlier, of_demand, of_use = vector
     capacity, used = (np.array([each[part] for each in nodes], dtype=np.float64) for part in (0, 1))
     history = History(np.array([*earlier, demand], dtype=np.float64))
-    assert variation_of_demand(history, capacity, any_size=True) == pytest.approx(of_demand, abs=6e-7)
+    assert variation_of_demand(history, capacity.T, any_size=True) == pytest.approx(of_demand, abs=6e-7)
     with np.errstate(invalid="ignore", divide="ignore"):
         use, after = (np.where(capacity > 0, each / capacity, 0.0) for each in (used, used + np.array(demand)))
     count = len(of_use)
-    found = binpack(use[:count], after[:count], use, wanted=0.0)
+    found = binpack(use[:count].T, after[:count].T, sums_of(use.T), wanted=0.0)
     assert found.tolist() == pytest.approx(of_use, abs=2e-6)
 
 
