@@ -190,7 +190,26 @@ def _options(
             if not isfinite(number):
                 reader.add_mistake(where, number, "must be finite")
                 return None
-    return None if agent.Options is None else reader.converted(field, {**fallbacks, **given}, agent.Options)
+    if agent.Options is None:
+        return None
+    options = dict(given)
+    for name in names:  # one after the other: a fallback has no effect beside what contradicts it
+        if (
+            name in fallbacks
+            and name not in given
+            and _are_options(with_it := {**options, name: fallbacks[name]}, agent)
+        ):
+            options = with_it
+    return reader.converted(field, options, agent.Options)
+
+
+def _are_options(options: Mapping[str, Any], agent: type[Agent]) -> bool:
+    kind = agent.Options
+    try:
+        msgspec.convert(options, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _numbers(where: str, value: object) -> Iterator[tuple[str, float]]:

@@ -7,6 +7,7 @@ import pytest
 
 from tas.agents.agent import Agent, Candidates, Missing, Passes, PodDemand, Scores
 from tas.agents.file import AgentConfig, AgentsFileError, AgentVerb, default_agents, kinds_of, parse_agents
+from tas.agents.pigeon import RESOURCES, Objective, Pigeon, PigeonOptions
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +82,15 @@ def test_options_of_the_file_count_before_fallbacks() -> None:
     found = parse_agents("f", document, KINDS, {"both": {"percent": 2, "share": 0.25}})
     assert found["both"].options == Limits(percent=1, share=0.25)
     assert found["other"].options == Limits(percent=2, share=0.25)
+
+
+def test_a_fallback_that_contradicts_the_file_has_no_effect() -> None:
+    """The error would name an option that nobody has written there."""
+    fallbacks: dict[str, dict[str, Any]] = {"p": {"prime": 3, "objective": "CONSOLIDATE", "resources": RESOURCES}}
+    document = {"agents": {"plain": {"agent": "p"}, "few": {"agent": "p", "options": {"resources": ["cpu", "memory"]}}}}
+    found = parse_agents("f", document, {"p": Pigeon}, fallbacks)
+    assert found["plain"].options == PigeonOptions(prime=3, objective=Objective.CONSOLIDATE, resources=RESOURCES)
+    assert found["few"].options == PigeonOptions(objective=Objective.CONSOLIDATE, resources=("cpu", "memory"))
 
 
 @pytest.mark.parametrize(
